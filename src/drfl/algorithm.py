@@ -1,0 +1,243 @@
+"""The contract of an algorithm, and the loop that runs one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from drfl.cohort import Cohort
+from drfl.errors import DivergedError, InputError, NonFiniteError
+from drfl.federation import Evaluation, Federation, Losses
+from drfl.history import History, Metrics, Row
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+
+class Average(NamedTuple):
+    """The averaged solution (ŵ, λ̂) that the theorems speak of, as a running mean over rounds.
+
+    Args:
+        w: (d,) mean of the (virtual) global models at every local step so far.
+        lam: (N,) mean of the mixtures that the rounds started from.
+        rounds: () int64, how many rounds are in the means.
+    """
+
+    w: Tensor
+    lam: Tensor
+    rounds: Tensor
+
+    @classmethod
+    def start(cls, w: Tensor, lam: Tensor) -> Average:
+        """No round yet; (w, lam) stands in until there is one."""
+        return cls(w, lam, torch.zeros((), dtype=torch.int64))
+
+    def add(self, w: Tensor, lam: Tensor) -> Average:
+        """With one more round, whose local steps average to w and which started from lam."""
+        rounds = self.rounds + 1
+        return Average(self.w + (w - self.w) / rounds, self.lam + (lam - self.lam) / rounds, rounds)
+
+
+class State(Protocol):
+    """What every algorithm's state has: a NamedTuple of tensors with at least these fields."""
+
+    @property
+    def w(self) -> Tensor:
+        """(d,) the global model."""
+        ...
+
+    @property
+    def lam(self) -> Tensor:
+        """(N,) float64, the mixture; constant for algorithms without a dual variable."""
+        ...
+
+    @property
+    def average(self) -> Average | None:
+        """The averaged solution, where the algorithm was asked to keep it."""
+        ...
+
+
+class Info(NamedTuple):
+    """What happened in a round.
+
+    Args:
+        cohort: who was asked to train.
+        answered: (k',) who did.
+        losses: the reports behind the dual step, where there was one.
+    """
+
+    cohort: Cohort
+    answered: Tensor
+    losses: Losses | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody answered, so that the round left the state as it was."""
+        return self.answered.numel() == 0
+
+    @classmethod
+    def nobody(cls, cohort: Cohort) -> Info:
+        """A round in which nobody answered."""
+        return cls(cohort, torch.empty(0, dtype=torch.int64))
+
+
+S = TypeVar("S", bound=State)
+
+
+class Algorithm(Protocol[S]):
+    """A server program: a frozen dataclass of hyperparameters whose rounds read like the paper's pseudocode.
+
+    ``round`` must be right when fewer clients answer than were asked. When nobody answers it returns the state as it
+    was, with ``Info.nobody``.
+    """
+
+    @property
+    def local(self) -> LocalSGD:
+        """What the clients run."""
+        ...
+
+    def init(self, fed: Federation) -> S:
+        """The state before the first round."""
+        ...
+
+    def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
+        """One round of communication."""
+        ...
+
+
+class Step(NamedTuple):
+    """What a callback sees after each round.
+
+    Args:
+        round: rounds done; 0 before the first.
+        rounds: how many there will be.
+        state: the algorithm's state.
+        info: what happened; None at round 0.
+        row: the new row of the history, where this round was evaluated.
+    """
+
+    round: int
+    rounds: int
+    state: State
+    info: Info | None
+    row: Row | None
+
+
+Callback = Callable[[Step], bool | None]
+"""Called after each round (and once before the first); a true answer ends the run there, with a last evaluation."""
+
+
+class Result(NamedTuple):
+    """What a run gives.
+
+    Args:
+        state: the last state; ``state.w`` and ``state.lam`` are the last iterate, ``state.average`` the averaged one.
+        history: a row per evaluated round.
+        evaluation: the last round's, per client.
+        rounds: rounds done.
+        skipped: how many of them nobody answered.
+    """
+
+    state: State
+    history: History
+    evaluation: Evaluation
+    rounds: int
+    skipped: int
+
+    def write_into(self: Self, module: torch.nn.Module) -> None:
+        """Write the last global model into a module of the architecture that was trained."""
+        from drfl.layout import Layout
+
+        Layout.of(module).load(module, self.state.w)
+
+
+class Target:
+    """Callback that ends a run once a metric has reached a value, e.g. ``Target("worst_accuracy", 0.5)``.
+
+    Raises:
+        InputError: no such metric.
+    """
+
+    def __init__(self, metric: str, value: float) -> None:
+        if metric not in Metrics._fields:
+            raise InputError(f"unknown metric '{metric}': known are {', '.join(Metrics._fields)}")
+        self.metric, self.value = metric, value
+
+    def __call__(self, step: Step) -> bool:
+        """Whether the newest evaluation has reached the value (losses: from above)."""
+        if step.row is None:
+            return False
+        now = getattr(step.row.metrics, self.metric)
+        return now <= self.value if self.metric.endswith("loss") else now >= self.value
+
+
+def run(
+    algorithm: Algorithm[S],
+    fed: Federation,
+    *,
+    rounds: int,
+    seed: int = 0,
+    evaluate_every: int = 1,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """Run an algorithm on a federation.
+
+    Round r draws all its randomness from ``Key(seed).fold("round", r)``.
+
+    Args:
+        algorithm: what to run.
+        fed: the clients.
+        rounds: how many rounds of communication, ≥ 0.
+        seed: root of all randomness.
+        evaluate_every: test every so many rounds; the initial and the last model always are.
+        callbacks: called after every round.
+
+    Raises:
+        InputError: rounds or evaluate_every is out of range, or the hyperparameters do not fit the federation.
+        DivergedError: the model or a loss left the finite numbers.
+    """
+    if rounds < 0 or evaluate_every < 1:
+        raise InputError(f"rounds={rounds} must be 0 or more and evaluate_every={evaluate_every} 1 or more")
+    state, key, history, skipped = algorithm.init(fed), Key(seed), History(), 0
+    start = time.perf_counter()
+
+    def log(r: int) -> Evaluation:
+        evaluation = fed.evaluate(state.w)
+        seconds = time.perf_counter() - start
+        history.rows.append(Row(r, Metrics.of(evaluation), fed.ledger.totals(), state.lam, seconds))
+        return evaluation
+
+    evaluation, r = log(0), 0
+    stop = _call(callbacks, Step(0, rounds, state, None, history.last))
+    while r < rounds and not stop:
+        r += 1
+        state, info = _guarded_round(algorithm, state, fed, key.fold("round", r), r)
+        skipped += info.empty
+        due = r % evaluate_every == 0 or r == rounds
+        if due:
+            evaluation = log(r)
+        stop = _call(callbacks, Step(r, rounds, state, info, history.last if due else None))
+    if history.last.round != r:
+        evaluation = log(r)
+    return Result(state, history, evaluation, r, skipped)
+
+
+def _call(callbacks: Sequence[Callback], step: Step) -> bool:
+    """Every callback sees every step, also after one has asked to stop."""
+    answers = [callback(step) for callback in callbacks]
+    return any(answers)
+
+
+def _guarded_round(algorithm: Algorithm[S], state: S, fed: Federation, key: Key, r: int) -> tuple[S, Info]:
+    try:
+        state, info = algorithm.round(state, fed, key)
+        if not bool(torch.isfinite(state.w).all()):
+            raise NonFiniteError("the global model holds NaN or infinity")
+    except NonFiniteError as error:
+        raise DivergedError(
+            f"{type(algorithm).__name__} diverged in round {r} ({error}): lower the step sizes lr and gamma"
+        ) from error
+    return state, info

@@ -1,0 +1,1 @@
+"""The command: parse, build, run, print."""

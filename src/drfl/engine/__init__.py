@@ -1,0 +1,13 @@
+"""Backends that run the clients on this machine."""
+
+from __future__ import annotations
+
+from drfl.engine.base import Engine, Models, Problem
+from drfl.engine.loop import Loop
+from drfl.engine.simulation import Simulation
+from drfl.engine.stacked import Stacked
+
+ENGINES = {"loop": Loop, "stacked": Stacked}
+"""Every engine by the name that the command knows it by."""
+
+__all__ = ["ENGINES", "Engine", "Loop", "Models", "Problem", "Simulation", "Stacked"]

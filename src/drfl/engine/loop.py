@@ -1,0 +1,91 @@
+"""The plain engine: one client after another, one step after another. Slow, obvious, and the oracle for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from drfl.engine.base import Models, Problem
+from drfl.engine.batches import Batches
+from drfl.local import LocalSGD
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Runs the clients one by one, as the formulas are written."""
+
+    def train(
+        self,
+        problem: Problem,
+        batches: Batches,
+        w: Tensor,
+        local: LocalSGD,
+        *,
+        prox: float,
+        shift: Tensor | None,
+        snapshot: int | None,
+        average: bool,
+    ) -> Models:
+        """See :class:`drfl.engine.base.Engine`."""
+        last, at_snapshot, means = [], [], []
+        for j, count in enumerate(batches.counts.tolist()):
+            u, velocity, total = w.clone(), torch.zeros_like(w), torch.zeros_like(w)
+            constant = torch.zeros_like(w) if shift is None else shift[j]
+            for step in range(local.steps):
+                gradient, _ = _gradient(problem, u, batches.at(step)[j, :count])
+                direction = gradient + local.weight_decay * u + constant + prox * (u - w)
+                velocity = local.momentum * velocity + direction
+                u = _project(u - local.lr * velocity, local.radius)
+                total = total + u
+                if step + 1 == snapshot:
+                    at_snapshot.append(u)
+            last.append(u)
+            means.append(total / local.steps)
+        return Models(
+            torch.stack(last),
+            torch.stack(at_snapshot) if snapshot is not None else None,
+            torch.stack(means) if average else None,
+        )
+
+    def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
+        """See :class:`drfl.engine.base.Engine`."""
+        with torch.no_grad():
+            rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
+            return torch.stack([_loss(problem, w, index[:count]) for index, count in rows]).double().cpu()
+
+    def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`drfl.engine.base.Engine`."""
+        rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
+        pairs = [_gradient(problem, w, index[:count]) for index, count in rows]
+        return torch.stack([g for g, _ in pairs]), torch.stack([f for _, f in pairs]).double().cpu()
+
+    def evaluate(self, problem: Problem, rows: Sequence[Tensor], w: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`drfl.engine.base.Engine`."""
+        task, scores, losses = problem.task, [], []
+        with torch.no_grad():
+            for index in rows:
+                x, y = problem.x[index], problem.y[index]
+                outputs = task.outputs(task.layout.views(w), x)
+                scores.append(task.score(outputs, y).double().mean())
+                losses.append(task.sample_losses(outputs, y).double().mean())
+        return torch.stack(scores).cpu(), torch.stack(losses).cpu()
+
+
+def _loss(problem: Problem, w: Tensor, index: Tensor) -> Tensor:
+    task = problem.task
+    outputs = task.outputs(task.layout.views(w), problem.x[index])
+    return task.sample_losses(outputs, problem.y[index]).mean()
+
+
+def _gradient(problem: Problem, w: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    w = w.detach().requires_grad_()
+    loss = _loss(problem, w, index)
+    return torch.autograd.grad(loss, w)[0], loss.detach()
+
+
+def _project(u: Tensor, radius: float | None) -> Tensor:
+    norm = u.norm()
+    return u if radius is None or norm <= radius else u * (radius / norm)

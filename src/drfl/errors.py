@@ -1,0 +1,37 @@
+"""The errors that drfl raises on purpose: each is one line that names the thing and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DrflError(Exception):
+    """Base of every error that drfl raises on purpose. The command prints it as one line, without a traceback."""
+
+
+class InputError(DrflError, ValueError):
+    """Something the user gave is unknown, impossible or missing. The command exits with code 2."""
+
+
+class NonFiniteError(DrflError, ValueError):
+    """A vector that must be finite holds NaN or infinity."""
+
+
+class DivergedError(DrflError, ArithmeticError):
+    """Training left the finite numbers. The command exits with code 1 and keeps what was logged until then."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """An error for a name that is not in a list, with the nearest name that is.
+
+    Args:
+        kind: what the name stands for, e.g. ``"algorithm"``.
+        name: what the user wrote.
+        known: the names that exist.
+    """
+    names = list(known)
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    hint = f"did you mean '{by_lower[near[0]]}'? " if near else ""
+    return InputError(f"unknown {kind} '{name}': {hint}known are {', '.join(names)}")

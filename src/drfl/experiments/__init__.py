@@ -1,0 +1,1 @@
+"""From a validated configuration to a finished run directory."""

@@ -1,0 +1,109 @@
+"""What a run's log holds: the metrics over clients, a row per evaluated round."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from drfl.federation import Evaluation
+
+
+class Metrics(NamedTuple):
+    """Statistics over clients, each client counting once whatever its size. Accuracies are fractions.
+
+    ``std`` is the population standard deviation; worst20 and best20 are means over the worst and best 20 % of clients
+    (at least one client).
+    """
+
+    avg_accuracy: float
+    worst_accuracy: float
+    std_accuracy: float
+    worst20_accuracy: float
+    best20_accuracy: float
+    avg_loss: float
+    worst_loss: float
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Metrics:
+        """The metrics of an evaluation."""
+        accuracy = evaluation.accuracy.sort().values
+        fifth = max(1, accuracy.numel() // 5)
+        return cls(
+            avg_accuracy=float(accuracy.mean()),
+            worst_accuracy=float(accuracy[0]),
+            std_accuracy=float(accuracy.std(correction=0)),
+            worst20_accuracy=float(accuracy[:fifth].mean()),
+            best20_accuracy=float(accuracy[-fifth:].mean()),
+            avg_loss=float(evaluation.loss.mean()),
+            worst_loss=float(evaluation.loss.max()),
+        )
+
+
+class Row(NamedTuple):
+    """One evaluated round.
+
+    Args:
+        round: rounds done; 0 is the initial model.
+        metrics: over clients.
+        ledger: the ledger's counters at that moment.
+        lam: (N,) the mixture after that round.
+        seconds: wall time since the start of the run.
+    """
+
+    round: int
+    metrics: Metrics
+    ledger: dict[str, int]
+    lam: Tensor
+    seconds: float
+
+
+LEDGER_COLUMNS = ("bytes_up", "bytes_down", "gradient_evaluations")
+COLUMNS = ("round", *Metrics._fields, *LEDGER_COLUMNS)
+DIGITS = 6
+"""Decimals kept in files: enough to tell clients apart, few enough that engines agree to the byte in float64."""
+
+
+@dataclass
+class History:
+    """The rows of a run, oldest first."""
+
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def last(self) -> Row:
+        """The newest row."""
+        return self.rows[-1]
+
+    def to_csv(self) -> str:
+        """The rows as CSV text; the same run gives the same bytes, so wall time is not in it (see `timing_csv`)."""
+        return _csv(
+            COLUMNS,
+            (
+                [
+                    row.round,
+                    *(f"{x:.{DIGITS}f}" for x in row.metrics),
+                    *(row.ledger[c] for c in LEDGER_COLUMNS),
+                ]
+                for row in self.rows
+            ),
+        )
+
+    def lambda_csv(self, names: tuple[str, ...]) -> str:
+        """λ after each evaluated round as CSV text, a column per client."""
+        return _csv(("round", *names), ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows))
+
+    def timing_csv(self) -> str:
+        """Wall time in seconds at each evaluated round as CSV text."""
+        return _csv(("round", "seconds"), ([row.round, f"{row.seconds:.3f}"] for row in self.rows))
+
+
+def _csv(header, rows) -> str:  # noqa: ANN001
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()

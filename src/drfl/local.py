@@ -1,0 +1,57 @@
+"""What a client runs: a few steps of stochastic gradient descent along a corrected direction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drfl.errors import InputError
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """Local steps u ← Π_W(u − η·v), v ← momentum·v + ∇ℓ(u) + weight_decay·u + shift + prox·(u − w), from u = w, v = 0.
+
+    Every step takes a fresh minibatch of min(batch, n_i) distinct samples, drawn uniformly and independently of the
+    other steps. Momentum starts from zero in every round. ``shift`` and ``prox`` come from the algorithm.
+
+    Args:
+        steps: τ ≥ 1, local steps per round.
+        lr: η > 0, the local step size.
+        batch: samples per minibatch; None = all local training data.
+        momentum: in [0, 1).
+        weight_decay: ≥ 0, adds (weight_decay/2)·‖u‖² to the loss.
+        radius: W = the ball of this radius around 0; None = no constraint.
+
+    Raises:
+        InputError: a value is outside its range.
+    """
+
+    steps: int = 10
+    lr: float = 0.1
+    batch: int | None = 32
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    radius: float | None = None
+
+    def __post_init__(self) -> None:
+        require_positive("steps", self.steps)
+        require_positive("lr", self.lr)
+        if self.batch is not None:
+            require_positive("batch", self.batch)
+        if self.radius is not None:
+            require_positive("radius", self.radius)
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum must be in [0, 1), not {self.momentum}")
+        require_nonnegative("weight_decay", self.weight_decay)
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise an :class:`InputError` unless ``value`` is finite and above 0."""
+    if not 0 < value < float("inf"):
+        raise InputError(f"{name} must be a finite number above 0, not {value}")
+
+
+def require_nonnegative(name: str, value: float) -> None:
+    """Raise an :class:`InputError` unless ``value`` is finite and at least 0."""
+    if not 0 <= value < float("inf"):
+        raise InputError(f"{name} must be a finite number, 0 or above, not {value}")
