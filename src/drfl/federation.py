@@ -15,20 +15,24 @@ SCALAR_BYTES = 8
 """What a loss report counts in the ledger: one float64."""
 
 
+NOT_ASKED = torch.empty(0)
+"""Stands for a part of a reply that nobody asked for."""
+
+
 class Replies(NamedTuple):
     """Local models of the k' ≤ k clients that answered, row j belonging to ``clients[j]``, in any order.
 
     Args:
         clients: (k',) int64, distinct.
         w: (k', d) models after the last local step.
-        snapshot: (k', d) models after the asked-for step, or None.
-        average: (k', d) means of the models after steps 1…τ, or None.
+        snapshot: (k', d) models after the asked-for step; empty where none was asked for.
+        average: (k', d) means of the models after steps 1…τ; empty where not asked for.
     """
 
     clients: Tensor
     w: Tensor
-    snapshot: Tensor | None = None
-    average: Tensor | None = None
+    snapshot: Tensor = NOT_ASKED
+    average: Tensor = NOT_ASKED
 
 
 class Losses(NamedTuple):

@@ -60,9 +60,9 @@ class DRDM:
             ``cohort.everybody`` (all clients, weighted by λ).
         averaged: keep the averaged solution as well; clients then send one more vector.
 
-    Deviations: none by default. λ^(0) is uniform (projected on Λ), c^(0) = h_i^(0) = 0. In lines 17 and 18 the sum runs
-    over the *distinct* clients of the cohort and over both terms, Σ_{i∈D}(w_i − w̄): a client drawn twice trains once and
-    moves its h_i once, and only so is c = mean_i h_i. In lines 19 and 20 a client drawn twice counts twice.
+    Deviations: none by default. λ^(0) is uniform (projected on Λ), c^(0) = h_i^(0) = 0. In lines 17 and 18 the sum
+    runs over the *distinct* clients of the cohort and over both terms, Σ_{i∈D}(w_i − w̄): a client drawn twice trains
+    once and moves its h_i once, and only so is c = mean_i h_i. In lines 19 and 20 a client drawn twice counts twice.
 
     c is the *uniform* mean of the h_i: ``docs/algorithms/drdm.md`` says what that does to the fixed point.
 

@@ -70,6 +70,6 @@ class FedAvg:
         if not up.clients.numel():
             return state, Info.nobody(D)
         a = Cohort(D.clients, lam[D.clients]).weights_of(up.clients).to(w)
-        if average is not None and up.average is not None:
+        if average is not None:
             average = average.add(a @ up.average, lam)
         return FedAvgState(a @ up.w, lam, average), Info(D, up.clients)

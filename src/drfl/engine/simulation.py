@@ -12,7 +12,7 @@ from drfl.engine.base import Engine, Problem
 from drfl.engine.batches import Batches, draw
 from drfl.engine.stacked import Stacked
 from drfl.errors import InputError
-from drfl.federation import SCALAR_BYTES, Evaluation, Gradients, Ledger, Losses, Replies
+from drfl.federation import NOT_ASKED, SCALAR_BYTES, Evaluation, Gradients, Ledger, Losses, Replies
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.task import Task
@@ -107,7 +107,8 @@ class Simulation:
         self.ledger.down(k, vector * (1 if shift is None else 2))
         self.ledger.up(k, vector * (1 + (snapshot is not None) + average))
         self.ledger.gradient_evaluations += int(batches.counts.sum()) * local.steps
-        return Replies(cohort, *models)
+        parts = (NOT_ASKED if part is None else part for part in models)
+        return Replies(cohort, *parts)
 
     def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
         """See :class:`drfl.federation.Federation`."""

@@ -153,10 +153,6 @@ def _rows(table: Tensor | None, part: Tensor) -> Tensor | None:
     return None if table is None else table[part]
 
 
-def _rows(table: Tensor | None, part: Tensor) -> Tensor | None:
-    return None if table is None else table[part]
-
-
 def _means(values: Tensor, owners: Tensor, n: int) -> Tensor:
     """(n,) mean of the values that belong to each owner."""
     counts = torch.bincount(owners, minlength=n)
