@@ -1,1 +1,77 @@
-"""Distributionally robust federated learning."""
+"""Distributionally robust federated learning: min_w max_{λ∈Λ} Σ_i λ_i f_i(w) over clients that keep their data.
+
+Example:
+    >>> import torch, drfl
+    >>> x, y = torch.randn(3, 40, 5), torch.randint(0, 2, (3, 40))
+    >>> data = drfl.ClientData.from_arrays(list(zip(x, y)))
+    >>> fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(5, 2)))
+    >>> result = drfl.run(drfl.DRFA(m=2), fed, rounds=3)
+    >>> result.history.last.round
+    3
+"""
+
+from __future__ import annotations
+
+from drfl import cohort, models
+from drfl.algorithm import Algorithm, Average, Info, Result, State, Step, Target, run
+from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
+from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.data import IID, ClientData, Dataset, DirichletDrop, OneClass, Partition, ZipfDirichlet, load
+from drfl.engine import Engine, Loop, Simulation, Stacked
+from drfl.errors import DivergedError, DrflError, InputError, NonFiniteError
+from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
+from drfl.history import History, Metrics, Row
+from drfl.key import Key
+from drfl.layout import Layout
+from drfl.local import LocalSGD
+from drfl.task import Task, argmax_accuracy, binary_accuracy
+
+__all__ = [
+    "ALGORITHMS",
+    "DRDM",
+    "DRFA",
+    "IID",
+    "Algorithm",
+    "AmbiguitySet",
+    "Average",
+    "ClientData",
+    "Dataset",
+    "DirichletDrop",
+    "DivergedError",
+    "DrflError",
+    "Engine",
+    "Evaluation",
+    "FedAvg",
+    "Federation",
+    "Gradients",
+    "History",
+    "Info",
+    "InputError",
+    "Key",
+    "Layout",
+    "Ledger",
+    "LocalSGD",
+    "Loop",
+    "Losses",
+    "Metrics",
+    "NonFiniteError",
+    "OneClass",
+    "Partition",
+    "Replies",
+    "Result",
+    "Row",
+    "Simplex",
+    "Simulation",
+    "Stacked",
+    "State",
+    "Step",
+    "Target",
+    "Task",
+    "ZipfDirichlet",
+    "argmax_accuracy",
+    "binary_accuracy",
+    "cohort",
+    "load",
+    "models",
+    "run",
+]

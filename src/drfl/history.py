@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -80,7 +81,7 @@ class History:
 
     def to_csv(self) -> str:
         """The rows as CSV text; the same run gives the same bytes, so wall time is not in it (see `timing_csv`)."""
-        return _csv(
+        return csv_text(
             COLUMNS,
             (
                 [
@@ -94,14 +95,15 @@ class History:
 
     def lambda_csv(self, names: tuple[str, ...]) -> str:
         """λ after each evaluated round as CSV text, a column per client."""
-        return _csv(("round", *names), ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows))
+        return csv_text(("round", *names), ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows))
 
     def timing_csv(self) -> str:
         """Wall time in seconds at each evaluated round as CSV text."""
-        return _csv(("round", "seconds"), ([row.round, f"{row.seconds:.3f}"] for row in self.rows))
+        return csv_text(("round", "seconds"), ([row.round, f"{row.seconds:.3f}"] for row in self.rows))
 
 
-def _csv(header, rows) -> str:  # noqa: ANN001
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """CSV text with plain line ends."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

@@ -71,8 +71,8 @@ class DRDM:
     """
 
     m: int
-    mu: float = 1.0
-    gamma: float = 0.001
+    mu: float = 0.1
+    gamma: float = 0.0003
     local: LocalSGD = field(default_factory=LocalSGD)
     dual_batch: int | None = 32
     ambiguity: AmbiguitySet = field(default_factory=Simplex)

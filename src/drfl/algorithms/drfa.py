@@ -63,7 +63,7 @@ class DRFA:
     """
 
     m: int
-    gamma: float = 0.01
+    gamma: float = 0.008
     local: LocalSGD = field(default_factory=LocalSGD)
     dual_batch: int | None = 32
     ambiguity: AmbiguitySet = field(default_factory=Simplex)

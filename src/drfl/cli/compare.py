@@ -1,0 +1,108 @@
+"""``drfl compare``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import cast
+
+from rich.table import Table
+
+from drfl.algorithm import Callback
+from drfl.algorithms import ALGORITHMS
+from drfl.cli import screen
+from drfl.cli.options import overrides
+from drfl.cli.run import INTERRUPTED
+from drfl.experiments.compared import Comparison, write_comparison
+from drfl.experiments.config import Config, load_config
+from drfl.experiments.parameters import canonical
+from drfl.experiments.rundir import check_free, default_directory, staged
+from drfl.experiments.runner import Outcome, Spread, best, compare, parse_seeds, spreads
+
+COLUMNS = {
+    "avg_accuracy": "average %",
+    "worst_accuracy": "worst %",
+    "std_accuracy": "std",
+    "worst20_accuracy": "worst 20 %",
+}
+
+
+def compare_command(given: Mapping[str, object]) -> int:
+    """Validate, run every algorithm at every seed, write, print; gives the exit code."""
+    path, out = cast("Path | None", given["config"]), cast("Path | None", given["out"])
+    names = _names(cast("str | None", given["names"]), load_config(path, {}))
+    config = load_config(path, overrides(given, names))
+    seeds, quiet = parse_seeds(str(given["seeds"])), bool(given["as_json"])
+    directory = out or default_directory(Path("runs"), f"compare-{config.dataset}")
+    check_free(directory, bool(given["overwrite"]))
+
+    outcomes: list[Outcome] = []
+    with screen.interruptible() as watch, staged(directory) as stage:
+        cells = len(names) * len(seeds)
+        with ExitStack() as bars:
+
+            def show(algorithm: str, seed: int) -> Sequence[Callback]:
+                bars.close()
+                label = f"[{len(outcomes) + 1}/{cells}] {algorithm}, seed {seed}"
+                return [bars.enter_context(screen.progress(label, quiet))]
+
+            for outcome in compare(config, names, seeds, stage, watch, show):
+                outcomes.append(outcome)
+                if outcome.metrics is None and not quiet:
+                    screen.err.print(f"seed {outcome.seed}: {outcome.stopped}", markup=False)
+        comparison = Comparison(config, tuple(names), tuple(seeds), tuple(outcomes))
+        write_comparison(comparison, stage, directory.name)
+    if quiet:
+        print(json.dumps({**comparison.summary(), "directory": str(directory)}))
+    else:
+        _print(comparison, directory)
+    return INTERRUPTED if watch.stop else 0
+
+
+def _names(text: str | None, config: Config) -> list[str]:
+    if text is None:
+        return list(config.algorithms or ALGORITHMS)
+    return list(dict.fromkeys(canonical("algorithm", part.strip(), ALGORITHMS) for part in text.split(",")))
+
+
+def _print(comparison: Comparison, directory: Path) -> None:
+    table, seeds = spreads(comparison.outcomes), len(comparison.seeds)
+    config = comparison.config
+    view = Table(
+        title=f"{config.dataset}, {config.rounds} rounds, mean ± std over {seeds} seed{'s' * (seeds > 1)}",
+        title_justify="left",
+    )
+    view.add_column("algorithm")
+    for heading in COLUMNS.values():
+        view.add_column(heading, justify="right")
+    winners = {metric: best(table, metric) for metric in COLUMNS}
+    if config.until:
+        view.add_column(f"rounds to {config.until}", justify="right")
+    for name, row in table.items():
+        view.add_row(name, *_cells(name, row, winners), *_reached(comparison, name))
+    screen.out.print(view)
+    screen.out.print(f"report: {directory / 'report.html'}", markup=False)
+
+
+def _reached(comparison: Comparison, name: str) -> list[str]:
+    """How many rounds the target took, in a list of one cell; an empty list without a target."""
+    if comparison.config.until is None:
+        return []
+    rounds = [o.rounds for o in comparison.outcomes if o.algorithm == name and o.stopped == "target"]
+    runs = sum(o.algorithm == name for o in comparison.outcomes)
+    if not rounds:
+        return [f"not reached (0 of {runs})"]
+    mean, std = Spread.of(rounds)
+    return [f"{mean:.0f} ± {std:.0f} ({len(rounds)} of {runs})"]
+
+
+def _cells(name: str, row: Mapping[str, tuple[float, float]], winners: Mapping[str, set[str]]) -> Iterator[str]:
+    for metric in COLUMNS:
+        if metric not in row:
+            yield "diverged"
+            continue
+        mean, std = row[metric]
+        text = f"{screen.percent(mean)} ± {screen.percent(std)}"
+        yield f"[bold]{text}[/bold]" if name in winners[metric] else text

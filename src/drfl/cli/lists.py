@@ -1,0 +1,54 @@
+"""``drfl algorithms`` and ``drfl datasets``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+
+from rich.markup import escape
+from rich.table import Table
+
+from drfl.algorithms import ALGORITHMS
+from drfl.cli import screen
+from drfl.data import describe
+from drfl.experiments.parameters import LOCAL, Value, defaults_of
+
+
+def algorithms_command(as_json: bool) -> None:
+    """Print every algorithm with what it does and its own parameters."""
+    rows = [(name, _summary(cls), defaults_of(name)) for name, cls in ALGORITHMS.items()]
+    if as_json:
+        print(json.dumps([{"name": name, "summary": text, "parameters": values} for name, text, values in rows]))
+        return
+    table = Table("algorithm", "what it is", "its parameters and their defaults", show_lines=True)
+    for name, text, values in rows:
+        table.add_row(name, escape(text), escape(_shown({k: v for k, v in values.items() if k not in (*LOCAL, "m")})))
+    screen.out.print(table)
+    local = {name: value for name, value in rows[0][2].items() if name in LOCAL}
+    screen.out.print(f"All take m (cohort size, two thirds of the clients) and the local solver's {_shown(local)}.")
+    screen.out.print("Set them with --param NAME=VALUE, or in a TOML table [algorithms.NAME].", markup=False)
+
+
+def datasets_command(as_json: bool) -> None:
+    """Print every data set with its size and where it was found."""
+    infos = describe()
+    if as_json:
+        print(json.dumps([dataclasses.asdict(info) for info in infos], default=str))
+        return
+    table = Table("data set", "train", "test", "shape", "licence", "found")
+    for info in infos:
+        table.columns[-1].overflow = "fold"
+        counts = (f"{info.train:,}", f"{info.test:,}")
+        table.add_row(
+            info.name, *counts, "×".join(map(str, info.shape)), info.licence, info.found or "to be downloaded"
+        )
+    screen.out.print(table)
+
+
+def _summary(cls: type) -> str:
+    return " ".join((inspect.getdoc(cls) or "").split("\n\n", 1)[0].split())
+
+
+def _shown(values: dict[str, Value]) -> str:
+    return ", ".join(f"{name}={'none' if value is None else value}" for name, value in values.items())

@@ -1,0 +1,64 @@
+"""``drfl run``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from rich.markup import escape
+from rich.table import Table
+
+from drfl.cli import screen
+from drfl.cli.options import overrides
+from drfl.experiments.build import build
+from drfl.experiments.config import Config, load_config
+from drfl.experiments.rundir import check_free, default_directory, summary
+from drfl.experiments.runner import Finished, execute, save
+
+INTERRUPTED = 130
+
+
+def run_command(given: Mapping[str, object]) -> int:
+    """Validate, build, run, write, print; gives the exit code."""
+    config = _config(given)
+    out = cast("Path | None", given["out"])
+    name = f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower()
+    directory = out or default_directory(Path("runs"), name)
+    check_free(directory, bool(given["overwrite"]))
+    quiet = bool(given["as_json"])
+    with screen.interruptible() as watch:
+        job = build(config)
+        with screen.progress(config.algorithm, quiet) as show:
+            finished = execute(job, [show], watch)
+        save(finished, directory)
+    if quiet:
+        print(json.dumps({**summary(finished.job, finished.result, finished.stopped), "directory": str(directory)}))
+    else:
+        _print(finished, directory)
+    return INTERRUPTED if finished.stopped == "interrupted" else 0
+
+
+def _config(given: Mapping[str, object]) -> Config:
+    path = cast("Path | None", given["config"])
+    # --param without an algorithm's name means the one that runs, which the file may name
+    named = given["algorithm"] or load_config(path, {}).algorithm
+    return load_config(path, overrides(given, [str(named)]))
+
+
+def _print(finished: Finished, directory: Path) -> None:
+    config, result = finished.job.config, finished.result
+    m = result.history.last.metrics
+    table = Table(
+        title=escape(f"{config.algorithm} on {config.dataset}, {finished.job.data.n} clients, {result.rounds} rounds"),
+        title_justify="left",
+    )
+    for heading in ("average %", "worst %", "std", "worst 20 %", "best 20 %", "avg loss", "worst loss"):
+        table.add_column(heading, justify="right")
+    accuracies = (m.avg_accuracy, m.worst_accuracy, m.std_accuracy, m.worst20_accuracy, m.best20_accuracy)
+    table.add_row(*map(screen.percent, accuracies), f"{m.avg_loss:.3f}", f"{m.worst_loss:.3f}")
+    screen.out.print(table)
+    if finished.stopped == "target":
+        screen.out.print(f"target {config.until} reached in round {result.rounds}")
+    screen.out.print(f"report: {directory / 'report.html'}", markup=False)

@@ -1,0 +1,85 @@
+"""What the user sees while a command works."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from drfl.algorithm import Callback, Step
+from drfl.experiments.runner import Watch
+
+out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+@contextmanager
+def interruptible() -> Iterator[Watch]:
+    """Within it the first Ctrl-C asks the run to stop after the present round; the second one aborts."""
+    watch = Watch()
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if watch.stop:
+            raise KeyboardInterrupt
+        watch.stop = True
+        err.print("stopping after this round (Ctrl-C again to abort without saving)")
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield watch
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
+    """A callback that shows the round, worst and average accuracy and the time left.
+
+    A live bar on a terminal, a plain line every tenth of the run elsewhere, nothing when quiet. On stderr.
+    """
+    if quiet:
+        yield lambda step: None
+    elif err.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[metrics]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=err, transient=True) as bar:
+            task = bar.add_task(label, total=None, metrics="")
+
+            def live(step: Step) -> None:
+                bar.update(task, completed=step.round, total=step.rounds)
+                if step.row is not None:
+                    bar.update(task, metrics=_metrics(step))
+
+            yield live
+    else:
+        yield lambda step: _line(label, step)
+
+
+def _line(label: str, step: Step) -> None:
+    every = max(1, step.rounds // 10)
+    if step.row is not None and (step.round % every == 0 or step.round == step.rounds):
+        err.print(f"{label}: round {step.round}/{step.rounds}, {_metrics(step)}")
+    elif step.info is not None and step.info.empty:
+        err.print(f"{label}: round {step.round}/{step.rounds}: nobody answered, the model is as it was")
+
+
+def _metrics(step: Step) -> str:
+    if step.row is None:
+        return ""
+    m = step.row.metrics
+    return f"worst {percent(m.worst_accuracy)} %, average {percent(m.avg_accuracy)} %"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as percent with one digit."""
+    return f"{100 * fraction:.1f}"

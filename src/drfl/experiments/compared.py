@@ -1,0 +1,111 @@
+"""What a comparison leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from drfl.experiments.config import Config
+from drfl.experiments.rundir import versions
+from drfl.experiments.runner import Outcome, best, spreads
+from drfl.history import DIGITS, Metrics, csv_text
+
+
+class Comparison(NamedTuple):
+    """Several algorithms at several seeds.
+
+    Args:
+        config: the job; algorithm and seed vary.
+        algorithms: their names.
+        seeds: their values.
+        outcomes: the cells that ended, in the order they did.
+    """
+
+    config: Config
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    outcomes: tuple[Outcome, ...]
+
+    def summary(self) -> dict[str, object]:
+        """Everything in one object: the job, mean and std of every metric, versions."""
+        table = spreads(self.outcomes)
+        return {
+            "dataset": self.config.dataset,
+            "partition": {"name": self.config.partition, **self.config.partition_parameters(defaults=True)},
+            "model": self.config.model,
+            "rounds": self.config.rounds,
+            "until": self.config.until,
+            "seeds": list(self.seeds),
+            "device": self.config.device,
+            "dtype": self.config.dtype,
+            "algorithms": {
+                name: {
+                    "parameters": self.config.parameters(name),
+                    "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
+                    "diverged": sum(o.algorithm == name and o.metrics is None for o in self.outcomes),
+                    "rounds_to_target": [
+                        o.rounds for o in self.outcomes if o.algorithm == name and o.stopped == "target"
+                    ],
+                    **{
+                        metric: {"mean": round(spread.mean, DIGITS), "std": round(spread.std, DIGITS)}
+                        for metric, spread in row.items()
+                    },
+                }
+                for name, row in table.items()
+            },
+            "versions": versions(),
+        }
+
+
+def write_comparison(comparison: Comparison, directory: Path, label: str) -> None:
+    """Add summary.json, compare.csv, table.md and report.html to a directory that has the runs.
+
+    Args:
+        comparison: what ran.
+        directory: where; the finished runs are its subdirectories.
+        label: the directory's final name, for the report's title.
+    """
+    from drfl.report import load_run, write_report
+
+    texts = {
+        "summary.json": json.dumps(comparison.summary(), indent=2) + "\n",
+        "compare.csv": csv_text(("algorithm", "seed", "rounds", "stopped", *Metrics._fields), _rows(comparison)),
+        "table.md": markdown(comparison),
+    }
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    records = [
+        load_run(directory / f"{outcome.algorithm}-seed{outcome.seed}")
+        for outcome in comparison.outcomes
+        if outcome.metrics is not None
+    ]
+    if records:
+        write_report(records, directory / "report.html", title=label)
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table of average, worst and std in percent, mean ± std over seeds, the best in bold."""
+    table = spreads(comparison.outcomes)
+    shown = ("avg_accuracy", "worst_accuracy", "std_accuracy")
+    winners = {metric: best(table, metric) for metric in shown}
+    lines = ["| algorithm | average % | worst % | std |", "| --- | ---: | ---: | ---: |"]
+    for name, row in table.items():
+        cells = []
+        for metric in shown:
+            text = "diverged"
+            if metric in row:
+                text = f"{100 * row[metric].mean:.1f} ± {100 * row[metric].std:.1f}"
+            cells.append(f"**{text}**" if name in winners[metric] else text)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(comparison: Comparison) -> Iterator[list[object]]:
+    for outcome in comparison.outcomes:
+        values = ["" for _ in Metrics._fields]
+        if outcome.metrics is not None:
+            values = [f"{value:.{DIGITS}f}" for value in outcome.metrics]
+        stopped = "diverged" if outcome.metrics is None else outcome.stopped
+        yield [outcome.algorithm, outcome.seed, outcome.rounds, stopped, *values]

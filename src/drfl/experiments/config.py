@@ -1,0 +1,186 @@
+"""What a run is: one model that validates the command's options and the TOML file alike."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from drfl.algorithms import ALGORITHMS
+from drfl.data import DATASETS, PARTITIONS
+from drfl.engine import ENGINES
+from drfl.errors import InputError, unknown
+from drfl.experiments.parameters import LOCAL, Value, canonical, defaults_of, make, names_of
+from drfl.models import MODELS
+
+REGISTRIES: dict[str, Mapping[str, object]] = {
+    "algorithm": ALGORITHMS,
+    "dataset": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "engine": ENGINES,
+}
+
+
+class Config(BaseModel):
+    """A run, except for its seed's effects: equal configurations give equal results on one machine.
+
+    ``None`` means: the default of whoever takes the value (the algorithm, the local solver, the partition).
+
+    Args:
+        algorithm: what to run.
+        dataset: which data.
+        data_dir: where its files lie.
+        partition: how it is divided among clients.
+        clients: N.
+        alpha: concentration of classes, where the partition has one.
+        sigma: Zipf exponent of the sizes, where the partition has one.
+        model: which model.
+        cohort: m, clients per round; None = two thirds of them, as in the DRDM paper.
+        steps: τ, local steps.
+        batch: samples per local minibatch, or "full".
+        lr: η, local step size.
+        rounds: rounds of communication.
+        seed: root of all randomness.
+        evaluate_every: test every so many rounds.
+        until: end the run early, e.g. "worst_accuracy=0.5".
+        engine: backend.
+        device: torch device.
+        dtype: type of models and data.
+        threads: torch's threads; None = its own default.
+        algorithms: parameters by algorithm; they override ``cohort``, ``steps``, ``batch`` and ``lr``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    algorithm: str = "DRDM"
+    dataset: str = "digits"
+    data_dir: Path | None = None
+    partition: str = "zipf-dirichlet"
+    clients: int | None = Field(None, ge=1)
+    alpha: float | None = None
+    sigma: float | None = None
+    model: str = "linear"
+    cohort: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1)
+    batch: int | Literal["full"] | None = None
+    lr: float | None = None
+    rounds: int = Field(100, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
+    evaluate_every: int = Field(1, ge=1)
+    until: str | None = None
+    engine: str = "stacked"
+    device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int | None = Field(None, ge=1)
+    algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
+
+    @field_validator(*REGISTRIES)
+    @classmethod
+    def _known(cls, value: str, info) -> str:  # noqa: ANN001 - pydantic's ValidationInfo
+        return canonical(info.field_name, value, REGISTRIES[info.field_name])
+
+    @field_validator("algorithms")
+    @classmethod
+    def _known_algorithms(cls, tables: dict[str, dict[str, Value]]) -> dict[str, dict[str, Value]]:
+        return {canonical("algorithm", name, ALGORITHMS): table for name, table in tables.items()}
+
+    @model_validator(mode="after")
+    def _parameters_fit(self) -> Config:
+        self.partition_parameters()
+        for name in {self.algorithm, *self.algorithms}:
+            make(name, {**self.parameters(name), "m": 1})
+        return self
+
+    def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
+        """Those of clients, alpha and sigma that were given; with ``defaults`` all that the partition has.
+
+        Raises:
+            InputError: one of them means nothing to the partition.
+        """
+        given = {"clients": self.clients, "alpha": self.alpha, "sigma": self.sigma}
+        values = {name: value for name, value in given.items() if value is not None}
+        fields = inspect.signature(PARTITIONS[self.partition]).parameters
+        if defaults:
+            values = {name: fields[name].default for name in given if name in fields} | values
+        for name in values:
+            if name not in fields:
+                raise InputError(f"{name} means nothing to partition '{self.partition}': leave it out")
+        return values
+
+    def parameters(self, algorithm: str, clients: int | None = None) -> dict[str, Value]:
+        """The parameters of an algorithm: its own table over the common ones over its defaults.
+
+        Args:
+            algorithm: its name.
+            clients: N, where the default cohort is wanted too.
+        """
+        own, known = self.algorithms.get(algorithm, {}), names_of(algorithm)
+        common = {"steps": self.steps, "batch": self.batch, "lr": self.lr, "m": self.cohort}
+        if clients is not None and self.cohort is None:
+            common["m"] = max(1, round(clients * 2 / 3))
+        given = {name: value for name, value in common.items() if value is not None}
+        for name in own:
+            if name not in known:
+                raise unknown(f"parameter of {algorithm}", name, known)
+        return {**defaults_of(algorithm), **given, **own}
+
+    def for_algorithm(self, algorithm: str, seed: int) -> Config:
+        """The same job with another algorithm and seed."""
+        return self.model_copy(update={"algorithm": algorithm, "seed": seed})
+
+
+def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
+    """A configuration from a TOML file (or none) and the options that override it.
+
+    Args:
+        path: the file.
+        overrides: options by name; tables under "algorithms" are merged, everything else replaces.
+
+    Raises:
+        InputError: the file is missing or not TOML, a key is unknown, or a value is impossible.
+    """
+    values = _read(path) if path is not None else {}
+    tables = values.get("algorithms")
+    merged = {**tables} if isinstance(tables, dict) else {}
+    changes = overrides.get("algorithms")
+    for name, table in (changes if isinstance(changes, dict) else {}).items():
+        same = next((known for known in merged if known.lower() == name.lower()), name)
+        before = merged.get(same)
+        merged[same] = {**(before if isinstance(before, dict) else {}), **table}
+    if merged:
+        values["algorithms"] = merged
+    values.update({name: value for name, value in overrides.items() if name != "algorithms"})
+    for name in values:
+        if name not in Config.model_fields:
+            raise unknown("option", name, Config.model_fields)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise InputError(_one_line(error)) from None
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from None
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return str(cause)
+    where = ".".join(str(part) for part in first["loc"][:1])
+    reason = first["msg"]
+    return f"{where} = {first['input']!r}: {reason[0].lower()}{reason[1:]}"
+
+
+__all__ = ["LOCAL", "Config", "load_config"]

@@ -1,0 +1,117 @@
+"""Hyperparameters by name: what an algorithm takes, checked and built from plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from drfl import cohort
+from drfl.algorithm import Algorithm
+from drfl.algorithms import ALGORITHMS
+from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.cohort import Sampling
+from drfl.errors import InputError, unknown
+from drfl.local import LocalSGD
+
+Value = bool | int | float | str | None
+
+SAMPLINGS: dict[str, Sampling] = {
+    "with-replacement": cohort.with_replacement,
+    "without-replacement": cohort.without_replacement,
+    "everybody": cohort.everybody,
+}
+"""Ways to draw the cohort from λ, by the names that configurations use."""
+
+AMBIGUITY_SETS: dict[str, Callable[..., AmbiguitySet]] = {"simplex": Simplex}
+"""Ambiguity sets by the names that configurations use, as in ``simplex:floor=0.01``."""
+
+LOCAL = tuple(field.name for field in dataclasses.fields(LocalSGD))
+"""The local solver's parameters; a configuration gives them beside the algorithm's own."""
+
+
+def canonical(kind: str, name: str, known: Mapping[str, object]) -> str:
+    """The known name that equals ``name`` up to case, with - and _ alike.
+
+    Raises:
+        InputError: there is none; the nearest is suggested.
+    """
+    plain = {k.lower().replace("_", "-"): k for k in known}
+    try:
+        return plain[name.lower().replace("_", "-")]
+    except KeyError:
+        raise unknown(kind, name, known) from None
+
+
+def names_of(algorithm: str) -> list[str]:
+    """The parameters that an algorithm takes, its own and the local solver's. ``m`` is the cohort's size."""
+    own = [field.name for field in dataclasses.fields(ALGORITHMS[algorithm]) if field.name != "local"]
+    return [*own, *LOCAL]
+
+
+def defaults_of(algorithm: str) -> dict[str, Value]:
+    """Each parameter's default as a plain value; those without one (``m``) are left out."""
+    values: dict[str, Value] = {}
+    for field in (*dataclasses.fields(ALGORITHMS[algorithm]), *dataclasses.fields(LocalSGD)):
+        if field.name == "sampling":
+            values["sampling"] = next(name for name, draw in SAMPLINGS.items() if draw is field.default)
+        elif field.name == "ambiguity":
+            values["ambiguity"] = "simplex"
+        elif field.name != "local" and field.default is not dataclasses.MISSING:
+            values[field.name] = field.default
+    return values
+
+
+def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
+    """An algorithm from plain values.
+
+    Args:
+        algorithm: its name in :data:`drfl.algorithms.ALGORITHMS`.
+        values: its own and the local solver's parameters; ``sampling`` and ``ambiguity`` by name, ``"full"`` for a
+            batch of all samples.
+
+    Raises:
+        InputError: unknown name, wrong type or impossible value.
+    """
+    cls, known = ALGORITHMS[algorithm], names_of(algorithm)
+    for name in values:
+        if name not in known:
+            raise unknown(f"parameter of {algorithm}", name, known)
+    local = LocalSGD(**_checked(algorithm, LocalSGD, {k: v for k, v in values.items() if k in LOCAL}))
+    own = _checked(algorithm, cls, {k: v for k, v in values.items() if k not in LOCAL})
+    return cls(local=local, **own)
+
+
+def _checked(algorithm: str, cls: type, values: Mapping[str, Value]) -> dict[str, typing.Any]:
+    hints = typing.get_type_hints(cls)
+    return {name: _convert(f"{algorithm}.{name}", hints[name], value) for name, value in values.items()}
+
+
+def _convert(name: str, hint: typing.Any, value: Value) -> object:  # noqa: ANN401 - a type hint has no type
+    if hint is Sampling:
+        return SAMPLINGS[canonical("sampling", str(value), SAMPLINGS)]
+    if hint is AmbiguitySet:
+        return _ambiguity(str(value))
+    if value == "full" and hint == int | None:
+        return None
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise InputError(f"{name} = {value!r}: {reason[0].lower()}{reason[1:]}") from None
+
+
+def _ambiguity(text: str) -> AmbiguitySet:
+    name, _, rest = text.partition(":")
+    make_set = AMBIGUITY_SETS[canonical("ambiguity set", name, AMBIGUITY_SETS)]
+    try:
+        options = {k.strip(): float(v) for k, v in (part.split("=") for part in rest.split(",") if part)}
+        return make_set(**options)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"ambiguity = '{text}' is not of the form name:option=number,…, e.g. simplex:floor=0.01"
+        ) from None

@@ -1,0 +1,192 @@
+"""Run one job, or several algorithms and seeds side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from drfl.algorithm import Callback, Result, Step, run
+from drfl.data import load
+from drfl.errors import DivergedError, InputError
+from drfl.experiments.build import Job, build, target
+from drfl.experiments.config import Config
+from drfl.experiments.rundir import staged, write_run
+from drfl.history import Metrics
+
+
+class Finished(NamedTuple):
+    """A run that ended.
+
+    Args:
+        job: what ran.
+        result: how it ended.
+        stopped: why: "rounds", "target" or "interrupted".
+    """
+
+    job: Job
+    result: Result
+    stopped: str
+
+
+class Watch:
+    """Ends a run after the present round once ``stop`` is set, as Ctrl-C does."""
+
+    def __init__(self) -> None:
+        self.stop = False
+
+    def __call__(self, step: Step) -> bool:
+        """Whether to stop."""
+        return self.stop
+
+
+def execute(job: Job, callbacks: Sequence[Callback] = (), watch: Watch | None = None) -> Finished:
+    """Run a job to its end, its target or an interruption.
+
+    Raises:
+        DivergedError: see :func:`drfl.algorithm.run`.
+    """
+    config, watch = job.config, watch or Watch()
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    result = run(
+        job.algorithm,
+        job.fed,
+        rounds=config.rounds,
+        seed=config.seed,
+        evaluate_every=config.evaluate_every,
+        callbacks=[*target(config.until), watch, *callbacks],
+    )
+    early = "interrupted" if watch.stop else "target"
+    return Finished(job, result, early if result.rounds < config.rounds else "rounds")
+
+
+def save(finished: Finished, directory: Path, *, report: bool = True) -> None:
+    """Write a run directory, whole or not at all.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    from drfl.report import load_run, write_report
+
+    with staged(directory) as stage:
+        write_run(stage, finished.job, finished.result, finished.stopped)
+        if report:
+            record = dataclasses.replace(load_run(stage), label=directory.name)
+            write_report([record], stage / "report.html")
+
+
+class Outcome(NamedTuple):
+    """One cell of a comparison: an algorithm at a seed.
+
+    Args:
+        algorithm: its name.
+        seed: its value.
+        stopped: "rounds", "target", "interrupted", or the sentence that says how it diverged.
+        rounds: rounds done; 0 where it diverged.
+        metrics: of the last model; None where it diverged.
+    """
+
+    algorithm: str
+    seed: int
+    stopped: str
+    rounds: int = 0
+    metrics: Metrics | None = None
+
+
+def compare(
+    config: Config,
+    algorithms: Sequence[str],
+    seeds: Sequence[int],
+    directory: Path | None,
+    watch: Watch,
+    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
+) -> Iterator[Outcome]:
+    """Run every algorithm at every seed, the data loaded once; same partition and initial model at each seed.
+
+    A run that diverges is an outcome, not the end. The comparison ends early once ``watch.stop`` is set.
+
+    Args:
+        config: the job; its algorithm and seed are replaced.
+        algorithms: their names.
+        seeds: their values.
+        directory: gets one run directory per cell; None writes nothing.
+        watch: ends it.
+        progress: callbacks for each cell.
+
+    Raises:
+        InputError: one of the jobs cannot be built; all are checked before the first one starts.
+    """
+    dataset = load(config.dataset, data_dir=config.data_dir)
+    for algorithm in algorithms:
+        build(config.for_algorithm(algorithm, seeds[0]), dataset)
+    for seed in seeds:
+        for algorithm in algorithms:
+            if watch.stop:
+                return
+            job = build(config.for_algorithm(algorithm, seed), dataset)
+            try:
+                finished = execute(job, progress(algorithm, seed), watch)
+            except DivergedError as error:
+                yield Outcome(algorithm, seed, str(error))
+                continue
+            if directory is not None:
+                save(finished, directory / f"{algorithm}-seed{seed}", report=False)
+            result = finished.result
+            yield Outcome(algorithm, seed, finished.stopped, result.rounds, result.history.last.metrics)
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation over seeds; std is 0 for one seed."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of one metric's values."""
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+def spreads(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Spread]]:
+    """Algorithm → metric → mean and spread over its seeds that did not diverge; in the outcomes' order."""
+    table: dict[str, dict[str, Spread]] = {}
+    for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
+        cells = [o.metrics for o in outcomes if o.algorithm == name and o.metrics is not None]
+        table[name] = {m: Spread.of([getattr(c, m) for c in cells]) for m in Metrics._fields} if cells else {}
+    return table
+
+
+def best(table: dict[str, dict[str, Spread]], metric: str) -> set[str]:
+    """The algorithms whose mean is best to a tenth of a percent, as shown: most accuracy, least std or loss."""
+    means = {name: row[metric].mean for name, row in table.items() if row}
+    if not means:
+        return set()
+    least = metric.startswith("std") or metric.endswith("loss")
+    top = (min if least else max)(means.values())
+    return {name for name, mean in means.items() if f"{mean:.3f}" == f"{top:.3f}"}
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from "5" (that many, from 0), "3,7,9" or "10..14" (both ends included).
+
+    Raises:
+        InputError: none of these.
+    """
+    try:
+        if ".." in text:
+            low, high = map(int, text.split(".."))
+            seeds = list(range(low, high + 1))
+        elif "," in text:
+            seeds = [int(part) for part in text.split(",") if part.strip()]
+        else:
+            seeds = list(range(int(text)))
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds '{text}' are neither a number of seeds, a list like 0,1,2 nor a range like 10..14")
+    return seeds
