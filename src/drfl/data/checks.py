@@ -1,0 +1,81 @@
+"""Checks on what a user gives, shared by the modules of `drfl.data`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.errors import InputError
+
+
+def whole(name: str, value: int, low: int = 1) -> None:
+    """Raises InputError unless `value` is an integer (no bool) of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+        raise InputError(f"{name} must be an integer of at least {low}, not {value!r}")
+
+
+def non_negative(name: str, value: float) -> None:
+    """Raises InputError unless `value` is a finite number of at least 0."""
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{name} must be a finite number of at least 0, not {value}")
+
+
+def fraction(name: str, value: float) -> None:
+    """Raises InputError unless `value` lies in [0, 1]."""
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} must lie between 0 and 1, not {value}")
+
+
+def inner_fraction(name: str, value: float) -> None:
+    """Raises InputError unless `value` lies strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise InputError(f"{name} must lie strictly between 0 and 1, not {value}")
+
+
+def concentration(alpha: float) -> None:
+    """Raises InputError unless a Dirichlet concentration is positive; infinity is allowed."""
+    if not alpha > 0:  # written this way round, NaN is refused too
+        raise InputError(
+            f"alpha must be positive (infinity is allowed), not {alpha}: for the limit of alpha to 0, "
+            "one class a client, use partition 'one-class'"
+        )
+
+
+def finite(name: str, values: Tensor) -> None:
+    """Raises InputError if a floating tensor of any shape holds NaN or infinity; says how many and where."""
+    if not values.is_floating_point():
+        return
+    good = torch.isfinite(values)
+    if bool(good.all()):
+        return
+    bad = torch.nonzero(~good)
+    first = tuple(bad[0].tolist())
+    raise InputError(
+        f"{name} must be finite: {len(bad)} of {values.numel()} values are NaN or infinite, the first at "
+        f"index {first}; remove or impute them"
+    )
+
+
+def labels(name: str, values: np.ndarray, classes: int) -> np.ndarray:
+    """A 1-D int64 array of class labels, checked.
+
+    Args:
+        name: what the labels are, for the error.
+        values: (n,) integers in 0..classes-1.
+        classes: the number of classes, at least 1.
+
+    Raises:
+        InputError: when they are not 1-D, not integers, none at all, or out of range.
+    """
+    whole("classes", classes)
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(f"{name} must be a 1-D array of integers, not {array.dtype} of shape {array.shape}")
+    if not array.size:
+        raise InputError(f"{name} are empty: give at least one sample")
+    if array.min() < 0 or array.max() >= classes:
+        raise InputError(f"{name} must lie in 0..{classes - 1}, but range over {array.min()}..{array.max()}")
+    return array.astype(np.int64)

@@ -1,0 +1,62 @@
+"""A labelled data set in memory, with its training and its test part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from drfl.data import checks
+from drfl.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A classification data set before it is given to clients.
+
+    Args:
+        name: what it is called in files and tables.
+        inputs: (n, ...) float32 training inputs.
+        targets: (n,) int64 training labels in 0..classes-1.
+        test_inputs: (k, ...) float32 test inputs, of the same shape per sample.
+        test_targets: (k,) int64 test labels.
+        classes: the number of classes.
+
+    Raises:
+        InputError: when lengths or shapes disagree, a part is empty, an input is not finite, a label is out
+            of range, or a type is not the one above.
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    classes: int
+
+    def __post_init__(self) -> None:
+        checks.whole("classes", self.classes)
+        self._check_part("training", self.inputs, self.targets)
+        self._check_part("test", self.test_inputs, self.test_targets)
+        if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
+            raise InputError(
+                f"dataset '{self.name}': training inputs have shape {tuple(self.inputs.shape[1:])} per "
+                f"sample and test inputs {tuple(self.test_inputs.shape[1:])}; they must be the same"
+            )
+
+    def _check_part(self, part: str, inputs: Tensor, targets: Tensor) -> None:
+        what = f"dataset '{self.name}'"
+        if inputs.dtype != torch.float32 or targets.dtype != torch.int64:
+            raise InputError(
+                f"{what}: {part} inputs must be float32 and labels int64, not {inputs.dtype} and {targets.dtype}"
+            )
+        if inputs.ndim < 1 or targets.ndim != 1 or len(inputs) != len(targets):
+            raise InputError(
+                f"{what}: {part} inputs of shape {tuple(inputs.shape)} do not go with labels of shape "
+                f"{tuple(targets.shape)}; give one label a sample"
+            )
+        if not len(targets):
+            raise InputError(f"{what} has no {part} samples: give at least one")
+        checks.finite(f"{what}: {part} inputs", inputs)
+        checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)

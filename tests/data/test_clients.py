@@ -1,0 +1,225 @@
+"""Clients' data from every kind of source, and each fault named by its client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+from drfl.data import IID, ClientData, Dataset, Partition, ZipfDirichlet
+from drfl.errors import InputError
+from drfl.key import Key
+
+
+def toy(n=60, k=30):
+    inputs = torch.arange(n + k, dtype=torch.float32)[:, None] * torch.ones(3)
+    y = torch.arange(n + k) % 3
+    return Dataset("toy", inputs[:n], y[:n], inputs[n:], y[n:], 3)
+
+
+def pair(n, seed=0, classes=2):
+    rng = Key(seed).generator()
+    return rng.normal(size=(n, 3)), rng.permutation(np.arange(n) % classes)
+
+
+def test_a_partitioned_data_set():
+    dataset = toy()
+    y, y_test = dataset.targets.numpy(), dataset.test_targets.numpy()
+    partition = ZipfDirichlet(5, 0.5, 0.7).split(y, y_test, 3, Key(0))
+    data = ClientData.from_dataset(dataset, partition)
+    assert data.n == 5
+    assert data.names == partition.names
+    assert data.inputs is dataset.inputs
+    assert data.sizes.tolist() == partition.sizes.tolist()
+    assert data.sizes.dtype == torch.int64
+    assert data.shares.dtype == torch.float64
+    assert data.shares.sum().item() == pytest.approx(1, abs=1e-15)
+    for i in range(5):
+        assert data.train[i].tolist() == partition.train[i].tolist()
+        assert data.test[i].tolist() == partition.test[i].tolist()
+    assert data.classes is None
+
+
+def test_a_partition_of_something_larger_is_refused():
+    large, small = toy(), toy(30)
+    y = large.targets.numpy()
+    partition = IID(2).split(y, y, 3, Key(0))
+    with pytest.raises(InputError, match=r"client 'client-0': training indices must lie in 0\.\.29"):
+        ClientData.from_dataset(small, partition)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor, np.ndarray.tolist], ids=["numpy", "torch", "lists"])
+@pytest.mark.parametrize("named", [True, False])
+def test_arrays_are_split_by_class(convert, named):
+    pairs = [tuple(convert(array) for array in pair(n, n)) for n in (10, 20)]
+    data = ClientData.from_arrays(dict(zip(("north", "east"), pairs, strict=True)) if named else pairs)
+    assert data.names == (("north", "east") if named else ("client-0", "client-1"))
+    assert data.inputs.shape == (30, 3)
+    assert data.inputs.dtype == torch.float32
+    assert data.targets.dtype == torch.int64
+    assert data.test_inputs is data.inputs
+    assert data.sizes.tolist() == [8, 16]
+    for i, (first, last) in enumerate([(0, 10), (10, 30)]):
+        assert sorted(torch.cat([data.train[i], data.test[i]]).tolist()) == list(range(first, last))
+        assert data.targets[data.test[i]].float().mean() == 0.5
+    torch.testing.assert_close(data.inputs[:10].double(), torch.tensor(pair(10, 10)[0]), rtol=1e-6, atol=1e-6)
+
+
+def test_given_test_arrays_are_used_by_name():
+    train = {"a": pair(5, 1), "b": pair(6, 2)}
+    test = {"b": pair(4, 3), "a": pair(3, 4)}
+    data = ClientData.from_arrays(train, test)
+    assert [len(indices) for indices in data.test] == [3, 4]
+    assert data.sizes.tolist() == [5, 6]
+    assert data.test_targets[data.test[1]].tolist() == test["b"][1].tolist()
+
+
+def test_regression_targets_and_their_precision():
+    x, y = np.ones((6, 2)), np.linspace(0, 1, 6)
+    single, double = ClientData.from_arrays([(x, y)]), ClientData.from_arrays([(x, y)], dtype=torch.float64)
+    assert (single.inputs.dtype, single.targets.dtype) == (torch.float32, torch.float32)
+    assert (double.inputs.dtype, double.targets.dtype) == (torch.float64, torch.float64)
+    assert double.targets.tolist() == y.tolist()
+
+
+def test_tokens_and_sequences_of_targets_are_kept_with_dtype_none():
+    x = np.arange(20).reshape(5, 4)
+    data = ClientData.from_arrays([(x, x + 1)], dtype=None)
+    assert data.inputs.dtype == torch.int64
+    assert data.targets.shape == (5, 4)
+
+
+def test_the_data_are_copied_and_the_split_is_keyed():
+    x, y = pair(20)
+    data, same = ClientData.from_arrays([(x, y)]), ClientData.from_arrays([(x, y)])
+    other = ClientData.from_arrays([(x, y)], key=Key(1))
+    assert torch.equal(data.test[0], same.test[0])
+    assert not torch.equal(data.test[0], other.test[0])
+    before = data.inputs.clone()
+    x[:] = 0
+    assert torch.equal(data.inputs, before)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_torch_datasets_are_read_once(given):
+    x, y = (torch.tensor(array) for array in pair(10))
+    sets = {"a": TensorDataset(x, y), "b": [(x[0].numpy(), 1), (x[1].numpy(), 0), (x[2].numpy(), 1)]}
+    data = ClientData.from_datasets(sets, sets if given else None)
+    assert data.n == 2
+    assert data.sizes.tolist() == ([10, 3] if given else [8, 2])
+    torch.testing.assert_close(data.inputs[:10], x.float())
+    assert data.targets[10:].tolist() == [1, 0, 1]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield 0, 0
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (Endless(), "client 'a': its dataset needs __len__"),
+        ([], "client 'a': its dataset is empty"),
+        ([(1.0, 2, 3)], "client 'a': its dataset's items cannot be stacked"),
+        ([(np.zeros(2), 0), (np.zeros(3), 0)], "cannot be stacked"),
+        ([("text", 0)], "cannot be stacked"),
+    ],
+)
+def test_unusable_torch_datasets_are_refused(dataset, message):
+    with pytest.raises(InputError, match=message):
+        ClientData.from_datasets({"a": dataset})
+
+
+def with_value(value):
+    x, y = pair(4)
+    x[2, 1] = value
+    return x, y
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({}, "there are no clients"),
+        ([], "there are no clients"),
+        ({"a": pair(4), "b": (np.zeros((0, 3)), np.zeros(0))}, "client 'b' has no training samples"),
+        ({"a": pair(4), "b": (np.zeros((4, 2)), pair(4)[1])}, r"differ in shape .* \(2,\) in client 'b'"),
+        ({"a": pair(4), "b": (pair(4)[0], np.zeros(4))}, "targets differ in kind: .* in client 'b'"),
+        ({"a": (np.zeros((4, 3)), np.zeros(3))}, "client 'a': .* give one target a sample"),
+        ({"a": (np.float64(3), np.zeros(3))}, "client 'a': .* give one target a sample"),
+        ({"a": np.zeros((4, 3))}, "client 'a': training data must be a pair"),
+        ({"a": (np.array(["x", "y"]), np.zeros(2))}, "client 'a': training data are not numeric"),
+        ({"a": pair(1)}, "client 'a' has 1 row: at least two"),
+        ({"a": with_value(np.nan)}, r"training inputs must be finite: 1 of 12 .* index \(2, 1\)"),
+        ({"a": with_value(1e300)}, "training inputs must be finite"),
+        ({"a": (np.zeros((2, 1)), np.array([0.0, np.inf]))}, "training targets must be finite"),
+        ({"a": (np.zeros((2, 1)), np.array([0, -1]))}, "labels of at least 0, but hold -1"),
+    ],
+)
+def test_unusable_arrays_are_refused_by_name(train, message):
+    with pytest.raises(InputError, match=message):
+        ClientData.from_arrays(train)
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ({"a": pair(4)}, "only one of them has 'b'"),
+        ({"a": pair(4), "c": pair(4)}, "only one of them has 'b'"),
+        ([pair(4)], "2 clients but test data for 1"),
+        ({"a": pair(4), "b": (np.zeros((0, 3)), np.zeros(0))}, "client 'b' has no test samples"),
+        ([(np.zeros((2, 5)), np.zeros(2, int))] * 2, "training and test inputs differ"),
+        ([(np.zeros((2, 3)), np.zeros(2))] * 2, "training and test targets differ"),
+    ],
+)
+def test_test_data_must_go_with_the_training_data(test, message):
+    with pytest.raises(InputError, match=message):
+        ClientData.from_arrays({"a": pair(4), "b": pair(4)}, test)
+
+
+def parts(**changes):
+    x, y, i = torch.zeros(3, 2), torch.tensor([0, 1, 0]), (torch.tensor([0, 1]), torch.tensor([2]))
+    good = {"inputs": x, "targets": y, "train": i, "test_inputs": x, "test_targets": y, "test": i}
+    return {**good, "names": ("a", "b"), **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": (torch.tensor([0]), torch.zeros(0, dtype=torch.int64))}, "client 'b' has no training samples"),
+        ({"test": (torch.tensor([0]), torch.tensor([3]))}, r"client 'b': test indices must lie in 0\.\.2"),
+        ({"train": (torch.tensor([-1]), torch.tensor([0]))}, r"client 'a': training indices must lie"),
+        ({"train": (torch.tensor([0.0]), torch.tensor([0]))}, "client 'a': training indices must be a 1-D int64"),
+        ({"names": ("a", "a")}, "names of clients must differ"),
+        ({"names": ("a",)}, "equally many"),
+        ({"targets": torch.tensor([0, 1])}, "training inputs .* give one target"),
+        ({"targets": torch.zeros(3, dtype=torch.int32)}, "must be int64 labels"),
+        ({"test_targets": torch.tensor([0, 1, -2])}, "test targets must be labels of at least 0, but hold -2"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(changes, message):
+    assert ClientData(**parts()).n == 2
+    with pytest.raises(InputError, match=message):
+        ClientData(**parts(**changes))
+
+
+def test_to_casts_floats_only_and_keeps_one_pool_one():
+    data = ClientData.from_arrays([pair(10)])
+    double = data.to(dtype=torch.float64)
+    assert double.inputs.dtype == torch.float64
+    assert double.targets.dtype == torch.int64
+    assert double.test_inputs is double.inputs
+    assert data.inputs.dtype == torch.float32
+    assert torch.equal(double.train[0], data.train[0])
+    assert data.to("cpu").names == data.names
+    with pytest.raises(InputError, match="dtype must be a floating type"):
+        data.to(dtype=torch.int64)
+
+
+def test_a_loaded_partition_divides_as_the_saved_one(tmp_path):
+    dataset = toy()
+    partition = IID(4).split(dataset.targets.numpy(), dataset.test_targets.numpy(), 3, Key(0))
+    partition.save(tmp_path / "p.json")
+    data = ClientData.from_dataset(dataset, Partition.load(tmp_path / "p.json"))
+    assert data.sizes.tolist() == [15] * 4

@@ -1,0 +1,167 @@
+"""Downloads from a server on this machine: whole and right under the final name, or not there."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from drfl.data import datasets, load
+from drfl.data.download import download
+from drfl.data.sources import RemoteFile
+from drfl.errors import InputError
+
+from .conftest import STEMS, write_tiny
+
+CONTENT = b"some content that is long enough to be cut " * 50
+ZIPPED = gzip.compress(CONTENT, mtime=0)
+
+
+def md5(content):
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+FILE = RemoteFile("file", md5(ZIPPED), md5(CONTENT))
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves the server's `answers`; below /cut/ it stops half-way, below /hang/ it stops and stays."""
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        content = self.server.answers.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        broken = self.path.startswith(("/cut/", "/hang/"))
+        self.wfile.write(content[: len(content) // 2] if broken else content)
+        self.wfile.flush()
+        if self.path.startswith("/hang/"):
+            self.server.release.wait(30)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        httpd.answers, httpd.asked, httpd.release = {}, [], threading.Event()
+        httpd.address = f"http://127.0.0.1:{httpd.server_port}"
+        thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield httpd
+        httpd.release.set()
+        httpd.shutdown()
+        thread.join()
+
+
+def test_a_right_file_arrives_under_its_name_and_nothing_else(server, tmp_path):
+    server.answers["/a/file.gz"] = ZIPPED
+    path = download(FILE, tmp_path / "new", [f"{server.address}/a/"])
+    assert path == tmp_path / "new" / "file.gz"
+    assert path.read_bytes() == ZIPPED
+    assert os.listdir(path.parent) == ["file.gz"]
+
+
+def test_the_same_content_compressed_anew_is_right(server, tmp_path):
+    server.answers["/file.gz"] = gzip.compress(CONTENT, 1, mtime=1)
+    assert gzip.decompress(download(FILE, tmp_path, [f"{server.address}/"]).read_bytes()) == CONTENT
+    with pytest.raises(InputError, match="MD5"):
+        download(RemoteFile("file", FILE.md5), tmp_path / "strict", [f"{server.address}/"])
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "message"),
+    [
+        ("/other/file.gz", ZIPPED, "HTTP 404"),
+        ("/a/file.gz", gzip.compress(b"other"), f"it should be {FILE.md5}"),
+        ("/a/file.gz", b"<html>sign in first</html>", "MD5"),
+        ("/a/file.gz", ZIPPED[:-4], "MD5"),
+        ("/a/file.gz", b"", "MD5"),
+        ("/cut/file.gz", ZIPPED, "broke off after"),
+    ],
+)
+def test_a_bad_answer_leaves_nothing_and_is_reported(server, tmp_path, path, content, message):
+    server.answers[path] = content
+    with pytest.raises(InputError, match=message) as caught:
+        download(FILE, tmp_path, [f"{server.address}/{'cut' if 'cut' in path else 'a'}/"])
+    assert "\n" not in str(caught.value)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_bad_mirror_is_followed_by_the_next(server, tmp_path):
+    server.answers.update({"/wrong/file.gz": b"wrong", "/cut/file.gz": ZIPPED, "/good/file.gz": ZIPPED})
+    mirrors = [f"{server.address}/{folder}/" for folder in ("no", "wrong", "cut", "good")]
+    mirrors = ["nonsense", "http://127.0.0.1:9/", *mirrors]
+    assert download(FILE, tmp_path, mirrors).read_bytes() == ZIPPED
+    assert server.asked == ["/no/file.gz", "/wrong/file.gz", "/cut/file.gz", "/good/file.gz"]
+
+
+def test_a_silent_mirror_is_given_up(server, tmp_path):
+    server.answers["/hang/file.gz"] = ZIPPED
+    with pytest.raises(InputError, match="timed out"):
+        download(FILE, tmp_path, [f"{server.address}/hang/"], timeout=0.2)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_process_killed_half_way_leaves_no_file_under_the_final_name(server, tmp_path):
+    server.answers["/hang/file.gz"] = os.urandom(1 << 20)
+    code = (
+        "import sys; from pathlib import Path; from drfl.data.download import download; "
+        "from drfl.data.sources import RemoteFile; "
+        "download(RemoteFile('file', ''), Path(sys.argv[1]), [sys.argv[2]])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path), f"{server.address}/hang/"]) as process:
+        deadline = time.monotonic() + 20
+        while not any(part.stat().st_size for part in tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    left = os.listdir(tmp_path)
+    assert len(left) == 1
+    assert left[0].startswith(".file.gz.")
+
+
+def serve_tiny(server, tmp_path, monkeypatch):
+    """Makes the server the mirror of a tiny MNIST whose checksums drfl believes in."""
+    folder = write_tiny(tmp_path / "published", style="{}.gz".format)
+    files = tuple(RemoteFile(stem, md5(Path(folder, f"{stem}.gz").read_bytes())) for stem in STEMS)
+    spec = datasets.DATASETS["mnist"]
+    tiny = datasets.Spec(spec.info, spec.source, files, spec.build)
+    monkeypatch.setitem(datasets.DATASETS, "mnist", tiny)
+    monkeypatch.setenv("DRFL_MIRROR", f"{server.address}/all/")
+    for stem in STEMS:
+        server.answers[f"/all/mnist/{stem}.gz"] = (folder / f"{stem}.gz").read_bytes()
+
+
+def test_load_downloads_once_into_its_cache(server, tmp_path, bare_machine, monkeypatch):
+    serve_tiny(server, tmp_path, monkeypatch)
+    assert len(load("mnist").targets) == 20
+    assert len(server.asked) == 4
+    assert sorted(os.listdir(bare_machine / ".cache/drfl/mnist")) == sorted(f"{stem}.gz" for stem in STEMS)
+    assert len(load("mnist", download=False).targets) == 20
+    assert len(server.asked) == 4
+
+
+def test_a_download_that_broke_off_goes_on_with_the_missing_files(server, tmp_path, bare_machine, monkeypatch):
+    serve_tiny(server, tmp_path, monkeypatch)
+    missing = server.answers.pop(f"/all/mnist/{STEMS[2]}.gz")
+    with pytest.raises(InputError, match=f"could not download {STEMS[2]}"):
+        load("mnist")
+    server.answers[f"/all/mnist/{STEMS[2]}.gz"] = missing
+    server.asked.clear()
+    assert len(load("mnist").targets) == 20
+    assert len(server.asked) == 2
