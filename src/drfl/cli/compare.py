@@ -19,7 +19,7 @@ from drfl.experiments.compared import Comparison, write_comparison
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.parameters import canonical
 from drfl.experiments.rundir import check_free, default_directory, staged
-from drfl.experiments.runner import Outcome, Spread, best, compare, parse_seeds, spreads
+from drfl.experiments.runner import Outcome, Spread, best, compare, parse_seeds, prepare, spreads
 
 COLUMNS = {
     "avg_accuracy": "average %",
@@ -37,6 +37,7 @@ def compare_command(given: Mapping[str, object]) -> int:
     seeds, quiet = parse_seeds(str(given["seeds"])), bool(given["as_json"])
     directory = out or default_directory(Path("runs"), f"compare-{config.dataset}")
     check_free(directory, bool(given["overwrite"]))
+    dataset = prepare(config, names, seeds)
 
     outcomes: list[Outcome] = []
     with screen.interruptible() as watch, staged(directory) as stage:
@@ -48,7 +49,7 @@ def compare_command(given: Mapping[str, object]) -> int:
                 label = f"[{len(outcomes) + 1}/{cells}] {algorithm}, seed {seed}"
                 return [bars.enter_context(screen.progress(label, quiet))]
 
-            for outcome in compare(config, names, seeds, stage, watch, show):
+            for outcome in compare(dataset, config, names, seeds, stage, watch, show):
                 outcomes.append(outcome)
                 if outcome.metrics is None and not quiet:
                     screen.err.print(f"seed {outcome.seed}: {outcome.stopped}", markup=False)

@@ -59,6 +59,7 @@ def staged(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the place cannot be written to.
     """
+    made = [place for place in path.parents if not place.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         stage = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -78,6 +79,8 @@ def staged(path: Path) -> Iterator[Path]:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+        for place in made if not path.exists() else []:
+            place.rmdir()
 
 
 def write_run(directory: Path, job: Job, result: Result, stopped: str) -> None:

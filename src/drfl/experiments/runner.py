@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from drfl.algorithm import Callback, Result, Step, run
-from drfl.data import load
+from drfl.data import Dataset, load
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.build import Job, build, target
 from drfl.experiments.config import Config
@@ -98,7 +98,20 @@ class Outcome(NamedTuple):
     metrics: Metrics | None = None
 
 
+def prepare(config: Config, algorithms: Sequence[str], seeds: Sequence[int]) -> Dataset:
+    """Load the data of a comparison and make sure that each of its algorithms can start.
+
+    Raises:
+        InputError: one of the jobs cannot be built.
+    """
+    dataset = load(config.dataset, data_dir=config.data_dir)
+    for algorithm in algorithms:
+        build(config.for_algorithm(algorithm, seeds[0]), dataset)
+    return dataset
+
+
 def compare(
+    dataset: Dataset,
     config: Config,
     algorithms: Sequence[str],
     seeds: Sequence[int],
@@ -106,11 +119,12 @@ def compare(
     watch: Watch,
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
 ) -> Iterator[Outcome]:
-    """Run every algorithm at every seed, the data loaded once; same partition and initial model at each seed.
+    """Run every algorithm at every seed, with the same partition and initial model at each seed.
 
     A run that diverges is an outcome, not the end. The comparison ends early once ``watch.stop`` is set.
 
     Args:
+        dataset: the data, from :func:`prepare`.
         config: the job; its algorithm and seed are replaced.
         algorithms: their names.
         seeds: their values.
@@ -119,11 +133,8 @@ def compare(
         progress: callbacks for each cell.
 
     Raises:
-        InputError: one of the jobs cannot be built; all are checked before the first one starts.
+        InputError: a job cannot be built (see :func:`prepare`), or the place cannot be written to.
     """
-    dataset = load(config.dataset, data_dir=config.data_dir)
-    for algorithm in algorithms:
-        build(config.for_algorithm(algorithm, seeds[0]), dataset)
     for seed in seeds:
         for algorithm in algorithms:
             if watch.stop:

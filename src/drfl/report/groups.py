@@ -1,0 +1,184 @@
+"""Runs that differ only in their seed belong together; every such group has one colour throughout a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from drfl.report.load import RunRecord, text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Okabe and Ito's palette, told apart by readers with any colour vision and visible on white and on black. An algorithm
+# keeps its colour from one report to the next; relatives share a colour and differ in the dash.
+GREY, ORANGE, SKY, GREEN = "#808791", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PINK = "#2A7FC0", "#D55E00", "#CC79A7"  # blue lightened from #0072B2 for dark backgrounds
+STYLES = {
+    "FedAvg": (GREY, "solid"),
+    "FedProx": (GREY, "dash"),
+    "SCAFFOLD": (GREEN, "solid"),
+    "FedDyn": (GREEN, "dash"),
+    "QFedAvg": (PINK, "solid"),
+    "AFL": (PINK, "dash"),
+    "DeltaFL": (PINK, "dot"),
+    "DRFA": (ORANGE, "solid"),
+    "DRFAProx": (ORANGE, "dash"),
+    "DRFAGA": (ORANGE, "dot"),
+    "ScaffPD": (SKY, "solid"),
+    "DRDM": (VERMILION, "solid"),
+    "DualDRDM": (BLUE, "solid"),
+}
+SPARE = [
+    (colour, dash)
+    for dash in ("solid", "dash", "dot", "dashdot")
+    for colour in (BLUE, ORANGE, GREEN, PINK, VERMILION, SKY, GREY)
+]
+
+# What a run may change without becoming another experiment.
+INCIDENTAL = frozenset(
+    [
+        "seed",
+        "seeds",
+        "out",
+        "output",
+        "directory",
+        "data_dir",
+        "device",
+        "engine",
+        "backend",
+        "threads",
+        "workers",
+        "resume",
+        "quiet",
+        "checkpoint",
+    ]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The runs of one algorithm with one configuration, one run per seed.
+
+    Args:
+        key: an identifier that is safe in HTML attributes.
+        label: the algorithm, with the settings that tell it from others of the same name; not escaped.
+        colour: as "#rrggbb".
+        dash: plotly's name of the line's dash.
+        runs: at least one, ordered by seed.
+    """
+
+    key: str
+    label: str
+    colour: str
+    dash: str
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def clients(self) -> int:
+        """The largest number of clients in a run."""
+        return max(len(run.clients) for run in self.runs)
+
+    def finals(self, metric: str) -> list[float]:
+        """(runs,) a metric of the final models."""
+        return [run.final(metric) for run in self.runs]
+
+    def curve(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """A column of the history at the rounds that all runs evaluated.
+
+        Returns:
+            (R,) the rounds, and (runs, R) the values, NaN where they are not finite.
+        """
+        import numpy as np
+
+        return self._aligned([(run.history["round"], run.history[column].to_numpy(np.float64)) for run in self.runs])
+
+    def effective_clients(self) -> tuple[np.ndarray, np.ndarray]:
+        """1/Σλ² at the rounds that all runs evaluated: N if λ is uniform, 1 if it is all on one client.
+
+        Returns:
+            (R,) the rounds, and (runs, R) the values.
+        """
+        import numpy as np
+
+        series = []
+        for run in self.runs:
+            square = (run.lam.iloc[:, 1:].to_numpy(np.float64) ** 2).sum(1)
+            series.append((run.lam.iloc[:, 0], 1 / np.where(square > 0, square, np.nan)))
+        return self._aligned(series)
+
+    @staticmethod
+    def _aligned(series: Sequence[tuple[Iterable[float], np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+        import numpy as np
+
+        lookups = [dict(zip(map(int, rounds), values, strict=True)) for rounds, values in series]
+        shared = sorted(set.intersection(*(set(lookup) for lookup in lookups)))
+        values = np.array([[lookup[r] for r in shared] for lookup in lookups], dtype=np.float64)
+        return np.array(shared, dtype=np.int64), np.where(np.isfinite(values), values, np.nan)
+
+
+def group_runs(records: Sequence[RunRecord]) -> list[Group]:
+    """Group runs by algorithm, dataset, clients and configuration, in the order they were given.
+
+    Two runs of one algorithm with other settings (DRFA with two step sizes) are two groups, not two seeds of one.
+    """
+    runs: dict[str, list[RunRecord]] = {}
+    for record in records:
+        runs.setdefault(json.dumps(_settings(record), sort_keys=True), []).append(record)
+    labels = _labels([json.loads(key) for key in runs])
+    styles = _styles([members[0].algorithm for members in runs.values()])
+    groups = []
+    for index, (label, (colour, dash), members) in enumerate(zip(labels, styles, runs.values(), strict=True)):
+        ordered = tuple(sorted(members, key=lambda run: (len(run.seed), run.seed)))  # 2 before 10
+        groups.append(Group(f"g{index}", label, colour, dash, ordered))
+    return groups
+
+
+def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    """Nested tables as one: {"local": {"lr": 0.1}} → {"local.lr": "0.1"}."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
+def _settings(record: RunRecord) -> dict[str, str]:
+    """What makes two runs the same experiment, seed aside; the summary's part first, then the configuration."""
+    settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
+    flat = flatten(record.config)
+    return settings | {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
+
+
+def _labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The algorithm's name, and where several groups share it, the settings in which these differ."""
+    labels = []
+    for mine in settings:
+        rivals = [other for other in settings if other["algorithm"] == mine["algorithm"]]
+        names = dict.fromkeys(name for other in rivals for name in other)
+        differing = [name for name in names if len({other.get(name) for other in rivals}) > 1]
+        if "dataset" in differing:  # the configuration says it again, in other words
+            differing = [name for name in differing if not name.startswith(("config.data", "config.dataset"))]
+        parts = [f"{name.rsplit('.', 1)[-1]} {mine.get(name, 'default')}" for name in differing]
+        labels.append(f"{mine['algorithm']} ({', '.join(parts)})" if parts else mine["algorithm"])
+    return labels
+
+
+def _styles(algorithms: Sequence[str]) -> list[tuple[str, str]]:
+    """A colour and dash each: its own for a known algorithm, spare ones for others and for second configurations."""
+    styles: dict[int, tuple[str, str]] = {}
+    for index, algorithm in enumerate(algorithms):
+        if algorithm in STYLES and STYLES[algorithm] not in styles.values():
+            styles[index] = STYLES[algorithm]
+    for index in range(len(algorithms)):
+        if index not in styles:
+            taken = set(styles.values())
+            colours = {colour for colour, _ in taken}
+            fresh = [style for style in SPARE if style[0] not in colours]
+            free = [style for style in SPARE if style not in taken]
+            styles[index] = [*fresh, *free, *SPARE][0]
+    return [styles[index] for index in range(len(algorithms))]
