@@ -47,7 +47,7 @@ def call(arguments: Sequence[str]) -> int:
 
 def _usage(message: str) -> object:
     """typer's sentence on a wrong call, with the nearest name or the way to help."""
-    command = re.match(r"No such command '(.*)'", message)
+    command = re.match(r"No such command '(.*?)'", message)
     if command:
         return unknown(
             "command", command[1], [info.callback.__name__ for info in app.registered_commands if info.callback]

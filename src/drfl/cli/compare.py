@@ -72,7 +72,7 @@ def _print(comparison: Comparison, directory: Path) -> None:
     table, seeds = spreads(comparison.outcomes), len(comparison.seeds)
     config = comparison.config
     view = Table(
-        title=f"{config.dataset}, {config.rounds} rounds, mean ± std over {seeds} seed{'s' * (seeds > 1)}",
+        title=f"{config.dataset}, {_length(config)}, mean ± std over {seeds} seed{'s' * (seeds > 1)}",
         title_justify="left",
     )
     view.add_column("algorithm")
@@ -80,11 +80,17 @@ def _print(comparison: Comparison, directory: Path) -> None:
         view.add_column(heading, justify="right")
     winners = {metric: best(table, metric) for metric in COLUMNS}
     if config.until:
-        view.add_column(f"rounds to {config.until}", justify="right")
+        view.add_column("rounds to target", justify="right")
     for name, row in table.items():
         view.add_row(name, *_cells(name, row, winners), *_reached(comparison, name))
     screen.out.print(view)
     screen.out.print(f"report: {directory / 'report.html'}", markup=False)
+
+
+def _length(config: Config) -> str:
+    return (
+        f"{config.rounds} rounds" if config.until is None else f"until {config.until}, at most {config.rounds} rounds"
+    )
 
 
 def _reached(comparison: Comparison, name: str) -> list[str]:
@@ -94,7 +100,7 @@ def _reached(comparison: Comparison, name: str) -> list[str]:
     rounds = [o.rounds for o in comparison.outcomes if o.algorithm == name and o.stopped == "target"]
     runs = sum(o.algorithm == name for o in comparison.outcomes)
     if not rounds:
-        return [f"not reached (0 of {runs})"]
+        return [f"none of {runs}"]
     mean, std = Spread.of(rounds)
     return [f"{mean:.0f} ± {std:.0f} ({len(rounds)} of {runs})"]
 

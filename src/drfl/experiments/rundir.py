@@ -142,7 +142,7 @@ def versions() -> dict[str, str]:
 def config_toml(config: Config, clients: int) -> str:
     """The configuration as TOML, with the algorithm's parameters spelt out; `drfl run FILE` repeats the run."""
     plain = config.model_dump(mode="json", exclude_none=True, exclude={"algorithms", "cohort", "steps", "batch", "lr"})
-    plain |= config.partition_parameters(defaults=True)
+    plain = dict(sorted({**plain, **config.partition_parameters(defaults=True)}.items()))
     parameters = config.parameters(config.algorithm, clients)
     full = {name: "full" if value is None and "batch" in name else value for name, value in parameters.items()}
     table = {name: value for name, value in full.items() if value is not None}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drfl.report.groups import Group
 from drfl.report.load import RunRecord
-from drfl.report.text import esc
+from drfl.report.text import count, esc, percent, spread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +87,7 @@ def mixture(group: Group, order: Sequence[str], top: float, uniform: float) -> g
     figure = _figure("Round", "")
     figure.add_heatmap(
         x=rounds.iloc[kept].tolist(), y=list(range(len(order))), z=[_numbers(100 * row) for row in values],
-        text=[[f"{value / uniform:.2g}" for value in row] for row in values],
+        text=[[spread([value / uniform], 2) for value in row] for row in values],
         customdata=[[name] * len(kept) for name in names],
         zmin=0, zmax=100 * top, colorscale=HEAT, name=esc(group.label),
         colorbar={"title": {"text": "λ (%)", "side": "top"}, "thickness": 10, "outlinewidth": 0},
@@ -97,7 +97,8 @@ def mixture(group: Group, order: Sequence[str], top: float, uniform: float) -> g
     figure.update_layout(height=max(260, 90 + 11 * len(order)) if few else 420)
     figure.update_yaxes(
         autorange="reversed", showgrid=False, ticks="", showticklabels=few, ticktext=names,
-        tickvals=list(range(len(order))), tickfont={"size": 9}, title_text="" if few else "Clients, most weighted first",
+        tickvals=list(range(len(order))), tickfont={"size": 9},
+        title_text="" if few else "Clients, most weighted first",
     )  # fmt: skip
     figure.update_xaxes(showgrid=False)
     return figure
@@ -165,13 +166,13 @@ def _add_lines(
         if len(values) > 1:
             figure.add_scatter(**_band(group, rounds[shown], values[:, shown]))
         extra = f" {unit}".rstrip()
-        span = f" (%{{customdata[0]:{digits}}} to %{{customdata[1]:{digits}}})" if len(values) > 1 else ""
+        reach = f" (%{{customdata[0]:{digits}}} to %{{customdata[1]:{digits}}})" if len(values) > 1 else ""
         figure.add_scatter(
             x=rounds.tolist(), y=_numbers(middle), name=esc(group.label, 40), legendgroup=group.key,
             mode="lines+markers" if len(shown) <= FEW_ROUNDS else "lines",
             line={"color": group.colour, "width": 2, "dash": group.dash}, marker={"size": 6},
             customdata=list(zip(_numbers(values.min(0)), _numbers(values.max(0)), strict=True)),
-            hovertemplate=f"%{{y:{digits}}}{extra}{span}",
+            hovertemplate=f"%{{y:{digits}}}{extra}{reach}",
         )  # fmt: skip
 
 
@@ -191,21 +192,22 @@ def _client_dots(group: Group, run: RunRecord) -> dict[str, object]:
     seed = "" if len(group.runs) == 1 else f", seed {esc(run.seed, 20)}"
     details = zip(
         (esc(name, 60) for name in clients["client"]),
-        (f"{value:.0f}" for value in clients["samples"]),
-        (f"{value:.0f}" for value in clients["train_samples"]),
-        (f"{100 * value:.2f} %" for value in clients["lambda"]),
-        (f"{value:.3g}" for value in clients["loss"]),
+        map(count, clients["samples"]),
+        map(count, clients["train_samples"]),
+        (percent([value], 2) for value in clients["lambda"]),
+        (spread([value], 3) for value in clients["loss"]),
         strict=True,
     )
     alone = len(group.runs) == 1
+    dot = 4 if len(clients) > 200 else 7 if alone else 5
     return {
         "x": list(range(1, len(clients) + 1)), "y": _numbers(100 * clients["accuracy"]), "mode": "markers",
-        "marker": {"color": group.colour, "size": 4 if len(clients) > 200 else 7 if alone else 5, "opacity": 0.9 if alone else 0.35},
+        "marker": {"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
         "name": esc(group.label, 40), "legendgroup": group.key, "customdata": list(details),
         "hovertemplate": (
             f"<b>%{{customdata[0]}}</b><br>{esc(group.label, 40).replace('%{', '% {')}{seed}<br>accuracy %{{y:.1f}} %"
             "<br>loss %{customdata[4]}<br>%{customdata[1]} test, %{customdata[2]} training samples"
-            "<br>λ = %{customdata[3]}<extra></extra>"
+            "<br>λ = %{customdata[3]} %<extra></extra>"
         ),
     }  # fmt: skip
 

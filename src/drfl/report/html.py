@@ -22,6 +22,12 @@ from drfl.report.sections import Figures, clients, curves, details, legend, loss
 from drfl.report.tables import summary_table
 from drfl.report.text import esc
 
+# Plotly styles its elements itself and exports images by way of data and blob addresses.
+POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
 
 def render(records: Sequence[RunRecord], title: str | None = None) -> str:
     """The report on one run or several, as the text of one HTML file.
@@ -41,7 +47,6 @@ def render(records: Sequence[RunRecord], title: str | None = None) -> str:
         raise InputError("a report needs at least one run: give a folder that `drfl run` wrote")
     groups = group_runs(records)
     figures = Figures()
-    several = len(records) > 1
     library, library_hash = _plotly()
     script = _resource("page.js")
     fields = {
@@ -51,7 +56,7 @@ def render(records: Sequence[RunRecord], title: str | None = None) -> str:
         "notices": notices(groups),
         "cards": cards(groups),
         "takeaway": takeaway(groups),
-        "summary": summary_table(groups) if several else "",
+        "summary": summary_table(groups) if len(records) > 1 else "",
         "legend": legend(groups) if len(groups) > 1 else "",
         **curves(groups, figures),
         **clients(groups, figures),
@@ -61,8 +66,7 @@ def render(records: Sequence[RunRecord], title: str | None = None) -> str:
         "style": _resource("style.css"),
         "script": script,
         "library": library,
-        "policy": f"default-src 'none'; script-src '{_hash(script)}' '{library_hash}'; "
-        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'",
+        "policy": POLICY.format(scripts=f"'{_hash(script)}' '{library_hash}'"),
     }
     # Last, when every section has added its own. A "<" could end the element that holds the JSON.
     fields["figures"] = json.dumps(figures.drawn).replace("<", "\\u003c")

@@ -21,7 +21,10 @@
     const soft = colour("--soft"), grid = colour("--grid");
     Object.assign(layout.font, { color: soft });
     for (const axis of [layout.xaxis, layout.yaxis]) Object.assign(axis, { gridcolor: grid, linecolor: grid });
-    layout.hoverlabel = { bgcolor: colour("--card"), bordercolor: colour("--rule"), font: { color: colour("--ink") } };
+    layout.hoverlabel = {
+      bgcolor: colour("--card"), bordercolor: colour("--rule"),
+      font: { ...layout.font, color: colour("--ink") },
+    };
     if (window.matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a swipe scrolls the page
     for (const trace of data) {
       trace.visible = !hidden.has(trace.legendgroup);

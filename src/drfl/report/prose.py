@@ -89,7 +89,7 @@ def cards(groups: Sequence[Group]) -> str:
             _best_card(groups, metric, title, best)
             for metric, title, best in (
                 ("worst_accuracy", "Best for the worst client", max),
-                ("worst20_accuracy", "Best for the worst 20 %", max),
+                ("worst20_accuracy", f"Best for the worst 20{THIN}%", max),
                 ("avg_accuracy", "Best on average", max),
                 ("std_accuracy", "Smallest std over clients", min),
             )
@@ -104,7 +104,7 @@ def cards(groups: Sequence[Group]) -> str:
     return "\n".join(
         [
             _card("Worst client", percent(group.finals("worst_accuracy")), worst),
-            _card("Worst 20 % of clients", percent(group.finals("worst20_accuracy"))),
+            _card(f"Worst 20{THIN}% of clients", percent(group.finals("worst20_accuracy"))),
             _card("Average over clients", percent(group.finals("avg_accuracy"))),
             _card("Std over clients", percent(group.finals("std_accuracy"))),
             _card("Sent, up and down", size(bytes_sent), unit=""),

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from drfl.report.groups import Group
 from drfl.report.load import RunRecord, number, table
-from drfl.report.text import NOTHING, count, duration, esc, mean, percent, size, spread
+from drfl.report.text import NOTHING, THIN, count, duration, esc, mean, percent, size, spread
 
 METRICS = (
     ("avg_accuracy", "Average", max),
     ("worst_accuracy", "Worst client", max),
     ("std_accuracy", "Std over clients", min),
-    ("worst20_accuracy", "Worst 20 %", max),
+    ("worst20_accuracy", f"Worst 20{THIN}%", max),
 )
 TABLE_ROWS = 1000
 
@@ -41,7 +41,7 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]],
         for row in rows
     )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table><caption>{caption}</caption>'
+        f'<p class="caption">{caption}</p><div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table>'
         f"<thead><tr>{titles}</tr></thead><tbody>\n{body}</tbody></table></div>"
     )
 

@@ -1,0 +1,124 @@
+"""Whatever a user gets wrong: one line on stderr, exit code 2, no file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from drfl.cli.app import call
+
+MISTAKES = [
+    (["run", "--algorithm", "DRDN"], "did you mean 'DRDM'?"),
+    (["run", "--dataset", "mnits"], "did you mean 'mnist'?"),
+    (["run", "--model", "lineer"], "did you mean 'linear'?"),
+    (["run", "--partition", "zipf"], "unknown partition 'zipf'"),
+    (["run", "--engine", "stakced"], "did you mean 'stacked'?"),
+    (["run", "--param", "gama=1"], "did you mean 'gamma'?"),
+    (["run", "--param", "FedProx.mu=1"], "unknown algorithm 'FedProx'"),
+    (["run", "--param", "mu"], "NAME=VALUE"),
+    (["run", "--param", "mu=high"], "DRDM.mu"),
+    (["run", "--param", "mu=0"], "mu must be"),
+    (["run", "--param", "sampling=all"], "unknown sampling"),
+    (["run", "--param", "ambiguity=simplex:floor=1"], "floor=1.0 is too large for 30 clients"),
+    (["run", "--param", "ambiguity=simplex:flor=0.1"], "name:option=number"),
+    (["run", "--alpha", "0"], "one-class"),
+    (["run", "--alpha", "-1"], "alpha"),
+    (["run", "--alpha", "nan"], "alpha"),
+    (["run", "--sigma", "-1"], "sigma"),
+    (["run", "--partition", "iid", "--alpha", "1"], "alpha means nothing"),
+    (["run", "--partition", "one-class", "--clients", "3"], "classes"),
+    (["run", "--cohort", "31"], "m=31"),
+    (["run", "--cohort", "0"], "cohort"),
+    (["run", "--clients", "0"], "clients"),
+    (["run", "--clients", "5000"], "5000 clients"),
+    (["run", "--lr", "0"], "lr must be"),
+    (["run", "--lr", "inf"], "lr must be"),
+    (["run", "--steps", "0"], "steps"),
+    (["run", "--batch", "0"], "batch must be"),
+    (["run", "--batch", "some"], "batch"),
+    (["run", "--rounds", "-1"], "rounds"),
+    (["run", "--rounds", "many"], "--rounds"),
+    (["run", "--seed", "-1"], "seed"),
+    (["run", "--dtype", "float16"], "float32"),
+    (["run", "--device", "gpu"], "device 'gpu'"),
+    (["run", "--until", "accuracy=1"], "unknown metric"),
+    (["run", "--until", "worst_accuracy"], "metric=value"),
+    (["run", "--until", "worst_accuracy=x"], "metric=value"),
+    (["run", "--frobnicate"], "--frobnicate"),
+    (["run", "--dataset", "mnist", "--data-dir", "nowhere"], "nowhere"),
+    (["run", "none.toml"], "none.toml"),
+    (["compare", "--seeds", "x"], "seeds 'x'"),
+    (["compare", "--seeds", "1,1"], "seeds '1,1'"),
+    (["compare", "--seeds", "0"], "seeds '0'"),
+    (["compare", "--algorithms", "FedAvg,DRFQ"], "did you mean 'DRFA'?"),
+    (["compare", "--cohort", "31"], "m=31"),
+    (["rum"], "did you mean 'run'?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "part"), MISTAKES, ids=[" ".join(arguments) for arguments, _ in MISTAKES])
+def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, part, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.strip().splitlines()) == 1
+    assert printed.err.startswith("drfl: ")
+    assert part in printed.err
+    assert list(tmp_path.iterdir()) == []
+
+
+TOML_MISTAKES = [
+    ("rounds = ", "not valid TOML"),
+    ("round = 3", "did you mean 'rounds'?"),
+    ("rounds = 'many'", "rounds = 'many'"),
+    ("algorithms = 3", "algorithms"),
+    ("[algorithms]\nDRDM = 3", "algorithms"),
+    ("[algorithms.DRDM]\nmue = 3", "did you mean 'mu'?"),
+    ("[algorithms.DRDMM]\nmu = 3", "did you mean 'DRDM'?"),
+    ("alpha = -1.0", "alpha"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), TOML_MISTAKES)
+def test_a_mistake_in_the_file_too(text, part, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(text)
+    assert call(["run", "job.toml"]) == 2
+    printed = capsys.readouterr().err
+    assert len(printed.strip().splitlines()) == 1
+    assert part in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
+def test_an_existing_run_directory_stays_as_it_is(tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/mine.txt").write_text("precious")
+    assert call(["run", "--out", str(tmp_path / "a")]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert (tmp_path / "a/mine.txt").read_text() == "precious"
+
+
+def test_an_empty_directory_may_be_filled(tmp_path):
+    (tmp_path / "a").mkdir()
+    assert call(["run", "--rounds", "0", "--clients", "4", "--out", str(tmp_path / "a")]) == 0
+    assert (tmp_path / "a/summary.json").exists()
+
+
+def test_a_file_in_the_way(tmp_path, capsys):
+    (tmp_path / "a").write_text("precious")
+    assert call(["run", "--out", str(tmp_path / "a")]) == 2
+    assert call(["run", "--out", str(tmp_path / "a/b")]) == 2
+    assert (tmp_path / "a").read_text() == "precious"
+
+
+def test_an_unwritable_place_is_told_before_training():
+    # nobody, root included, can create files under /proc
+    command = [sys.executable, "-m", "drfl", "run", "--out", "/proc/drfl/a"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ})
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "cannot write into /proc" in done.stderr

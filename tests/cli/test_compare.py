@@ -1,0 +1,98 @@
+"""`drfl compare` as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+
+import pytest
+
+from drfl.cli.app import call
+
+SMALL = ["--clients", "6", "--rounds", "2", "--steps", "2", "--seeds", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_comparison_has_a_run_for_each_cell_and_one_report(tmp_path, capsys):
+    assert call(["compare", *SMALL, "--out", "a"]) == 0
+    cells = {f"{name}-seed{seed}" for name in ("FedAvg", "DRFA", "DRDM") for seed in (0, 1)}
+    assert {path.name for path in (tmp_path / "a").iterdir() if path.is_dir()} == cells
+    assert {"summary.json", "compare.csv", "table.md", "report.html"} <= {p.name for p in (tmp_path / "a").iterdir()}
+    out = capsys.readouterr().out
+    assert "mean ± std over 2 seeds" in out
+    assert "report: a/report.html" in out
+
+
+def test_the_table_is_the_mean_and_spread_of_the_runs(tmp_path):
+    call(["compare", *SMALL, "--algorithms", "DRFA", "--out", "a"])
+    with (tmp_path / "a/compare.csv").open(newline="") as file:
+        worst = [float(row["worst_accuracy"]) for row in csv.DictReader(file)]
+    found = json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]["DRFA"]["worst_accuracy"]
+    assert found["mean"] == pytest.approx(statistics.fmean(worst), abs=1e-6)
+    assert found["std"] == pytest.approx(statistics.stdev(worst), abs=1e-6)
+
+
+def test_all_algorithms_meet_the_same_partition_at_a_seed(tmp_path):
+    call(["compare", *SMALL, "--out", "a"])
+    for seed in (0, 1):
+        texts = {(tmp_path / f"a/{name}-seed{seed}/partition.json").read_bytes() for name in ("FedAvg", "DRFA", "DRDM")}
+        assert len(texts) == 1
+        starts = {
+            (tmp_path / f"a/{name}-seed{seed}/history.csv").read_text().splitlines()[1] for name in ("FedAvg", "DRDM")
+        }
+        assert len(starts) == 1
+    other = (tmp_path / "a/DRFA-seed1/partition.json").read_bytes()
+    assert other != (tmp_path / "a/DRFA-seed0/partition.json").read_bytes()
+
+
+def test_a_cell_is_the_run_that_it_names(tmp_path):
+    call(["compare", *SMALL, "--out", "a"])
+    call(["run", *SMALL[:-2], "--algorithm", "DRFA", "--seed", "1", "--out", "b"])
+    assert (tmp_path / "a/DRFA-seed1/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
+
+
+def test_parameters_reach_only_the_algorithm_they_name(tmp_path):
+    call(["compare", *SMALL, "--param", "DRFA.lr=0.7", "--param", "DRDM.mu=3", "--out", "a"])
+    read = {
+        name: json.loads((tmp_path / f"a/{name}-seed0/summary.json").read_text())["parameters"]
+        for name in ("FedAvg", "DRFA", "DRDM")
+    }
+    assert [read[name]["lr"] for name in ("FedAvg", "DRFA", "DRDM")] == [0.1, 0.7, 0.1]
+    assert read["DRDM"]["mu"] == 3
+
+
+def test_a_diverged_cell_is_told_and_the_others_go_on(tmp_path, capsys):
+    call(["compare", *SMALL, "--algorithms", "FedAvg,DRDM", "--param", "FedAvg.lr=1e38", "--out", "a"])
+    printed = capsys.readouterr()
+    assert "FedAvg diverged in round" in printed.err
+    assert "diverged" in printed.out
+    with (tmp_path / "a/compare.csv").open(newline="") as file:
+        stopped = {row["algorithm"]: row["stopped"] for row in csv.DictReader(file)}
+    assert stopped == {"FedAvg": "diverged", "DRDM": "rounds"}
+
+
+def test_rounds_to_a_target(tmp_path, capsys):
+    call(["compare", *SMALL[:2], "--rounds", "30", "--seeds", "1", "--until", "avg_accuracy=0.6", "--out", "a"])
+    assert "until avg_accuracy=0.6, at most 30 rounds" in " ".join(capsys.readouterr().out.split())
+    reached = json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]["DRDM"]["rounds_to_target"]
+    assert len(reached) == 1
+    assert 0 < reached[0] < 30
+
+
+def test_json_prints_one_object_and_nothing_else(capsys):
+    call(["compare", *SMALL, "--algorithms", "DRFA", "--json", "--out", "a"])
+    printed = capsys.readouterr()
+    assert list(json.loads(printed.out)["algorithms"]) == ["DRFA"]
+    assert printed.err == ""
+
+
+def test_the_file_says_which_algorithms(tmp_path):
+    (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.DRFA]\n[algorithms.FedAvg]\nlr = 0.2\n")
+    assert call(["compare", "job.toml", "--seeds", "3,5", "--out", "a"]) == 0
+    cells = {path.name for path in (tmp_path / "a").iterdir() if path.is_dir()}
+    assert cells == {"DRFA-seed3", "DRFA-seed5", "FedAvg-seed3", "FedAvg-seed5"}

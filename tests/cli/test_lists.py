@@ -1,0 +1,45 @@
+"""`drfl algorithms`, `drfl datasets`, `drfl --help`, `drfl --version`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+
+import pytest
+
+from drfl.algorithms import ALGORITHMS
+from drfl.cli.app import call
+from drfl.data import DATASETS
+
+
+def test_algorithms(capsys):
+    assert call(["algorithms"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ALGORITHMS)
+    assert "gamma=" in out
+
+
+def test_algorithms_as_json_have_their_defaults(capsys):
+    assert call(["algorithms", "--json"]) == 0
+    found = {row["name"]: row["parameters"] for row in json.loads(capsys.readouterr().out)}
+    assert list(found) == list(ALGORITHMS)
+    assert found["DRDM"]["mu"] == ALGORITHMS["DRDM"](m=1).mu
+    assert found["DRDM"]["sampling"] == "with-replacement"
+
+
+def test_datasets(capsys):
+    assert call(["datasets", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(DATASETS)
+    assert call(["datasets"]) == 0
+    assert "digits" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert call(["--version"]) == 0
+    assert capsys.readouterr().out == f"drfl {importlib.metadata.version('drfl')}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["algorithms"], ["datasets"]])
+def test_help(command, capsys):
+    assert call([*command, "--help"]) == 0
+    assert "Usage: drfl" in capsys.readouterr().out

@@ -1,0 +1,150 @@
+"""`drfl run` as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+from safetensors.torch import load_file
+
+from drfl.cli.app import call
+from drfl.history import COLUMNS
+
+FILES = {
+    "clients.csv",
+    "config.toml",
+    "history.csv",
+    "lambda.csv",
+    "model.safetensors",
+    "partition.json",
+    "report.html",
+    "summary.json",
+    "timing.csv",
+}
+SMALL = ["--clients", "6", "--rounds", "3", "--steps", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
+    assert call(["run", *SMALL, "--out", "a"]) == 0
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+    assert "report: a/report.html" in capsys.readouterr().out
+    history = rows(tmp_path / "a/history.csv")
+    assert list(history[0]) == list(COLUMNS)
+    assert [row["round"] for row in history] == ["0", "1", "2", "3"]
+    clients = rows(tmp_path / "a/clients.csv")
+    assert len(clients) == 6
+    assert sum(float(row["lambda"]) for row in clients) == pytest.approx(1, abs=1e-6)
+    assert min(float(row["accuracy"]) for row in clients) == float(history[-1]["worst_accuracy"])
+    assert sum(int(row["train_samples"]) for row in clients) == 1198
+    assert {name: tuple(t.shape) for name, t in load_file(tmp_path / "a/model.safetensors").items()} == {
+        "1.weight": (10, 64),
+        "1.bias": (10,),
+    }
+
+
+def test_summary_tells_what_the_files_tell(tmp_path):
+    call(["run", *SMALL, "--seed", "4", "--out", "a"])
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    last = rows(tmp_path / "a/history.csv")[-1]
+    assert summary["final"] == {name: float(last[name]) for name in summary["final"]}
+    assert summary["ledger"]["bytes_up"] == int(last["bytes_up"])
+    expected = {"algorithm": "DRDM", "dataset": "digits", "clients": 6, "rounds": 3, "seed": 4, "device": "cpu"}
+    assert {name: summary[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("algorithm", ["FedAvg", "DRFA", "DRDM"])
+def test_same_seed_same_bytes_and_the_saved_config_repeats_the_run(algorithm, tmp_path):
+    call(["run", *SMALL, "--algorithm", algorithm, "--sigma", "0.5", "--out", "a"])
+    call(["run", "a/config.toml", "--out", "b"])
+    for name in FILES - {"timing.csv", "summary.json", "report.html"}:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_engines_and_threads_give_the_same_history_in_float64(tmp_path):
+    call(["run", *SMALL, "--dtype", "float64", "--threads", "1", "--out", "a"])
+    call(["run", *SMALL, "--dtype", "float64", "--threads", "2", "--out", "b"])
+    call(["run", *SMALL, "--dtype", "float64", "--engine", "loop", "--out", "c"])
+    first = (tmp_path / "a/history.csv").read_bytes()
+    assert first == (tmp_path / "b/history.csv").read_bytes()
+    assert first == (tmp_path / "c/history.csv").read_bytes()
+
+
+def test_options_override_the_file(tmp_path):
+    (tmp_path / "job.toml").write_text("rounds = 9\nclients = 6\nseed = 3\n[algorithms.drdm]\nmu = 2.0\nsteps = 1\n")
+    assert call(["run", "job.toml", "--rounds", "1", "--param", "gamma=0.5", "--batch", "full", "--out", "a"]) == 0
+    config = tomllib.loads((tmp_path / "a/config.toml").read_text())
+    table = config["algorithms"]["DRDM"]
+    assert (config["rounds"], config["seed"], config["clients"]) == (1, 3, 6)
+    assert (table["mu"], table["gamma"], table["steps"], table["batch"], table["m"]) == (2.0, 0.5, 1, "full", 4)
+
+
+def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path):
+    call(["run", *SMALL])
+    call(["run", *SMALL])
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["drdm-digits-seed0", "drdm-digits-seed0-2"]
+
+
+def test_json_prints_one_object_and_nothing_else(capsys):
+    call(["run", *SMALL, "--json", "--out", "a"])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["directory"] == "a"
+    assert printed.err == ""
+
+
+def test_until_stops_at_the_target(tmp_path, capsys):
+    call(["run", "--rounds", "50", "--clients", "6", "--until", "avg_accuracy=0.5", "--out", "a"])
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    history = rows(tmp_path / "a/history.csv")
+    assert summary["stopped"] == "target"
+    assert summary["rounds"] == int(history[-1]["round"]) < 50
+    assert float(history[-1]["avg_accuracy"]) >= 0.5 > float(history[-2]["avg_accuracy"])
+    assert "target avg_accuracy=0.5 reached" in capsys.readouterr().out
+
+
+def test_overwrite_replaces_the_old_run_whole(tmp_path):
+    call(["run", *SMALL, "--out", "a"])
+    (tmp_path / "a/note.txt").write_text("mine")
+    assert call(["run", *SMALL, "--out", "a", "--overwrite"]) == 0
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_divergence_is_one_line_and_leaves_nothing(tmp_path, capsys):
+    arguments = ["--param", "lr=1e30", "--param", "mu=1e30", "--out", "a"]
+    assert call(["run", *SMALL, *arguments]) == 1
+    complaint = capsys.readouterr().err.strip().splitlines()[-1]
+    assert complaint.startswith("drfl: DRDM diverged in round ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_stops_after_the_round_with_a_valid_run_directory(tmp_path):
+    command = [sys.executable, "-m", "drfl", "run", "--rounds", "100000", "--evaluate-every", "7", "--out", "a"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stderr is not None
+    process.stderr.readline()  # round 0: training has begun
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "report: a/report.html" in out
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert summary["stopped"] == "interrupted"
+    assert int(rows(tmp_path / "a/history.csv")[-1]["round"]) == summary["rounds"]
