@@ -156,9 +156,9 @@ def _distinct(groups: Sequence[Group], name: str) -> list[str]:
     for group in groups:
         for run in group.runs:
             value = run.summary.get(name)
-            if isinstance(value, dict):
-                inner = [f"{key} {item}" for key, item in value.items() if key != "name"]
-                value = str(value.get("name", "")) + (f" ({', '.join(inner)})" if inner else "")
+            if isinstance(value, dict):  # its name, then what is not a fact of its own
+                inner = [f"{key} {item}" for key, item in value.items() if key not in (name, "name", "seed", "clients")]
+                value = str(value.get("name", value.get(name, ""))) + (f" ({', '.join(inner)})" if inner else "")
             if value is not None:
                 found[str(value)] = None
     return list(found)

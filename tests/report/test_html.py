@@ -1,0 +1,241 @@
+import base64
+import gzip
+import hashlib
+import html.parser
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from drfl.errors import InputError
+from drfl.report import render, write_report
+
+EVIL = '</script><script>alert(1)</script><!--<b onclick="x">\'&amp;%{y}'
+
+
+class Page(html.parser.HTMLParser):
+    """The elements, text and scripts of a page; complains about elements that are not closed."""
+
+    VOID = ("meta", "link", "br", "img", "line")
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.words, self.scripts, self.ids = [], [], [], {}, []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        tag, attrs = self.open[-1] if self.open else ("", {})
+        if tag == "script":
+            self.scripts[attrs.get("id", "page")] = data
+        elif tag != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    @property
+    def figures(self):
+        return json.loads(self.scripts["figures"])
+
+
+def test_one_run(record):
+    run = record("drfa-digits", "DRFA", clients=6)
+    page = Page(render([run]))
+    assert "DRFA on digits" in page.text
+    assert "drfl run drfa-digits/config.toml" in page.text
+    assert f"{100 * run.final('worst_accuracy'):.1f}" in page.text
+    assert "100 MB" in page.text  # 60 down, 40 up
+    assert all(name in page.text for name in run.clients["client"])
+    assert len(page.figures) == 3 + 1 + 2 + 2
+    assert "zipf-dirichlet (alpha 0.1)" in page.text
+    assert not any(attrs.get("class") == "legend" for _, attrs in page.elements)
+
+
+def test_a_comparison(comparison):
+    page = Page(render(comparison, "My title"))
+    assert "My title" in page.text
+    finals = [100 * run.final("worst_accuracy") for run in comparison[3:]]
+    assert f"{np.mean(finals):.1f} ± {np.std(finals, ddof=1):.1f}" in page.text
+    assert "FedAvg keeps it constant" in page.text
+    assert re.search(r"DRFA\s+serves the worst-off client best: .* points more than FedAvg", page.text)
+    assert sum(tag == "button" for tag, _ in page.elements) == 2
+    assert len(page.figures) == 3 + 1 + 2 + 2
+    average = page.figures["figure-1"]["data"]
+    assert [(trace["name"], trace.get("fill")) for trace in average] == [
+        ("FedAvg", "toself"), ("FedAvg", None), ("DRFA", "toself"), ("DRFA", None),
+    ]  # fmt: skip
+
+
+def test_best_is_bold_and_ties_alike(record):
+    final = {"avg_accuracy": 0.9, "worst_accuracy": 0.8, "std_accuracy": 0.05, "worst20_accuracy": 0.81}
+    runs = [
+        record("a", "FedAvg", summary={"final": {**final, "worst_accuracy": 0.7}}),
+        record("b", "DRFA", summary={"final": {**final, "worst_accuracy": 0.80004}}),
+        record("c", "DRDM", summary={"final": final}),
+    ]
+    page = render(runs)
+    assert page.count("<strong>80.0</strong>") == 2
+    assert page.count("<strong>90.0</strong>") == 3
+    assert "<strong>70.0</strong>" not in page
+
+
+def test_figures_are_valid_for_plotly(comparison):
+    for figure in Page(render(comparison)).figures.values():
+        go.Figure(figure)
+        assert figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_nothing_is_fetched(comparison):
+    text = render(comparison)
+    page = Page(text)
+    for tag, attrs in page.elements:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
+        assert not {"src", "href", "srcset", "action"} & attrs.keys()
+    visible = text.replace(page.scripts["library"], "")
+    assert not re.search(r"https?://|url\(|@import|fetch\(|XMLHttpRequest", visible)
+    assert "default-src 'none'" in visible
+
+
+def test_the_policy_allows_the_reports_scripts_only(record):
+    page = Page(render([record("a")]))
+    policy = next(a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    library = gzip.decompress(base64.b64decode(page.scripts["library"]))
+    for script in (library, page.scripts["page"].encode()):
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" in policy
+    assert "unsafe-inline" not in policy.split("style-src")[0]
+    assert b"plotly.js" in library[:200]
+
+
+def test_hostile_names_stay_text(record):
+    names = [EVIL, "NA", "a&b"]
+    changes = {"dataset": EVIL, "names": names, "clients": 3, "config": {"x": EVIL}}
+    changes["summary"] = {"device": EVIL, "versions": {EVIL: EVIL}, "model": EVIL}
+    runs = [record("a", "DRFA", **changes), record("b", EVIL, **changes)]
+    for text in (render(runs), render(runs[:1]), render(runs[:1], EVIL)):
+        page = Page(text)
+        assert sum(tag == "script" for tag, _ in page.elements) == 3
+        assert not any(tag == "b" or "onclick" in attrs for tag, attrs in page.elements)
+        assert "<" not in page.scripts["figures"]
+        assert EVIL in " ".join(page.words)
+        _no_markup(page.figures)
+
+
+def _no_markup(value):
+    """Plotly reads tags in labels: only the report's own may be there."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            _no_markup(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _no_markup(inner)
+    elif isinstance(value, str):
+        assert "<" not in re.sub(r"</?(b|br|extra)>", "", value)
+        assert 'onclick="' not in value
+
+
+def test_values_that_are_not_finite(record):
+    rows = np.array([[0, 0.1, 0.05, 0.02, 0.05, 0.2, 2.3, 2.5, 0, 0, 0], [1, *[np.nan] * 6, np.inf, 1, 1, 1]])
+    final = {"avg_accuracy": float("nan"), "worst_accuracy": None, "avg_loss": float("inf")}
+    summary = {"final": final, "stopped": "interrupted", "skipped_rounds": 2}
+    runs = [record("a", "FedAvg", rows=rows, rounds=1, summary=summary), record("b", "DRFA")]
+    text = render(runs)
+    page = Page(text)
+    assert not re.search(r"\bnan\b|NaN|Infinity", text.replace(page.scripts["library"], ""))
+    assert "FedAvg diverged (seed 0)" in page.text
+    assert "was interrupted after 1 round " in page.text
+    assert "skipped 2 rounds" in page.text
+    assert page.figures["figure-1"]["data"][0]["y"] == [10.0, None]
+    Page(render(runs[:1]))
+
+
+def test_a_seed_that_failed_is_not_averaged_away(record):
+    runs = [record(f"r{seed}", "DRFA", seed) for seed in range(3)]
+    runs[1].summary["final"] = {"avg_accuracy": None, "worst_accuracy": None}
+    page = Page(render([*runs, record("f", "FedAvg")]))
+    assert "DRFA diverged (seed 1)" in page.text
+    assert "FedAvg has 1 run where others have 3" in page.text
+    assert "serves the worst-off" not in page.text
+
+
+def test_one_evaluated_round(record):
+    page = Page(render([record("a", "DRFA", rounds=0)]))
+    assert "One round was evaluated" in page.text
+    assert "markers" in page.figures["figure-1"]["data"][0]["mode"]
+
+
+def test_many_clients(record):
+    page = Page(render([record("a", "DRFA", clients=1000, rounds=300)]))
+    (heat,) = [f["data"][0] for f in page.figures.values() if f["data"][0]["type"] == "heatmap"]
+    assert (len(heat["z"]), len(heat["z"][0])) == (60, 200)
+    assert "60 of 1000" in page.text
+
+
+def test_runs_with_other_clients(record):
+    runs = [record("a", "DRFA", clients=4), record("b", "DualDRDM", clients=7)]
+    assert "4 to 7" in Page(render(runs)).text
+
+
+def test_ids_are_unique_and_headings_nest(comparison):
+    page = Page(render(comparison))
+    assert len(page.ids) == len(set(page.ids))
+    assert set(page.figures) <= set(page.ids)
+    assert sum(tag == "h1" for tag, _ in page.elements) == 1
+    plots = [attrs for _, attrs in page.elements if attrs.get("class") == "plot"]
+    assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in plots)
+
+
+def test_the_same_runs_give_the_same_bytes(comparison):
+    assert render(comparison) == render(comparison)
+
+
+def test_size(comparison):
+    assert len(render(comparison).encode()) < 2_500_000
+
+
+def test_write_report_replaces_a_file_whole(record, tmp_path, monkeypatch):
+    path = tmp_path / "report.html"
+    write_report([record("a")], path, "First")
+    assert "<h1>First</h1>" in path.read_text(encoding="utf-8")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(InputError, match="No space left"):
+        write_report([record("b")], path, "Second")
+    assert "<h1>First</h1>" in path.read_text(encoding="utf-8")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "report.html"]
+
+
+def test_what_cannot_be_written(record, tmp_path):
+    with pytest.raises(InputError, match="cannot write"):
+        write_report([record("a")], tmp_path / "nowhere" / "report.html")
+
+
+def test_no_runs():
+    with pytest.raises(InputError, match="at least one run"):
+        render([])
+
+
+def test_import_is_light():
+    code = "import sys, drfl.report; assert not {'plotly', 'plotly.graph_objects'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

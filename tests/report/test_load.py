@@ -1,0 +1,79 @@
+import json
+
+import pytest
+
+from drfl.errors import InputError
+from drfl.report import load_run
+
+
+def test_reads_everything_back(write):
+    run = load_run(write("one", "DRFA", 3, clients=4, rounds=2))
+    assert (run.label, run.algorithm, run.seed) == ("one", "DRFA", "3")
+    assert run.config["algorithm"] == "DRFA"
+    assert run.history["round"].tolist() == [0, 1, 2]
+    assert run.clients["client"].tolist() == ["c000", "c001", "c002", "c003"]
+    assert run.lam.columns.tolist() == ["round", "c000", "c001", "c002", "c003"]
+    assert run.lam.iloc[:, 1:].sum(axis=1).tolist() == pytest.approx([1, 1, 1])
+    assert run.final("worst_accuracy") == run.history["worst_accuracy"].iloc[-1]
+    assert run.ledger("bytes_up") == 40_000_000
+    assert not run.diverged
+
+
+def test_names_that_csv_readers_mangle(write):
+    names = ["NA", "NA", "round", "007", 'a,"b"\nc\u2028d']
+    run = load_run(write("one", clients=5, names=names))
+    assert run.clients["client"].tolist() == names
+
+
+def test_a_run_that_diverged(write):
+    final = {"avg_accuracy": 0.1, "worst_accuracy": None, "avg_loss": float("nan")}
+    run = load_run(write("one", summary={"final": final}))
+    assert run.diverged
+    assert run.final("avg_accuracy") == 0.1
+
+
+@pytest.mark.parametrize("name", ["config.toml", "summary.json", "history.csv", "clients.csv", "lambda.csv"])
+def test_a_missing_file(write, name):
+    directory = write("one")
+    (directory / name).unlink()
+    with pytest.raises(InputError) as error:
+        load_run(directory)
+    assert str(error.value) == (
+        f"{directory} is not a run directory: {name} is missing; give a folder that `drfl run` wrote"
+    )
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(InputError, match="no such folder"):
+        load_run(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("config.toml", "a = ", "config.toml is damaged"),
+        ("summary.json", "{", "summary.json is damaged"),
+        ("summary.json", "[]", "names no algorithm"),
+        ("summary.json", json.dumps({"dataset": "x"}), "names no algorithm"),
+        ("history.csv", "", "column 'round' is missing"),
+        ("history.csv", "round,avg_accuracy\n0,1\n", "column 'worst_accuracy' is missing"),
+        ("clients.csv", "client,accuracy,loss,samples,train_samples,lambda\n", "no rows"),
+        ("clients.csv", "client,accuracy,loss,samples,train_samples,lambda\na,x,1,1,1,1\n", "could not convert"),
+        ("lambda.csv", "round,c000\n0\n", "row 2 has 1 values, not 2"),
+        ("lambda.csv", "round,other\n0,1\n", "not the clients of clients.csv"),
+        ("lambda.csv", b"round,\xff\n0,1\n", "not UTF-8"),
+    ],
+)
+def test_a_damaged_file(write, name, content, why):
+    directory = write("one")
+    (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=why) as error:
+        load_run(directory)
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
+
+
+def test_more_columns_do_no_harm(write):
+    directory = write("one", rounds=1)
+    load_run(directory).history.assign(seconds=1.5).to_csv(directory / "history.csv", index=False)
+    assert load_run(directory).history["seconds"].tolist() == [1.5, 1.5]
