@@ -13,9 +13,10 @@ Example:
 from __future__ import annotations
 
 from drfl import cohort, models
-from drfl.algorithm import Algorithm, Average, Info, Result, State, Step, Target, run
+from drfl.algorithm import Algorithm, Average, Info, Result, State, Step, run
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
 from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.callbacks import Progress, Target
 from drfl.data import IID, ClientData, Dataset, DirichletDrop, OneClass, Partition, ZipfDirichlet, load
 from drfl.engine import Engine, Loop, Simulation, Stacked
 from drfl.errors import DivergedError, DrflError, InputError, NonFiniteError
@@ -57,6 +58,7 @@ __all__ = [
     "NonFiniteError",
     "OneClass",
     "Partition",
+    "Progress",
     "Replies",
     "Result",
     "Row",

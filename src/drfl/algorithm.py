@@ -154,26 +154,6 @@ class Result(NamedTuple):
         Layout.of(module).load(module, self.state.w)
 
 
-class Target:
-    """Callback that ends a run once a metric has reached a value, e.g. ``Target("worst_accuracy", 0.5)``.
-
-    Raises:
-        InputError: no such metric.
-    """
-
-    def __init__(self, metric: str, value: float) -> None:
-        if metric not in Metrics._fields:
-            raise InputError(f"unknown metric '{metric}': known are {', '.join(Metrics._fields)}")
-        self.metric, self.value = metric, value
-
-    def __call__(self, step: Step) -> bool:
-        """Whether the newest evaluation has reached the value (losses: from above)."""
-        if step.row is None:
-            return False
-        now = getattr(step.row.metrics, self.metric)
-        return now <= self.value if self.metric.endswith("loss") else now >= self.value
-
-
 def run(
     algorithm: Algorithm[S],
     fed: Federation,

@@ -53,6 +53,8 @@ def compare_command(given: Mapping[str, object]) -> int:
                 outcomes.append(outcome)
                 if outcome.metrics is None and not quiet:
                     screen.err.print(f"seed {outcome.seed}: {outcome.stopped}", markup=False)
+        if not outcomes:
+            raise KeyboardInterrupt  # not one cell is whole, so there is nothing to keep
         comparison = Comparison(config, tuple(names), tuple(seeds), tuple(outcomes))
         write_comparison(comparison, stage, directory.name)
     if quiet:

@@ -11,6 +11,7 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from drfl import callbacks
 from drfl.algorithm import Callback, Step
 from drfl.experiments.runner import Watch
 
@@ -58,26 +59,11 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
             def live(step: Step) -> None:
                 bar.update(task, completed=step.round, total=step.rounds)
                 if step.row is not None:
-                    bar.update(task, metrics=_metrics(step))
+                    bar.update(task, metrics=callbacks.describe(step.row.metrics))
 
             yield live
     else:
-        yield lambda step: _line(label, step)
-
-
-def _line(label: str, step: Step) -> None:
-    every = max(1, step.rounds // 10)
-    if step.row is not None and (step.round % every == 0 or step.round == step.rounds):
-        err.print(f"{label}: round {step.round}/{step.rounds}, {_metrics(step)}")
-    elif step.info is not None and step.info.empty:
-        err.print(f"{label}: round {step.round}/{step.rounds}: nobody answered, the model is as it was")
-
-
-def _metrics(step: Step) -> str:
-    if step.row is None:
-        return ""
-    m = step.row.metrics
-    return f"worst {percent(m.worst_accuracy)} %, average {percent(m.avg_accuracy)} %"
+        yield callbacks.Progress(label)
 
 
 def percent(fraction: float) -> str:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from drfl.algorithm import Algorithm, Callback, Target
+from drfl.algorithm import Algorithm, Callback
+from drfl.callbacks import Target
 from drfl.data import PARTITIONS, ClientData, Dataset, Partition, load
 from drfl.engine import ENGINES, Simulation
 from drfl.errors import InputError

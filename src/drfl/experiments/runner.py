@@ -121,7 +121,8 @@ def compare(
 ) -> Iterator[Outcome]:
     """Run every algorithm at every seed, with the same partition and initial model at each seed.
 
-    A run that diverges is an outcome, not the end. The comparison ends early once ``watch.stop`` is set.
+    A run that diverges is an outcome, not the end. Once ``watch.stop`` is set, the comparison ends with the cells
+    that are whole.
 
     Args:
         dataset: the data, from :func:`prepare`.
@@ -145,6 +146,8 @@ def compare(
             except DivergedError as error:
                 yield Outcome(algorithm, seed, str(error))
                 continue
+            if finished.stopped == "interrupted":  # a cell cut short would bias the means
+                return
             if directory is not None:
                 save(finished, directory / f"{algorithm}-seed{seed}", report=False)
             result = finished.result

@@ -1,0 +1,45 @@
+"""Callbacks; the target's logic is tried in test_algorithm with whole runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from drfl.algorithm import Info, Step
+from drfl.callbacks import Progress, Target
+from drfl.cohort import uniform
+from drfl.errors import InputError
+from drfl.history import Metrics, Row
+from drfl.key import Key
+
+ROW = Row(5, Metrics(0.9, 0.25, 0.1, 0.3, 1.0, 0.4, 0.8), {}, torch.ones(1), 0.0)
+
+
+def step(r, rounds=100, row=ROW, info=None):
+    return Step(r, rounds, None, info, row)  # pyright: ignore - no callback here reads the state
+
+
+def test_progress_prints_about_ten_lines(capsys):
+    show = Progress("DRFA")
+    for r in range(101):
+        show(step(r))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "DRFA: round 100/100, worst 25.0 %, average 90.0 %"
+
+
+def test_progress_always_prints_the_last_round_and_never_without_an_evaluation(capsys):
+    show = Progress(lines=2)
+    for r in range(8):
+        show(step(r, rounds=7, row=None if r == 4 else ROW))
+    assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == ["0/7,", "7/7,"]
+
+
+def test_progress_tells_of_empty_rounds(capsys):
+    Progress()(step(3, row=None, info=Info.nobody(uniform(4, 2, Key(0)))))
+    assert "round 3/100: nobody answered" in capsys.readouterr().err
+
+
+def test_a_misspelt_metric_is_told_with_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'worst_accuracy'"):
+        Target("worst_acuracy", 0.5)
