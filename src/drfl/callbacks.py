@@ -6,7 +6,7 @@ import sys
 
 from drfl.algorithm import Step
 from drfl.errors import unknown
-from drfl.history import Metrics
+from drfl.history import SMALL_IS_GOOD, Metrics
 
 
 class Target:
@@ -22,11 +22,11 @@ class Target:
         self.metric, self.value = metric, value
 
     def __call__(self, step: Step) -> bool:
-        """Whether the newest evaluation has reached the value (losses: from above)."""
+        """Whether the newest evaluation has reached the value (losses and std: from above)."""
         if step.row is None:
             return False
         now = getattr(step.row.metrics, self.metric)
-        return now <= self.value if self.metric.endswith("loss") else now >= self.value
+        return now <= self.value if self.metric in SMALL_IS_GOOD else now >= self.value
 
 
 class Progress:

@@ -30,8 +30,10 @@ class Cohort(NamedTuple):
             answered: (k',) clients of this cohort in any order.
 
         Raises:
-            ValueError: somebody answered who was not asked.
+            ValueError: somebody answered who was not asked, or twice.
         """
+        if answered.unique().numel() != answered.numel():
+            raise ValueError("a client answered twice")
         at = torch.searchsorted(self.clients, answered)
         if bool((self.clients[at.clamp(max=self.clients.numel() - 1)] != answered).any()):
             raise ValueError("a client answered who was not asked")
@@ -96,7 +98,7 @@ def uniform(n: int, m: int, key: Key) -> Cohort:
 
 def check_size(m: int, n: int) -> None:
     """Raise an :class:`InputError` unless 1 ≤ m ≤ n."""
-    if not 1 <= m <= n:
+    if not isinstance(m, int) or not 1 <= m <= n:
         raise InputError(f"the cohort's size m={m} must be between 1 and the number of clients, {n}")
 
 

@@ -62,6 +62,9 @@ class Row(NamedTuple):
     seconds: float
 
 
+SMALL_IS_GOOD = ("std_accuracy", "avg_loss", "worst_loss")
+"""The metrics that are better the smaller they are."""
+
 LEDGER_COLUMNS = ("bytes_up", "bytes_down", "gradient_evaluations")
 COLUMNS = ("round", *Metrics._fields, *LEDGER_COLUMNS)
 DIGITS = 6

@@ -8,9 +8,11 @@ backend, number of threads and order of clients. The numbers come from NumPy's `
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import SupportsIndex
 
 import numpy as np
 import torch
@@ -25,9 +27,15 @@ def _words(label: str | int) -> tuple[int, int, int]:
     if isinstance(label, str):
         digest = int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little")
         return 1, digest & _WORD, digest >> 32
-    if not 0 <= label < 2**64:
-        raise InputError(f"a key is folded with integers in [0, 2^64), not {label}")
-    return 0, label & _WORD, label >> 32
+    number = _index(label)
+    if not 0 <= number < 2**64:
+        raise InputError(f"a key is folded with strings and with integers in [0, 2^64), not {label!r}")
+    return 0, number & _WORD, number >> 32
+
+
+def _index(value: object) -> int:
+    """The integer that a Python or NumPy integer is; −1 for what is none."""
+    return operator.index(value) if isinstance(value, SupportsIndex) else -1
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Key:
     path: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**64:
+        if not 0 <= _index(self.seed) < 2**64:
             raise InputError(f"seed must be an integer in [0, 2^64), not {self.seed}")
 
     def fold(self, *labels: str | int) -> Key:

@@ -63,7 +63,7 @@ class Layout:
         ends = list(accumulate(map(prod, self.shapes)))
         starts = [0, *ends[:-1]]
         return {
-            name: w[..., a:b].view(*w.shape[:-1], *shape)
+            name: w[..., a:b].view((*w.shape[:-1], *shape))
             for name, shape, a, b in zip(self.names, self.shapes, starts, ends, strict=True)
         }
 
@@ -85,23 +85,26 @@ def check_stateless(module: nn.Module) -> None:
     """Refuse a model whose output depends on more than its parameters and its input.
 
     Running statistics are not parameters: averaging them over clients is undefined (BatchNorm's counter is even an
-    integer). Dropout draws its masks from a global generator, so results would depend on the engine. Either is fine in
-    ``eval()`` mode, where it is a constant function.
+    integer). Dropout draws its masks from a global generator, so results would depend on the engine. Both are fine in
+    ``eval()`` mode, where they are constant functions.
 
     Raises:
         InputError: naming the layer and what to use instead.
     """
     for name, layer in module.named_modules():
+        where = f"{name or 'the model'} ({type(layer).__name__})"
+        running = getattr(layer, "running_mean", None) is not None
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not running:
+            raise InputError(f"{where} mixes the samples of a batch: use nn.GroupNorm")
         if not layer.training:
             continue
-        where = f"{name or 'the model'} ({type(layer).__name__})"
-        if getattr(layer, "running_mean", None) is not None:
+        if running:
             raise InputError(
                 f"{where} keeps running statistics, which cannot be averaged over clients: "
                 "use nn.GroupNorm, or freeze them with .eval()"
             )
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+        if isinstance(layer, nn.RReLU) or (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0):
             raise InputError(
-                f"{where} draws masks from a global generator, so results would depend on the engine: "
-                "set p=0, or regularise with weight_decay"
+                f"{where} draws from a global generator, so results would depend on the engine: "
+                "leave it out or switch it off with .eval(), and regularise with weight_decay"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drfl import checks
 from drfl.errors import InputError
 
 
@@ -34,24 +35,12 @@ class LocalSGD:
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        require_positive("steps", self.steps)
-        require_positive("lr", self.lr)
+        checks.whole("steps", self.steps)
+        checks.positive("lr", self.lr)
         if self.batch is not None:
-            require_positive("batch", self.batch)
+            checks.whole("batch", self.batch)
         if self.radius is not None:
-            require_positive("radius", self.radius)
+            checks.positive("radius", self.radius)
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum must be in [0, 1), not {self.momentum}")
-        require_nonnegative("weight_decay", self.weight_decay)
-
-
-def require_positive(name: str, value: float) -> None:
-    """Raise an :class:`InputError` unless ``value`` is finite and above 0."""
-    if not 0 < value < float("inf"):
-        raise InputError(f"{name} must be a finite number above 0, not {value}")
-
-
-def require_nonnegative(name: str, value: float) -> None:
-    """Raise an :class:`InputError` unless ``value`` is finite and at least 0."""
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{name} must be a finite number, 0 or above, not {value}")
+        checks.non_negative("weight_decay", self.weight_decay)

@@ -92,20 +92,26 @@ class Task:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """The same task on another device or in another floating-point type; the given model stays untouched."""
-        return Task(copy.deepcopy(self.model).to(device=device, dtype=dtype), self.loss, self.score)
+        model, loss = copy.deepcopy(self.model).to(device=device, dtype=dtype), self.loss
+        if isinstance(loss, nn.Module):  # its class weights go along
+            loss = copy.deepcopy(loss).to(device=device, dtype=dtype)
+        return Task(model, loss, self.score)
 
     def check(self, x: Tensor, y: Tensor) -> None:
-        """Try the model and the loss on a few samples.
+        """Try the model and the loss on a few samples; torch's global generator is left as it was.
 
         Raises:
-            InputError: they do not fit the data, the loss is not per-sample, or the forward pass changes a buffer.
+            InputError: they do not fit the data, the loss is not per-sample, the samples of a batch influence each
+                other, or the forward pass is random or changes a buffer.
         """
         before = {name: b.clone() for name, b in self.model.named_buffers()}
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
                 outputs = self.outputs(self.layout.views(self.w0), x)
                 self._check_labels(outputs, y)
                 values, scores = self.loss(outputs, y), self.score(outputs, y)
+                self._check_shapes(values, scores, len(x))
+                self._check_alone(self.sample_losses(outputs, y), x, y)
         except InputError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -114,16 +120,33 @@ class Task:
                 f"the model and its loss do not fit the data (inputs {tuple(x.shape)} {x.dtype}, "
                 f"targets {tuple(y.shape)} {y.dtype}): {reason}"
             ) from error
-        for what, value in (("loss", values), ("score", scores)):
-            if value.dim() == 0 or value.shape[0] != x.shape[0]:
-                raise InputError(
-                    f"the {what} must give one value per sample, shape ({x.shape[0]}, …), not "
-                    f"{tuple(value.shape)}: return it without reduction"
-                )
         if any(not torch.equal(b, before[name]) for name, b in self.model.named_buffers()):
             raise InputError(
-                "the model changes its own buffers in the forward pass: only parameters are federated; use a layer "
-                "without state, or .eval()"
+                "the model changes its own buffers in the forward pass: only parameters are federated; "
+                "use a layer without state, or .eval()"
+            )
+
+    def _check_shapes(self, values: Tensor, scores: Tensor, samples: int) -> None:
+        for what, value in (("loss", values), ("score", scores)):
+            if value.dim() == 0 or value.shape[0] != samples:
+                raise InputError(
+                    f"the {what} must give one value per sample, shape ({samples}, …), not "
+                    f"{tuple(value.shape)}: return it without reduction"
+                )
+
+    def _check_alone(self, losses: Tensor, x: Tensor, y: Tensor) -> None:
+        """A sample's loss must be the same again, and the same without the rest of the batch."""
+        w = self.layout.views(self.w0)
+        if not torch.equal(self.sample_losses(self.outputs(w, x), y), losses):
+            raise InputError(
+                "the model draws from a global generator in the forward pass, so results would depend on the engine: "
+                "make it a function of its parameters and its input, or switch that off with .eval()"
+            )
+        alone = [self.sample_losses(self.outputs(w, x[j : j + 1]), y[j : j + 1]) for j in range(len(x))]
+        if not torch.allclose(torch.cat(alone), losses, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise InputError(
+                "the loss of a sample depends on the other samples of its batch: see that the loss does not broadcast "
+                "outputs against targets of another shape, and normalise with nn.GroupNorm, not over the batch"
             )
 
     def _check_labels(self, outputs: Tensor, y: Tensor) -> None:

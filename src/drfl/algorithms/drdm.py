@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import cohort
+from drfl import checks, cohort
 from drfl.algorithm import Average, Info
 from drfl.algorithms.dual import snapshot_ascent
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.cohort import Sampling
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.local import LocalSGD, require_nonnegative, require_positive
+from drfl.local import LocalSGD
 
 
 class DRDMState(NamedTuple):
@@ -80,8 +80,10 @@ class DRDM:
     averaged: bool = False
 
     def __post_init__(self) -> None:
-        require_positive("mu", self.mu)
-        require_nonnegative("gamma", self.gamma)
+        checks.positive("mu", self.mu)
+        checks.non_negative("gamma", self.gamma)
+        if self.dual_batch is not None:
+            checks.whole("dual_batch", self.dual_batch)
 
     def init(self, fed: Federation) -> DRDMState:
         """The initial model, the uniform mixture, and no drift."""

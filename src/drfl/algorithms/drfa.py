@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import cohort
+from drfl import checks, cohort
 from drfl.algorithm import Average, Info
 from drfl.algorithms.dual import snapshot_ascent
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.cohort import Sampling
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.local import LocalSGD, require_nonnegative
+from drfl.local import LocalSGD
 
 
 class DRFAState(NamedTuple):
@@ -71,7 +71,9 @@ class DRFA:
     averaged: bool = False
 
     def __post_init__(self) -> None:
-        require_nonnegative("gamma", self.gamma)
+        checks.non_negative("gamma", self.gamma)
+        if self.dual_batch is not None:
+            checks.whole("dual_batch", self.dual_batch)
 
     def init(self, fed: Federation) -> DRFAState:
         """The initial model and the uniform mixture."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drfl.data import checks
+from drfl import checks
 from drfl.errors import InputError
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.data import arrays, checks
+from drfl import checks
+from drfl.data import arrays
 from drfl.data.dataset import Dataset
 from drfl.data.groups import split_groups
 from drfl.data.partition import Partition

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drfl.data import checks
+from drfl import checks
 from drfl.errors import InputError
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from drfl.data import checks
+from drfl import checks
 from drfl.data.apportion import apportion
 from drfl.data.deal import deal
 from drfl.data.dirichlet import dirichlet

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from drfl.data import checks
+from drfl import checks
 from drfl.data.partition import Partition
 from drfl.data.split_rows import split_rows
 from drfl.errors import InputError

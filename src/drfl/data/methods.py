@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from drfl.data import checks
+from drfl import checks
 from drfl.data.deal import holdings
 from drfl.data.held_out import share_test
 from drfl.data.partition import Partition, client_names

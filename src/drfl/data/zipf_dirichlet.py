@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from drfl.data import checks
+from drfl import checks
 from drfl.data.apportion import apportion, zipf
 from drfl.data.deal import deal
 from drfl.data.dirichlet import dirichlet

@@ -81,7 +81,7 @@ class Simulation:
         sizes = torch.tensor([len(rows) for rows in data.train], dtype=torch.float64)
         self.shares, self.n, self.w0, self.ledger = sizes / sizes.sum(), len(sizes), task.w0, Ledger()
         for problem in (self._train, self._test):
-            task.check(problem.x[:2], problem.y[:2])
+            task.check(problem.x[:4], problem.y[:4])
             task.check_targets(problem.x, problem.y)
 
     def train(

@@ -16,7 +16,7 @@ from drfl.errors import DivergedError, InputError
 from drfl.experiments.build import Job, build, target
 from drfl.experiments.config import Config
 from drfl.experiments.rundir import staged, write_run
-from drfl.history import Metrics
+from drfl.history import SMALL_IS_GOOD, Metrics
 
 
 class Finished(NamedTuple):
@@ -180,8 +180,7 @@ def best(table: dict[str, dict[str, Spread]], metric: str) -> set[str]:
     means = {name: row[metric].mean for name, row in table.items() if row}
     if not means:
         return set()
-    least = metric.startswith("std") or metric.endswith("loss")
-    top = (min if least else max)(means.values())
+    top = (min if metric in SMALL_IS_GOOD else max)(means.values())
     return {name for name, mean in means.items() if f"{mean:.3f}" == f"{top:.3f}"}
 
 

@@ -1,4 +1,4 @@
-"""Checks on what a user gives, shared by the modules of `drfl.data`."""
+"""Checks on single values that a user gives: each raises one clear line."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def whole(name: str, value: int, low: int = 1) -> None:
     """Raises InputError unless `value` is an integer (no bool) of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise InputError(f"{name} must be an integer of at least {low}, not {value!r}")
+
+
+def positive(name: str, value: float) -> None:
+    """Raises InputError unless `value` is a finite number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a finite number above 0, not {value}")
 
 
 def non_negative(name: str, value: float) -> None:
