@@ -21,7 +21,7 @@ def test_the_ten_lines_for_your_own_data_run(capsys):
     (code,) = blocks("python")
     assert len([line for line in code.splitlines() if line.strip()]) == 10
     names: dict[str, object] = {}
-    exec(code, names)  # noqa: S102 - the very lines of the README
+    exec(code, names)
     assert "worst_accuracy=" in capsys.readouterr().out
     layout = names["drfl"].Layout.of(names["model"])  # pyright: ignore
     assert layout.flatten(names["model"]).equal(names["result"].state.w)  # pyright: ignore

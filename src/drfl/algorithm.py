@@ -177,17 +177,18 @@ def run(
 
     Raises:
         InputError: rounds or evaluate_every is out of range, or the hyperparameters do not fit the federation.
-        DivergedError: the model or a loss left the finite numbers.
+        DivergedError: the model, or a loss behind the dual step, left the finite numbers.
     """
     if rounds < 0 or evaluate_every < 1:
         raise InputError(f"rounds={rounds} must be 0 or more and evaluate_every={evaluate_every} 1 or more")
     state, key, history, skipped = algorithm.init(fed), Key(seed), History(), 0
-    start = time.perf_counter()
+    start, before = time.perf_counter(), fed.ledger.totals()  # the federation may have served another run
 
     def log(r: int) -> Evaluation:
         evaluation = fed.evaluate(state.w)
         seconds = time.perf_counter() - start
-        history.rows.append(Row(r, Metrics.of(evaluation), fed.ledger.totals(), state.lam, seconds))
+        cost = {name: value - before[name] for name, value in fed.ledger.totals().items()}
+        history.rows.append(Row(r, Metrics.of(evaluation), cost, state.lam, seconds))
         return evaluation
 
     evaluation, r = log(0), 0

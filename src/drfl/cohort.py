@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import operator
+from typing import NamedTuple, Protocol, SupportsIndex
 
 import numpy as np
 import torch
@@ -98,7 +99,7 @@ def uniform(n: int, m: int, key: Key) -> Cohort:
 
 def check_size(m: int, n: int) -> None:
     """Raise an :class:`InputError` unless 1 ≤ m ≤ n."""
-    if not isinstance(m, int) or not 1 <= m <= n:
+    if not isinstance(m, SupportsIndex) or not 1 <= operator.index(m) <= n:
         raise InputError(f"the cohort's size m={m} must be between 1 and the number of clients, {n}")
 
 

@@ -50,7 +50,7 @@ class Row(NamedTuple):
     Args:
         round: rounds done; 0 is the initial model.
         metrics: over clients.
-        ledger: the ledger's counters at that moment.
+        ledger: the ledger's counters since the start of the run.
         lam: (N,) the mixture after that round.
         seconds: wall time since the start of the run.
     """

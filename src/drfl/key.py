@@ -78,5 +78,5 @@ class Key:
         For code that can only draw from torch's global generator, such as the initialisation of layers.
         """
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.integer(0, 2**63 - 1))
+            torch.default_generator.manual_seed(self.integer(0, 2**63 - 1))  # torch.manual_seed would reach CUDA too
             yield

@@ -50,6 +50,10 @@ def per_sample(loss: SampleFn) -> SampleFn:
     return functools.partial(reduced, reduction="none")
 
 
+def _mean_of_rest(values: Tensor) -> Tensor:
+    return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+
 @dataclass(frozen=True)
 class Task:
     """A model with its loss and its score.
@@ -87,8 +91,11 @@ class Task:
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """One loss per sample, (B,)."""
-        values = self.loss(outputs, y)
-        return values.flatten(1).mean(1) if values.dim() > 1 else values
+        return _mean_of_rest(self.loss(outputs, y))
+
+    def sample_scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """One score per sample, (B,)."""
+        return _mean_of_rest(self.score(outputs, y))
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """The same task on another device or in another floating-point type; the given model stays untouched."""

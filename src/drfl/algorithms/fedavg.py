@@ -58,14 +58,19 @@ class FedAvg:
 
     def init(self, fed: Federation) -> FedAvgState:
         """The initial model and the fixed weights."""
+        cohort.check_size(self.cohort_size(fed), fed.n)
         lam = fed.shares.double() if self.by_samples else torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
         return FedAvgState(fed.w0, lam, Average.start(fed.w0, lam) if self.averaged else None)
+
+    def cohort_size(self, fed: Federation) -> int:
+        """m, or N where it is None."""
+        return fed.n if self.m is None else self.m
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """One round: local steps at a uniform cohort, then the weighted mean of those who answered."""
         (w, lam, average), N = state, fed.n
 
-        D = cohort.uniform(N, N if self.m is None else self.m, key.fold("D"))
+        D = cohort.uniform(N, self.cohort_size(fed), key.fold("D"))
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), average=self.averaged)
         if not up.clients.numel():
             return state, Info.nobody(D)

@@ -69,7 +69,7 @@ class Loop:
             for index in rows:
                 x, y = problem.x[index], problem.y[index]
                 outputs = task.outputs(task.layout.views(w), x)
-                scores.append(task.score(outputs, y).double().mean())
+                scores.append(task.sample_scores(outputs, y).double().mean())
                 losses.append(task.sample_losses(outputs, y).double().mean())
         return torch.stack(scores).cpu(), torch.stack(losses).cpu()
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from drfl import checks
 from drfl.engine.base import Engine, Problem
 from drfl.engine.batches import Batches, draw
 from drfl.engine.stacked import Stacked
@@ -133,6 +134,8 @@ class Simulation:
         return Evaluation(*self.engine.evaluate(self._test, self._test_rows, w), samples)
 
     def _draw(self, cohort: Tensor, key: Key, steps: int, batch: int | None) -> Batches:
+        if batch is not None:
+            checks.whole("batch", batch)
         clients = cohort.tolist()
         return draw([self._rows[i] for i in clients], clients, steps, batch, key)
 

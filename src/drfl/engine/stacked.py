@@ -45,7 +45,9 @@ class Stacked:
     ) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
         U = w.repeat(len(batches.counts), 1)
-        models = Models(U, torch.empty_like(U) if snapshot is not None else None, U * 0 if average else None)
+        models = Models(
+            U, torch.empty_like(U) if snapshot is not None else None, torch.zeros_like(U) if average else None
+        )
         for part in self._parts(problem, batches):
             stack = Models(U[part], _rows(models.snapshot, part), _rows(models.average, part))
             constant = -prox * w + (0 if shift is None else shift[part])
@@ -80,7 +82,7 @@ class Stacked:
         """See :class:`drfl.engine.base.Engine`."""
         task, index = problem.task, torch.cat(list(rows))
         pool, at = index.unique(return_inverse=True)
-        scores, losses = self._forward(problem, pool, w, [task.score, task.sample_losses])
+        scores, losses = self._forward(problem, pool, w, [task.sample_scores, task.sample_losses])
         owners = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(r) for r in rows]))
         return _means(scores[at], owners, len(rows)), _means(losses[at], owners, len(rows))
 
@@ -96,14 +98,15 @@ class Stacked:
         return [torch.cat(columns) for columns in zip(*chunks, strict=True)]
 
     def _parts(self, problem: Problem, batches: Batches) -> Iterator[Tensor]:
-        """The clients in stacks that fit the bound, the largest batches first."""
+        """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""
         order = batches.counts.argsort(descending=True, stable=True)
         start = 0
         while start < len(order):
             widest = int(batches.counts[order[start]])
             size = max(1, int(self.megabytes * 2**20 / max(1, widest * _nbytes(problem))))
-            yield order[start : start + size].sort().values
-            start += size
+            alike = int((2 * batches.counts[order[start:]] >= widest).sum())
+            yield order[start : start + min(size, alike)].sort().values
+            start += min(size, alike)
 
 
 def _local_steps(

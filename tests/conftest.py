@@ -1,0 +1,27 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+
+from drfl.engine import Loop, Stacked
+
+settings.register_profile("drfl", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("drfl")
+torch.set_num_threads(1)  # the problems are tiny, and machines that test are busy
+
+
+@pytest.fixture
+def global_generator_untouched():
+    """Fails the test if torch's global generator was drawn from or seeded."""
+    before = torch.random.get_rng_state()
+    yield
+    assert torch.equal(before, torch.random.get_rng_state()), "the global generator was used"
+
+
+@pytest.fixture(params=[Loop(), Stacked()], ids=["loop", "stacked"])
+def engine(request):
+    """Either engine."""
+    return request.param

@@ -1,0 +1,102 @@
+"""Which samples a client uses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.engine.batches import draw
+from drfl.key import Key
+
+
+def rows_of(sizes):
+    """Rows of a pool, client by client, none of them shared, in descending order."""
+    ends = np.cumsum(sizes)
+    return [torch.arange(end - 1, end - n - 1, -1) for n, end in zip(sizes, ends, strict=True)]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 70), min_size=1, max_size=6),
+    steps=st.integers(1, 5),
+    batch=st.one_of(st.none(), st.integers(1, 80)),
+    seed=st.integers(0, 100),
+)
+def test_distinct_and_own(sizes, steps, batch, seed):
+    rows = rows_of(sizes)
+    drawn = draw(rows, range(len(sizes)), steps, batch, Key(seed))
+    weights = drawn.weights(torch.zeros(1, dtype=torch.float64))
+    for j, own in enumerate(rows):
+        count = min(len(own), batch or len(own))
+        assert int(drawn.counts[j]) == count
+        assert weights[j, :count].tolist() == [1 / count] * count
+        assert weights[j, count:].sum() == 0
+        for t in range(steps):
+            chosen = drawn.at(t)[j]
+            assert len(set(chosen[:count].tolist())) == count
+            assert set(chosen.tolist()) <= set(own.tolist())
+
+
+@given(sizes=st.lists(st.integers(1, 50), min_size=2, max_size=5), batch=st.integers(1, 40))
+def test_a_client_draws_alike_in_any_cohort(sizes, batch):
+    rows, n = rows_of(sizes), len(sizes)
+    everybody = draw(rows, range(n), 3, batch, Key(1))
+    backwards = draw(rows[::-1], range(n)[::-1], 3, batch, Key(1))
+    for i in range(n):
+        alone = draw([rows[i]], [i], 3, batch, Key(1))
+        count = int(alone.counts[0])
+        for t in range(3):
+            mine = sorted(alone.at(t)[0, :count].tolist())
+            assert sorted(everybody.at(t)[i, :count].tolist()) == mine
+            assert sorted(backwards.at(t)[n - 1 - i, :count].tolist()) == mine
+
+
+def test_first_steps_do_not_depend_on_the_number_of_steps():
+    rows = rows_of((50, 60))
+    few, many = draw(rows, [0, 1], 2, 8, Key(0)), draw(rows, [0, 1], 9, 8, Key(0))
+    assert torch.equal(few.samples, many.samples[:, :2])
+
+
+def test_clients_keys_and_steps_differ():
+    rows = [torch.arange(500)] * 2
+    a = draw(rows, [0, 1], 2, 20, Key(0))
+    assert not torch.equal(a.samples[0], a.samples[1])
+    assert not torch.equal(a.at(0), a.at(1))
+    assert not torch.equal(a.samples, draw(rows, [0, 1], 2, 20, Key(1)).samples)
+    assert not torch.equal(a.samples, draw(rows, [2, 3], 2, 20, Key(0)).samples)
+
+
+@pytest.mark.parametrize(("n", "batch"), [(7, 1), (7, 3), (7, 6), (40, 32)])
+def test_uniform_and_independent_over_steps(n, batch):
+    """Each sample is in a batch with probability B/n, each pair with B(B−1)/(n(n−1)); steps are independent."""
+    steps = 6000
+    index = draw([torch.arange(n)], [0], steps, batch, Key(8)).samples[0].numpy()
+    member = np.zeros((steps, n))
+    np.put_along_axis(member, index, 1, axis=1)
+    p, q = batch / n, batch * (batch - 1) / (n * (n - 1))
+
+    def agrees(share, expected, trials):
+        error = np.sqrt(expected * (1 - expected) / trials)
+        assert abs(share - expected) <= 4 * error
+
+    for i in range(n):
+        agrees(member[:, i].mean(), p, steps)
+    agrees((member[:, 0] * member[:, 1]).mean(), q, steps)
+    agrees((member[:, n - 1] * member[:, 2]).mean(), q, steps)
+    agrees((member[:-1, 0] * member[1:, 0]).mean(), p**2, (steps - 1) / 2)
+    agrees((member[:-1, 1] * member[1:, 2]).mean(), p**2, (steps - 1) / 2)
+
+
+def test_rows_keeps_the_real_samples():
+    drawn = draw(rows_of((2, 40, 5)), range(3), 3, 8, Key(0))
+    part = drawn.rows(torch.tensor([2, 0]))
+    assert part.counts.tolist() == [5, 2]
+    assert part.samples.shape == (2, 3, 5)
+    assert torch.equal(part.samples, drawn.samples[[2, 0], :, :5])
+
+
+def test_full_batches_are_stored_once():
+    assert draw(rows_of((4, 40)), [0, 1], 50, None, Key(0)).samples.shape == (2, 1, 40)
+    assert draw(rows_of((4, 40)), [0, 1], 50, 64, Key(0)).samples.shape == (2, 1, 40)

@@ -1,0 +1,155 @@
+"""Loop and Stacked compute the same, to 1e-10 in float64, whatever the clients' sizes, the solver and the model."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from tests.support.problems import SIZES, federation, group_norm_net, pools
+
+from drfl import models
+from drfl.algorithm import run
+from drfl.algorithms import DRDM, DRFA, FedAvg
+from drfl.engine import Loop, Simulation, Stacked
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.task import Task
+
+pytestmark = pytest.mark.usefixtures("global_generator_untouched")
+MANY = (1, 2, 31, 32, 33, 400, 2100)
+IMAGES = {"shape": (1, 8, 8)}
+MODELS = {
+    "linear": {"model": models.linear},
+    "mlp": {"model": models.mlp},
+    "deep": {"model": lambda shape, classes: models.mlp(shape, classes, (7, 5))},
+    "cnn": {"model": models.cnn, **IMAGES},
+    "group_norm": {"model": group_norm_net, **IMAGES},
+}
+SOLVERS = {
+    "plain": {},
+    "larger_than_the_data": {"batch": 5000},
+    "full": {"batch": None},
+    "one_sample": {"batch": 1},
+    "momentum": {"momentum": 0.8},
+    "weight_decay": {"weight_decay": 0.3},
+    "radius": {"radius": 0.9},
+    "all": {"momentum": 0.5, "weight_decay": 0.1, "radius": 0.9, "batch": 7},
+}
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+def pair(sizes, megabytes=256.0, **options):
+    return federation(sizes, engine=Loop(), **options), federation(sizes, engine=Stacked(megabytes), **options)
+
+
+def train_both(pair_of_federations, local, cohort=None):
+    """Both engines' replies with prox, shift, snapshot and average at once."""
+    n, d = pair_of_federations[0].n, len(pair_of_federations[0].w0)
+    cohort = torch.arange(n) if cohort is None else cohort
+    rng = torch.Generator().manual_seed(0)
+    shift = torch.randn(len(cohort), d, generator=rng, dtype=torch.float64) / 10
+    w = pair_of_federations[0].w0 + torch.randn(d, generator=rng, dtype=torch.float64) / 10
+    options = {"prox": 0.6, "shift": shift, "snapshot": 2, "average": True}
+    return [fed.train(cohort, w, local, Key(1), **options) for fed in pair_of_federations]
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize("megabytes", [256.0, 0.002])
+def test_training(solver, megabytes):
+    replies = train_both(pair(MANY, megabytes), LocalSGD(**{"steps": 4, "lr": 0.1, **solver}))
+    for a, b in zip(*replies, strict=True):
+        same(a, b)
+    assert replies[0].snapshot.shape == replies[0].average.shape == replies[0].w.shape == (len(MANY), 15)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("batch", [8, None])
+def test_models(model, batch):
+    sizes = (1, 2, 9, 20)
+    for megabytes in (256.0, 0.005):
+        for a, b in zip(*train_both(pair(sizes, megabytes, **model), LocalSGD(steps=3, batch=batch)), strict=True):
+            same(a, b)
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_losses_gradients_evaluation(model):
+    for megabytes in (256.0, 0.005):
+        loop, stacked = pair((1, 2, 9, 40), megabytes, **model)
+        cohort = torch.tensor([3, 0, 2])
+        for batch in (4, None):
+            ask = {"cohort": cohort, "w": loop.w0, "key": Key(3), "batch": batch}
+            same(loop.losses(**ask).values, stacked.losses(**ask).values)
+            for a, b in zip(loop.gradients(**ask), stacked.gradients(**ask), strict=True):
+                same(a, b)
+            same(loop.gradients(**ask).losses, loop.losses(**ask).values)
+        for a, b in zip(loop.evaluate(loop.w0), stacked.evaluate(loop.w0), strict=True):
+            same(a, b)
+
+
+@pytest.mark.parametrize("snapshot", [None, 1, 3])
+@pytest.mark.parametrize("average", [False, True])
+def test_only_what_was_asked_for(engine, snapshot, average):
+    fed = federation((3, 50), engine=engine)
+    replies = fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3), Key(0), snapshot=snapshot, average=average)
+    assert len(replies.snapshot) == (0 if snapshot is None else 2)
+    assert len(replies.average) == (2 if average else 0)
+    if snapshot == 3:
+        assert torch.equal(replies.snapshot, replies.w)
+
+
+def algorithms():
+    for batch, solver in itertools.product((16, None), ({}, {"momentum": 0.5, "weight_decay": 0.01})):
+        local = LocalSGD(steps=3, lr=0.1, batch=batch, **solver)
+        yield FedAvg(m=4, local=local, averaged=True)
+        yield DRFA(m=4, gamma=0.02, local=local, dual_batch=batch, averaged=True)
+        yield DRDM(m=4, mu=0.5, gamma=0.01, local=local, dual_batch=batch, averaged=True)
+
+
+@pytest.mark.parametrize("algorithm", list(algorithms()), ids=lambda a: f"{type(a).__name__}-{a.local.batch}")
+def test_whole_runs(algorithm):
+    results = [run(algorithm, fed, rounds=6, seed=7) for fed in pair((*SIZES, 700))]
+    for a, b in zip(*(r.state for r in results), strict=True):
+        for left, right in zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]:
+            same(left, right)
+
+
+def test_nothing_carries_over_from_one_exchange_to_the_next(engine):
+    """Momentum starts from zero in every round: the same question gets the same answer."""
+    fed, local = federation(engine=engine), LocalSGD(steps=3, momentum=0.9)
+    first = fed.train(torch.arange(6), fed.w0, local, Key(0)).w
+    fed.train(torch.arange(6), first.mean(0), local, Key(1))
+    assert torch.equal(first, fed.train(torch.arange(6), fed.w0, local, Key(0)).w)
+
+
+def test_the_given_model_is_never_written(engine):
+    fed = federation(engine=engine)
+    before, w = fed.w0.clone(), fed.w0 + 1
+    fed.train(torch.arange(6), w, LocalSGD(steps=2), Key(0), snapshot=1, average=True)
+    fed.gradients(torch.arange(6), w, Key(0))
+    fed.evaluate(w)
+    assert torch.equal(fed.w0, before)
+    assert torch.equal(w, before + 1)
+
+
+def test_dense_targets(engine):
+    """A class for each of several positions: losses and scores of a sample are averaged over them."""
+    data = pools((3, 20, 5), shape=(1, 6))
+    labels = [t[:, None].repeat(1, 6) for t in (data.targets, data.test_targets)]
+    labels[1][:, ::2] = (labels[1][:, ::2] + 1) % 3
+    data = data._replace(targets=labels[0], test_targets=labels[1])
+    with Key(0).torch_scope():
+        task = Task(torch.nn.Conv1d(1, 3, 3, padding=1).double())
+    fed = Simulation(data, task, engine=engine)
+    loss, accuracy = [], []
+    with torch.no_grad():
+        outputs = task.model(data.test_inputs)
+    for rows in data.test:
+        loss.append(torch.nn.functional.cross_entropy(outputs[rows], labels[1][rows]))
+        accuracy.append((outputs[rows].argmax(1) == labels[1][rows]).double().mean())
+    evaluation = fed.evaluate(fed.w0)
+    same(evaluation.loss, torch.stack(loss))
+    same(evaluation.accuracy, torch.stack(accuracy))

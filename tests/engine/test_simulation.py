@@ -1,0 +1,147 @@
+"""The federation on one machine: what it counts, what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support.problems import federation, pools, task_of
+from torch import nn
+
+from drfl.engine import ENGINES, Simulation
+from drfl.errors import InputError
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.task import Task
+
+
+def test_ledger_by_hand(engine):
+    """15 parameters of 8 bytes; clients of 2 and 180 samples; minibatches of 32; 4 steps."""
+    fed = federation(engine=engine)
+    local, cohort = LocalSGD(steps=4, batch=32), torch.tensor([1, 5])
+    fed.evaluate(fed.w0)
+    assert set(fed.ledger.totals().values()) == {0}
+    fed.train(cohort, fed.w0, local, Key(0))
+    assert fed.ledger.totals() == {
+        "bytes_down": 2 * 120,
+        "bytes_up": 2 * 120,
+        "messages": 4,
+        "gradient_evaluations": 4 * (2 + 32),
+        "loss_evaluations": 0,
+    }
+    fed.train(cohort, fed.w0, local, Key(0), shift=torch.zeros(2, 15).double(), snapshot=1, average=True)
+    assert fed.ledger.bytes_down == 2 * 120 + 2 * 240
+    assert fed.ledger.bytes_up == 2 * 120 + 2 * 360
+    assert fed.ledger.messages == 8
+    fed.losses(cohort, fed.w0, Key(0))
+    assert fed.ledger.bytes_down == 6 * 120 + 2 * 120
+    assert fed.ledger.bytes_up == 8 * 120 + 2 * 8
+    assert fed.ledger.loss_evaluations == 182
+    assert fed.ledger.gradient_evaluations == 2 * 4 * 34
+    fed.gradients(cohort, fed.w0, Key(0), batch=3)
+    assert fed.ledger.bytes_up == 8 * 120 + 2 * 8 + 2 * 128
+    assert fed.ledger.gradient_evaluations == 2 * 4 * 34 + 5
+    assert fed.ledger.messages == 16
+
+
+def test_ledger_counts_the_models_own_type():
+    fed = federation(dtype=torch.float32)
+    fed.train(torch.tensor([0]), fed.w0, LocalSGD(steps=1), Key(0))
+    assert fed.ledger.bytes_up == 15 * 4
+
+
+def test_shares():
+    fed = federation((1, 3))
+    assert fed.n == 2
+    assert fed.shares.dtype == torch.float64
+    assert fed.shares.tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize("snapshot", [0, -1, 4])
+def test_snapshot_must_be_a_step(snapshot):
+    fed = federation((2, 3))
+    with pytest.raises(ValueError, match=f"snapshot={snapshot} .* 1…3"):
+        fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3), Key(0), snapshot=snapshot)
+
+
+@pytest.mark.parametrize("batch", [0, -1])
+def test_batch_must_be_positive(batch):
+    fed = federation((2, 30))
+    with pytest.raises(ValueError, match="batch"):
+        fed.losses(torch.arange(2), fed.w0, Key(0), batch=batch)
+    with pytest.raises(ValueError, match="batch"):
+        fed.gradients(torch.arange(2), fed.w0, Key(0), batch=batch)
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
+def test_device_is_not_there(device):
+    with pytest.raises(InputError, match=f"device '{device}' is not there") as raised:
+        Simulation(pools(), task_of(), device=device)
+    assert "\n" not in str(raised.value)
+
+
+def test_floating_point_data_takes_the_models_type():
+    data = pools(dtype=torch.float32)
+    fed = Simulation(data, task_of())
+    assert fed.losses(torch.arange(6), fed.w0, Key(0)).values.isfinite().all()
+
+
+@pytest.mark.parametrize("part", ["targets", "test_targets"])
+@pytest.mark.parametrize("label", [-1, 3])
+def test_labels_outside_the_classes(part, label):
+    data = pools()
+    targets = getattr(data, part).clone()
+    targets[-1] = label
+    with pytest.raises(InputError, match="model has 3 outputs: they must lie in 0…2"):
+        Simulation(data._replace(**{part: targets}), task_of())
+
+
+def test_model_and_data_do_not_fit():
+    with pytest.raises(InputError, match="do not fit the data") as raised:
+        Simulation(pools(), task_of(shape=(5,)))
+    assert "\n" not in str(raised.value)
+
+
+def test_frozen_parameters_stay(engine):
+    data = pools()
+    with Key(0).torch_scope():
+        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    model[0].weight.requires_grad_(False)
+    fed = Simulation(data, Task(model), engine=engine)
+    assert len(fed.w0) == 6 + 18 + 3
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(model(data.inputs[data.train[3]]), data.targets[data.train[3]])
+    loss = fed.losses(torch.tensor([3]), fed.w0, Key(0)).values[0]
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+    moved = fed.train(torch.arange(6), fed.w0, LocalSGD(steps=2), Key(0)).w
+    assert moved.shape == (6, 27)
+
+
+def test_tied_parameters_train_as_one(engine):
+    """A gradient flows to a shared tensor through every place where it is used."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.second(torch.tanh(self.first(x)))
+
+    data = pools()
+    with Key(0).torch_scope():
+        model = Tied().double()
+    fed = Simulation(data, Task(model), engine=engine)
+    assert len(fed.w0) == 16
+    rows = data.train[4]
+    loss = nn.functional.cross_entropy(model(data.inputs[rows]), data.targets[rows])
+    (expected,) = torch.autograd.grad(loss, model.first.weight)
+    actual = fed.gradients(torch.tensor([4]), fed.w0, Key(0)).values[0]
+    torch.testing.assert_close(actual, expected.flatten(), rtol=0, atol=1e-12)
+
+
+def test_engines_by_name():
+    assert {name: type(make()).__name__ for name, make in ENGINES.items()} == {
+        "loop": "Loop",
+        "stacked": "Stacked",
+    }

@@ -1,0 +1,77 @@
+"""Small federations with unequal clients, made from fixed seeds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drfl.engine import Simulation
+from drfl.key import Key
+from drfl.models import linear
+from drfl.task import Task
+
+SIZES = (1, 2, 31, 32, 33, 180)
+"""Samples per client: fewer than, exactly and more than a batch of 32."""
+
+
+class Pools(NamedTuple):
+    """What a simulation needs of its data."""
+
+    inputs: Tensor
+    targets: Tensor
+    train: tuple[Tensor, ...]
+    test_inputs: Tensor
+    test_targets: Tensor
+    test: tuple[Tensor, ...]
+
+
+def pools(sizes=SIZES, *, shape=(4,), classes=3, seed=0, dtype=torch.float64) -> Pools:
+    """Clients of these sizes whose inputs are shifted and whose labels are skewed, each in its own way."""
+    rng = np.random.default_rng(seed)
+    test_sizes = [1 + i % 5 for i in range(len(sizes))]
+    centres = rng.normal(size=(classes, *shape))
+
+    def part(counts):
+        x, y = [], []
+        for i, n in enumerate(counts):
+            law = np.random.default_rng((seed, i)).dirichlet(np.full(classes, 0.7))
+            labels = rng.choice(classes, size=n, p=law)
+            y.append(labels)
+            x.append(centres[labels] + rng.normal(size=(n, *shape)) + 0.3 * i / len(counts))
+        where = rng.permutation(sum(counts))
+        inputs, targets = np.empty((sum(counts), *shape)), np.empty(sum(counts), dtype=np.int64)
+        inputs[where], targets[where] = np.concatenate(x), np.concatenate(y)
+        rows = torch.from_numpy(where).split(list(counts))
+        return torch.from_numpy(inputs).to(dtype), torch.from_numpy(targets), tuple(rows)
+
+    return Pools(*part(sizes), *part(test_sizes))
+
+
+def group_norm_net(shape, classes) -> nn.Module:
+    """Convolution, GroupNorm, ReLU, mean over the image, output."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 3, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, classes),
+    )
+
+
+def task_of(model=linear, *, shape=(4,), classes=3, seed=0, dtype=torch.float64, **options) -> Task:
+    """A task whose initial model depends on the seed only."""
+    with Key(seed).fold("model").torch_scope():
+        module = model(shape, classes).to(dtype)
+    return Task(module, **options)
+
+
+def federation(
+    sizes=SIZES, *, engine=None, model=linear, shape=(4,), classes=3, seed=0, dtype=torch.float64
+) -> Simulation:
+    """A simulation of clients of these sizes."""
+    data = pools(sizes, shape=shape, classes=classes, seed=seed, dtype=dtype)
+    return Simulation(data, task_of(model, shape=shape, classes=classes, seed=seed, dtype=dtype), engine=engine)

@@ -1,0 +1,158 @@
+"""Who takes part."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl import cohort
+from drfl.cohort import Cohort
+from drfl.errors import InputError
+from drfl.key import Key
+
+LAM = torch.tensor([0.5, 0.0, 0.2, 0.05, 0.25], dtype=torch.float64)
+TRIALS = 3000
+
+
+def keys():
+    return (Key(4).fold(r) for r in range(TRIALS))
+
+
+def within_four_errors(counts, expected):
+    """Counts over TRIALS of events of these probabilities."""
+    share, expected = np.asarray(counts) / TRIALS, np.asarray(expected)
+    assert (np.abs(share - expected) <= 4 * np.sqrt(expected * (1 - expected) / TRIALS)).all()
+
+
+def well_formed(c, n):
+    assert c.clients.dtype == torch.int64
+    assert c.counts.dtype == torch.float64
+    assert c.clients.tolist() == sorted(set(c.clients.tolist()))
+    assert c.clients.min() >= 0
+    assert c.clients.max() < n
+
+
+def test_with_replacement():
+    """Multiplicities are multinomial: their means, and the chance to be there at all."""
+    counts, present = np.zeros(5), np.zeros(5)
+    for key in keys():
+        drawn = cohort.with_replacement(LAM, 3, key)
+        well_formed(drawn, 5)
+        assert drawn.counts.sum() == 3
+        assert (drawn.counts >= 1).all()
+        counts[drawn.clients.numpy()] += drawn.counts.numpy()
+        present[drawn.clients.numpy()] += 1
+    p = LAM.numpy()
+    assert (np.abs(counts / TRIALS - 3 * p) <= 4 * np.sqrt(3 * p * (1 - p) / TRIALS)).all()
+    within_four_errors(present, 1 - (1 - p) ** 3)
+
+
+def test_more_draws_than_clients():
+    drawn = cohort.with_replacement(torch.tensor([0.5, 0.5]), 9, Key(0))
+    assert drawn.counts.sum() == 9
+
+
+def test_weights_need_not_sum_to_one_exactly():
+    third = torch.full((3,), 0.333333, dtype=torch.float32)
+    assert cohort.with_replacement(third, 4, Key(0)).counts.sum() == 4
+    assert cohort.without_replacement(third, 2, Key(0)).clients.numel() == 2
+
+
+def test_without_replacement():
+    """Pairs appear as in drawing one after another, the first by λ, the second by λ among the others."""
+    pairs = dict.fromkeys(itertools.combinations(range(5), 2), 0)
+    for key in keys():
+        drawn = cohort.without_replacement(LAM, 2, key)
+        well_formed(drawn, 5)
+        assert drawn.counts.tolist() == [1, 1]
+        pairs[tuple(drawn.clients.tolist())] += 1
+    p = LAM.numpy()
+    within_four_errors(list(pairs.values()), [p[i] * p[j] / (1 - p[i]) + p[j] * p[i] / (1 - p[j]) for i, j in pairs])
+
+
+def test_without_replacement_takes_all_that_can_be_drawn():
+    assert cohort.without_replacement(LAM, 4, Key(0)).clients.tolist() == [0, 2, 3, 4]
+
+
+def test_without_replacement_needs_enough_positive_weights():
+    with pytest.raises(InputError, match=r"only 4 clients .* m=5: .*with replacement.*floor"):
+        cohort.without_replacement(LAM, 5, Key(0))
+
+
+def test_everybody():
+    drawn = cohort.everybody(LAM.float(), 2, Key(0))
+    well_formed(drawn, 5)
+    assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
+    torch.testing.assert_close(drawn.weights_of(drawn.clients), LAM, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_uniform(m):
+    present, together = np.zeros(5), 0
+    for key in keys():
+        drawn = cohort.uniform(5, m, key)
+        well_formed(drawn, 5)
+        assert drawn.counts.tolist() == [1] * m
+        present[drawn.clients.numpy()] += 1
+        together += {0, 4} <= set(drawn.clients.tolist())
+    within_four_errors(present, [m / 5] * 5)
+    within_four_errors([together], [m * (m - 1) / 20])
+
+
+def test_uniform_of_all():
+    drawn = cohort.uniform(5, 5, Key(0))
+    well_formed(drawn, 5)
+    assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("m", [0, -1, 6])
+def test_impossible_sizes(m):
+    with pytest.raises(InputError, match=f"m={m} must be between 1 and the number of clients, 5"):
+        cohort.uniform(5, m, Key(0))
+
+
+@pytest.mark.parametrize("sampling", [cohort.with_replacement, cohort.without_replacement])
+def test_the_key_decides(sampling):
+    lam = torch.full((50,), 0.02)
+    assert torch.equal(sampling(lam, 5, Key(0)).clients, sampling(lam, 5, Key(0)).clients)
+    assert sampling(lam, 5, Key(0)).clients.tolist() != sampling(lam, 5, Key(1)).clients.tolist()
+
+
+@given(data=st.data())
+def test_weights_of_those_who_answered(data):
+    clients = sorted(data.draw(st.sets(st.integers(0, 30), min_size=1, max_size=8)))
+    counts = data.draw(st.lists(st.integers(1, 5), min_size=len(clients), max_size=len(clients)))
+    asked = Cohort(torch.tensor(clients), torch.tensor(counts, dtype=torch.float64))
+    answered = data.draw(st.permutations(clients))[: data.draw(st.integers(1, len(clients)))]
+    count_of = dict(zip(clients, counts, strict=True))
+    total = sum(count_of[i] for i in answered)
+    expected = [count_of[i] / total for i in answered]
+    assert asked.weights_of(torch.tensor(answered)).tolist() == pytest.approx(expected, abs=1e-15)
+
+
+def test_nobody_answered():
+    asked = cohort.uniform(5, 3, Key(0))
+    assert asked.weights_of(torch.empty(0, dtype=torch.int64)).tolist() == []
+
+
+def test_only_clients_of_weight_zero_answered():
+    asked = Cohort(torch.arange(3), torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    assert asked.weights_of(torch.tensor([2, 0])).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("answered", [[1], [9], [2, 3], [0, 2]])
+def test_strangers(answered):
+    asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
+    with pytest.raises(ValueError, match="not asked"):
+        asked.weights_of(torch.tensor(answered))
+
+
+def test_the_same_answer_twice():
+    asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
+    with pytest.raises(ValueError, match="twice"):
+        asked.weights_of(torch.tensor([4, 2, 4]))

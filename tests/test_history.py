@@ -1,0 +1,97 @@
+"""Metrics over clients and the text of a run's log."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.federation import Evaluation
+from drfl.history import History, Metrics, Row
+
+LEDGER = {"bytes_up": 5, "bytes_down": 6, "messages": 9, "gradient_evaluations": 7, "loss_evaluations": 8}
+
+
+def evaluation(accuracy, loss=None):
+    accuracy = torch.tensor(accuracy, dtype=torch.float64)
+    loss = 1 - accuracy if loss is None else torch.tensor(loss, dtype=torch.float64)
+    return Evaluation(accuracy, loss, torch.full((len(accuracy),), 3))
+
+
+def test_by_hand():
+    metrics = Metrics.of(evaluation([0.9, 0.1, 0.5, 0.7, 0.3], [1.0, 5.0, 2.0, 3.0, 4.0]))
+    assert metrics == pytest.approx((0.5, 0.1, 0.08**0.5, 0.1, 0.9, 3.0, 5.0))
+
+
+@pytest.mark.parametrize(("n", "fifth"), [(1, 1), (4, 1), (9, 1), (10, 2), (14, 2), (15, 3), (100, 20)])
+def test_worst_and_best_fifth(n, fifth):
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).double()
+    metrics = Metrics.of(evaluation((order / n).tolist()))
+    assert metrics.worst20_accuracy == pytest.approx(sum(range(fifth)) / fifth / n)
+    assert metrics.best20_accuracy == pytest.approx((n - 1) / n - sum(range(fifth)) / fifth / n)
+
+
+def test_one_client():
+    assert Metrics.of(evaluation([0.25])) == pytest.approx((0.25, 0.25, 0.0, 0.25, 0.25, 0.75, 0.75))
+
+
+@given(accuracy=st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_order_of_metrics(accuracy):
+    m = Metrics.of(evaluation(accuracy))
+    low, high = min(accuracy) - 1e-12, max(accuracy) + 1e-12
+    assert m.worst_accuracy == min(accuracy)
+    assert low <= m.worst20_accuracy <= m.avg_accuracy + 1e-12
+    assert m.avg_accuracy <= m.best20_accuracy + 1e-12
+    assert m.best20_accuracy <= high
+    assert 0 <= m.std_accuracy <= 0.5 + 1e-12
+    assert m.worst_loss + 1e-12 >= m.avg_loss
+
+
+def test_the_evaluation_is_left_alone():
+    given = evaluation([0.9, 0.1])
+    Metrics.of(given)
+    assert given.accuracy.tolist() == [0.9, 0.1]
+
+
+def history():
+    metrics = Metrics(0.5, 0.1, 0.2828427124, 0.1, 0.9, 3.0, 5.0)
+    lam = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    later = Row(12, metrics._replace(avg_loss=1 / 3), {k: 10 * v for k, v in LEDGER.items()}, lam.flip(0), 1.23456)
+    return History([Row(0, metrics, LEDGER, lam, 0.0), later])
+
+
+def test_csv():
+    assert history().to_csv() == (
+        "round,avg_accuracy,worst_accuracy,std_accuracy,worst20_accuracy,best20_accuracy,avg_loss,worst_loss,"
+        "bytes_up,bytes_down,gradient_evaluations\n"
+        "0,0.500000,0.100000,0.282843,0.100000,0.900000,3.000000,5.000000,5,6,7\n"
+        "12,0.500000,0.100000,0.282843,0.100000,0.900000,0.333333,5.000000,50,60,70\n"
+    )
+
+
+def test_lambda_csv():
+    text = history().lambda_csv(("a", 'the "b", quoted'))
+    rows = list(csv.reader(io.StringIO(text)))
+    assert rows == [
+        ["round", "a", 'the "b", quoted'],
+        ["0", "0.250000000", "0.750000000"],
+        ["12", "0.750000000", "0.250000000"],
+    ]
+    assert "\r" not in text
+
+
+def test_timing_csv():
+    assert history().timing_csv() == "round,seconds\n0,0.000\n12,1.235\n"
+
+
+def test_last():
+    assert history().last.round == 12
+
+
+def test_no_rows():
+    assert History().to_csv().count("\n") == 1
+    assert History().rows is not History().rows
