@@ -3,9 +3,8 @@
     python experiments/fashion_one_class.py --data-dir DIR
 
 Runs fashion_one_class.toml for 300 rounds at five seeds, once with everybody weighted by λ and once with ten clients
-drawn from λ with replacement, as DRFA's pseudocode has it. A single round above 50 % may be luck, so it tells three
-things
-for the last iterate and for the averaged one: the first round at 50 %, how many rounds are, and the mean over the last 50 rounds.
+drawn from λ with replacement, as DRFA's pseudocode has it. A single round above 50 % may be luck, so it tells, for the
+last iterate and for the averaged one: the first round at 50 %, how many rounds are, and the mean of the last 50 rounds.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class DRDM:
 
     m: int
     mu: float = 0.1
-    gamma: float = 0.0003
+    gamma: float = 0.0001
     local: LocalSGD = field(default_factory=LocalSGD)
     dual_batch: int | None = 32
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
