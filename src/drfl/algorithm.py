@@ -139,6 +139,7 @@ class Result(NamedTuple):
         evaluation: the last round's, per client.
         rounds: rounds done.
         skipped: how many of them nobody answered.
+        averaged: per client, of the averaged iterate; None where the algorithm was not asked to keep it.
     """
 
     state: State
@@ -146,6 +147,7 @@ class Result(NamedTuple):
     evaluation: Evaluation
     rounds: int
     skipped: int
+    averaged: Evaluation | None
 
     def write_into(self: Self, module: torch.nn.Module) -> None:
         """Write the last global model into a module of the architecture that was trained."""
@@ -203,7 +205,8 @@ def run(
         stop = _call(callbacks, Step(r, rounds, state, info, history.last if due else None))
     if history.last.round != r:
         evaluation = log(r)
-    return Result(state, history, evaluation, r, skipped)
+    averaged = None if state.average is None else fed.evaluate(state.average.w)
+    return Result(state, history, evaluation, r, skipped, averaged)
 
 
 def _call(callbacks: Sequence[Callback], step: Step) -> bool:

@@ -69,6 +69,17 @@ def test_summary_tells_what_the_files_tell(tmp_path):
     assert {name: summary[name] for name in expected} == expected
 
 
+def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
+    call(["run", *SMALL, "--algorithm", "DRFA", "--param", "averaged=true", "--out", "a"])
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES | {"model-averaged.safetensors"}
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert summary["averaged"].keys() == summary["final"].keys()
+    assert summary["averaged"] != summary["final"]
+    assert "averaged" in capsys.readouterr().out
+    last, mean = (load_file(tmp_path / f"a/{name}.safetensors")["1.weight"] for name in ("model", "model-averaged"))
+    assert not last.equal(mean)
+
+
 @pytest.mark.parametrize("algorithm", ["FedAvg", "DRFA", "DRDM"])
 def test_same_seed_same_bytes_and_the_saved_config_repeats_the_run(algorithm, tmp_path):
     call(["run", *SMALL, "--algorithm", algorithm, "--sigma", "0.5", "--out", "a"])

@@ -16,6 +16,7 @@ from drfl.experiments.build import build
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.rundir import check_free, default_directory, summary
 from drfl.experiments.runner import Finished, execute, save
+from drfl.history import Metrics
 
 INTERRUPTED = 130
 
@@ -49,15 +50,19 @@ def _config(given: Mapping[str, object]) -> Config:
 
 def _print(finished: Finished, directory: Path) -> None:
     config, result = finished.job.config, finished.result
-    m = result.history.last.metrics
+    rows = {"last": result.history.last.metrics}
+    if result.averaged is not None:
+        rows["averaged"] = Metrics.of(result.averaged)
     table = Table(
         title=escape(f"{config.algorithm} on {config.dataset}, {finished.job.data.n} clients, {result.rounds} rounds"),
         title_justify="left",
     )
-    for heading in ("average %", "worst %", "std", "worst 20 %", "best 20 %", "avg loss", "worst loss"):
+    table.add_column("iterate")
+    for heading in ("average %", "worst %", "std", "worst 20 %", "avg loss", "worst loss"):
         table.add_column(heading, justify="right")
-    accuracies = (m.avg_accuracy, m.worst_accuracy, m.std_accuracy, m.worst20_accuracy, m.best20_accuracy)
-    table.add_row(*map(screen.percent, accuracies), f"{m.avg_loss:.3f}", f"{m.worst_loss:.3f}")
+    for name, m in rows.items():
+        accuracies = (m.avg_accuracy, m.worst_accuracy, m.std_accuracy, m.worst20_accuracy)
+        table.add_row(name, *map(screen.percent, accuracies), f"{m.avg_loss:.3f}", f"{m.worst_loss:.3f}")
     screen.out.print(table)
     if finished.stopped == "target":
         screen.out.print(f"target {config.until} reached in round {result.rounds}")

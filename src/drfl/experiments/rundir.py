@@ -14,12 +14,13 @@ from pathlib import Path
 
 import tomli_w
 from safetensors.torch import save
+from torch import Tensor
 
 from drfl.algorithm import Result
 from drfl.errors import InputError
 from drfl.experiments.build import Job
 from drfl.experiments.config import Config
-from drfl.history import DIGITS, csv_text
+from drfl.history import DIGITS, Metrics, csv_text
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
@@ -103,9 +104,9 @@ def write_run(directory: Path, job: Job, result: Result, stopped: str) -> None:
     for name, text in write.items():
         (directory / name).write_text(text, encoding="utf-8")
     job.partition.save(directory / "partition.json")
-    parameters = job.task.layout.views(result.state.w.detach().cpu())
-    tensors = {name: value.contiguous() for name, value in parameters.items()}
-    (directory / "model.safetensors").write_bytes(save(tensors))
+    _save_model(job, result.state.w, directory / "model.safetensors")
+    if result.state.average is not None:
+        _save_model(job, result.state.average.w, directory / "model-averaged.safetensors")
 
 
 def summary(job: Job, result: Result, stopped: str) -> dict[str, object]:
@@ -126,11 +127,16 @@ def summary(job: Job, result: Result, stopped: str) -> dict[str, object]:
         "engine": config.engine,
         "device": config.device,
         "dtype": config.dtype,
-        "final": {name: round(value, DIGITS) for name, value in last.metrics._asdict().items()},
+        "final": _rounded(last.metrics),
+        "averaged": None if result.averaged is None else _rounded(Metrics.of(result.averaged)),
         "ledger": last.ledger,
         "wall_seconds": round(last.seconds, 3),
         "versions": versions(),
     }
+
+
+def _rounded(metrics: Metrics) -> dict[str, float]:
+    return {name: round(value, DIGITS) for name, value in metrics._asdict().items()}
 
 
 def versions() -> dict[str, str]:
@@ -147,6 +153,11 @@ def config_toml(config: Config, clients: int) -> str:
     full = {name: "full" if value is None and "batch" in name else value for name, value in parameters.items()}
     table = {name: value for name, value in full.items() if value is not None}
     return tomli_w.dumps({**plain, "algorithms": {config.algorithm: table}})
+
+
+def _save_model(job: Job, w: Tensor, path: Path) -> None:
+    parameters = job.task.layout.views(w.detach().cpu())
+    path.write_bytes(save({name: value.contiguous() for name, value in parameters.items()}))
 
 
 def _clients_csv(job: Job, result: Result) -> str:
