@@ -55,8 +55,9 @@ def row(name: str, curves: list[list[float]]) -> str:
     reached = [first(worst) for worst in curves]
     rounds = ", ".join("–" if r is None else str(r) for r in reached)
     above = ", ".join(str(sum(value >= TARGET for value in worst)) for worst in curves)
-    tails = [statistics.fmean(worst[-TAIL:]) for worst in curves]
-    return f"| {name} | {rounds} | {above} | {100 * statistics.fmean(tails):.1f} ± {100 * statistics.stdev(tails):.1f} |"
+    tails = [100 * statistics.fmean(worst[-TAIL:]) for worst in curves]
+    tail = f"{statistics.fmean(tails):.1f} ± {statistics.stdev(tails):.1f}"
+    return f"| {name} | {rounds} | {above} | {tail} |"
 
 
 def main() -> None:

@@ -57,9 +57,7 @@ def validation(dataset: Dataset) -> Dataset:
     order = Key(0).fold("validation").generator().permutation(len(dataset.targets))
     held, kept = order[:10_000], order[10_000:]
     x, y = dataset.inputs, dataset.targets
-    return dataclasses.replace(
-        dataset, inputs=x[kept], targets=y[kept], test_inputs=x[held], test_targets=y[held]
-    )
+    return dataclasses.replace(dataset, inputs=x[kept], targets=y[kept], test_inputs=x[held], test_targets=y[held])
 
 
 def worst(algorithm: str, values: dict[str, float], seed: int, dataset: Dataset) -> float:
@@ -82,7 +80,9 @@ def main() -> None:
         for values in points:
             found = [worst(algorithm, values, seed, dataset) for seed in SEEDS]
             scores.append(statistics.fmean(found))
-            trials.append([algorithm, *(values.get(k, "") for k in ("lr", "mu", "gamma")), *(f"{x:.4f}" for x in found)])
+            trials.append(
+                [algorithm, *(values.get(k, "") for k in ("lr", "mu", "gamma")), *(f"{x:.4f}" for x in found)]
+            )
             print(algorithm, values, f"{scores[-1]:.4f}", flush=True)
         chosen[algorithm] = points[scores.index(max(scores))]
     results = HERE / "results" / "mnist_linear"
