@@ -18,8 +18,12 @@ class NonFiniteError(DrflError, ValueError):
     """A vector that must be finite holds NaN or infinity."""
 
 
+class StoppedError(DrflError):
+    """The user stopped before there was anything to keep. The command exits with code 130."""
+
+
 class DivergedError(DrflError, ArithmeticError):
-    """Training left the finite numbers. The command exits with code 1 and keeps what was logged until then."""
+    """Training left the finite numbers. The command exits with code 1."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

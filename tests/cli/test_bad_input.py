@@ -102,6 +102,19 @@ def test_an_existing_run_directory_stays_as_it_is(tmp_path, capsys):
     assert (tmp_path / "a/mine.txt").read_text() == "precious"
 
 
+def test_overwrite_replaces_runs_only(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/mine.txt").write_text("precious")
+    assert call(["run", "--overwrite", "--out", str(tmp_path / "a")]) == 2
+    assert "something else than a run" in capsys.readouterr().err
+    (tmp_path / "a/summary.json").write_text("{}")
+    monkeypatch.chdir(tmp_path / "a")
+    for out in (".", "..", str(tmp_path / "a")):
+        assert call(["run", "--overwrite", "--out", out]) == 2
+        assert "the folder you are in" in capsys.readouterr().err
+    assert (tmp_path / "a/mine.txt").read_text() == "precious"
+
+
 def test_an_empty_directory_may_be_filled(tmp_path):
     (tmp_path / "a").mkdir()
     assert call(["run", "--rounds", "0", "--clients", "4", "--out", str(tmp_path / "a")]) == 0

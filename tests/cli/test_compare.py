@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import statistics
+import subprocess
+import sys
 
 import pytest
 
@@ -82,6 +86,38 @@ def test_rounds_to_a_target(tmp_path, capsys):
     reached = json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]["DRDM"]["rounds_to_target"]
     assert len(reached) == 1
     assert 0 < reached[0] < 30
+
+
+def interrupt_after(lines, folder, arguments):
+    command = [sys.executable, "-m", "drfl", "compare", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
+    assert process.stderr is not None
+    for _ in range(lines):
+        process.stderr.readline()
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_ctrl_c_keeps_the_runs_that_are_whole(tmp_path):
+    # two lines a run: the fifth is of the third one
+    arguments = ["--rounds", "20", "--evaluate-every", "20", "--clients", "6", "--seeds", "50", "--out", "a"]
+    code, out, _ = interrupt_after(5, tmp_path, arguments)
+    assert code == 130
+    assert "report: a/report.html" in out
+    cells = [path for path in (tmp_path / "a").iterdir() if path.is_dir()]
+    assert 2 <= len(cells) < 100
+    with (tmp_path / "a/compare.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {f"{row['algorithm']}-seed{row['seed']}" for row in rows} == {path.name for path in cells}
+    assert {row["rounds"] for row in rows} == {"20"}
+
+
+def test_ctrl_c_before_the_first_run_is_whole_leaves_nothing(tmp_path):
+    code, out, err = interrupt_after(1, tmp_path, ["--rounds", "100000", "--out", "a"])
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == "drfl: interrupted before one run was finished: nothing is kept"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_json_prints_one_object_and_nothing_else(capsys):

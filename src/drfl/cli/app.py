@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from drfl.cli import options as o
-from drfl.errors import DivergedError, DrflError, InputError, unknown
+from drfl.errors import DivergedError, DrflError, InputError, StoppedError, unknown
 
 app = typer.Typer(
     name="drfl",
@@ -28,6 +28,8 @@ def call(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     except DivergedError as error:
         return _complain(error, 1)
+    except StoppedError as error:
+        return _complain(error, 130)
     except InputError as error:
         return _complain(error, 2)
     except DrflError as error:

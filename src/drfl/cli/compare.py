@@ -15,6 +15,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli import screen
 from drfl.cli.options import overrides
 from drfl.cli.run import INTERRUPTED
+from drfl.errors import StoppedError
 from drfl.experiments.compared import Comparison, write_comparison
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.parameters import canonical
@@ -54,7 +55,7 @@ def compare_command(given: Mapping[str, object]) -> int:
                 if outcome.metrics is None and not quiet:
                     screen.err.print(f"seed {outcome.seed}: {outcome.stopped}", markup=False)
         if not outcomes:
-            raise KeyboardInterrupt  # not one cell is whole, so there is nothing to keep
+            raise StoppedError("interrupted before one run was finished: nothing is kept")
         comparison = Comparison(config, tuple(names), tuple(seeds), tuple(outcomes))
         write_comparison(comparison, stage, directory.name)
     if quiet:
@@ -71,10 +72,10 @@ def _names(text: str | None, config: Config) -> list[str]:
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
-    table, seeds = spreads(comparison.outcomes), len(comparison.seeds)
+    table = spreads(comparison.outcomes)
     config = comparison.config
     view = Table(
-        title=f"{config.dataset}, {_length(config)}, mean ± std over {seeds} seed{'s' * (seeds > 1)}",
+        title=f"{config.dataset}, {_length(config)}, mean ± std over {_seeds(comparison)}",
         title_justify="left",
     )
     view.add_column("algorithm")
@@ -87,6 +88,13 @@ def _print(comparison: Comparison, directory: Path) -> None:
         view.add_row(name, *_cells(name, row, winners), *_reached(comparison, name))
     screen.out.print(view)
     screen.out.print(f"report: {directory / 'report.html'}", markup=False)
+
+
+def _seeds(comparison: Comparison) -> str:
+    """How many seeds the means are over: fewer than asked for after an interruption or a divergence."""
+    runs = [sum(o.algorithm == n and o.metrics is not None for o in comparison.outcomes) for n in comparison.algorithms]
+    few, many = min(runs), max(runs)
+    return (f"{many}" if few == many else f"{few} to {many}") + f" seed{'s' * (many != 1)}"
 
 
 def _length(config: Config) -> str:

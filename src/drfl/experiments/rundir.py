@@ -38,12 +38,18 @@ def check_free(path: Path, overwrite: bool) -> None:
     """Make sure that a run directory can be written at ``path``, and leave nothing behind.
 
     Raises:
-        InputError: something is there already, or the place cannot be written to.
+        InputError: something is there already, what is there and may be overwritten is no run, or the place cannot
+            be written to.
     """
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file: give another --out")
-    if path.is_dir() and any(path.iterdir()) and not overwrite:
-        raise InputError(f"{path} exists already: give another --out, or --overwrite to replace it")
+    if path.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise InputError(f"{path} is the folder you are in, or around it: give another --out")
+    if path.is_dir() and any(path.iterdir()):
+        if not overwrite:
+            raise InputError(f"{path} exists already: give another --out, or --overwrite to replace it")
+        if not (path / "summary.json").is_file():
+            raise InputError(f"{path} holds something else than a run, so it is not overwritten: give another --out")
     place = path
     while not place.exists():
         place = place.parent
