@@ -165,6 +165,7 @@ class Task:
                 )
             if outputs.dim() < 2:
                 raise InputError(f"the model must give (B, classes) outputs, not {tuple(outputs.shape)}")
+            _check_range(y, outputs.shape[1])
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Refuse labels (n,) that the model has no output for; ``x`` holds at least one input.
@@ -175,9 +176,12 @@ class Task:
         if self.score is not argmax_accuracy or y.numel() == 0 or y.is_floating_point():
             return
         with torch.no_grad():
-            classes = self.outputs(self.layout.views(self.w0), x[:1]).shape[1]
-        low, high = int(y.min()), int(y.max())
-        if low < 0 or high >= classes:
-            raise InputError(
-                f"labels run from {low} to {high} but the model has {classes} outputs: they must lie in 0…{classes - 1}"
-            )
+            _check_range(y, self.outputs(self.layout.views(self.w0), x[:1]).shape[1])
+
+
+def _check_range(y: Tensor, classes: int) -> None:
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise InputError(
+            f"labels run from {low} to {high} but the model has {classes} outputs: they must lie in 0…{classes - 1}"
+        )
