@@ -37,7 +37,8 @@ clean:
 $(VENV)/.user: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "drfl needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
+		&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }  # where Python comes without ensurepip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@

@@ -167,46 +167,51 @@ def run(
 ) -> Result:
     """Run an algorithm on a federation.
 
-    Round r draws all its randomness from ``Key(seed).fold("round", r)``.
-
     Args:
         algorithm: what to run.
         fed: the clients.
         rounds: how many rounds of communication, ≥ 0.
-        seed: root of all randomness.
+        seed: root of all randomness; round r draws from ``Key(seed).fold("round", r)``.
         evaluate_every: test every so many rounds; the initial and the last model always are.
         callbacks: called after every round.
 
     Raises:
-        InputError: rounds or evaluate_every is out of range, or the hyperparameters do not fit the federation.
+        InputError: a number is out of range, or the hyperparameters do not fit the federation.
         DivergedError: the model, or a loss behind the dual step, left the finite numbers.
     """
     if rounds < 0 or evaluate_every < 1:
         raise InputError(f"rounds={rounds} must be 0 or more and evaluate_every={evaluate_every} 1 or more")
-    state, key, history, skipped = algorithm.init(fed), Key(seed), History(), 0
-    start, before = time.perf_counter(), fed.ledger.totals()  # the federation may have served another run
-
-    def log(r: int) -> Evaluation:
-        evaluation = fed.evaluate(state.w)
-        seconds = time.perf_counter() - start
-        cost = {name: value - before[name] for name, value in fed.ledger.totals().items()}
-        history.rows.append(Row(r, Metrics.of(evaluation), cost, state.lam, seconds))
-        return evaluation
-
-    evaluation, r = log(0), 0
-    stop = _call(callbacks, Step(0, rounds, state, None, history.last))
+    state, key, log, r, skipped = algorithm.init(fed), Key(seed), _Log(fed), 0, 0
+    evaluation = log.test(r, state)
+    stop = _call(callbacks, Step(r, rounds, state, None, log.history.last))
     while r < rounds and not stop:
         r += 1
         state, info = _guarded_round(algorithm, state, fed, key.fold("round", r), r)
         skipped += info.empty
         due = r % evaluate_every == 0 or r == rounds
         if due:
-            evaluation = log(r)
-        stop = _call(callbacks, Step(r, rounds, state, info, history.last if due else None))
-    if history.last.round != r:
-        evaluation = log(r)
+            evaluation = log.test(r, state)
+        stop = _call(callbacks, Step(r, rounds, state, info, log.history.last if due else None))
+    if log.history.last.round != r:
+        evaluation = log.test(r, state)
     averaged = None if state.average is None else fed.evaluate(state.average.w)
-    return Result(state, history, evaluation, r, skipped, averaged)
+    return Result(state, log.history, evaluation, r, skipped, averaged)
+
+
+class _Log:
+    """Writes the history of one run, counting time and cost from its start: the federation may have served another."""
+
+    def __init__(self, fed: Federation) -> None:
+        self.fed, self.history = fed, History()
+        self.start, self.before = time.perf_counter(), fed.ledger.totals()
+
+    def test(self, r: int, state: State) -> Evaluation:
+        """Test the model after round r and add the row."""
+        evaluation = self.fed.evaluate(state.w)
+        cost = {name: value - self.before[name] for name, value in self.fed.ledger.totals().items()}
+        seconds = time.perf_counter() - self.start
+        self.history.rows.append(Row(r, Metrics.of(evaluation), cost, state.lam, seconds))
+        return evaluation
 
 
 def _call(callbacks: Sequence[Callback], step: Step) -> bool:

@@ -46,14 +46,10 @@ def split_groups(groups: np.ndarray, targets: np.ndarray | None, key: Key, test_
         raise InputError("groups mix types that cannot be sorted: turn them into strings") from None
     names = tuple(str(value) for value in values.tolist())
     rows = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
+    labels = [None if y is None else y[mine] for mine in rows]
     parts = [
-        split_rows(
-            mine, None if y is None else y[mine], key.fold("group", name),
-            test_fraction, name=f"group '{name}'",
-        )
-        for name, mine in zip(names, rows, strict=True)
-    ]  # fmt: skip
-    recipe: dict[str, str | int | float] = {
-        "partition": "groups", "test_fraction": test_fraction, "seed": key.seed,
-    }  # fmt: skip
+        split_rows(mine, label, key.fold("group", name), test_fraction, name=f"group '{name}'")
+        for name, mine, label in zip(names, rows, labels, strict=True)
+    ]
+    recipe: dict[str, str | int | float] = {"partition": "groups", "test_fraction": test_fraction, "seed": key.seed}
     return Partition(tuple(a for a, _ in parts), tuple(b for _, b in parts), names, recipe)

@@ -42,10 +42,8 @@ def share_test(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tuple[
     held = np.where(supply > 0, counts[empty], 0)
     if len(empty) and held.max(axis=1).min() == 0:
         i = empty[held.max(axis=1).argmin()]
-        raise InputError(
-            f"client {i} cannot be tested: the test set has none of its classes "
-            f"{np.flatnonzero(counts[i]).tolist()}; use test data with these classes"
-        )
+        classes = np.flatnonzero(counts[i]).tolist()
+        raise InputError(f"client {i} cannot be tested: no test sample is of its classes {classes}; give some that are")
     borrowed = held.argmax(axis=1)
     draws = key.fold("borrow").generator().integers(0, supply[borrowed])
     for i, c, draw in zip(empty, borrowed, draws, strict=True):

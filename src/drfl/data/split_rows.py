@@ -32,10 +32,8 @@ def split_rows(
     checks.inner_fraction("test_fraction", test_fraction)
     n = len(rows)
     if n < 2:
-        raise InputError(
-            f"{name} has {n} row{'s' * (n != 1)}: at least two are needed to train and to test; "
-            "leave it out or give test data of its own"
-        )
+        few = f"{name} has {n} row{'s' * (n != 1)}: at least two are needed to train and to test"
+        raise InputError(f"{few}; leave it out or give test data of its own")
     rng = key.generator()
     held = min(max(round(test_fraction * n), 1), n - 1)
     if targets is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,18 +53,28 @@ def execute(job: Job, callbacks: Sequence[Callback] = (), watch: Watch | None = 
         DivergedError: see :func:`drfl.algorithm.run`.
     """
     config, watch = job.config, watch or Watch()
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    result = run(
-        job.algorithm,
-        job.fed,
-        rounds=config.rounds,
-        seed=config.seed,
-        evaluate_every=config.evaluate_every,
-        callbacks=[*target(config.until), watch, *callbacks],
-    )
+    with _threads(config.threads):
+        result = run(
+            job.algorithm,
+            job.fed,
+            rounds=config.rounds,
+            seed=config.seed,
+            evaluate_every=config.evaluate_every,
+            callbacks=[*target(config.until), watch, *callbacks],
+        )
     early = "interrupted" if watch.stop else "target"
     return Finished(job, result, early if result.rounds < config.rounds else "rounds")
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """Within it torch uses so many threads; None leaves them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def save(finished: Finished, directory: Path, *, report: bool = True) -> None:
@@ -115,43 +127,40 @@ def compare(
     config: Config,
     algorithms: Sequence[str],
     seeds: Sequence[int],
-    directory: Path | None,
+    directory: Path,
     watch: Watch,
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
 ) -> Iterator[Outcome]:
     """Run every algorithm at every seed, with the same partition and initial model at each seed.
 
-    A run that diverges is an outcome, not the end. Once ``watch.stop`` is set, the comparison ends with the cells
-    that are whole.
+    A run that diverges is an outcome, not the end; an interruption ends the comparison with the cells that are whole.
 
     Args:
         dataset: the data, from :func:`prepare`.
-        config: the job; its algorithm and seed are replaced.
+        config: the job, for these algorithms and seeds in turn.
         algorithms: their names.
         seeds: their values.
-        directory: gets one run directory per cell; None writes nothing.
+        directory: gets one run directory per cell.
         watch: ends it.
         progress: callbacks for each cell.
 
     Raises:
         InputError: a job cannot be built (see :func:`prepare`), or the place cannot be written to.
     """
-    for seed in seeds:
-        for algorithm in algorithms:
-            if watch.stop:
-                return
-            job = build(config.for_algorithm(algorithm, seed), dataset)
-            try:
-                finished = execute(job, progress(algorithm, seed), watch)
-            except DivergedError as error:
-                yield Outcome(algorithm, seed, str(error))
-                continue
-            if finished.stopped == "interrupted":  # a cell cut short would bias the means
-                return
-            if directory is not None:
-                save(finished, directory / f"{algorithm}-seed{seed}", report=False)
-            result = finished.result
-            yield Outcome(algorithm, seed, finished.stopped, result.rounds, result.history.last.metrics)
+    for seed, algorithm in itertools.product(seeds, algorithms):
+        job = build(config.for_algorithm(algorithm, seed), dataset)
+        try:
+            finished = execute(job, progress(algorithm, seed), watch)
+        except DivergedError as error:
+            yield Outcome(algorithm, seed, str(error))
+            continue
+        if finished.stopped == "interrupted":  # a cell cut short would bias the means
+            return
+        save(finished, directory / f"{algorithm}-seed{seed}", report=False)
+        result = finished.result
+        yield Outcome(algorithm, seed, finished.stopped, result.rounds, result.history.last.metrics)
+        if watch.stop:
+            return
 
 
 class Spread(NamedTuple):

@@ -33,8 +33,7 @@ def render(records: Sequence[RunRecord], title: str | None = None) -> str:
     """The report on one run or several, as the text of one HTML file.
 
     Runs that differ only in their seed are summarised together. The page asks the network for nothing: plotly.js is in
-    it, and its content security policy forbids requests and every script but the report's own, so that a name out of
-    the data could do no harm even if it were not escaped. The same records give the same bytes.
+    it, and its content security policy forbids requests and foreign scripts. The same records give the same bytes.
 
     Args:
         records: the runs, at least one, in the order in which algorithms shall appear.
