@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shutil
@@ -141,8 +142,9 @@ def summary(job: Job, result: Result, stopped: str) -> dict[str, object]:
     }
 
 
-def _rounded(metrics: Metrics) -> dict[str, float]:
-    return {name: round(value, DIGITS) for name, value in metrics._asdict().items()}
+def _rounded(metrics: Metrics) -> dict[str, float | None]:
+    """As they stand in the files; null where JSON has no number for it."""
+    return {name: round(x, DIGITS) if math.isfinite(x) else None for name, x in metrics._asdict().items()}
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,25 @@
+"""The examples in docstrings run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import drfl
+
+MODULES = ["drfl", *(m.name for m in pkgutil.walk_packages(drfl.__path__, "drfl.") if not m.name.endswith("__main__"))]
+FINDER = doctest.DocTestFinder()
+WITH_EXAMPLES = [name for name in MODULES if any(t.examples for t in FINDER.find(importlib.import_module(name)))]
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_every_public_name_has_a_docstring_and_exists():
+    for name in drfl.__all__:
+        assert (getattr(drfl, name).__doc__ or "").strip(), name
