@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -140,7 +141,7 @@ def test_dense_targets(engine):
     data = pools((3, 20, 5), shape=(1, 6))
     labels = [t[:, None].repeat(1, 6) for t in (data.targets, data.test_targets)]
     labels[1][:, ::2] = (labels[1][:, ::2] + 1) % 3
-    data = data._replace(targets=labels[0], test_targets=labels[1])
+    data = dataclasses.replace(data, targets=labels[0], test_targets=labels[1])
     with Key(0).torch_scope():
         task = Task(torch.nn.Conv1d(1, 3, 3, padding=1).double())
     fed = Simulation(data, task, engine=engine)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -68,7 +70,7 @@ def test_evaluation(engine):
     data, fed = pools(), federation(engine=engine)
     w = fed.w0 * 2
     evaluation = fed.evaluate(w)
-    test = Softmax(data._replace(inputs=data.test_inputs, targets=data.test_targets, train=data.test), 3)
+    test = Softmax(dataclasses.replace(data, inputs=data.test_inputs, targets=data.test_targets, train=data.test), 3)
     x, y = data.test_inputs.numpy(), data.test_targets.numpy()
     guess = (x @ w[:12].numpy().reshape(3, 4).T + w[12:].numpy()).argmax(axis=1)
     for i, rows in enumerate(test.rows):
@@ -81,7 +83,7 @@ def test_test_rows_may_be_shared(engine):
     """Clients may be tested on the same samples, in any order."""
     data = pools()
     test = (torch.tensor([3, 1, 2]), torch.tensor([2, 3, 1]), *data.test[2:])
-    fed = Simulation(data._replace(test=test), task_of(), engine=engine)
+    fed = Simulation(dataclasses.replace(data, test=test), task_of(), engine=engine)
     evaluation = fed.evaluate(fed.w0)
     close(evaluation.loss[0], evaluation.loss[1].numpy())
     assert evaluation.accuracy[0] == evaluation.accuracy[1]

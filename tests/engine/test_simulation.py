@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from tests.support.problems import federation, pools, task_of
@@ -86,13 +88,13 @@ def test_floating_point_data_takes_the_models_type():
 
 
 @pytest.mark.parametrize("part", ["targets", "test_targets"])
-@pytest.mark.parametrize("label", [-1, 3])
+@pytest.mark.parametrize("label", [3, 9])
 def test_labels_outside_the_classes(part, label):
     data = pools()
     targets = getattr(data, part).clone()
     targets[-1] = label
     with pytest.raises(InputError, match="model has 3 outputs: they must lie in 0…2"):
-        Simulation(data._replace(**{part: targets}), task_of())
+        Simulation(dataclasses.replace(data, **{part: targets}), task_of())
 
 
 def test_model_and_data_do_not_fit():

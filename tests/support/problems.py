@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.key import Key
 from drfl.models import linear
@@ -17,18 +16,7 @@ SIZES = (1, 2, 31, 32, 33, 180)
 """Samples per client: fewer than, exactly and more than a batch of 32."""
 
 
-class Pools(NamedTuple):
-    """What a simulation needs of its data."""
-
-    inputs: Tensor
-    targets: Tensor
-    train: tuple[Tensor, ...]
-    test_inputs: Tensor
-    test_targets: Tensor
-    test: tuple[Tensor, ...]
-
-
-def pools(sizes=SIZES, *, shape=(4,), classes=3, seed=0, dtype=torch.float64) -> Pools:
+def pools(sizes=SIZES, *, shape=(4,), classes=3, seed=0, dtype=torch.float64) -> ClientData:
     """Clients of these sizes whose inputs are shifted and whose labels are skewed, each in its own way."""
     rng = np.random.default_rng(seed)
     test_sizes = [1 + i % 5 for i in range(len(sizes))]
@@ -47,7 +35,7 @@ def pools(sizes=SIZES, *, shape=(4,), classes=3, seed=0, dtype=torch.float64) ->
         rows = torch.from_numpy(where).split(list(counts))
         return torch.from_numpy(inputs).to(dtype), torch.from_numpy(targets), tuple(rows)
 
-    return Pools(*part(sizes), *part(test_sizes))
+    return ClientData(*part(sizes), *part(test_sizes), tuple(f"client-{i}" for i in range(len(sizes))))
 
 
 def group_norm_net(shape, classes) -> nn.Module:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from drfl import checks
+from drfl.data import ClientData
 from drfl.engine.base import Engine, Problem
 from drfl.engine.batches import Batches, draw
 from drfl.engine.stacked import Stacked
@@ -17,40 +15,6 @@ from drfl.federation import NOT_ASKED, SCALAR_BYTES, Evaluation, Gradients, Ledg
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.task import Task
-
-
-class Data(Protocol):
-    """What a simulation needs of :class:`drfl.data.ClientData`: two pools of samples and each client's rows."""
-
-    @property
-    def inputs(self) -> Tensor:
-        """(n, …) training inputs of all clients."""
-        ...
-
-    @property
-    def targets(self) -> Tensor:
-        """(n, …) their targets."""
-        ...
-
-    @property
-    def train(self) -> Sequence[Tensor]:
-        """For each client its rows of the training pool."""
-        ...
-
-    @property
-    def test_inputs(self) -> Tensor:
-        """(n', …) test inputs of all clients."""
-        ...
-
-    @property
-    def test_targets(self) -> Tensor:
-        """(n', …) their targets."""
-        ...
-
-    @property
-    def test(self) -> Sequence[Tensor]:
-        """For each client its rows of the test pool."""
-        ...
 
 
 class Simulation:
@@ -68,7 +32,7 @@ class Simulation:
         InputError: the model, the loss and the data do not fit together, or the device is not there.
     """
 
-    def __init__(self, data: Data, task: Task, *, engine: Engine | None = None, device: str = "cpu") -> None:
+    def __init__(self, data: ClientData, task: Task, *, engine: Engine | None = None, device: str = "cpu") -> None:
         place, dtype = _device(device), task.layout.dtype
 
         def bring(t: Tensor) -> Tensor:
@@ -79,8 +43,7 @@ class Simulation:
         self._train = Problem(task, bring(data.inputs), bring(data.targets))
         self._test = Problem(task, bring(data.test_inputs), bring(data.test_targets))
         self._rows, self._test_rows = data.train, data.test
-        sizes = torch.tensor([len(rows) for rows in data.train], dtype=torch.float64)
-        self.shares, self.n, self.w0, self.ledger = sizes / sizes.sum(), len(sizes), task.w0, Ledger()
+        self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
         for problem in (self._train, self._test):
             task.check(problem.x[:4], problem.y[:4])
             task.check_targets(problem.x, problem.y)
