@@ -100,7 +100,7 @@ def cards(groups: Sequence[Group]) -> str:
     if len(group.runs) == 1:
         clients = group.runs[0].clients
         if clients["accuracy"].notna().all():
-            worst = f"{esc(clients['client'].tolist()[int(clients['accuracy'].argmin())], 40)}"
+            worst = esc(clients["client"].tolist()[int(clients["accuracy"].argmin())], 40)
     return "\n".join(
         [
             _card("Worst client", percent(group.finals("worst_accuracy")), worst),
