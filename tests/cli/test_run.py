@@ -119,6 +119,33 @@ def test_json_prints_one_object_and_nothing_else(capsys):
     assert printed.err == ""
 
 
+def strict(text):
+    def refuse(constant):
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_json_is_strict_where_numbers_are_infinite(tmp_path, capsys):
+    assert call(["run", *SMALL, "--alpha", "inf", "--json", "--out", "a"]) == 0
+    printed = strict(capsys.readouterr().out)
+    assert printed["partition"]["alpha"] == "inf"
+    assert strict((tmp_path / "a/summary.json").read_text())["partition"] == printed["partition"]
+    assert call(["run", "a/config.toml", "--out", "b"]) == 0
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
+    assert call(["compare", *SMALL, "--alpha", "inf", "--seeds", "1", "--algorithms", "DRFA", "--out", "c"]) == 0
+    assert strict((tmp_path / "c/summary.json").read_text())["partition"]["alpha"] == "inf"
+
+
+def test_two_runs_at_once_keep_both_results(tmp_path):
+    command = [sys.executable, "-m", "drfl", "run", *SMALL, "--rounds", "30"]
+    processes = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0]
+    found = sorted((tmp_path / "runs").iterdir())
+    assert [path.name for path in found] == ["drdm-digits-seed0", "drdm-digits-seed0-2"]
+    assert found[0].joinpath("history.csv").read_bytes() == found[1].joinpath("history.csv").read_bytes()
+
+
 def test_until_stops_at_the_target(tmp_path, capsys):
     call(["run", "--rounds", "50", "--clients", "6", "--until", "avg_accuracy=0.5", "--out", "a"])
     summary = json.loads((tmp_path / "a/summary.json").read_text())

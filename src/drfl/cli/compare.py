@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,8 @@ from drfl.errors import StoppedError
 from drfl.experiments.compared import Comparison, write_comparison
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.parameters import canonical
-from drfl.experiments.rundir import check_free, default_directory, staged
+from drfl.experiments.place import check_free, default_directory, staged
+from drfl.experiments.rundir import json_text
 from drfl.experiments.runner import Outcome, Spread, best, compare, parse_seeds, prepare, spreads
 
 COLUMNS = {
@@ -37,11 +37,12 @@ def compare_command(given: Mapping[str, object]) -> int:
     config = load_config(path, overrides(given, names))
     seeds, quiet = parse_seeds(str(given["seeds"])), bool(given["as_json"])
     directory = out or default_directory(Path("runs"), f"compare-{config.dataset}")
-    check_free(directory, bool(given["overwrite"]))
+    overwrite = bool(given["overwrite"])
+    check_free(directory, overwrite)
     dataset = prepare(config, names, seeds)
 
     outcomes: list[Outcome] = []
-    with screen.interruptible() as watch, staged(directory) as stage:
+    with screen.interruptible() as watch, staged(directory, overwrite) as stage:
         cells = len(names) * len(seeds)
         with ExitStack() as bars:
 
@@ -50,18 +51,18 @@ def compare_command(given: Mapping[str, object]) -> int:
                 label = f"[{len(outcomes) + 1}/{cells}] {algorithm}, seed {seed}"
                 return [bars.enter_context(screen.progress(label, quiet))]
 
-            for outcome in compare(dataset, config, names, seeds, stage, watch, show):
+            for outcome in compare(dataset, config, names, seeds, stage.folder, watch, show):
                 outcomes.append(outcome)
                 if outcome.metrics is None and not quiet:
                     screen.err.print(f"seed {outcome.seed}: {outcome.stopped}", markup=False)
         if not outcomes:
             raise StoppedError("interrupted before one run was finished: nothing is kept")
         comparison = Comparison(config, tuple(names), tuple(seeds), tuple(outcomes))
-        write_comparison(comparison, stage, directory.name)
+        write_comparison(comparison, stage.folder, directory.name)
     if quiet:
-        print(json.dumps({**comparison.summary(), "directory": str(directory)}))
+        print(json_text({**comparison.summary(), "directory": str(stage.final)}))
     else:
-        _print(comparison, directory)
+        _print(comparison, stage.final)
     return INTERRUPTED if watch.stop else 0
 
 

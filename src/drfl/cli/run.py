@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -14,7 +13,8 @@ from drfl.cli import screen
 from drfl.cli.options import overrides
 from drfl.experiments.build import build
 from drfl.experiments.config import Config, load_config
-from drfl.experiments.rundir import check_free, default_directory, summary
+from drfl.experiments.place import check_free, default_directory
+from drfl.experiments.rundir import json_text, summary
 from drfl.experiments.runner import Finished, execute, save
 from drfl.history import Metrics
 
@@ -33,9 +33,10 @@ def run_command(given: Mapping[str, object]) -> int:
         job = build(config)
         with screen.progress(config.algorithm, quiet) as show:
             finished = execute(job, [show], watch)
-        save(finished, directory)
+        directory = save(finished, directory, overwrite=bool(given["overwrite"]))
     if quiet:
-        print(json.dumps({**summary(finished.job, finished.result, finished.stopped), "directory": str(directory)}))
+        content = summary(finished.job, finished.result, finished.stopped)
+        print(json_text({**content, "directory": str(directory)}))
     else:
         _print(finished, directory)
     return INTERRUPTED if finished.stopped == "interrupted" else 0

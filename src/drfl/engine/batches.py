@@ -28,10 +28,14 @@ class Batches(NamedTuple):
         """(k, B) rows of the pool for this step, counted from 0."""
         return self.samples[:, step if self.samples.shape[1] > 1 else 0]
 
+    @property
+    def real(self) -> Tensor:
+        """(k, B) whether an entry is a sample of its own, not a filler."""
+        return torch.arange(self.samples.shape[2]) < self.counts[:, None]
+
     def weights(self, like: Tensor) -> Tensor:
         """(k, B) weight of each entry in its client's mean: 1/count, 0 beyond it; in the type and place of ``like``."""
-        real = torch.arange(self.samples.shape[2]) < self.counts[:, None]
-        return (real.double() / self.counts[:, None]).to(like)
+        return (self.real.double() / self.counts[:, None]).to(like)
 
     def rows(self, part: Tensor) -> Batches:
         """The batches of these rows (clients) only, without columns that none of them needs."""

@@ -59,9 +59,8 @@ class Stacked:
 
     def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
-        real = batches.weights(w) > 0
         owners = torch.arange(len(batches.counts)).repeat_interleave(batches.counts)
-        (values,) = self._forward(problem, batches.at(0)[real.cpu()], w, [problem.task.sample_losses])
+        (values,) = self._forward(problem, batches.at(0)[batches.real], w, [problem.task.sample_losses])
         return _means(values, owners, len(batches.counts))
 
     def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:

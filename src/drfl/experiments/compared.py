@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from drfl.experiments.config import Config
-from drfl.experiments.rundir import versions
+from drfl.experiments.rundir import json_text, versions
 from drfl.experiments.runner import Outcome, best, spreads
 from drfl.history import DIGITS, Metrics, csv_text
 
@@ -70,7 +69,7 @@ def write_comparison(comparison: Comparison, directory: Path, label: str) -> Non
     from drfl.report import load_run, write_report
 
     texts = {
-        "summary.json": json.dumps(comparison.summary(), indent=2) + "\n",
+        "summary.json": json_text(comparison.summary(), indent=2) + "\n",
         "compare.csv": csv_text(("algorithm", "seed", "rounds", "stopped", *Metrics._fields), _rows(comparison)),
         "table.md": markdown(comparison),
     }

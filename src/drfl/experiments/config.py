@@ -14,7 +14,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.data import DATASETS, PARTITIONS
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
-from drfl.experiments.parameters import LOCAL, Value, canonical, defaults_of, make, names_of
+from drfl.experiments.parameters import Value, canonical, defaults_of, make
 from drfl.models import MODELS
 
 REGISTRIES: dict[str, Mapping[str, object]] = {
@@ -119,15 +119,11 @@ class Config(BaseModel):
             algorithm: its name.
             clients: N, where the default cohort is wanted too.
         """
-        own, known = self.algorithms.get(algorithm, {}), names_of(algorithm)
         common = {"steps": self.steps, "batch": self.batch, "lr": self.lr, "m": self.cohort}
         if clients is not None and self.cohort is None:
             common["m"] = max(1, round(clients * 2 / 3))
         given = {name: value for name, value in common.items() if value is not None}
-        for name in own:
-            if name not in known:
-                raise unknown(f"parameter of {algorithm}", name, known)
-        return {**defaults_of(algorithm), **given, **own}
+        return {**defaults_of(algorithm), **given, **self.algorithms.get(algorithm, {})}
 
     def for_algorithm(self, algorithm: str, seed: int) -> Config:
         """The same job with another algorithm and seed."""
@@ -181,6 +177,3 @@ def _one_line(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"][:1])
     reason = first["msg"]
     return f"{where} = {first['input']!r}: {reason[0].lower()}{reason[1:]}"
-
-
-__all__ = ["LOCAL", "Config", "load_config"]

@@ -45,12 +45,6 @@ def canonical(kind: str, name: str, known: Mapping[str, object]) -> str:
         raise unknown(kind, name, known) from None
 
 
-def names_of(algorithm: str) -> list[str]:
-    """The parameters that an algorithm takes, its own and the local solver's. ``m`` is the cohort's size."""
-    own = [field.name for field in dataclasses.fields(ALGORITHMS[algorithm]) if field.name != "local"]
-    return [*own, *LOCAL]
-
-
 def defaults_of(algorithm: str) -> dict[str, Value]:
     """Each parameter's default as a plain value; those without one (``m``) are left out."""
     values: dict[str, Value] = {}
@@ -75,7 +69,8 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     Raises:
         InputError: unknown name, wrong type or impossible value.
     """
-    cls, known = ALGORITHMS[algorithm], names_of(algorithm)
+    cls = ALGORITHMS[algorithm]
+    known = [*(field.name for field in dataclasses.fields(cls) if field.name != "local"), *LOCAL]
     for name in values:
         if name not in known:
             raise unknown(f"parameter of {algorithm}", name, known)

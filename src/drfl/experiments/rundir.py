@@ -1,16 +1,12 @@
-"""What a run leaves behind: one directory, whole or not there at all."""
+"""What a run leaves behind: the files of its directory."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import math
-import os
 import platform
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import tomli_w
@@ -18,77 +14,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from drfl.algorithm import Result
-from drfl.errors import InputError
 from drfl.experiments.build import Job
 from drfl.experiments.config import Config
 from drfl.history import DIGITS, Metrics, csv_text
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
-
-
-def default_directory(root: Path, name: str) -> Path:
-    """``root/name``, or ``root/name-2`` and so on where that is taken."""
-    path, k = root / name, 1
-    while path.exists():
-        k += 1
-        path = root / f"{name}-{k}"
-    return path
-
-
-def check_free(path: Path, overwrite: bool) -> None:
-    """Make sure that a run directory can be written at ``path``, and leave nothing behind.
-
-    Raises:
-        InputError: something is there already, what is there and may be overwritten is no run, or the place cannot
-            be written to.
-    """
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file: give another --out")
-    if path.resolve() in (Path.cwd(), *Path.cwd().parents):
-        raise InputError(f"{path} is the folder you are in, or around it: give another --out")
-    if path.is_dir() and any(path.iterdir()):
-        if not overwrite:
-            raise InputError(f"{path} exists already: give another --out, or --overwrite to replace it")
-        if not (path / "summary.json").is_file():
-            raise InputError(f"{path} holds something else than a run, so it is not overwritten: give another --out")
-    place = path
-    while not place.exists():
-        place = place.parent
-    try:  # asking for permission is not enough: root has it also where nothing can be created
-        os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
-    except OSError as error:
-        raise InputError(f"cannot write into {place} ({error.strerror}): give another --out") from None
-
-
-@contextmanager
-def staged(path: Path) -> Iterator[Path]:
-    """A temporary folder beside ``path`` that takes its place when the block succeeds, and vanishes when it fails.
-
-    Raises:
-        InputError: the place cannot be written to.
-    """
-    made = [place for place in path.parents if not place.exists()]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-    try:
-        stage.chmod(0o755)
-        yield stage
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}-old-", dir=path.parent))
-            os.replace(path, old / "run")
-            os.replace(stage, path)
-            shutil.rmtree(old)
-        else:
-            os.replace(stage, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        for place in made if not path.exists() else []:
-            place.rmdir()
 
 
 def write_run(directory: Path, job: Job, result: Result, stopped: str) -> None:
@@ -102,7 +32,7 @@ def write_run(directory: Path, job: Job, result: Result, stopped: str) -> None:
     """
     write = {
         "config.toml": config_toml(job.config, job.data.n),
-        "summary.json": json.dumps(summary(job, result, stopped), indent=2) + "\n",
+        "summary.json": json_text(summary(job, result, stopped), indent=2) + "\n",
         "history.csv": result.history.to_csv(),
         "timing.csv": result.history.timing_csv(),
         "lambda.csv": result.history.lambda_csv(job.data.names),
@@ -134,17 +64,30 @@ def summary(job: Job, result: Result, stopped: str) -> dict[str, object]:
         "engine": config.engine,
         "device": config.device,
         "dtype": config.dtype,
-        "final": _rounded(last.metrics),
-        "averaged": None if result.averaged is None else _rounded(Metrics.of(result.averaged)),
+        "final": rounded(last.metrics),
+        "averaged": None if result.averaged is None else rounded(Metrics.of(result.averaged)),
         "ledger": last.ledger,
         "wall_seconds": round(last.seconds, 3),
         "versions": versions(),
     }
 
 
-def _rounded(metrics: Metrics) -> dict[str, float | None]:
-    """As they stand in the files; null where JSON has no number for it."""
-    return {name: round(x, DIGITS) if math.isfinite(x) else None for name, x in metrics._asdict().items()}
+def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
+    """JSON; infinities and NaN, for which JSON has no number, as text."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {str(name): plain(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(part) for part in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(content), indent=indent, allow_nan=False)
+
+
+def rounded(metrics: Metrics) -> dict[str, float]:
+    """The metrics by name, with as many digits as the CSV files have."""
+    return {name: round(x, DIGITS) for name, x in metrics._asdict().items()}
 
 
 def versions() -> dict[str, str]:

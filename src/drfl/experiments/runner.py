@@ -17,7 +17,8 @@ from drfl.data import Dataset, load
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.build import Job, build, target
 from drfl.experiments.config import Config
-from drfl.experiments.rundir import staged, write_run
+from drfl.experiments.place import staged
+from drfl.experiments.rundir import write_run
 from drfl.history import SMALL_IS_GOOD, Metrics
 
 
@@ -77,19 +78,20 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def save(finished: Finished, directory: Path, *, report: bool = True) -> None:
-    """Write a run directory, whole or not at all.
+def save(finished: Finished, directory: Path, *, overwrite: bool = False, report: bool = True) -> Path:
+    """Write a run directory, whole or not at all; gives where it is (see :func:`drfl.experiments.place.staged`).
 
     Raises:
         InputError: the place cannot be written to.
     """
     from drfl.report import load_run, write_report
 
-    with staged(directory) as stage:
-        write_run(stage, finished.job, finished.result, finished.stopped)
+    with staged(directory, overwrite) as stage:
+        write_run(stage.folder, finished.job, finished.result, finished.stopped)
         if report:
-            record = dataclasses.replace(load_run(stage), label=directory.name)
-            write_report([record], stage / "report.html")
+            record = dataclasses.replace(load_run(stage.folder), label=directory.name)
+            write_report([record], stage.folder / "report.html")
+    return stage.final
 
 
 class Outcome(NamedTuple):
