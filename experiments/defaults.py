@@ -1,23 +1,27 @@
-"""How the default dual step and μ were found, and what they give: digits, the hospitals and MNIST's tuning partitions.
+"""How the default dual step and μ were found, and what they cost: digits, the hospitals, MNIST's tuning partitions.
 
-    python experiments/defaults.py --data-dir DIR
+    python experiments/defaults.py --data-dir DIR [--processes 2]
 
-Three seeds a cell; 100 rounds, all else default. On MNIST the clients are tested on training images that were held out
-(see tune_mnist.py). Writes results/defaults/table.md and trials.csv.
+Sweeps the rate of the dual step's rule and κ in μ = κ/(ητ), one at a time, all else default; five seeds and 100 rounds
+a cell. On MNIST the clients are tested on training images that were held out (see tune_mnist.py). Writes
+results/defaults/trials.csv as it goes; trials that it holds already are not run again. Then table.md and summary.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import statistics
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 import tune_mnist
 from drfl.algorithm import run
-from drfl.algorithms import ALGORITHMS
+from drfl.algorithms import ALGORITHMS, penalty
 from drfl.data import Dataset, load
 from drfl.errors import DivergedError
 from drfl.experiments.build import build
@@ -26,68 +30,112 @@ from drfl.experiments.rundir import versions
 from drfl.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "defaults"
+TRIALS = RESULTS / "trials.csv"
+COLUMNS = ("job", "algorithm", "rate", "kappa", "seed", "avg_percent", "worst_percent", "std_percent")
 JOBS = {
-    "digits": ({"dataset": "digits"}, range(3)),
-    "hospitals": ({"dataset": "heart-disease"}, range(3)),
-    "mnist": ({**tune_mnist.JOB, "lr": 0.1}, (1000, 1001, 1003)),
+    "digits": ({"dataset": "digits"}, range(5)),
+    "hospitals": ({"dataset": "heart-disease"}, range(5)),
+    "mnist": (tune_mnist.JOB, tune_mnist.SEEDS),
 }
-LR = 0.1
-RULE = [
-    *(("DRFA", {}, rate) for rate in (0.1, 0.3, 1.0)),
-    *(("DRDM", {"mu": mu / (LR * 10)}, 0.1) for mu in (0.1, 0.2, 1.0)),
-    *(("DualDRDM", {"mu": mu / (LR * 10)}, rate) for mu in (0.1, 0.2, 1.0) for rate in (0.1, 0.3)),
-]
-DEFAULTS = [(name, {}, None) for name in ("FedAvg", "AFL", "DRFA", "DRFAProx", "DRFAGA", "ScaffPD", "DRDM", "DualDRDM")]
+DUAL = ("AFL", "DRFA", "DRFAGA", "ScaffPD", "DRDM", "DualDRDM")
+RATES = (0.03, 0.1, 0.3, 1.0)
+PENALISED = ("FedDyn", "DRDM", "DualDRDM")
+KAPPAS = (0.1, 0.2, 0.5, 1.0)
 
 
-def cell(job: dict, seed: int, dataset: Dataset, algorithm: str, values: dict, rate: float | None) -> list[float]:
-    """Average, worst and std of the last model's accuracies over clients in percent; NaN where it diverged."""
-    config = load_config(None, {**job, "algorithm": algorithm, "seed": seed, "algorithms": {algorithm: values}})
-    built = build(config, dataset)
-    if rate is not None:
-        cls = ALGORITHMS[algorithm]
-        before, cls.rate = cls.rate, rate
+class Cell(NamedTuple):
+    """One run; rate or kappa is None where the algorithm has none."""
+
+    job: str
+    algorithm: str
+    rate: float | None
+    kappa: float | None
+    seed: int
+
+    def key(self) -> tuple[str, ...]:
+        return tuple("" if x is None else str(x) for x in self)
+
+
+def settings() -> list[tuple[str, float | None, float | None]]:
+    """Algorithm, rate and κ of every cell, the built-in values among them."""
+
+    def own(algorithm: str) -> tuple[float | None, float | None]:
+        rate = ALGORITHMS[algorithm].rate if algorithm in DUAL else None
+        return rate, penalty.KAPPA if algorithm in PENALISED else None
+
+    found = [("FedAvg", None, None)]
+    found += [(algorithm, own(algorithm)[0], kappa) for algorithm in PENALISED for kappa in KAPPAS]
+    found += [(algorithm, rate, own(algorithm)[1]) for algorithm in DUAL for rate in RATES]
+    return list(dict.fromkeys(found))
+
+
+def cells() -> list[Cell]:
+    return [Cell(job, *setting, seed) for job, (_, seeds) in JOBS.items() for setting in settings() for seed in seeds]
+
+
+_data: dict[str, Dataset] = {}  # one per process
+
+
+def start(data_dir: Path | None) -> None:
+    torch.set_num_threads(1)
+    mnist = tune_mnist.validation(load("mnist", data_dir=data_dir))
+    _data.update(digits=load("digits"), hospitals=load("heart-disease"), mnist=mnist)
+
+
+def scores(cell: Cell) -> tuple[float, float, float]:
+    """Average, worst and std of the last model's accuracies over clients in percent; 0, 0, 0 where it diverged."""
+    job = {**JOBS[cell.job][0], "algorithm": cell.algorithm, "seed": cell.seed}
+    cls, kappa = ALGORITHMS[cell.algorithm], penalty.KAPPA
+    rate = getattr(cls, "rate", None)
     try:
-        result = run(built.algorithm, built.fed, rounds=config.rounds, seed=seed, evaluate_every=config.rounds)
-        metrics = result.history.last.metrics
-        return [100 * x for x in (metrics.avg_accuracy, metrics.worst_accuracy, metrics.std_accuracy)]
+        if cell.rate is not None:
+            cls.rate = cell.rate
+        penalty.KAPPA = kappa if cell.kappa is None else cell.kappa
+        config = load_config(None, job)
+        built = build(config, _data[cell.job])
+        result = run(built.algorithm, built.fed, rounds=config.rounds, seed=cell.seed, evaluate_every=config.rounds)
     except DivergedError:
-        return [float("nan")] * 3
+        return 0.0, 0.0, 0.0
     finally:
-        if rate is not None:
-            cls.rate = before
+        penalty.KAPPA = kappa
+        if cell.rate is not None:
+            cls.rate = rate
+    metrics = result.history.last.metrics
+    return 100 * metrics.avg_accuracy, 100 * metrics.worst_accuracy, 100 * metrics.std_accuracy
+
+
+def known() -> dict[tuple[str, ...], list[str]]:
+    """Trials of earlier runs."""
+    if not TRIALS.exists():
+        return {}
+    with TRIALS.open(newline="") as file:
+        return {tuple(row[:5]): row[5:] for row in list(csv.reader(file))[1:]}
+
+
+def table(trials: dict[tuple[str, ...], list[str]]) -> str:
+    """Means over the seeds."""
+    lines = ["| job | algorithm | rate | κ | avg % | worst % | std |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for setting in dict.fromkeys(cell[:4] for cell in cells()):
+        found = [trials[Cell(*setting, seed).key()] for seed in JOBS[setting[0]][1]]
+        means = [f"{statistics.fmean(map(float, column)):.1f}" for column in zip(*found, strict=True)]
+        lines.append("| " + " | ".join([*("" if x is None else str(x) for x in setting), *means]) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
-    data_dir = parser.parse_args().data_dir
-    torch.set_num_threads(1)
-    data = {
-        "digits": load("digits"),
-        "hospitals": load("heart-disease"),
-        "mnist": tune_mnist.validation(load("mnist", data_dir=data_dir)),
-    }
-    lines, trials = (
-        ["| job | algorithm | setting | avg % | worst % | std |", "| --- | --- | --- | --- | --- | --- |"],
-        [],
-    )
-    for name, (job, seeds) in JOBS.items():
-        for algorithm, values, rate in (*RULE, *DEFAULTS) if name != "hospitals" else DEFAULTS:
-            found = [cell(job, seed, data[name], algorithm, values, rate) for seed in seeds]
-            setting = (
-                "defaults" if rate is None else " ".join([*(f"{k}={v:g}" for k, v in values.items()), f"rate={rate}"])
-            )
-            means = " | ".join(f"{statistics.fmean(column):.1f}" for column in zip(*found, strict=True))
-            lines.append(f"| {name} | {algorithm} | {setting} | {means} |")
-            trials += [
-                [name, algorithm, setting, seed, *(f"{x:.2f}" for x in f)] for seed, f in zip(seeds, found, strict=True)
-            ]
-            print(lines[-1], flush=True)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    header = ("job", "algorithm", "setting", "seed", "avg_percent", "worst_percent", "std_percent")
-    (RESULTS / "trials.csv").write_text(csv_text(header, trials))
+    trials = known()
+    todo = [cell for cell in cells() if cell.key() not in trials]
+    with ProcessPoolExecutor(options.processes, initializer=start, initargs=(options.data_dir,)) as pool:
+        for cell, found in zip(todo, pool.map(scores, todo), strict=True):
+            trials[cell.key()] = [f"{x:.2f}" for x in found]
+            TRIALS.write_text(csv_text(COLUMNS, ([*key, *row] for key, row in trials.items())))
+            print(*cell.key(), *trials[cell.key()], flush=True)
+    (RESULTS / "table.md").write_text(table(trials), encoding="utf-8")
     about = {"versions": versions(), "device": "cpu", "dtype": "float32", "rounds": 100}
     (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n")
 

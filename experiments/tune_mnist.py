@@ -2,7 +2,7 @@
 
     python experiments/tune_mnist.py --data-dir DIR [--algorithms A,B] [--processes 2]
 
-Each of an algorithm's six settings runs on five partitions of 50,000 of MNIST's training images; the clients are
+Each of an algorithm's twelve settings runs on five partitions of 50,000 of MNIST's training images; the clients are
 tested on the other 10,000. The setting with the best mean worst-client accuracy goes into mnist_linear.toml, every
 trial into results/mnist_linear/tuning.csv. Trials that this file holds already are not run again.
 """
@@ -51,21 +51,25 @@ def grid(**values: list) -> list[Setting]:
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
 
 
+RATES = [0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0]
 PENALTIES = [f"chi-square:rho={rho}" for rho in (0.1, 0.3, 1.0)]
+EVERYBODY: Setting = {"m": 30, "dual_batch": 320}
 GRIDS = {
-    "FedAvg": grid(lr=[0.03, 0.05, 0.1, 0.2, 0.3, 0.5]),
-    "FedProx": grid(lr=[0.1, 0.3, 0.5], mu=[0.01, 0.1]),
-    "SCAFFOLD": grid(lr=[0.03, 0.05, 0.1, 0.2, 0.3, 0.5]),
-    "FedDyn": grid(lr=[0.1, 0.3], mu=[0.1, 0.3, 1.0]),
-    "QFedAvg": grid(lr=[0.3, 1.0], q=[0.2, 1.0, 2.0]),
-    "DeltaFL": grid(lr=[0.1, 0.3], theta=[0.2, 0.5, 0.8]),
-    "AFL": grid(lr=[0.1, 0.3], gamma=[0.0005, 0.002, 0.008]),
-    "DRFA": grid(lr=[0.1, 0.3], gamma=[0.0005, 0.002, 0.008]),
-    "DRFAProx": grid(lr=[0.3], gamma=[0.0005, 0.002], ambiguity=PENALTIES),
-    "DRFAGA": grid(lr=[0.1, 0.3], gamma=[0.005, 0.02, 0.08]),
-    "ScaffPD": grid(m=[30], dual_batch=[320], lr=[0.1, 0.3], sigma=[0.003, 0.01, 0.03]),
-    "DRDM": grid(lr=[0.1], mu=[0.03, 0.1, 0.3], gamma=[0.0001, 0.0005]),
-    "DualDRDM": grid(lr=[0.1, 0.3], mu=[0.3], gamma=[0.0003, 0.001, 0.003]),
+    "FedAvg": grid(lr=RATES),
+    "FedProx": grid(lr=[0.1, 0.2, 0.3, 0.5], mu=[0.01, 0.1, 1.0]),
+    "SCAFFOLD": grid(lr=[0.03, 0.05, 0.1, 0.2, 0.3, 0.5]) + grid(lr=[0.1, 0.3], server_lr=[0.5, 1.5, 2.0]),
+    "FedDyn": grid(lr=[0.03, 0.1, 0.3], mu=[0.03, 0.1, 0.3, 1.0]),
+    "QFedAvg": grid(lr=[0.1, 0.3, 1.0], q=[0.2, 0.5, 1.0, 2.0]),
+    "DeltaFL": grid(lr=[0.1, 0.2, 0.3, 0.5], theta=[0.2, 0.5, 0.8]),
+    "AFL": grid(lr=[0.1, 0.3, 0.5], gamma=[0.0005, 0.002, 0.008, 0.03]),
+    "DRFA": grid(lr=[0.1, 0.3, 1.0], gamma=[0.0005, 0.002, 0.008, 0.03]),
+    "DRFAProx": grid(lr=[0.1, 0.3], gamma=[0.0005, 0.002], ambiguity=PENALTIES),
+    "DRFAGA": grid(lr=[0.1, 0.3, 0.5], gamma=[0.005, 0.02, 0.08, 0.3]),
+    "ScaffPD": [{**EVERYBODY, **s} for s in grid(lr=[0.1, 0.3, 0.5], sigma=[0.001, 0.003, 0.01, 0.03])],
+    "DRDM": grid(lr=[0.1, 0.3], mu=[0.03, 0.1, 0.3], gamma=[0.0001, 0.0005]),
+    "DualDRDM": grid(lr=[0.1, 0.3], mu=[0.3], gamma=[0.0003, 0.001, 0.003])
+    + grid(lr=[0.03], mu=[0.3, 1.0], gamma=[0.0001, 0.0003])
+    + grid(lr=[0.1], mu=[0.1, 0.3], gamma=[0.0001]),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -63,6 +64,8 @@ class AFL:
     dual_after: bool = False
     averaged: bool = False
 
+    rate: ClassVar[float] = RATE
+
     def __post_init__(self) -> None:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
@@ -89,7 +92,7 @@ class AFL:
         lam_next = lam
         if f.clients.numel():
             gamma = None if self.gamma is None else self.local.steps * self.gamma
-            step, scale = step_size(gamma, RATE, f.values, scale, fed.n)
+            step, scale = step_size(gamma, self.rate, f.values, scale, fed.n)
             lam_next = ascend(self.ambiguity, lam, step, f.unbiased(fed.n))
         if average is not None:
             average = average.add(a @ up.average, lam)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +58,8 @@ class DRFAGA:
     sampling: Sampling = cohort.with_replacement
     averaged: bool = False
 
+    rate: ClassVar[float] = RATE
+
     def __post_init__(self) -> None:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
@@ -80,7 +83,7 @@ class DRFAGA:
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, everybody
         lam_next = lam
         if f.clients.numel():
-            step, scale = step_size(self.gamma, RATE, f.values, scale, N)
+            step, scale = step_size(self.gamma, self.rate, f.values, scale, N)
             gradient = f.unbiased(N) - self._penalty_gradient(lam)  # ∇_λ F(w̄, λ)
             lam_next = self.ambiguity.project(lam + step * gradient)
         if average is not None:

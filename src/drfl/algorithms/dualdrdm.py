@@ -44,7 +44,7 @@ class DualDRDM(SnapshotMethod):
     ============ ================= =====================================================
 
     Args:
-        mu: penalty μ > 0; None = 1/(ητ), see :func:`drfl.algorithms.penalty.penalty`.
+        mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.penalty.penalty`.
 
     Its other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
 

@@ -46,7 +46,7 @@ class FedDyn:
 
     Args:
         m: cohort size; None = all N clients.
-        mu: μ > 0; None = 1/(ητ), see :func:`drfl.algorithms.penalty.penalty`.
+        mu: μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.penalty.penalty`.
         local: what a client runs.
         averaged: keep the mean over all local steps as well; clients then send one more vector.
 

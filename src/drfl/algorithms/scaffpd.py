@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,6 +129,8 @@ class ScaffPD:
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     averaged: bool = False
 
+    rate: ClassVar[float] = CORRECTED_RATE
+
     def __post_init__(self) -> None:
         if self.sigma is not None:
             checks.non_negative("sigma", self.sigma)
@@ -167,7 +169,7 @@ class ScaffPD:
         L = table.all_losses()
 
         s = (1 + theta) * L - theta * (before if before.numel() else L)
-        sigma, scale = step_size(self.sigma, CORRECTED_RATE, g.losses, scale, N)
+        sigma, scale = step_size(self.sigma, self.rate, g.losses, scale, N)
         lam_next = ascend(self.ambiguity, lam, sigma / float(tau), s)  # (2) τ_r σ_r is constant
 
         c = table.gradient(lam_next)  # (3) Σ_i λ_i c_i, with the new λ
