@@ -26,6 +26,10 @@ REGISTRIES: dict[str, Mapping[str, object]] = {
 }
 
 
+COMMON = {"steps": "steps", "batch": "batch", "lr": "lr", "cohort": "m"}
+"""Options that stand for a parameter of every algorithm, and its name there."""
+
+
 class Config(BaseModel):
     """A run, except for its seed's effects: equal configurations give equal results on one machine.
 
@@ -137,7 +141,7 @@ class Config(BaseModel):
             algorithm: its name.
             clients: N, where the default cohort is wanted too.
         """
-        common = {"steps": self.steps, "batch": self.batch, "lr": self.lr, "m": self.cohort}
+        common = {parameter: getattr(self, option) for option, parameter in COMMON.items()}
         if clients is not None and self.cohort is None:
             common["m"] = max(1, round(clients * 2 / 3))
         given = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
@@ -153,14 +157,16 @@ def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
 
     Args:
         path: the file.
-        overrides: options by name; tables under "algorithms" are merged, everything else replaces.
+        overrides: options by name; tables under "algorithms" are merged, everything else replaces. A common option
+            given here beats the parameter of that name in the file's tables too.
 
     Raises:
         InputError: the file is missing or not TOML, a key is unknown, or a value is impossible.
     """
     values = _read(path) if path is not None else {}
     tables = values.get("algorithms")
-    merged = {**tables} if isinstance(tables, dict) else {}
+    beaten = {parameter for option, parameter in COMMON.items() if option in overrides}
+    merged = _without(tables, beaten) if isinstance(tables, dict) else {}
     changes = overrides.get("algorithms")
     for name, table in (changes if isinstance(changes, dict) else {}).items():
         same = next((known for known in merged if known.lower() == name.lower()), name)
@@ -176,6 +182,14 @@ def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         raise InputError(_one_line(error)) from None
+
+
+def _without(tables: Mapping[str, object], beaten: set[str]) -> dict[str, object]:
+    """The algorithms' tables of a file, less the parameters that the command line has its own word on."""
+    return {
+        name: {key: value for key, value in table.items() if key not in beaten} if isinstance(table, dict) else table
+        for name, table in tables.items()
+    }
 
 
 def _read(path: Path) -> dict[str, object]:
