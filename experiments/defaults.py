@@ -53,6 +53,7 @@ class Cell(NamedTuple):
     seed: int
 
     def key(self) -> tuple[str, ...]:
+        """The first columns of its row."""
         return tuple("" if x is None else str(x) for x in self)
 
 

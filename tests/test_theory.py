@@ -211,3 +211,32 @@ def test_coupling_bounds_the_jacobian():
         w = scale * torch.randn(15, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         jacobian = fed.gradients(torch.arange(6), w, Key(0)).values
         assert float(torch.linalg.matrix_norm(jacobian, 2)) <= bound
+
+
+@pytest.mark.parametrize("T", [10**4, 10**8, 10**12])
+def test_what_is_left_of_the_bound_of_drdm(T):
+    """144·ητ² of (51) is 36/(Lm) whatever T is, with τ not rounded: the last term of (52) does not fall."""
+    m, L = 4, 0.5
+    steps = theory.drdm(T, m, 16, L)
+    assert 144 * steps.eta * (T**0.25 / math.sqrt(m)) ** 2 == pytest.approx(36 / (L * m))
+    assert 144 * steps.eta * steps.tau**2 == pytest.approx(36 / (L * m), rel=2 / steps.tau)
+
+
+def test_of_two_printed_primal_steps_only_one_meets_its_condition():
+    """E.60 takes half of the τ of E.51; the first of E.49 then fails."""
+    mu, theta = 0.1, 0.9
+    for factor, meets in ((4, True), (2, False)):
+        tau = factor * (1 - theta) / (theta * mu)
+        assert (1 / (2 * tau) + mu / 8 >= (1 - 1e-12) / (2 * tau * theta)) == meets
+
+
+def test_of_two_printed_roots_the_smaller_is_the_root():
+    """The fourth line of (E.54) has 16 where the second has 8: it meets (E.52) with room to spare."""
+    L, L_lx, mu, mu_lam = 1.0, 3.0, 0.1, 0.2
+    half = 0.5 + 24 * L / mu
+    for factor, rest in ((8, pytest.approx(0, abs=1e-6)), (16, None)):
+        omega = half + math.sqrt(half**2 + factor * L_lx**2 / (mu * mu_lam))
+        quadratic = mu * mu_lam * omega**2 - (mu * mu_lam + 48 * mu_lam * L) * omega - 8 * L_lx**2
+        assert quadratic == rest if rest is not None else quadratic > 1
+    theta = theory.scaffpd_constant(L, L_lx, mu, mu_lam).theta
+    assert 1 / (1 - theta) == pytest.approx(half + math.sqrt(half**2 + 8 * L_lx**2 / (mu * mu_lam)))

@@ -15,6 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from drfl.cli.app import call
+from drfl.data.partitions import PARTITIONS
 from drfl.history import CERTIFICATE_COLUMNS, COLUMNS, Metrics
 
 FILES = {
@@ -155,9 +156,38 @@ def test_the_file_says_how_the_bound_is_found(tmp_path):
     assert float(gradient["lower"]) < float(pooled["lower"])
 
 
+def test_certificates_come_with_the_tests(tmp_path):
+    assert call(["run", *CERTIFIED, "--evaluate-every", "2", "--out", "a"]) == 0
+    history = rows(tmp_path / "a/history.csv")
+    assert [row["round"] for row in history] == ["0", "2", "3"]
+    assert all(float(row["gap"]) > 0 for row in history)
+
+
+def test_the_set_and_the_penalty_are_part_of_the_certificate(tmp_path):
+    """At the start λ is uniform and costs nothing, so that all have the same lower side."""
+    start = []
+    for number, chosen in enumerate(("simplex", "cvar:alpha=0.5", "chi-square:rho=0.1")):
+        parameters = ["--param", "weight_decay=0.01", "--param", f"ambiguity={chosen}"]
+        small = ["--clients", "6", "--rounds", "0", "--algorithm", "ScaffPD", "--out", f"{number}"]
+        assert call(["run", *small, *parameters, "--certificate"]) == 0
+        start.append(rows(tmp_path / f"{number}/history.csv")[0])
+    simplex, cvar, chi_square = (float(row["primal"]) for row in start)
+    assert simplex > max(cvar, chi_square) + 1e-3
+    assert float(start[1]["lower"]) == pytest.approx(float(start[0]["lower"]), abs=1e-5)
+    assert float(start[2]["lower"]) == pytest.approx(float(start[0]["lower"]), abs=1e-5)
+
+
 def test_a_gap_without_proof_is_told_so(capsys):
     call(["run", *SMALL, "--certificate", "--out", "a"])
-    assert "not proven: the search ended at a gradient of norm" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "not proven: the search ended at a gradient of norm" in printed
+    assert "set weight_decay above 0 for a proof" in printed
+
+
+def test_the_help_names_every_partition(capsys):
+    call(["run", "--help"])
+    printed = capsys.readouterr().out
+    assert [name for name in PARTITIONS if name not in printed] == []
 
 
 def test_options_override_the_file(tmp_path):

@@ -100,6 +100,26 @@ def test_certificates_have_a_section_a_figure_and_a_table(record):
     row = re.search(r"Proven.*?DRFA (.*?) yes", page.text)[1]
     assert row.split() == ["0.5", "±", "0", "0.5", "±", "0", "-1e-09", "±", "0", "1e-07", "±", "0"]
     assert "not proven" not in page.text
+    assert "A gap of 0 or, by rounding, below has no place in the figure" in page.text
+    (alt,) = [attrs["aria-label"] for _, attrs in page.elements if "Duality gap" in (attrs.get("aria-label") or "")]
+    assert alt == "Duality gap over the rounds, on a logarithmic axis; final: DRFA -1e-09 ± 0"
+
+
+def test_gaps_of_several_seeds_are_their_mean_within_a_band(record):
+    runs = [record(f"r{seed}", "DRFA", seed, rounds=2, gap=[s, s / 10, s / 100]) for seed, s in enumerate((1.0, 3.0))]
+    page = Page(render(runs))
+    (gap,) = [f for f in page.figures.values() if f["layout"]["yaxis"]["title"]["text"] == "Duality gap"]
+    band, line = gap["data"]
+    assert (line["x"], line["y"]) == ([0, 1, 2], [2.0, 0.2, 0.02])
+    assert band["y"] == [3.0, 0.3, 0.03, 0.01, 0.1, 1.0]
+    assert "has no place in the figure" not in page.text
+
+
+def test_a_gap_that_is_missing_in_one_seed_is_not_drawn_from_the_others(record):
+    runs = [record(f"r{s}", "DRFA", s, rounds=2, gap=gap) for s, gap in enumerate(([1, 0.1, 0.01], [3, np.nan, 0.03]))]
+    page = Page(render(runs))
+    (gap,) = [f for f in page.figures.values() if f["layout"]["yaxis"]["title"]["text"] == "Duality gap"]
+    assert gap["data"][-1]["y"] == [2.0, None, 0.02]
 
 
 def test_a_doubtful_certificate_is_told_so(record):

@@ -23,7 +23,12 @@ Dataset = Annotated[str | None, _option("Data set; see 'drfl datasets'. (default
 DataDir = Annotated[Path | None, _option("Folder with the data set's files.", DATA)]
 PartitionName = Annotated[
     str | None,
-    _option("zipf-dirichlet, one-class, dirichlet-drop or iid. (default: zipf-dirichlet)", DATA, "--partition"),
+    _option(
+        "zipf-dirichlet, one-class, dirichlet-drop, iid or natural, which is one client a group that the data set "
+        "names. (default: natural where there are groups, else zipf-dirichlet)",
+        DATA,
+        "--partition",
+    ),
 ]
 Clients = Annotated[int | None, _option("Number of clients N. (default: the partition's: 30, 10, 20, 30)", DATA)]
 Alpha = Annotated[
@@ -47,7 +52,8 @@ Until = Annotated[str | None, _option("Stop early, e.g. worst_accuracy=0.5.", RU
 CertificateOption = Annotated[
     bool | None,
     _option(
-        "Also bound the distance to the saddle point, the duality gap, at every test; linear models only.",
+        "Also bound the distance to the saddle point, the duality gap, at every test; linear models only. In the file "
+        "also certificate = 'gradient': a looser bound from one exchange.",
         RUNNING,
         "--certificate/--no-certificate",
     ),

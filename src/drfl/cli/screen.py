@@ -81,5 +81,6 @@ def certificate(found: Certificate | None) -> str:
     """A certificate in a few words."""
     if found is None:
         return "no certificate, as not every client answered with a finite loss"
-    doubt = "" if found.proven else f" (not proven: the search ended at a gradient of norm {found.gradient_norm:.1g})"
+    remedy = f"the search ended at a gradient of norm {found.gradient_norm:.1g}; set weight_decay above 0 for a proof"
+    doubt = "" if found.proven else f" (not proven: {remedy})"
     return f"worst case {found.primal:.6g}, and no model is below {found.lower:.6g} at this λ{doubt}"

@@ -17,7 +17,7 @@ from drfl.report.tables import (
     swatch,
     versions_table,
 )
-from drfl.report.text import THIN, esc, listing, percent, plural
+from drfl.report.text import THIN, esc, listing, percent, plural, scientific
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -138,13 +138,17 @@ def certificate(groups: Sequence[Group], figures: Figures) -> str:
     """The duality gap over the rounds and its two sides at the end; empty where nobody asked for it."""
     if not groups:
         return ""
-    plot = figures.add(draw.gaps(groups), "Duality gap over the rounds, on a logarithmic axis")
+    ends = ", ".join(f"{esc(group.label, 60)} {scientific(group.finals('gap'))}" for group in groups)
+    alt = f"Duality gap over the rounds, on a logarithmic axis; final: {ends}"
+    plot = figures.add(draw.gaps(groups), alt)
     note = (
         "How far (w, λ) is from the saddle point, on the clients' training data: the worst case over Λ of this model, "
         "minus what no model can beat under this λ. At 0 both are optimal."
     )
     if not all(run.proven for group in groups for run in group.runs):
         note += " Where the lower bound is not proven, the gap may be larger, the more so the larger the gradient norm."
+    if any((group.curve("gap")[1] <= 0).any() for group in groups):
+        note += " A gap of 0 or, by rounding, below has no place in the figure."
     return (
         f'<section aria-labelledby="certificate">\n<h2 id="certificate">Duality gap</h2>\n<p>{note}</p>\n'
         f"{plot}\n{certificate_table(groups)}\n</section>"

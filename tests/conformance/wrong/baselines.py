@@ -87,6 +87,18 @@ class PullLost(FedDyn):
         return right(self, FedDyn).round(state, NoPull(fed), key)
 
 
+class DecayLost(Delegate):
+    def train(self, cohort, w, local, key, *, prox=0.0, shift, **options):
+        return self.fed.train(cohort, w, local, key, shift=shift - prox * w, **options)
+
+
+class DecayForgotten(FedDyn):
+    """Of μ(u − w) only −μw is left: the part μu was to come from a weight decay that nobody set."""
+
+    def round(self, state, fed, key):
+        return right(self, FedDyn).round(state, DecayLost(fed), key)
+
+
 class HistoryOfTheCohort(FedDyn):
     """c is the mean over the cohort, not over all N."""
 
