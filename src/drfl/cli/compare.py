@@ -76,7 +76,7 @@ def _print(comparison: Comparison, directory: Path) -> None:
     table = spreads(comparison.outcomes)
     config = comparison.config
     view = Table(
-        title=f"{config.dataset}, {_length(config)}, mean ± std over {_seeds(comparison)}",
+        title=f"{config.dataset}, {_length(config)}, {_seeds(comparison)}",
         title_justify="left",
     )
     view.add_column("algorithm")
@@ -94,10 +94,12 @@ def _print(comparison: Comparison, directory: Path) -> None:
 
 
 def _seeds(comparison: Comparison) -> str:
-    """How many seeds the means are over: fewer than asked for after an interruption or a divergence."""
+    """What the table shows: means over how many seeds, fewer than asked for after an interruption or a divergence."""
     runs = [sum(o.algorithm == n and o.metrics is not None for o in comparison.outcomes) for n in comparison.algorithms]
     few, many = min(runs), max(runs)
-    return (f"{many}" if few == many else f"{few} to {many}") + f" seed{'s' * (many != 1)}"
+    if many <= 1:
+        return "one seed"
+    return f"mean ± std over {many if few == many else f'{few} to {many}'} seeds"
 
 
 def _length(config: Config) -> str:
@@ -111,7 +113,7 @@ def _gap(comparison: Comparison, name: str) -> list[str]:
     if comparison.config.certificate is None:
         return []
     gap = gaps([outcome for outcome in comparison.outcomes if outcome.algorithm == name])
-    return [f"{gap[name].mean:.3g} ± {gap[name].std:.2g}" if name in gap else "–"]
+    return [gap[name].text(".3g", ".2g") if name in gap else "–"]
 
 
 def _reached(comparison: Comparison, name: str) -> list[str]:
@@ -122,15 +124,13 @@ def _reached(comparison: Comparison, name: str) -> list[str]:
     runs = sum(o.algorithm == name for o in comparison.outcomes)
     if not rounds:
         return [f"none of {runs}"]
-    mean, std = Spread.of(rounds)
-    return [f"{mean:.0f} ± {std:.0f} ({len(rounds)} of {runs})"]
+    return [f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {runs})"]
 
 
-def _cells(name: str, row: Mapping[str, tuple[float, float]], winners: Mapping[str, set[str]]) -> Iterator[str]:
+def _cells(name: str, row: Mapping[str, Spread], winners: Mapping[str, set[str]]) -> Iterator[str]:
     for metric in COLUMNS:
         if metric not in row:
             yield "diverged"
             continue
-        mean, std = row[metric]
-        text = f"{screen.percent(mean)} ± {screen.percent(std)}"
+        text = row[metric].text(".1f", ".1f", scale=100)
         yield f"[bold]{text}[/bold]" if name in winners[metric] else text

@@ -100,10 +100,10 @@ def markdown(comparison: Comparison) -> str:
         for metric in shown:
             text = "diverged"
             if metric in row:
-                text = f"{100 * row[metric].mean:.1f} ± {100 * row[metric].std:.1f}"
+                text = row[metric].text(".1f", ".1f", scale=100)
             cells.append(f"**{text}**" if name in winners[metric] else text)
         if asked:
-            cells.append(f"{gap[name].mean:.3g} ± {gap[name].std:.2g}" if name in gap else "–")
+            cells.append(gap[name].text(".3g", ".2g") if name in gap else "–")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -170,7 +171,7 @@ def compare(
 
 
 class Spread(NamedTuple):
-    """Mean and sample standard deviation over seeds; std is 0 for one seed."""
+    """Mean and sample standard deviation over seeds; std is NaN for one seed."""
 
     mean: float
     std: float
@@ -178,7 +179,12 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Of one metric's values."""
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan)
+
+    def text(self, mean: str, std: str, scale: float = 1.0) -> str:
+        """Both, in these formats and times scale, as "87.9 ± 0.4"; one value has no ±."""
+        middle = format(scale * self.mean, mean)
+        return middle if math.isnan(self.std) else f"{middle} ± {format(scale * self.std, std)}"
 
 
 def spreads(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Spread]]:
