@@ -3,8 +3,8 @@
     python experiments/teeth.py
 
 Every wrong variant of ``tests/conformance/wrong`` is put to *all* checks of its battery, under the claims of the right
-algorithm's conformance row, and so is every right algorithm. A check that merely ran into an error of the variant is
-not counted. Writes ``results/teeth/table.md`` and ``results/teeth/teeth.json``.
+algorithm's conformance row, and so is every right algorithm and ambiguity set. A check that merely ran into an error of
+the variant is not counted. Writes ``results/teeth/table.md`` and ``results/teeth/teeth.json``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "teeth"
 
 
+def report_on(subject):
+    """The battery that goes with the subject."""
+    from drfl.testing import Subject, Tried, examine_algorithm, examine_ambiguity, examine_federation
+
+    if isinstance(subject, Tried):
+        return examine_ambiguity(subject.ambiguity, n=subject.n, draws=subject.draws, seed=subject.seed)
+    return examine_algorithm(subject) if isinstance(subject, Subject) else examine_federation(subject)
+
+
 def examined(subject) -> dict[str, list[str]]:
     """Checks by what they say: passed, rejected, broken (the variant raised an error), not applicable."""
-    from drfl.testing import Subject, examine_algorithm, examine_federation
-
-    report = examine_algorithm(subject) if isinstance(subject, Subject) else examine_federation(subject)
+    report = report_on(subject)
     broken = [note.check for note in report.failed if note.sentence.startswith("raised ")]
     return {
         "passed": list(report.passed),
@@ -36,14 +43,13 @@ def examined(subject) -> dict[str, list[str]]:
     }
 
 
-def ambiguity_records() -> list[dict]:
-    """The wrong ambiguity sets, where their battery exists."""
-    try:
-        wrong = importlib.import_module("tests.ambiguity.wrong")
-        battery = importlib.import_module("drfl.testing.ambiguity")
-    except ModuleNotFoundError:
-        return []
-    return [{"part": "Ambiguity set", **record} for record in wrong.records(battery)]
+def right_ones() -> dict:
+    """What must pass: every algorithm under its row's claims, and every ambiguity set."""
+    from drfl.testing import Tried
+
+    rows, cases = importlib.import_module("tests.conformance.rows"), importlib.import_module("tests.ambiguity.cases")
+    sets = {name: Tried(make(8)) for name, make in cases.CASES.items()}
+    return {name: row.subject() for name, row in rows.ROWS.items()} | sets
 
 
 def table(records: list[dict]) -> str:
@@ -59,23 +65,21 @@ def table(records: list[dict]) -> str:
 def main() -> None:
     sys.path.insert(0, str(ROOT))
     traps = importlib.import_module("tests.conformance.wrong.traps")
-    rows = importlib.import_module("tests.conformance.rows")
     from drfl.experiments.rundir import versions
 
     torch.set_num_threads(1)
     right = {}
-    for name, row in rows.ROWS.items():
+    for name, subject in right_ones().items():
         start = time.process_time()
-        right[name] = examined(row.subject())
+        right[name] = examined(subject)
         right[name]["cpu_seconds"] = round(time.process_time() - start, 2)
         print(f"{name}: {len(right[name]['passed'])} passed, {right[name]['sentences'] or 'none failed'}", flush=True)
     records = []
-    for trap in (*traps.ALGORITHM_TRAPS, *traps.FEDERATION_TRAPS):
+    for trap in (*traps.ALGORITHM_TRAPS, *traps.FEDERATION_TRAPS, *traps.AMBIGUITY_TRAPS):
         records.append(
             {"part": trap.part, "mistake": trap.mistake, "variant": trap.variant, **examined(trap.subject())}
         )
         print(f"{trap.part}, {trap.mistake}: {', '.join(records[-1]['rejected'])}", flush=True)
-    records += ambiguity_records()
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "table.md").write_text(table(records), encoding="utf-8")
     about = {"command": "python experiments/teeth.py", "versions": versions(), "right": right, "wrong": records}

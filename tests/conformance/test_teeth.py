@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.conformance.wrong.federations import Plain
-from tests.conformance.wrong.traps import ALGORITHM_TRAPS, FEDERATION_TRAPS, with_engine
+from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS, with_engine
 
-from drfl.testing import ALGORITHM_CHECKS, FEDERATION_CHECKS, CheckError, Served, verdict
+from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS, CheckError, Served, verdict
 
-TRAPS = [*ALGORITHM_TRAPS, *FEDERATION_TRAPS]
-CHECKS = {check.__name__: check for check in (*ALGORITHM_CHECKS, *FEDERATION_CHECKS)}
+TRAPS = [*ALGORITHM_TRAPS, *FEDERATION_TRAPS, *AMBIGUITY_TRAPS]
+CHECKS = {check.__name__: check for check in (*ALGORITHM_CHECKS, *FEDERATION_CHECKS, *AMBIGUITY_CHECKS)}
 CASES = [(trap, check) for trap in TRAPS for check in trap.caught_by]
 
 

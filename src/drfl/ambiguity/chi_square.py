@@ -11,7 +11,7 @@ from torch import Tensor
 from drfl import checks
 from drfl.ambiguity.contract import Constraint, WorstCase
 from drfl.ambiguity.sorting import ascending, onto_simplex
-from drfl.ambiguity.vectors import finite, gaps, on_simplex
+from drfl.ambiguity.vectors import finite, on_simplex, quarter_gaps
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ChiSquare:
         """The nearest point of the simplex to v/(1 + step·ρN): ψ is a square like the distance. O(N log N)."""
         checks.non_negative("step", step)
         v = finite(v)
-        return onto_simplex(gaps(v) / (1 + step * self.rho * v.numel()))
+        return onto_simplex(quarter_gaps(v) / ((1 + step * self.rho * v.numel()) / 4))
 
     def worst_case(self, losses: Tensor) -> WorstCase:
         """λ = the nearest point of the simplex to f/(ρN), O(N log N); with ρ = 0 the largest losses take all weight.
@@ -61,11 +61,11 @@ class ChiSquare:
         is (λ·f + ν)/2, which does not cancel where ρ is huge.
         """
         losses = finite(losses)
-        n, behind = losses.numel(), gaps(losses)
-        lam = onto_simplex(torch.where(behind < 0, behind / (self.rho * n), 0.0))
+        n, behind = losses.numel(), quarter_gaps(losses)
+        lam = onto_simplex(torch.where(behind < 0, behind / (self.rho * n / 4), 0.0))
         support = lam > 0
         k = int(support.sum())
-        nu = float(losses.max() + behind[support].mean()) - self.rho * (n - k) / k
+        nu = 4 * float(losses.max() / 4 + behind[support].mean()) - self.rho * (n - k) / k
         return WorstCase(float(lam @ losses) / 2 + nu / 2, lam)
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
@@ -121,7 +121,7 @@ class ChiSquareBall(Constraint):
         norm. ‖λ‖² grows with κ while k falls: k is found by bisection, comparing the sphere's norm with that of the
         point at which the (k + 1)th client leaves, λ_i ∝ v_i − v_(k+1). All are ratios, so v may have any scale.
         """
-        n, behind = v.numel(), gaps(v)
+        n, behind = v.numel(), quarter_gaps(v)
         ordered = ascending(behind).flip(0)
 
         def inside(k: int) -> bool:

@@ -15,7 +15,7 @@ from drfl.ambiguity.log_ratio import log_mean_exp
 from drfl.ambiguity.prior import FromPrior, Prior, divergence
 from drfl.ambiguity.sorting import onto_simplex
 from drfl.ambiguity.tilt import LEAST, TINY, Direction
-from drfl.ambiguity.vectors import finite, gaps, on_simplex, quarter_gaps
+from drfl.ambiguity.vectors import finite, on_simplex, quarter_gaps
 from drfl.errors import InputError
 
 NO_PENALTY = 1e-15
@@ -85,14 +85,14 @@ class KL(FromPrior):
         lam = onto_simplex(v)
         if t < NO_PENALTY:
             return lam
-        direction = Direction(p.numpy(), quarter_gaps(v), 0.25, divergence(lam, p), float(lam.max()))
+        direction = Direction(p.numpy(), quarter_gaps(v).numpy(), 0.25, divergence(lam, p), float(lam.max()))
         return torch.from_numpy(direction.at(4 / t).lam)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
         """λ_i ∝ p_i·e^{f_i/ρ}; with ρ = 0, p_i on the largest losses. O(N)."""
         losses = finite(losses)
-        p, behind = self.prior_of(losses.numel()), gaps(losses)
-        lean = torch.where(behind < 0, (behind / self.rho).clamp(min=LEAST), 0.0)
+        p, behind = self.prior_of(losses.numel()), quarter_gaps(losses)
+        lean = torch.where(behind < 0, (behind / (self.rho / 4)).clamp(min=LEAST), 0.0)
         lam = p * lean.exp()
         value = float(losses.max()) + self.rho * log_mean_exp(p.numpy(), lean.numpy())
         return WorstCase(value, lam / lam.sum())
@@ -133,7 +133,7 @@ class KLBall(FromPrior, Constraint):
         """The prox of t·KL for the t ≥ 0 that brings it into the ball, by safeguarded Newton steps, O(N log N)."""
         v = finite(v)
         p, lam = self.prior_of(v.numel()), onto_simplex(v)
-        g = quarter_gaps(v)
+        g = quarter_gaps(v).numpy()
         scale = max(1.0, float(-g.min())) ** 0.5  # so that neither κ nor κg leaves the floating-point numbers
         direction = Direction(p.numpy(), g / scale, 0.25 / scale, divergence(lam, p), float(lam.max()))
         if direction.pull <= self.radius:
@@ -143,13 +143,13 @@ class KLBall(FromPrior, Constraint):
     def worst_case(self, losses: Tensor) -> WorstCase:
         """λ_i ∝ p_i·e^{κf_i} on the sphere, or p_i on the largest losses where that is inside; κ by Newton, O(N)."""
         losses = finite(losses)
-        p, behind = self.prior_of(losses.numel()), gaps(losses)
-        top, rest = p * (behind == 0), float(p[behind < 0].sum())
+        p, first = self.prior_of(losses.numel()), losses == losses.max()
+        top, rest = p * first, float(p[~first].sum())
         pull = -math.log1p(-rest) if rest < 0.5 else -math.log(float(top.sum()))
         if pull <= self.radius:
             lam = top / top.sum()
         else:
-            g = quarter_gaps(losses)
+            g = quarter_gaps(losses).numpy()
             scale = max(float(-g.min()), TINY)
             lam = self._on_sphere(Direction(p.numpy(), g / (scale if scale < 1 else scale**0.5), 0.0, pull))
         return WorstCase(float(lam @ losses), lam)
@@ -157,7 +157,8 @@ class KLBall(FromPrior, Constraint):
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
         """Whether λ (N,) is on the simplex with a divergence of at most the radius, up to the tolerance."""
         lam = finite(lam)
-        return on_simplex(lam, tolerance) and divergence(lam, self.prior_of(lam.numel())) <= self.radius + tolerance
+        p = self.prior_of(lam.numel())
+        return on_simplex(lam, tolerance) and divergence(lam, p) <= self.radius + tolerance
 
     def _on_sphere(self, direction: Direction) -> Tensor:
         """The tilt whose divergence is the radius, for 0 ≤ radius < direction.pull."""

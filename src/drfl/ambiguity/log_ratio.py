@@ -27,6 +27,11 @@ def divergence(p: np.ndarray, log_ratio: np.ndarray, lam: np.ndarray) -> float:
     plain = float(lam @ log_ratio)
     if plain > 1e-2:
         return plain
+    return math.fsum(float(p[i] @ _excess(log_ratio[i])) for i in _chunks(len(p)))
+
+
+def _excess(log_ratio: np.ndarray) -> np.ndarray:
+    """l e^l − (e^l − 1) ≥ 0, entry by entry."""
     small = np.abs(log_ratio) < SMALL
     x = np.where(small, log_ratio, 0.0)
     series = 1 / 30 + x * (1 / 144 + x * (1 / 840 + x / 5760))
@@ -34,7 +39,7 @@ def divergence(p: np.ndarray, log_ratio: np.ndarray, lam: np.ndarray) -> float:
     if not small.all():
         x = np.where(small, 0.0, log_ratio)
         terms += x * np.exp(x) - np.expm1(x)
-    return float(p @ terms)
+    return terms
 
 
 def solve_log_ratio(a: np.ndarray, c: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
@@ -47,8 +52,11 @@ def solve_log_ratio(a: np.ndarray, c: np.ndarray, start: np.ndarray | None = Non
         c: (N,) ≥ 0.
         start: (N,) a guess at l; without one, an approximation of ω.
     """
-    parts = [slice(k, k + CHUNK) for k in range(0, len(a), CHUNK)]
-    return np.concatenate([_halley(a[i], c[i], None if start is None else start[i]) for i in parts])
+    return np.concatenate([_halley(a[i], c[i], None if start is None else start[i]) for i in _chunks(len(a))])
+
+
+def _chunks(n: int) -> list[slice]:
+    return [slice(k, k + CHUNK) for k in range(0, n, CHUNK)]
 
 
 def _halley(a: np.ndarray, c: np.ndarray, log_ratio: np.ndarray | None) -> np.ndarray:

@@ -74,7 +74,7 @@ class Direction(NamedTuple):
         lean, curvature = self._lean(kappa), kappa * self.q
         if self.q == 0:
             y = log_mean_exp(self.p, lean)
-            return self._tilt(kappa, y, lean - y, 0.0)
+            return self._tilt(kappa, lean, y, lean - y, 0.0)
         low, high = LOG_TINY - curvature, 0.0  # y lies here: see the equation at the largest g, and where l ≥ 0
         y, log_ratio = self._guess(kappa, lean, near)
         for _ in range(200):
@@ -82,9 +82,9 @@ class Direction(NamedTuple):
             lam = self.p * np.exp(log_ratio)
             stiff = 1 + curvature * lam
             total = float(lam.sum())
-            dy = math.log(max(total, TINY)) * total / max(float((lam / stiff).sum()), TINY)  # Newton on log Σλ
-            if (total - 1) ** 2 < tolerance:  # Newton's step leaves the square of what was off
-                return self._tilt(kappa, y + dy, log_ratio - dy / stiff, (total - 1) ** 2)
+            dy = _correction(total, lam, stiff)
+            if (total - 1) ** 2 < tolerance:  # λ follows y in a straight line: that leaves the square of what was off
+                return self._tilt(kappa, lean, y + dy, log_ratio - dy / stiff, (total - 1) ** 2)
             low, high = (max(low, y), high) if total > 1 else (low, min(high, y))
             if not low < y + dy < high:
                 dy = (low + high) / 2 - y
@@ -97,8 +97,8 @@ class Direction(NamedTuple):
 
     def _guess(self, kappa: float, lean: np.ndarray, near: Tilt | None) -> tuple[float, np.ndarray | None]:
         """y, and l where that is near enough, to start from: a tangent, or what holds for small or for large κ."""
-        step = math.log(kappa / near.kappa) if near else math.inf
-        if near and abs(step) < 0.5:
+        step = kappa / near.kappa - 1 if near else math.inf
+        if near and abs(step) < 0.5:  # in κ, which y grows with, not in log κ
             return near.y + step * near.rise, near.log_ratio + step * near.drift
         y = log_mean_exp(self.p, lean)
         lam = self.p * np.exp(lean - y)
@@ -106,11 +106,11 @@ class Direction(NamedTuple):
             return y - kappa * self.q * float(lam @ lam), None
         return -kappa * self.q * self.peak - self.pull, None
 
-    def _tilt(self, kappa: float, y: float, log_ratio: np.ndarray, error: float) -> Tilt:
+    def _tilt(self, kappa: float, lean: np.ndarray, y: float, log_ratio: np.ndarray, error: float) -> Tilt:
         lam = self.p * np.exp(log_ratio)
         lam /= lam.sum()
         stiff = 1 + kappa * self.q * lam
-        weights, height = lam / stiff, self._lean(kappa) - kappa * self.q * lam
+        weights, height = lam / stiff, lean - kappa * self.q * lam
         rise = float(weights @ height) / float(weights.sum())
         height -= rise
         slope = float(weights @ np.square(height))
@@ -144,6 +144,30 @@ class Direction(NamedTuple):
             tilt = self.at(kappa, tilt, ROUGH if k < 12 else EXACT)
         lam = self.p * np.exp(tilt.log_ratio + step * tilt.drift)
         return lam / lam.sum()
+
+
+def _correction(total: float, lam: np.ndarray, stiff: np.ndarray) -> float:
+    """By how much y must grow for Σλ = ``total`` to become 1.
+
+    λ falls with y at the rate λ/stiff: in a straight line where it is stiff, else like an exponential. A short step
+    is Halley's; for a long one the sum of both kinds, each going on as it does now, is set to 1.
+    """
+    falling = lam / stiff
+    rate = max(float(falling.sum()), TINY)
+    if abs(total - 1) < 0.3 * rate:  # no log λ moves by more than y does
+        bend = float((falling / np.square(stiff)).sum())  # the second derivative
+        return (total - 1) / (rate - (total - 1) * bend / (2 * rate))
+    newton = math.log(max(total, TINY)) * total / rate  # on log Σλ
+    soft = stiff < 2
+    mass, loss = float(lam @ soft), float(falling @ soft)
+    if not (mass > 0 and 1e-9 * rate < loss < (1 - 1e-9) * rate):
+        return newton
+    # e^m + (the others) = 1 for the logarithm m of what the soft ones weigh: with m = log(mass) − (loss/mass)·dy this
+    # is m + c·e^m = a
+    c = loss / mass / (rate - loss)
+    a = math.log(mass) + c * (1 - (total - mass))
+    m = float(solve_log_ratio(np.array([a]), np.array([c]))[0])
+    return (math.log(mass) - m) * mass / loss
 
 
 def _newton(D: float, slope: float, target: float, pull: float) -> float:

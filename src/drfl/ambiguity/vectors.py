@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,11 +29,6 @@ def on_simplex(lam: Tensor, tolerance: float) -> bool:
     return bool((lam >= -tolerance).all()) and abs(float(lam.sum()) - 1) <= tolerance
 
 
-def gaps(v: Tensor) -> Tensor:
-    """v − max_i v_i (N,), at most 0 and finite: all that a mixture of sum 1 depends on."""
-    return (v - v.max()).clamp(min=-torch.finfo(v.dtype).max)
-
-
-def quarter_gaps(v: Tensor) -> np.ndarray:
-    """(v − max_i v_i)/4 (N,), which cannot overflow."""
-    return (v / 4 - v.max() / 4).numpy()
+def quarter_gaps(v: Tensor) -> Tensor:
+    """(v − max_i v_i)/4 (N,), at most 0: all that a mixture of sum 1 depends on, and it cannot overflow."""
+    return v / 4 - v.max() / 4

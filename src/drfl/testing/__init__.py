@@ -1,12 +1,14 @@
 """Check an algorithm, a federation or an ambiguity set of your own.
 
-``check_algorithm`` and ``check_federation`` raise a :class:`ConformanceError` that lists every check that fails. The
-federations that they use are public too: :class:`Recording`, :class:`Lossy`, :class:`Still` and others.
+``check_algorithm``, ``check_federation`` and ``check_ambiguity`` raise a :class:`ConformanceError` that lists every
+check that fails. The federations that they use are public too: :class:`Recording`, :class:`Lossy`, :class:`Still` and
+others.
 """
 
 from __future__ import annotations
 
 from drfl.testing.algorithm import ALGORITHM_CHECKS, check_algorithm, examine_algorithm, subject_of
+from drfl.testing.ambiguity import AMBIGUITY_CHECKS, Tried, check_ambiguity, examine_ambiguity
 from drfl.testing.delegate import Delegate
 from drfl.testing.exact import Exact
 from drfl.testing.federation import FEDERATION_CHECKS, check_federation, examine_federation
@@ -23,6 +25,7 @@ from drfl.testing.trial import Trial, least_squares
 
 __all__ = [
     "ALGORITHM_CHECKS",
+    "AMBIGUITY_CHECKS",
     "AVERAGE",
     "FEDERATION_CHECKS",
     "Q_FAIR",
@@ -51,10 +54,13 @@ __all__ = [
     "Still",
     "Subject",
     "Trial",
+    "Tried",
     "also_sampled",
     "check_algorithm",
+    "check_ambiguity",
     "check_federation",
     "examine_algorithm",
+    "examine_ambiguity",
     "examine_federation",
     "least_squares",
     "subject_of",

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.conformance.rows import ROWS
+from tests.conformance.wrong import ambiguity as a
 from tests.conformance.wrong import baselines as b
 from tests.conformance.wrong import dual as d
 from tests.conformance.wrong import federations as f
 from tests.conformance.wrong.trap import right
 
+from drfl.ambiguity import AmbiguitySet
 from drfl.engine import Loop, Simulation
-from drfl.testing import Served, Subject
+from drfl.testing import Served, Subject, Tried
 
 REFERENCE, CONVERGES = "matches_its_reference", "converges"
 
@@ -21,7 +23,7 @@ class Trap(NamedTuple):
     """A mistake, the subject that makes it, and who must notice.
 
     Args:
-        part: the algorithm whose conformance row the variant is measured by, or "Federation".
+        part: the algorithm whose conformance row the variant is measured by, "Federation" or "Ambiguity set".
         mistake: what is wrong.
         variant: the name of the wrong class.
         subject: what the checks are given.
@@ -31,7 +33,7 @@ class Trap(NamedTuple):
     part: str
     mistake: str
     variant: str
-    subject: Callable[[], Subject | Served]
+    subject: Callable[[], Subject | Served | Tried]
     caught_by: tuple[str, ...]
 
 
@@ -48,6 +50,11 @@ def served(wrong: type, mistake: str, *caught_by: str) -> Trap:
     return Trap("Federation", mistake, wrong.__name__, lambda: subject, caught_by)
 
 
+def tried(wrong: AmbiguitySet, mistake: str, *caught_by: str) -> Trap:
+    """A wrong ambiguity set, for eight clients."""
+    return Trap("Ambiguity set", mistake, type(wrong).__name__, lambda: Tried(wrong), caught_by)
+
+
 def with_engine(engine: type):
     """Makes simulations run by this engine."""
     return lambda data, task: Simulation(data, task, engine=engine())
@@ -61,6 +68,7 @@ ALGORITHM_TRAPS = [
     trap("SCAFFOLD", b.DecayedRate, "controls from the decayed learning rate", REFERENCE),
     trap("SCAFFOLD", b.ControlsOfTheAsked, "controls of silent clients move", "tables_of_the_silent", REFERENCE),
     trap("FedDyn", b.PullLost, "quadratic half of the penalty lost", REFERENCE),
+    trap("FedDyn", b.DecayForgotten, "the penalty's quadratic half left to a weight decay of 0", CONVERGES, REFERENCE),
     trap("FedDyn", b.HistoryOfTheCohort, "history averaged over the cohort, not all N", CONVERGES, REFERENCE),
     trap("FedDyn", b.HistorySign, "sign of the history term", CONVERGES, REFERENCE),
     trap("FedDyn", b.RowsInCohortOrder, "rows of replies taken for the cohort's order", "order_of_replies"),
@@ -131,4 +139,30 @@ FEDERATION_TRAPS = [
     served(f.EqualShares, "shares taken for equal", "describes_its_clients"),
     served(f.DoublePrecision, "models promoted to float64", "single_precision"),
     served(f.SplitByThreads, "result depends on the number of threads", "threads_do_not_matter"),
+]
+
+UNEVEN = (0.02, 0.02, 0.06, 0.1, 0.1, 0.2, 0.2, 0.3)
+
+AMBIGUITY_TRAPS = [
+    tried(a.FloorOfTheFirstZero(0.01), "a floor that lifts only the first zero", "answers_are_mixtures"),
+    tried(a.FloorByRenormalising(0.01), "floor by renormalising, not projecting", "answers_are_mixtures"),
+    tried(a.NaNPasses(), "NaN passes", "poison_is_refused"),
+    tried(a.Softmax(), "softmax instead of projection", "projection_is_nearest", "projection_is_firm"),
+    tried(a.InSinglePrecision(), "projection in float32", "answers_are_float64_vectors", "answers_are_mixtures"),
+    tried(a.StillSorted(), "weights left in sorted order", "order_does_not_matter", "projection_is_nearest"),
+    tried(a.ContainsEverything(), "contains is always true", "contains_says_no"),
+    tried(a.WorstOfTheBest(), "the worst case of the smallest loss", "worst_case_is_worst"),
+    tried(a.ClippedAndRenormalised(0.3), "CVaR by clipping and renormalising", "answers_are_mixtures"),
+    tried(a.WholeClients(0.3), "CVaR of whole clients: αN rounded up", "worst_case_is_worst"),
+    tried(a.CapAboveOne(0.3), "CVaR's cap above 1 where αN < 1", "one_client"),
+    tried(a.CapOfTheFirst(0.3), "what is above the cap goes to the first clients", "order_does_not_matter"),
+    tried(a.StepForgotten(0.1), "χ² prox that forgets the step", "prox_is_optimal", "prox_tends_to_the_projection"),
+    tried(a.GradientOfTheShare(0.1), "χ² gradient without the factor N", "penalty_fits_its_gradient"),
+    tried(a.MoreConvexThanItIs(0.1), "strong convexity ρN² instead of ρN", "penalty_is_as_convex_as_it_says"),
+    tried(a.PriorForgotten(0.1, UNEVEN), "KL prox without the prior", "prox_is_optimal"),
+    tried(a.MirrorStep(0.1), "KL prox by a step of mirror ascent", "prox_is_optimal", "prox_tends_to_the_projection"),
+    tried(a.PenaltyNotPaid(0.1), "worst case's value without the penalty", "worst_case_is_attained"),
+    tried(a.RadiusSquared(0.3), "χ² ball's radius squared", "projection_is_nearest", "worst_case_is_worst"),
+    tried(a.KLRadiusSquared(0.3, UNEVEN), "KL ball's radius squared", "projection_is_nearest", "worst_case_is_worst"),
+    tried(a.ShrunkIntoTheBall(0.3), "KL ball by shrinking towards the prior", "projection_is_nearest"),
 ]

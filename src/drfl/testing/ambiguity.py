@@ -1,0 +1,372 @@
+"""The battery for ambiguity sets.
+
+Nothing here knows how a set is made. Every answer is judged by the set's other answers: by duality the worst case says
+how far a prox is from optimal, and mixtures that ``contains`` lets in say whether a worst case was the worst.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from drfl.ambiguity import AmbiguitySet
+from drfl.errors import InputError, NonFiniteError
+from drfl.testing.report import ConformanceError, NotApplicable, Report, examine, require
+
+FEASIBLE = 1e-9
+"""How far an answer may be from the set."""
+
+EDGE = 1e-15
+"""What the search for the set's edge allows: only rounding, as a tolerance on a square is a large one on its root."""
+
+EXTREMES = (0.0, 1.0, -1.0, 1e-300, -1e-300, 1e17, 1e300, -1e300)
+"""Entries of the vectors of huge and tiny numbers."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An ambiguity set with the vectors to try it on.
+
+    Args:
+        ambiguity: the set.
+        n: how many clients.
+        draws: how many random vectors.
+        seed: what they are drawn from.
+    """
+
+    ambiguity: AmbiguitySet
+    n: int = 8
+    draws: int = 200
+    seed: int = 0
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        """(draws, n) of many sizes: spread out, with ties, near the simplex, mostly zero, and far from the origin."""
+        g = self._generator(0)
+        normal, size = self._normal(g), 10 ** (6 * torch.rand(self.draws, 1, generator=g, dtype=torch.float64) - 3)
+        zeros = torch.rand(self.draws, self.n, generator=g) < 0.7
+        kinds = (
+            normal * size,
+            (2 * normal).round() / 2,
+            torch.softmax(2 * normal, 1),
+            normal.masked_fill(zeros, 0),
+            normal * 0.2 + 100,
+        )
+        kind = torch.arange(self.draws) % len(kinds)
+        return torch.stack([kinds[int(k)][i] for i, k in enumerate(kind)])
+
+    @cached_property
+    def steps(self) -> list[float]:
+        """A step for each vector, from 1/1000 to 1000."""
+        exponents = 6 * torch.rand(self.draws, generator=self._generator(1), dtype=torch.float64) - 3
+        return (10**exponents).tolist()
+
+    @cached_property
+    def extremes(self) -> Tensor:
+        """(30, n) of huge and tiny entries, ties among them."""
+        return torch.tensor(EXTREMES, dtype=torch.float64)[
+            torch.randint(len(EXTREMES), (30, self.n), generator=self._generator(2))
+        ]
+
+    @cached_property
+    def members(self) -> Tensor:
+        """(P, n) mixtures that the set says it contains: its answers, means of them, and points far out on its edge."""
+        g, unit = self._generator(3), torch.eye(self.n, dtype=torch.float64)
+        few = self.vectors[:40]
+        answers = [self.ambiguity.project(v) for v in (*few, *unit, *(1e3 * unit), torch.zeros(self.n))]
+        answers += [self.ambiguity.worst_case(v).lam for v in (*few, *unit, *-unit)]
+        answers = [lam for lam in answers if self.ambiguity.contains(lam, FEASIBLE)]
+        require(bool(answers), "no answer of the set lies in it")
+        inside = torch.stack(answers)
+        pairs = torch.randint(len(inside), (2, 40), generator=g)
+        means = (inside[pairs[0]] + inside[pairs[1]]) / 2
+        ends = [*unit, *torch.softmax(3 * self._normal(g)[:20], 1)]
+        return torch.cat([inside, means, torch.stack([self._edge(inside.mean(0), end) for end in ends])])
+
+    @cached_property
+    def penalties(self) -> Tensor:
+        """(P,) ψ at the members."""
+        return _penalties(self, self.members)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether all clients are alike: the set has no ``prior``."""
+        return getattr(self.ambiguity, "prior", None) is None
+
+    def _edge(self, start: Tensor, end: Tensor) -> Tensor:
+        """The last mixture in the set on the way from one that is in it to another."""
+        low, high = 0.0, 1.0
+        if self.ambiguity.contains(end, EDGE):
+            return end
+        for _ in range(40):
+            middle = (low + high) / 2
+            inside = self.ambiguity.contains(start + middle * (end - start), EDGE)
+            low, high = (middle, high) if inside else (low, middle)
+        return start + low * (end - start)
+
+    def _generator(self, stream: int) -> torch.Generator:
+        return torch.Generator().manual_seed(1000 * self.seed + stream)
+
+    def _normal(self, g: torch.Generator) -> Tensor:
+        return torch.randn(self.draws, self.n, generator=g, dtype=torch.float64)
+
+
+def answers_are_mixtures(tried: Tried) -> None:
+    """Every projection, prox and worst case is ≥ 0, sums to 1 and is in the set, for huge and tiny entries too."""
+    for v, step in zip((*tried.vectors, *tried.extremes), (*tried.steps, *([1.0] * 30)), strict=True):
+        for name, lam in _answers(tried, v, step):
+            _require_member(tried, name, v, lam)
+
+
+def answers_are_float64_vectors(tried: Tried) -> None:
+    """Answers are (n,) float64 on the CPU, the same twice, and leave their argument as it was; float32 may go in."""
+    for v, step in zip(tried.vectors[:20].float(), tried.steps, strict=False):
+        before = v.clone()
+        twice = (_answers(tried, v, step), _answers(tried, v, step), _answers(tried, v.double(), step))
+        for (name, lam), (_, again), (_, double) in zip(*twice, strict=True):
+            kind = f"{lam.dtype} of shape {tuple(lam.shape)} on {lam.device}"
+            fits = lam.dtype == torch.float64 and lam.shape == (tried.n,) and lam.device.type == "cpu"
+            require(fits, f"{name} of {tried.n} clients gives {kind}")
+            require(torch.equal(lam, again), f"{name} of the same vector gives two answers")
+            require(torch.equal(lam, double), f"{name} of a float32 vector is not that of the same numbers in float64")
+        require(torch.equal(v, before), "the argument was changed")
+
+
+def contains_says_no(tried: Tried) -> None:
+    """No vector with a negative entry, or of a sum other than 1, is a member."""
+    start = tried.ambiguity.project(torch.full((tried.n,), 1 / tried.n, dtype=torch.float64))
+    require(tried.ambiguity.contains(start), f"the uniform mixture's projection, {_short(start)}, is not contained")
+    wrong = [(1.01 * start, "sums to 1.01"), (0.99 * start, "sums to 0.99")]
+    if tried.n > 1:
+        shift = torch.zeros_like(start)
+        shift[0], shift[1] = -start[0] - 0.01, start[0] + 0.01
+        wrong.append((start + shift, "has a negative entry"))
+    for lam, why in wrong:
+        require(not tried.ambiguity.contains(lam), f"contains({_short(lam)}) is true, though it {why}")
+
+
+def projection_is_nearest(tried: Tried) -> None:
+    """(v − λ)·(u − λ) ≤ 0 at the projection λ of v, for every member u: no member is nearer."""
+    for v in (*tried.vectors, *tried.extremes):
+        lam = tried.ambiguity.project(v)
+        gain, at = ((tried.members - lam) @ ((v - lam) / _size(v))).max(0)
+        sentence = f"the projection of {_short(v)} is {_short(lam)}, but {_short(tried.members[at])} is nearer"
+        require(float(gain) <= 1e-7, sentence)
+
+
+def projection_is_firm(tried: Tried) -> None:
+    """Members stay where they are, and ‖λ − λ'‖² ≤ (λ − λ')·(v − v'): two projections never lie farther apart."""
+    lams = torch.stack([tried.ambiguity.project(v) for v in tried.vectors])
+    for v, lam in zip(tried.vectors, lams, strict=True):
+        moved = float((tried.ambiguity.project(lam) - lam).abs().max())
+        require(moved <= 1e-9, f"the projection of {_short(v)}, projected again, moves by {moved:.1e}")
+    apart, before = lams - lams.roll(1, 0), tried.vectors - tried.vectors.roll(1, 0)
+    excess = ((apart.square() - apart * before).sum(1) / (1 + before.abs().amax(1))).max()
+    require(float(excess) <= 1e-9, f"projections lie farther apart than firm nonexpansiveness allows, by {excess:.1e}")
+
+
+def prox_is_optimal(tried: Tried) -> None:
+    """u = prox(v, s) attains the worst case of the losses (v − u)/s, which is the same as being the minimiser."""
+    for v, step in zip(tried.vectors, tried.steps, strict=True):
+        lam = tried.ambiguity.prox(v, step)
+        losses, cost = (v - lam) / step, tried.ambiguity.penalty(lam)
+        best = max(float((tried.members @ losses - tried.penalties).max()), tried.ambiguity.worst_case(losses).value)
+        gap = step * (best - (float(lam @ losses) - cost))
+        size = _size(v) + step * (abs(best) + abs(cost))
+        require(
+            gap <= 1e-7 * size, f"prox of {_short(v)} with step {step:.3g}, {_short(lam)}, is not optimal by {gap:.1e}"
+        )
+
+
+def prox_tends_to_the_projection(tried: Tried) -> None:
+    """With step 0 or a tiny step the prox is the projection; where ψ = 0 it is that for every step."""
+    for v, step in zip(tried.vectors, tried.steps, strict=True):
+        for short in (0.0, 1e-14 if tried.ambiguity.penalised else step):
+            off = float((tried.ambiguity.prox(v, short) - tried.ambiguity.project(v)).abs().max())
+            require(off <= 1e-6, f"prox of {_short(v)} with step {short:.3g} is {off:.1e} away from the projection")
+
+
+def worst_case_is_attained(tried: Tried) -> None:
+    """The value is Σ λ_i f_i − ψ(λ) at the λ that comes with it."""
+    for f in tried.vectors:
+        value, lam = tried.ambiguity.worst_case(f)
+        attained = float(lam @ f) - tried.ambiguity.penalty(lam)
+        size = _size(f) + abs(tried.ambiguity.penalty(lam))
+        require(abs(value - attained) <= 1e-9 * size, f"the worst case of {_short(f)} is {value}; λ gives {attained}")
+
+
+def worst_case_is_worst(tried: Tried) -> None:
+    """No member of the set makes the losses heavier."""
+    for f in tried.vectors:
+        value, lam = tried.ambiguity.worst_case(f)
+        best, at = (tried.members @ f - tried.penalties).max(0)
+        sentence = f"the worst case of {_short(f)} is {value} at {_short(lam)}, but {_short(tried.members[at])} gives"
+        require(float(best) - value <= 1e-7 * (_size(f) + abs(value)), f"{sentence} {float(best)}")
+
+
+def penalty_fits_its_gradient(tried: Tried) -> None:
+    """Along the set, differences of ψ are what the gradient says; both are 0 when the set is not penalised."""
+    centre = tried.members.mean(0)
+    if not tried.ambiguity.penalised:
+        plain = not tried.penalties.any() and not tried.ambiguity.penalty_gradient(centre).any()
+        require(plain and tried.ambiguity.strong_convexity(tried.n) == 0, "penalised is False, but ψ is not 0")
+        return
+    for end in tried.members:
+        middle, h = (centre + end) / 2, 1e-5
+        ahead, behind = (tried.ambiguity.penalty(middle + sign * h * (end - centre)) for sign in (1, -1))
+        slope = (ahead - behind) / (2 * h)
+        claimed = float(tried.ambiguity.penalty_gradient(middle) @ (end - centre))
+        noise = 1e-10 * abs(ahead) / h
+        size = abs(slope) + abs(claimed) + 1e-3 * float(tried.penalties.abs().max())
+        require(
+            abs(slope - claimed) <= 1e-5 * size + noise,
+            f"towards {_short(end)}, ψ changes at the rate {slope:.6g} and its gradient says {claimed:.6g}",
+        )
+
+
+def penalty_is_as_convex_as_it_says(tried: Tried) -> None:
+    """ψ halfway between two members is below the mean of its values there by strong_convexity/8·distance²."""
+    if not tried.ambiguity.penalised:
+        raise NotApplicable("ψ = 0")
+    modulus, other = tried.ambiguity.strong_convexity(tried.n), tried.members.roll(1, 0)
+    halfway = _penalties(tried, (tried.members + other) / 2)
+    room = (tried.penalties + tried.penalties.roll(1)) / 2 - modulus / 8 * (tried.members - other).square().sum(1)
+    excess = float((halfway - room).max())
+    size = float(tried.penalties.abs().max())
+    require(excess <= 1e-9 * size, f"ψ is not strongly convex with modulus {modulus}: off by {excess:.1e}")
+
+
+def poison_is_refused(tried: Tried) -> None:
+    """NaN and infinity raise NonFiniteError everywhere; nothing comes back."""
+    ambiguity = tried.ambiguity
+    for value in (math.nan, math.inf, -math.inf):
+        v = torch.zeros(tried.n, dtype=torch.float64)
+        v[tried.n // 2] = value
+        others = (ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
+        for name, call in (*_calls(tried, v, 1.0), *((f.__name__, partial(f, v)) for f in others)):
+            try:
+                given = call()
+            except NonFiniteError:
+                continue
+            answer = _short(given) if isinstance(given, Tensor) else given
+            require(False, f"{name} of a vector with {value} gives {answer}: raise NonFiniteError")
+
+
+def order_does_not_matter(tried: Tried) -> None:
+    """Clients in another order get the same weights; clients with equal entries get equal ones."""
+    if not tried.symmetric:
+        raise NotApplicable("the prior tells clients apart")
+    order = torch.randperm(tried.n, generator=torch.Generator().manual_seed(tried.seed))
+    for v, step in zip(tried.vectors, tried.steps, strict=True):
+        here, there = list(_answers(tried, v, step))[:2], list(_answers(tried, v[order], step))[:2]
+        for (name, lam), (_, moved) in zip(here, there, strict=True):
+            off = float((lam[order] - moved).abs().max())
+            require(off <= 1e-9, f"{name} of {_short(v)} depends on the order of clients, by {off:.1e}")
+            apart = float(((lam[:, None] - lam[None]) * (v[:, None] == v[None])).abs().max())
+            require(apart <= 1e-9, f"{name} of {_short(v)} tells clients with equal entries apart, by {apart:.1e}")
+        off = abs(tried.ambiguity.worst_case(v).value - tried.ambiguity.worst_case(v[order]).value)
+        require(off <= 1e-9 * _size(v), f"the worst case of {_short(v)} depends on the order of clients, by {off:.1e}")
+
+
+def one_client(tried: Tried) -> None:
+    """With one client λ = (1), unless the set refuses so few with InputError."""
+    for value in (0.0, -3.0, 1e300):
+        for name, call in _calls(tried, torch.tensor([value], dtype=torch.float64), 1.0):
+            try:
+                lam = call()
+            except InputError:
+                continue
+            require(lam.tolist() == [1.0], f"{name} of one client with {value} gives {lam.tolist()}")
+
+
+AMBIGUITY_CHECKS: tuple[Callable[[Tried], None], ...] = (
+    answers_are_mixtures,
+    answers_are_float64_vectors,
+    contains_says_no,
+    projection_is_nearest,
+    projection_is_firm,
+    prox_is_optimal,
+    prox_tends_to_the_projection,
+    worst_case_is_attained,
+    worst_case_is_worst,
+    penalty_fits_its_gradient,
+    penalty_is_as_convex_as_it_says,
+    poison_is_refused,
+    order_does_not_matter,
+    one_client,
+)
+"""Every check by itself; each takes a :class:`Tried`."""
+
+
+def examine_ambiguity(
+    ambiguity: AmbiguitySet, *, n: int = 8, draws: int = 200, seed: int = 0, waive: Mapping[str, str] | None = None
+) -> Report:
+    """The report of all checks, without raising anything where some fail; see :func:`check_ambiguity`."""
+    return examine(repr(ambiguity), Tried(ambiguity, n, draws, seed), AMBIGUITY_CHECKS, waive)
+
+
+def check_ambiguity(
+    ambiguity: AmbiguitySet, *, n: int = 8, draws: int = 200, seed: int = 0, waive: Mapping[str, str] | None = None
+) -> Report:
+    """Try an ambiguity set on everything that one must get right; ``docs/ambiguity.md`` lists the checks.
+
+    A set with an attribute ``prior`` that is not None is taken to tell clients apart.
+
+    Args:
+        ambiguity: the set.
+        n: how many clients to try it with.
+        draws: how many random vectors to try it on, at least 50.
+        seed: what they are drawn from.
+        waive: names of checks that are not meant for this set, with the reason.
+
+    Returns:
+        The report.
+
+    Raises:
+        ConformanceError: an AssertionError that lists every check that fails, with a sentence each.
+        InputError: a waived check does not exist.
+
+    Example:
+        >>> from drfl.ambiguity import CVaR
+        >>> check_ambiguity(CVaR(0.3)).failed
+        ()
+    """
+    report = examine_ambiguity(ambiguity, n=n, draws=draws, seed=seed, waive=waive)
+    if report.failed:
+        raise ConformanceError(report)
+    return report
+
+
+def _calls(tried: Tried, v: Tensor, step: float) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    yield "project", lambda: tried.ambiguity.project(v)
+    yield "prox", lambda: tried.ambiguity.prox(v, step)
+    yield "worst_case", lambda: tried.ambiguity.worst_case(v).lam
+
+
+def _answers(tried: Tried, v: Tensor, step: float) -> Iterator[tuple[str, Tensor]]:
+    for name, call in _calls(tried, v, step):
+        yield name, call()
+
+
+def _require_member(tried: Tried, name: str, v: Tensor, lam: Tensor) -> None:
+    what = f"{name} of {_short(v)} gives {_short(lam)}"
+    require(bool(torch.isfinite(lam).all()) and bool((lam >= -FEASIBLE).all()), f"{what}: not all ≥ 0")
+    require(abs(float(lam.sum()) - 1) <= FEASIBLE, f"{what}: the sum is {float(lam.sum())}")
+    require(tried.ambiguity.contains(lam, FEASIBLE), f"{what}: not in the set")
+
+
+def _penalties(tried: Tried, lams: Tensor) -> Tensor:
+    return torch.tensor([tried.ambiguity.penalty(lam) for lam in lams], dtype=torch.float64)
+
+
+def _size(v: Tensor) -> float:
+    return 1 + float(v.abs().max())
+
+
+def _short(v: Tensor) -> str:
+    return "(" + ", ".join(f"{value:.3g}" for value in v.tolist()) + ")"

@@ -1,0 +1,71 @@
+"""Every ambiguity set passes the battery; what it rejects is in ``tests/conformance/test_teeth.py``."""
+
+from __future__ import annotations
+
+import pytest
+from tests.ambiguity.cases import CASES
+
+from drfl.ambiguity import Box, CVaR, Simplex
+from drfl.ambiguity.sorting import onto_simplex
+from drfl.errors import InputError
+from drfl.testing import ConformanceError, check_ambiguity, examine_ambiguity
+
+FEW = [
+    "Simplex(0.01)",
+    "CVaR(0.3)",
+    "Box(1.5/N)",
+    "ChiSquare(0.1)",
+    "KL(0.1, uneven)",
+    "ChiSquareBall(0.1)",
+    "KLBall(0.1)",
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_set_passes(name):
+    assert examine_ambiguity(CASES[name](8), draws=50).failed == ()
+
+
+@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_every_set_passes_with_few_clients(name, n):
+    assert examine_ambiguity(CASES[name](n), n=n, draws=50).failed == ()
+
+
+def test_the_error_lists_what_fails():
+    class Halved(CVaR):
+        def project(self, v):
+            return super().project(v) / 2
+
+    with pytest.raises(ConformanceError, match=r"answers_are_mixtures: project of .* the sum is 0\.5"):
+        check_ambiguity(Halved(0.3))
+
+
+def test_a_crash_is_a_failure():
+    class Broken(Simplex):
+        def contains(self, lam, tolerance=1e-9):
+            raise RuntimeError("out of order")
+
+    (note,) = {str(note).split(": ", 1)[1] for note in examine_ambiguity(Broken()).failed if "raised" in note.sentence}
+    assert note == "raised RuntimeError: out of order"
+
+
+def test_checks_can_be_waived():
+    class Loose(Simplex):
+        def project(self, v):
+            return onto_simplex(v.detach().double())
+
+    reason = {"poison_is_refused": "its losses are clipped before"}
+    assert [note.check for note in examine_ambiguity(Loose()).failed] == ["poison_is_refused"]
+    assert check_ambiguity(Loose(), waive=reason).waived[0].sentence == reason["poison_is_refused"]
+    with pytest.raises(InputError, match="no_such_check"):
+        check_ambiguity(Simplex(), waive={"no_such_check": "typo"})
+
+
+def test_too_few_clients_for_a_set_are_its_own_refusal():
+    """One client is tried whatever n is; Box(0.3) refuses so few, which is right."""
+    assert check_ambiguity(Box(0.3), n=4, draws=50).failed == ()
+
+
+def test_nothing_global_is_drawn(global_generator_untouched):
+    check_ambiguity(Simplex(), draws=50)

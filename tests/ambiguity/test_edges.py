@@ -1,0 +1,371 @@
+"""Ties, one client, huge and tiny numbers, limits of the parameters, bad input."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.ambiguity.answers import residuals
+from tests.ambiguity.cases import CASES, drawn, steps, uneven
+from tests.support.reference import bisection
+
+from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, tilt
+from drfl.errors import InputError, NonFiniteError
+
+N = 6
+UNEVEN = tuple(uneven(N).tolist())
+HUGE = [1e300, -1e300, 1e17, 1.0, 0.0, 1e-300]
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def some(draws=20, n=N, size=2.0):
+    return size * torch.randn(draws, n, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+def answers(ambiguity, v, step=0.7):
+    return ambiguity.project(v), ambiguity.prox(v, step), ambiguity.worst_case(v).lam
+
+
+def assert_same(one, other, tolerance=1e-9, prox=True):
+    """Two sets give the same answers; a worst case is told by its value, as each may choose among equal losses."""
+    for v in some():
+        assert (one.project(v) - other.project(v)).abs().max() <= tolerance
+        assert one.worst_case(v).value == pytest.approx(other.worst_case(v).value, abs=max(tolerance, 1e-12))
+        if prox:
+            assert (one.prox(v, 0.7) - other.prox(v, 0.7)).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_client(name):
+    for value in (0.0, -2.5, 1e300):
+        v = tensor([value])
+        assert [lam.tolist() for lam in answers(CASES[name](1), v)] == [[1.0]] * 3
+        assert CASES[name](1).worst_case(v).value == value
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "Simplex" not in name or "0" not in name])
+@pytest.mark.parametrize("value", [0.0, 3.0, -1e300, 1e17])
+def test_equal_entries_get_the_uniform_mixture(name, value):
+    """But for a prior, which the prox and the balls lean to, and the linear worst cases, where any mixture will do."""
+    ambiguity, v = CASES[name](4), torch.full((4,), value, dtype=torch.float64)
+    if getattr(ambiguity, "prior", None) is None:
+        assert ambiguity.project(v).tolist() == pytest.approx([0.25] * 4, abs=1e-12)
+        assert ambiguity.prox(v, 0.7).tolist() == pytest.approx([0.25] * 4, abs=1e-12)
+    assert ambiguity.worst_case(v).value == pytest.approx(value, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_entries_get_equal_weights(name):
+    ambiguity, v = CASES[name](5), tensor([1.0, 1.0, 0.2, 0.2, -4.0])
+    if getattr(ambiguity, "prior", None) is None:
+        for lam in answers(ambiguity, v)[:2]:
+            assert lam[0] == pytest.approx(float(lam[1]), abs=1e-15)
+            assert lam[2] == pytest.approx(float(lam[3]), abs=1e-15)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_order_of_clients_does_not_matter(name):
+    ambiguity, order = CASES[name](8), torch.randperm(8, generator=torch.Generator().manual_seed(1))
+    if getattr(ambiguity, "prior", None) is None:
+        other = ambiguity
+    else:
+        other = type(ambiguity)(
+            *[x for k, x in vars(ambiguity).items() if k in ("rho", "radius")], _prior(ambiguity, order)
+        )
+    for v in some(n=8):
+        for lam, moved in zip(answers(ambiguity, v), answers(other, v[order]), strict=True):
+            assert (lam[order] - moved).abs().max() <= 1e-12
+
+
+def _prior(ambiguity, order):
+    return torch.tensor(ambiguity.prior, dtype=torch.float64)[order]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_huge_and_tiny_entries(name):
+    v = np.array([HUGE, HUGE[::-1], [1e17, 1e17, 1e17 + 64, 0, 0, -1e17], [1e-300, 0, 0, 0, 0, -1e-300]])
+    for scale in (1.0, 1.7e8, 1e-8):
+        found = residuals(CASES[name](N), v * scale, np.array([1e-3, 1.0, 1e3, 1.0]))
+        assert found.worst() <= 1e-9, found
+
+
+@pytest.mark.parametrize("losses", [[1e300, 1e300, 0.0], [1e17, 1e17 - 16, 0.0], [1e300, -1e300, 1e299], [-1e300] * 3])
+@pytest.mark.parametrize("rho", [1e-300, 1e-3, 1.0, 1e17, 1e300])
+def test_the_soft_maximum_does_not_overflow(losses, rho):
+    """max f − ρ·log N ≤ ρ·log mean e^{f/ρ} ≤ max f."""
+    value, lam = KL(rho).worst_case(tensor(losses))
+    assert lam.sum() == pytest.approx(1)
+    assert (lam >= 0).all()
+    slack = 1e-12 * (rho + max(map(abs, losses)))
+    assert max(losses) - rho * math.log(3) - slack <= value <= max(losses) + slack
+    assert value >= math.fsum(x / 3 for x in losses) - slack
+
+
+def test_prox_with_huge_steps_and_weights():
+    for ambiguity in (ChiSquare(1e300), KL(1e300), KL(1e300, UNEVEN)):
+        for step in (1e-300, 1.0, 1e300):
+            for v in (tensor(HUGE), tensor([1.0, 2, 3, 4, 5, 6])):
+                assert float(ambiguity.prox(v, step).sum()) == pytest.approx(1, abs=1e-9)
+
+
+def test_tiny_gaps_far_from_the_origin():
+    """1e15 is exact to 1/8 only; what is left of the gaps counts."""
+    for make in CASES.values():
+        near, far = tensor([0.0, 0.125, 0.25, -0.5]), tensor([0.0, 0.125, 0.25, -0.5]) + 2.0**49
+        for lam, moved in zip(answers(make(4), near), answers(make(4), far), strict=True):
+            assert (lam - moved).abs().max() <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CVaR(1 / N), Simplex()),
+        (CVaR(1e-9), Simplex()),
+        (Box(1.0), Simplex()),
+        (CVaR(0.4), Box(1 / (0.4 * N))),
+        (CVaR(1.0), Box(1 / N)),
+        (CVaR(1.0), Simplex(1 / N)),
+        (CVaR(1.0), ChiSquareBall(0.0)),
+        (CVaR(1.0), KLBall(0.0)),
+        (ChiSquare(0.0), Simplex()),
+        (KL(0.0), Simplex()),
+        (KL(0.0, UNEVEN), Simplex()),
+        (ChiSquareBall((N - 1) / 2), Simplex()),
+        (ChiSquareBall(1e300), Simplex()),
+        (KLBall(math.log(N)), Simplex()),
+        (KLBall(1e300), Simplex()),
+        (KLBall(-math.log(UNEVEN[0]), UNEVEN), Simplex()),
+        (KL(0.3), KL(0.3, [1 / N] * N)),
+        (KLBall(0.3), KLBall(0.3, [1 / N] * N)),
+    ],
+    ids=str,
+)
+def test_sets_that_are_one(one, other):
+    assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("family", "limit"),
+    [
+        (ChiSquare, Simplex()),
+        (KL, Simplex()),
+        (lambda eps: KL(eps, UNEVEN), Simplex()),
+        (Simplex, Simplex()),
+        (lambda eps: ChiSquareBall((N - 1) / 2 * (1 - eps)), Simplex()),
+        (lambda eps: KLBall(math.log(N) * (1 - eps)), Simplex()),
+        (lambda eps: ChiSquare(1 / eps), CVaR(1.0)),
+        (lambda eps: KL(1 / eps), CVaR(1.0)),
+    ],
+)
+def test_limits(family, limit):
+    """Closer and closer, down to 1e-6."""
+    strong = isinstance(limit, CVaR)  # there the prox alone tends to the point
+    for v in some():
+        for answer in ("prox", "worst"):
+            apart = []
+            for eps in (1e-1, 1e-4, 1e-9):
+                mine, end = family(eps), limit
+                if answer == "prox":
+                    apart.append(float((mine.prox(v, 0.7) - end.prox(v, 0.7)).abs().max()))
+                else:
+                    apart.append(abs(mine.worst_case(v).value - end.worst_case(v).value))
+            assert apart[2] <= 1e-6, (answer, apart)
+            assert apart[2] <= apart[0] + 1e-12, (strong, answer, apart)
+
+
+@pytest.mark.parametrize("radius", [1e-30, 1e-22, 1e-15, 1e-8])
+def test_tiny_balls(radius):
+    """Near the uniform mixture both balls are ‖λ − 1/N‖² ≤ 2·radius/N, and the answer its centre + a step along v."""
+    for v in some():
+        centred = v - v.mean()
+        expected = 1 / N + math.sqrt(2 * radius / N) * centred / centred.norm()
+        for ball in (ChiSquareBall(radius), KLBall(radius)):
+            for lam in (ball.project(v), ball.worst_case(v).lam):
+                assert (lam - expected).abs().max() <= 10 * radius + 1e-11
+
+
+def test_a_prior_leads():
+    """KL's worst case of equal losses is the prior, and so is the ball of radius 0; unequal losses lean from there."""
+    equal, p = torch.ones(N), tensor(UNEVEN)
+    assert (KL(0.3, UNEVEN).worst_case(equal).lam - p).abs().max() <= 1e-15
+    assert (KLBall(0.0, UNEVEN).project(some()[0]) - p).abs().max() <= 1e-15
+    losses = some()[0]
+    expected = p * (losses / 0.3).exp()
+    assert (KL(0.3, UNEVEN).worst_case(losses).lam - expected / expected.sum()).abs().max() <= 1e-14
+    assert KL(0.3, UNEVEN).worst_case(losses).value == pytest.approx(0.3 * math.log(float(expected.sum())))
+
+
+@given(v=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40).map(tensor), share=st.floats(0, 1))
+def test_simplex_against_bisection(v, share):
+    floor = share / len(v)
+    room = max(0.0, 1 - floor * len(v))
+    np.testing.assert_allclose(
+        Simplex(floor).project(v).numpy(), floor + bisection(v.numpy() - floor, room), rtol=0, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("v", "expected"),
+    [
+        ([1e300, 1e300, 0.0], [0.5, 0.5, 0.0]),
+        ([1.7e308, -1.7e308], [1.0, 0.0]),
+        ([1e-300, 0.0], [0.5, 0.5]),
+        ([0.3, 0.7], [0.3, 0.7]),
+        ([2.0, 1.0, 2.0, 0.0], [0.5, 0.0, 0.5, 0.0]),
+        ([0.6, 0.5, 0.1], [8 / 15, 13 / 30, 1 / 30]),
+        ([0.5, 0.5, 1.0], [1 / 6, 1 / 6, 2 / 3]),  # renormalising gives 1/4, 1/4, 1/2
+    ],
+    ids=str,
+)
+def test_simplex_by_hand(v, expected):
+    assert Simplex().project(tensor(v)).tolist() == pytest.approx(expected, abs=1e-15)
+
+
+def test_worst_cases_by_hand():
+    losses = tensor([1.0, 3.0, 3.0, 0.0, 2.0])
+    assert Simplex().worst_case(losses).lam.tolist() == [0, 1, 0, 0, 0]
+    assert Simplex(0.1).worst_case(losses) == (pytest.approx(2.4), pytest.approx(tensor([0.1, 0.6, 0.1, 0.1, 0.1])))
+    assert CVaR(0.5).worst_case(losses).lam.tolist() == pytest.approx([0, 0.4, 0.4, 0, 0.2])
+    assert CVaR(0.5).worst_case(losses).value == pytest.approx(2.8)
+    assert Box(0.3).worst_case(losses).lam.tolist() == pytest.approx([0.1, 0.3, 0.3, 0, 0.3])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_many_clients(name):
+    if name == "Simplex(0.01)":
+        return  # for up to 100
+    n = 100_000
+    for seed, scale in enumerate((1.0, 1e-4)):
+        g = np.random.default_rng(seed)
+        found = residuals(CASES[name](n), scale * g.normal(size=(1, n)), np.array([0.01]))
+        assert found.worst() <= 1e-9, found
+
+
+@pytest.mark.parametrize("prior", [None, uneven(20_000)], ids=["even", "uneven"])
+def test_a_prox_where_few_lead_and_many_follow_takes_few_iterations(prior, monkeypatch):
+    """Newton's method cycles between few large weights, straight in y, and many small ones, exponential in y."""
+    iterations, solve = [], tilt.solve_log_ratio
+
+    def counted(a, *others):
+        iterations.append(len(a) > 1)
+        return solve(a, *others)
+
+    monkeypatch.setattr(tilt, "solve_log_ratio", counted)
+    ambiguity, losses = KL(0.1, prior), np.random.default_rng(0).exponential(size=20_000)
+    v = ambiguity.worst_case(torch.from_numpy(losses)).lam.numpy() + 0.01 * losses / len(losses)
+    for step in 10.0 ** np.arange(-6, 4):
+        iterations.clear()
+        assert residuals(ambiguity, v[None], np.array([step])).prox.max() <= 1e-9
+        assert sum(iterations) <= 8
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_non_finite(name, bad):
+    ambiguity, v = CASES[name](3), tensor([0.5, bad, 0.5])
+    calls = (ambiguity.project, ambiguity.worst_case, ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
+    for call in (*calls, lambda v: ambiguity.prox(v, 1.0)):
+        with pytest.raises(NonFiniteError, match="entry 1 "):
+            call(v)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_not_a_vector_or_a_step(name):
+    for shape in ((0,), (2, 2), ()):
+        with pytest.raises(InputError, match="vector"):
+            CASES[name](2).project(torch.zeros(shape))
+    for step in (-1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="step"):
+            CASES[name](2).prox(torch.zeros(2), step)
+
+
+BAD = [
+    (Simplex, "floor", (-0.1, 1.5, math.nan, math.inf)),
+    (CVaR, "alpha", (0.0, -1.0, 1.1, math.nan, math.inf)),
+    (Box, "cap", (0.0, -1.0, 1.1, math.nan, math.inf)),
+    (ChiSquare, "rho", (-1.0, math.nan, math.inf)),
+    (KL, "rho", (-1.0, math.nan, math.inf)),
+    (ChiSquareBall, "radius", (-1.0, math.nan, math.inf)),
+    (KLBall, "radius", (-1.0, math.nan, math.inf)),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "value"), [(make, name, x) for make, name, values in BAD for x in values])
+def test_bad_parameters(make, name, value):
+    with pytest.raises(InputError, match=rf"^{name} must be .*, not {re.escape(str(value))}") as refusal:
+        make(value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("prior", "reason"),
+    [
+        ([0.5, 0.5, 0.0], "entry 2 is 0.0: leave that client out"),
+        ([0.5, 0.6, -0.1], "entry 2 is -0.1"),
+        ([0.5, 0.5, math.nan], "entry 2 is nan"),
+        ([0.5, 0.4], "must sum to 1, not 0.9"),
+        ([], r"shape \(0,\)"),
+        ([[0.5, 0.5]], r"shape \(1, 2\)"),
+        ("even", "must be a vector of numbers"),
+    ],
+)
+@pytest.mark.parametrize("family", [KL, KLBall])
+def test_bad_priors(family, prior, reason):
+    with pytest.raises(InputError, match=reason) as refusal:
+        family(0.1, prior)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("ambiguity", "reason"),
+    [
+        (Simplex(0.4), r"floor=0\.4 is too large for 3 clients: at most 1/3"),
+        (Box(0.3), r"cap=0\.3 is too small for 3 clients: at least 1/3"),
+        (KL(0.1, [0.5, 0.5]), "the prior has 2 entries, but there are 3 clients"),
+        (KLBall(0.1, [0.5, 0.5]), "the prior has 2 entries, but there are 3 clients"),
+    ],
+    ids=str,
+)
+def test_numbers_that_do_not_go_with_n(ambiguity, reason):
+    v = torch.zeros(3)
+    calls = (ambiguity.project, ambiguity.worst_case, ambiguity.contains, lambda v: ambiguity.prox(v, 1.0))
+    for call in calls:
+        with pytest.raises(InputError, match=reason):
+            call(v)
+
+
+def test_kl_has_no_gradient_on_the_boundary():
+    with pytest.raises(InputError, match=r"entry 1 of λ is 0\.0"):
+        KL(0.1).penalty_gradient(tensor([1.0, 0.0]))
+    assert KL(0.0).penalty_gradient(tensor([1.0, 0.0])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_types_and_arguments(name):
+    """Any dtype goes in, float64 comes out, and what went in is left alone."""
+    ambiguity = CASES[name](3)
+    expected = answers(ambiguity, tensor([0, 1, 1]))
+    for dtype in (torch.float16, torch.float32, torch.int64):
+        v = torch.tensor([0, 1, 1], dtype=dtype)
+        for lam, same in zip(answers(ambiguity, v), expected, strict=True):
+            assert lam.dtype == torch.float64
+            assert torch.equal(lam, same)
+        assert v.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shifting_all_entries_changes_no_mixture(name):
+    """Σλ = 1, so a constant is the same for all; drawn vectors, an offset that is exact in binary."""
+    g = np.random.default_rng(2)
+    for row, step in zip(np.round(drawn(g, 5, N) * 64) / 64, steps(g, 5), strict=True):
+        v = torch.from_numpy(np.clip(row, -100, 100))
+        for lam, moved in zip(answers(CASES[name](N), v, step), answers(CASES[name](N), v + 256, step), strict=True):
+            assert (lam - moved).abs().max() <= 1e-10
