@@ -12,8 +12,7 @@ help:
 	@echo "make format  bring the code into its format"
 
 demo: $(VENV)/.user
-	$(BIN)/drfl compare --algorithms FedAvg,DRFA,DRDM --seeds 5 --out runs/demo --overwrite \
-		--param DRFA.gamma=0.008 --param DRDM.mu=0.1 --param DRDM.gamma=0.0001
+	$(BIN)/drfl compare --algorithms FedAvg,DRFA,DRDM,DualDRDM --seeds 5 --out runs/demo --overwrite
 
 test: $(VENV)/.dev
 	$(BIN)/pytest

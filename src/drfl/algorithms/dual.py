@@ -15,10 +15,10 @@ from drfl.federation import Federation, Losses
 from drfl.key import Key
 from drfl.local import LocalSGD
 
-RATE = 1.0
+RATE = 0.1
 """The built-in rule's rate for the algorithms without drift correction: how far one round may move N·λ."""
 
-CORRECTED_RATE = 0.1
+CORRECTED_RATE = 0.03
 """The same for the drift-corrected ones, whose clients pull the global model further per round."""
 
 
