@@ -30,9 +30,9 @@ from drfl.algorithms import (
     QFedAvg,
     ScaffPD,
 )
-from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
 from drfl.callbacks import Progress, Target
-from drfl.data import IID, ClientData, Dataset, DirichletDrop, OneClass, Partition, ZipfDirichlet, load
+from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
 from drfl.engine import Engine, Loop, Simulation, Stacked
 from drfl.errors import DivergedError, DrflError, InputError, NonFiniteError
 from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
@@ -49,10 +49,15 @@ __all__ = [
     "DRFA",
     "DRFAGA",
     "IID",
+    "KL",
     "SCAFFOLD",
     "Algorithm",
     "AmbiguitySet",
     "Average",
+    "Box",
+    "CVaR",
+    "ChiSquare",
+    "ChiSquareBall",
     "ClientData",
     "DRFAProx",
     "Dataset",
@@ -71,6 +76,7 @@ __all__ = [
     "History",
     "Info",
     "InputError",
+    "KLBall",
     "Key",
     "Layout",
     "Ledger",
@@ -78,6 +84,7 @@ __all__ = [
     "Loop",
     "Losses",
     "Metrics",
+    "Natural",
     "NonFiniteError",
     "OneClass",
     "Partition",
