@@ -100,10 +100,12 @@ def test_a_callback_stops_the_run(at, expected):
     assert f.evaluated == len(expected)
 
 
-@pytest.mark.parametrize(("rounds", "every"), [(-1, 1), (3, 0), (3, -2)])
-def test_impossible_numbers(rounds, every):
-    with pytest.raises(InputError, match=r"rounds=.*evaluate_every="):
-        run(Counter(), fed(), rounds=rounds, evaluate_every=every)
+@pytest.mark.parametrize(
+    ("name", "value"), [("rounds", -1), ("rounds", 1.5), ("evaluate_every", 0), ("evaluate_every", -2)]
+)
+def test_impossible_numbers(name, value):
+    with pytest.raises(InputError, match=f"{name} must be an integer of at least ., not {value}"):
+        run(Counter(), fed(), **{"rounds": 3, name: value})
 
 
 @pytest.mark.parametrize("trouble", [math.nan, math.inf, NonFiniteError("entry 3 is nan")], ids=str)
@@ -184,6 +186,15 @@ def test_a_real_divergence_names_the_round():
     local = LocalSGD(steps=5, lr=1e3, weight_decay=10)
     with pytest.raises(DivergedError, match=r"DRFA diverged in round \d+ .*lr"):
         run(DRFA(m=3, local=local), federation(), rounds=40)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("FedAvg", "lr"), ("DRFA", "lr or gamma"), ("ScaffPD", "lr or server_lr or sigma")]
+)
+def test_a_divergence_names_the_step_sizes_that_there_are(name, remedy):
+    local = LocalSGD(steps=5, lr=1e3, weight_decay=10)
+    with pytest.raises(DivergedError, match=f": lower {remedy}$"):
+        run(ALGORITHMS[name](m=3, local=local), federation(), rounds=40)
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "AFL"])  # AFL asks everybody

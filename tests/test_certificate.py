@@ -320,6 +320,22 @@ def test_a_mixture_outside_the_set_is_refused():
         certify(Certifier(task_of()), fed, fed.w0, lam, ambiguity=CVaR(0.5))
 
 
+def test_vectors_of_another_length_are_refused():
+    fed = federation()
+    uniform = torch.full((6,), 1 / 6, dtype=torch.float64)
+    for w, lam in ((fed.w0[:-1], uniform), (fed.w0, uniform[:-1])):
+        with pytest.raises(InputError, match=r"w must be of shape \(15,\) and λ of shape \(6,\), not"):
+            certify(Certifier(task_of()), fed, w, lam)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=["pooled", "gradient"])
+def test_vectors_of_another_type_are_taken(method):
+    fed, uniform = federation(), torch.full((6,), 0.25, dtype=torch.float64) / 1.5
+    certifier = Certifier(task_of(), method, mu=0.1)
+    expected = certify(certifier, fed, fed.w0.float().double(), uniform.float().double())
+    assert certify(certifier, fed, fed.w0.float(), uniform.float()) == expected
+
+
 @pytest.mark.parametrize("bad", [{"tolerance": 0.0}, {"tolerance": math.nan}, {"iterations": 0}], ids=str)
 def test_impossible_searches(bad):
     with pytest.raises(InputError, match=next(iter(bad))):

@@ -12,10 +12,10 @@ from drfl.local import LocalSGD
 NAN, INF = math.nan, math.inf
 BAD = {
     "steps": [0, -1, 0.5, 2.5, NAN, INF],
-    "lr": [0, -0.1, NAN, INF],
+    "lr": [0, -0.1, NAN, INF, "0.1", None],
     "batch": [0, -3, 0.5, 1.5, NAN, INF],
     "radius": [0, -1, NAN, INF],
-    "momentum": [-0.1, 1, 1.5, NAN],
+    "momentum": [-0.1, 1, 1.5, NAN, "0.9"],
     "weight_decay": [-0.1, NAN, INF],
 }
 GOOD = {"steps": [1, 100], "lr": [1e-9, 5], "batch": [None, 1], "radius": [None, 3.0], "momentum": [0, 0.99]}

@@ -59,6 +59,13 @@ def test_whole_prescriptions_stay_whole(tau, m):
         (lambda: theory.drfa_nonconvex(10, NAN), "L must"),
         (lambda: theory.drdm(10, 5, 4, 1.0), "m=5 must be at most the number of clients, n=4"),
         (lambda: theory.drdm(10, 5, 0, 1.0), "n must"),
+        (lambda: theory.drfa(10**400, 4, 1.0), "T must"),
+        (lambda: theory.drfa(10, 4, 1e-320), "L must be between 1e-60 and 1e\\+60"),
+        (lambda: theory.drfa(10, 4, "1"), "L must be a finite number above 0, not 1"),
+        (lambda: theory.scaffpd_accelerated(1e300, 1e300, 1.0), "L_xx must be between"),
+        (lambda: theory.scaffpd_accelerated(1.0, 1e300, 1.0), "L_lx must be between"),
+        (lambda: theory.scaffpd_constant(1.0, 1.0, 0.0, 1.0), "mu_x must"),
+        (lambda: theory.scaffpd_constant(1.0, 1.0, 2.0, 1.0), "mu_x=2.0 must be at most L_xx"),
         (lambda: theory.scaffpd_accelerated(0.0, 1.0, 0.1), "L_xx must"),
         (lambda: theory.scaffpd_accelerated(1.0, -1.0, 0.1), "L_lx must"),
         (lambda: theory.scaffpd_accelerated(1.0, 1.0, 0.0), "mu must"),
@@ -81,6 +88,20 @@ def test_whole_prescriptions_stay_whole(tau, m):
 def test_impossible_numbers(call, named):
     with pytest.raises(InputError, match=named):
         call()
+
+
+def test_the_largest_constants_that_are_taken_give_finite_steps():
+    least, most = 1 / theory.EXTREME, theory.EXTREME
+    for L, L_lx, mu in itertools.product((least, most), (0.0, least, most), (least, most)):
+        if mu <= L:
+            steps = [*itertools.islice(theory.scaffpd_accelerated(L, L_lx, mu, gamma_0=most), 3)]
+            steps += [theory.scaffpd_constant(L, L_lx, mu, least), theory.scaffpd_constant(L, L_lx, mu, most)]
+            assert all(math.isfinite(value) and value > 0 for step in steps for value in (step.tau, step.sigma))
+
+
+def test_clients_may_be_one_tensor():
+    x = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0))
+    assert theory.linear_coupling(x, 1.0) == theory.linear_coupling(list(x), 1.0)
 
 
 CONSTANTS = list(itertools.product((0.3, 1.0, 20.0), (0.0, 0.1, 5.0), (0.01, 0.3)))

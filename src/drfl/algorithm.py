@@ -9,10 +9,11 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from drfl import checks
 from drfl.ambiguity import AmbiguitySet
 from drfl.certificate import Certificate, Certifier
 from drfl.cohort import Cohort
-from drfl.errors import DivergedError, InputError, NonFiniteError
+from drfl.errors import DivergedError, NonFiniteError
 from drfl.federation import Evaluation, Federation, Losses
 from drfl.history import History, Metrics, Row
 from drfl.key import Key
@@ -87,6 +88,9 @@ class Info(NamedTuple):
 
 
 S = TypeVar("S", bound=State)
+
+STEP_SIZES = ("server_lr", "gamma", "sigma")
+"""Step sizes that an algorithm may have besides the local solver's; one that diverges is told to lower its own."""
 
 
 class Algorithm(Protocol[S]):
@@ -203,8 +207,8 @@ def run(
 
 
 def _check_numbers(rounds: int, evaluate_every: int) -> None:
-    if rounds < 0 or evaluate_every < 1:
-        raise InputError(f"rounds={rounds} must be 0 or more and evaluate_every={evaluate_every} 1 or more")
+    checks.whole("rounds", rounds, low=0)
+    checks.whole("evaluate_every", evaluate_every)
 
 
 class _Log:
@@ -253,7 +257,8 @@ def _guarded_round(algorithm: Algorithm[S], state: S, fed: Federation, key: Key,
         if not bool(torch.isfinite(state.w).all()):
             raise NonFiniteError("the global model holds NaN or infinity")
     except NonFiniteError as error:
+        sizes = ["lr", *(name for name in STEP_SIZES if hasattr(algorithm, name))]
         raise DivergedError(
-            f"{type(algorithm).__name__} diverged in round {r} ({error}): lower the step sizes lr and gamma"
+            f"{type(algorithm).__name__} diverged in round {r} ({error}): lower {' or '.join(sizes)}"
         ) from error
     return state, info

@@ -299,9 +299,10 @@ class Certifier:
             None where a client did not answer or a loss was not finite: there is no certificate then.
 
         Raises:
-            InputError: λ lies outside Λ, or see :meth:`check`.
+            InputError: w is not (d,) or λ not (N,), λ lies outside Λ, or see :meth:`check`.
         """
         self.check(local)
+        w, lam = _point(fed, w, lam)
         ambiguity = Simplex() if ambiguity is None else ambiguity
         if not ambiguity.contains(lam, 1e-6):
             raise InputError("no certificate: the mixture λ lies outside the ambiguity set Λ")
@@ -314,6 +315,16 @@ class Certifier:
         primal = ambiguity.worst_case(bound.losses).value
         lower = bound.lower - ambiguity.penalty(lam)
         return Certificate(primal, lower, bound.gradient_norm, bound.proven), bound.point
+
+
+def _point(fed: Federation, w: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    """(w, λ) in the types that the exchanges need."""
+    if w.shape != fed.w0.shape or lam.shape != (fed.n,):
+        raise InputError(
+            f"no certificate: w must be of shape {tuple(fed.w0.shape)} and λ of shape ({fed.n},), not "
+            f"{tuple(w.shape)} and {tuple(lam.shape)}"
+        )
+    return w.to(fed.w0), lam.detach().to("cpu", torch.float64)
 
 
 METHODS: dict[str, Method] = {"pooled": Pooled(), "gradient": OneGradient()}

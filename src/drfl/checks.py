@@ -17,27 +17,35 @@ def whole(name: str, value: int, low: int = 1) -> None:
         raise InputError(f"{name} must be an integer of at least {low}, not {value!r}")
 
 
+def _finite(value: float) -> bool:
+    """Whether it is a finite number; what is no number at all, a text or None, is none either."""
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
+
+
 def positive(name: str, value: float) -> None:
     """Raises InputError unless `value` is a finite number above 0."""
-    if not (math.isfinite(value) and value > 0):
+    if not (_finite(value) and value > 0):
         raise InputError(f"{name} must be a finite number above 0, not {value}")
 
 
 def non_negative(name: str, value: float) -> None:
     """Raises InputError unless `value` is a finite number of at least 0."""
-    if not (math.isfinite(value) and value >= 0):
+    if not (_finite(value) and value >= 0):
         raise InputError(f"{name} must be a finite number of at least 0, not {value}")
 
 
 def fraction(name: str, value: float) -> None:
     """Raises InputError unless `value` lies in [0, 1]."""
-    if not 0 <= value <= 1:
+    if not (_finite(value) and 0 <= value <= 1):
         raise InputError(f"{name} must lie between 0 and 1, not {value}")
 
 
 def inner_fraction(name: str, value: float) -> None:
     """Raises InputError unless `value` lies strictly between 0 and 1."""
-    if not 0 < value < 1:
+    if not (_finite(value) and 0 < value < 1):
         raise InputError(f"{name} must lie strictly between 0 and 1, not {value}")
 
 

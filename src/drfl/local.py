@@ -41,7 +41,8 @@ class LocalSGD:
             checks.whole("batch", self.batch)
         if self.radius is not None:
             checks.positive("radius", self.radius)
-        if not 0 <= self.momentum < 1:
+        checks.non_negative("momentum", self.momentum)
+        if self.momentum >= 1:
             raise InputError(f"momentum must be in [0, 1), not {self.momentum}")
         checks.non_negative("weight_decay", self.weight_decay)
 

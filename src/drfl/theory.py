@@ -35,6 +35,10 @@ CROSS_ENTROPY_SLOPE = math.sqrt(2)
 """Largest norm of the cross-entropy's gradient in its logits, ‖p − e_y‖ ≤ √2; the logistic loss has 1."""
 
 
+EXTREME = 1e60
+"""The largest constant that is taken."""
+
+
 class DRFASteps(NamedTuple):
     """Parameters of DRFA and DRFA-Prox.
 
@@ -162,8 +166,8 @@ def scaffpd_accelerated(
     Raises:
         InputError: a number is out of range.
     """
-    _check_smooth(L_xx, L_lx, mu)
-    checks.positive("gamma_0", gamma_0)
+    _check_smooth(L_xx, L_lx, "mu", mu)
+    _constant("gamma_0", gamma_0)
     for name, value in (("growth", growth), ("c", c)):
         checks.positive(name, value)
         checks.fraction(name, value)
@@ -195,8 +199,8 @@ def scaffpd_constant(L_xx: float, L_lx: float, mu_x: float, mu_lam: float, *, c_
     Raises:
         InputError: a number is out of range.
     """
-    _check_smooth(L_xx, L_lx, mu_x)
-    checks.positive("mu_lam", mu_lam)
+    _check_smooth(L_xx, L_lx, "mu_x", mu_x)
+    _constant("mu_lam", mu_lam)
     if not (math.isfinite(c_omega) and c_omega >= 1):
         raise InputError(f"c_omega must be a finite number of at least 1, not {c_omega}")
     half = 0.5 + 24 * L_xx / mu_x
@@ -218,8 +222,8 @@ def scaffpd_local(tau: float, L_xx: float, steps: int) -> LocalRates:
     Raises:
         InputError: a number is out of range.
     """
-    checks.positive("tau", tau)
-    checks.positive("L_xx", L_xx)
+    _constant("tau", tau)
+    _constant("L_xx", L_xx)
     checks.whole("steps", steps)
     s = tau * L_xx
     server_lr = max(1.0, 4 * math.sqrt(36 * s + 2 * s**2), 2 * s * math.sqrt((steps - 1) / steps))
@@ -258,7 +262,7 @@ def linear_coupling(clients: Sequence[Tensor], slope: float, *, bias: bool = Tru
         InputError: there is no client, or an x is not (n, p), empty, or not finite.
     """
     checks.positive("slope", slope)
-    if not clients:
+    if not len(clients):
         raise InputError("clients is empty: give each client's inputs")
     return slope * math.sqrt(sum(float(_inputs(x, bias).norm(dim=1).mean()) ** 2 for x in clients))
 
@@ -278,12 +282,22 @@ def _whole_steps(tau: float) -> int:
 
 def _check(T: int, L: float) -> None:
     checks.whole("T", T)
-    checks.positive("L", L)
+    _constant("T", T)
+    _constant("L", L)
 
 
-def _check_smooth(L_xx: float, L_lx: float, mu: float) -> None:
-    checks.positive("L_xx", L_xx)
-    checks.non_negative("L_lx", L_lx)
-    checks.positive("mu", mu)
+def _constant(name: str, value: float) -> None:
+    """Positive, and so that products and squares of several neither overflow nor vanish."""
+    checks.positive(name, value)
+    if not 1 / EXTREME <= value <= EXTREME:
+        raise InputError(f"{name} must be between {1 / EXTREME:g} and {EXTREME:g}, not {value}: take other units")
+
+
+def _check_smooth(L_xx: float, L_lx: float, name: str, mu: float) -> None:
+    _constant("L_xx", L_xx)
+    if L_lx != 0:
+        checks.non_negative("L_lx", L_lx)
+        _constant("L_lx", L_lx)
+    _constant(name, mu)
     if mu > L_xx:
-        raise InputError(f"mu={mu} must be at most L_xx={L_xx}: no function curves more than it is smooth")
+        raise InputError(f"{name}={mu} must be at most L_xx={L_xx}: no function curves more than it is smooth")

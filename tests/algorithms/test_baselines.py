@@ -308,9 +308,9 @@ def test_the_rule_for_mu(steps, momentum):
 BAD = {
     FedProx: {"mu": [-0.1, NAN, INF]},
     SCAFFOLD: {"server_lr": [0, -1, NAN, INF]},
-    FedDyn: {"mu": [0, -1, NAN, INF]},
+    FedDyn: {"mu": [0, -1, 1e300, NAN, INF]},
     QFedAvg: {"q": [-0.5, NAN, INF], "loss_batch": [0, -1, 1.5]},
-    DeltaFL: {"theta": [-0.1, 1, 1.5, NAN], "loss_batch": [0, -1, 1.5]},
+    DeltaFL: {"theta": [-0.1, 1, 1.5, NAN, "half", None], "loss_batch": [0, -1, 1.5]},
 }
 
 

@@ -13,7 +13,7 @@ from drfl.algorithms import DRDM, DualDRDM
 from drfl.ambiguity import CVaR, KLBall, Simplex
 from drfl.local import LocalSGD
 from drfl.testing import Exact
-from drfl.testing.problems import quadratics
+from drfl.testing.problems import curved_quadratics, quadratics
 
 PROBLEM = Quadratics.random(seed=4)
 MIXTURES = {
@@ -76,3 +76,23 @@ def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
     assert (saddle - average).norm() > 0.1
     torch.testing.assert_close(w, average, rtol=0, atol=1e-8)
     torch.testing.assert_close(dual_w, saddle, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("problem", [quadratics(n=6), curved_quadratics(n=6)], ids=["bowls", "curved"])
+def test_drdm_needs_every_client_to_be_drawn(problem):
+    """Where λ_i is 0 client i is never drawn again, and its old h_i holds DRDM off either optimum: give λ a floor."""
+    f = problem.functions
+    fed = Exact(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
+    local = LocalSGD(steps=5, lr=0.01, batch=None)
+    options = {"m": 6, "mu": 20.0, "gamma": 0.01, "local": local, "dual_batch": None}
+
+    def last(algorithm, floor, sampling=cohort.with_replacement):
+        method = algorithm(ambiguity=Simplex(floor), sampling=sampling, **options)
+        return run(method, fed, rounds=1500, evaluate_every=1500).state
+
+    stuck, average, saddle = last(DRDM, 0.0), problem.average_optimum, problem.saddle(Simplex()).w
+    assert sorted(stuck.lam.tolist()) == [0, 0, 0, 0, 0, 1]
+    assert min((stuck.w - average).norm(), (stuck.w - saddle).norm()) > 0.5
+    torch.testing.assert_close(last(DRDM, 0.01).w, average, rtol=0, atol=1e-8)
+    torch.testing.assert_close(last(DRDM, 0.0, cohort.everybody).w, average, rtol=0, atol=1e-8)
+    torch.testing.assert_close(last(DualDRDM, 0.0).w, saddle, rtol=0, atol=1e-6)

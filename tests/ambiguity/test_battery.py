@@ -67,5 +67,22 @@ def test_too_few_clients_for_a_set_are_its_own_refusal():
     assert check_ambiguity(Box(0.3), n=4, draws=50).failed == ()
 
 
+@pytest.mark.parametrize(
+    ("subject", "options", "message"),
+    [
+        (CVaR, {}, "is no ambiguity set: give one itself"),
+        ("cvar", {}, "'cvar' is no ambiguity set"),
+        (Simplex(), {"n": 0}, "n must be an integer of at least 1"),
+        (Simplex(), {"n": 1.5}, "n must be"),
+        (Simplex(), {"draws": 49}, "draws must be an integer of at least 50"),
+        (Box(0.1), {"n": 2}, r"cap=0.1 is too small for 2 clients.*give n="),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_tried_is_one_line(subject, options, message):
+    with pytest.raises(InputError, match=message):
+        check_ambiguity(subject, **options)
+
+
 def test_nothing_global_is_drawn(global_generator_untouched):
     check_ambiguity(Simplex(), draws=50)

@@ -115,6 +115,31 @@ def test_a_diverged_cell_is_told_and_the_others_go_on(tmp_path, capsys):
     assert stopped == {"FedAvg": "diverged", "DRDM": "rounds"}
 
 
+def test_a_run_that_cannot_go_on_does_not_take_the_others_along(tmp_path, capsys):
+    refused = ["DRFA.sampling=without-replacement", "DRFA.gamma=10"]
+    arguments = ["--algorithms", "DRFA,DRDM", *(word for text in refused for word in ("--param", text))]
+    assert call(["compare", *SMALL, *arguments, "--rounds", "9", "--out", "a"]) == 0
+    printed = capsys.readouterr()
+    assert "seed 0: only" in printed.err
+    assert "refused" in printed.out
+    assert "| DRFA | refused |" in (tmp_path / "a/table.md").read_text()
+    with (tmp_path / "a/compare.csv").open(newline="") as file:
+        stopped = {row["algorithm"]: row["stopped"] for row in csv.DictReader(file)}
+    assert stopped == {"DRFA": "refused", "DRDM": "rounds"}
+    counts = json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]["DRFA"]
+    assert (counts["runs"], counts["diverged"], counts["refused"]) == (0, 0, 2)
+
+
+def test_a_comparison_in_which_nothing_ends_promises_no_report(tmp_path, capsys):
+    assert call(["compare", *SMALL, "--algorithms", "FedAvg", "--param", "lr=1e38", "--out", "a"]) == 1
+    out = capsys.readouterr().out
+    assert "diverged" in out
+    assert "no run came to its end" in out
+    assert "report.html" not in out
+    assert not (tmp_path / "a/report.html").exists()
+    assert (tmp_path / "a/compare.csv").exists()
+
+
 def test_rounds_to_a_target(tmp_path, capsys):
     call(["compare", *SMALL[:2], *THREE, "--rounds", "30", "--seeds", "1", "--until", "avg_accuracy=0.6", "--out", "a"])
     assert "until avg_accuracy=0.6, at most 30 rounds" in " ".join(capsys.readouterr().out.split())

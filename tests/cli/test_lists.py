@@ -8,8 +8,10 @@ import json
 import pytest
 
 from drfl.algorithms import ALGORITHMS
+from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli.app import call
 from drfl.data import DATASETS
+from drfl.experiments.parameters import SAMPLINGS
 
 
 def test_algorithms(capsys):
@@ -17,6 +19,9 @@ def test_algorithms(capsys):
     out = capsys.readouterr().out
     assert all(name in out for name in ALGORITHMS)
     assert "gamma=" in out
+    assert "steps=1" in out.replace("steps=10", "")  # AFL has its own number
+    assert "all but AFL the cohort size m" in out
+    assert [name for name in (*AMBIGUITY_SETS, *SAMPLINGS) if name not in out] == []
 
 
 def test_algorithms_as_json_have_their_defaults(capsys):

@@ -207,6 +207,15 @@ def test_a_common_option_beats_the_tables_of_the_file_but_not_those_of_the_comma
     assert [(table["lr"], table["mu"], table["m"]) for table in tables] == [(0.2, 2.0, 5), (0.4, 2.0, 5)]
 
 
+def test_none_on_the_command_line_is_the_default_without_a_value(tmp_path):
+    (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.DRDM]\ngamma = 0.5\n")
+    assert call(["run", "job.toml", "--param", "gamma=none", "--out", "a"]) == 0
+    assert call(["run", "--clients", "6", "--rounds", "1", "--out", "b"]) == 0
+    assert call(["run", "a/config.toml", "--out", "c"]) == 0
+    a, b, c = ((tmp_path / name / "lambda.csv").read_bytes() for name in "abc")
+    assert a == b == c
+
+
 def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path):
     call(["run", *SMALL])
     call(["run", *SMALL])

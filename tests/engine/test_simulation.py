@@ -9,7 +9,7 @@ import torch
 from tests.support.problems import federation, pools, task_of
 from torch import nn
 
-from drfl.engine import ENGINES, Simulation
+from drfl.engine import ENGINES, Loop, Simulation
 from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -140,6 +140,12 @@ def test_tied_parameters_train_as_one(engine):
     (expected,) = torch.autograd.grad(loss, model.first.weight)
     actual = fed.gradients(torch.tensor([4]), fed.w0, Key(0)).values[0]
     torch.testing.assert_close(actual, expected.flatten(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["loop", Loop], ids=str)
+def test_an_engine_is_no_name_and_no_class(name):
+    with pytest.raises(InputError, match="must be an engine itself"):
+        Simulation(pools(), task_of(), engine=name)
 
 
 def test_engines_by_name():

@@ -92,6 +92,11 @@ def test_an_algorithm_that_breaks_is_a_finding():
 def test_not_an_algorithm():
     with pytest.raises(InputError, match="object must be a dataclass with a field local"):
         check_algorithm(object())
+    with pytest.raises(InputError, match="Mine is a class: give an algorithm"):
+        check_algorithm(Mine)
+    for name, bad in (("rounds", 0), ("tolerance", -1.0)):
+        with pytest.raises(InputError, match=f"{name} must"):
+            check_algorithm(Mine(), **{name: bad})
 
 
 def test_waived_checks_are_not_run():

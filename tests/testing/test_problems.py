@@ -96,6 +96,16 @@ def test_weighted_optima_have_no_gradient(problem):
 def test_what_is_no_mixture_is_refused(lam):
     with pytest.raises(InputError, match="lam must be a mixture of 8 clients"):
         PROBLEMS["quadratics"].weighted_optimum(torch.tensor(lam))
+    with pytest.raises(InputError, match="weights must be a mixture of 8 clients"):
+        PROBLEMS["quadratics"].fedavg_fixed_point(LocalSGD(batch=None), torch.tensor(lam))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_is_no_model_is_refused(name):
+    problem = PROBLEMS[name]
+    for function in (problem.losses, problem.gradients):
+        with pytest.raises(InputError, match=f"w must be a vector of {problem.d} parameters, not of shape"):
+            function(torch.zeros(problem.d + 1, dtype=torch.float64))
 
 
 def centres(problem):
@@ -247,7 +257,7 @@ def test_the_seed_decides():
         (lambda: quadratics(0), "n must be an integer of at least 1"),
         (lambda: quadratics(d=0), "d must be"),
         (lambda: curved_quadratics(1, 1), "d must be an integer of at least 2"),
-        (lambda: curved_quadratics(ratio=1.0), "ratio - 1 must be a finite number above 0"),
+        (lambda: curved_quadratics(ratio=1.0), "ratio must be above 1, not 1.0"),
         (lambda: robust_regression(sigma=-1.0), "sigma must be"),
         (lambda: robust_regression(mu=0.0), "mu must be"),
         (lambda: robust_regression(samples=0), "samples must be"),

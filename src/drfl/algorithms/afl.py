@@ -38,7 +38,7 @@ class AFL:
     δ_λ        ``f``             all clients' losses
     γ_w        ``local.lr``      step size η
     γ_λ        ``gamma``         dual step size
-    w^A        ``state.average`` the average of the w_t, AFL's output
+    w^A, λ^A   ``state.average`` the averages of the w_t and λ_t, AFL's output
     ========== ================= =====================================================
 
     Args:
@@ -52,6 +52,7 @@ class AFL:
         averaged: keep the averaged solution as well; clients then send one more vector.
 
     Deviations: none with one step, γ given and no ψ; a ψ is met by a proximal step. λ_0 is uniform (projected on Λ).
+    λ^A is the mean of λ_0, …, λ_{T−1}, as in DRFA; the paper's runs from λ_1 to λ_T.
 
     Raises:
         InputError: gamma is negative.

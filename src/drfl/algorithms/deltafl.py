@@ -58,7 +58,8 @@ class DeltaFL(Averaging):
     loss_batch: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.theta < 1:
+        checks.non_negative("theta", self.theta)
+        if self.theta >= 1:
             raise InputError(f"theta must be in [0, 1), not {self.theta}: 0 trains everybody")
         if self.loss_batch is not None:
             checks.whole("loss_batch", self.loss_batch)

@@ -61,6 +61,8 @@ class DRDM(SnapshotMethod):
     twice. A ψ, of which the paper has none, is met by DRFA-Prox's dual step.
 
     c is the *uniform* mean of the h_i: ``docs/fixed-point.md`` says what that does. :class:`DualDRDM` weighs them by λ.
+    A client with λ_i = 0 is not drawn, and its old h_i stays in c: then a run ends neither at the average optimum nor
+    at the saddle point. ``Simplex(floor)`` with a floor above 0, or ``sampling=cohort.everybody``, keeps all h_i fresh.
 
     Raises:
         InputError: mu or gamma is out of range, or m > N (when first used).

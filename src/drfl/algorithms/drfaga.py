@@ -94,4 +94,6 @@ class DRFAGA:
         try:
             return self.ambiguity.penalty_gradient(lam)
         except InputError as error:
-            raise InputError(f"{error}: take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none") from error
+            raise InputError(
+                f"{error}: lower gamma, or take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none"
+            ) from error

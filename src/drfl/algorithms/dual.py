@@ -21,6 +21,9 @@ RATE = 0.1
 CORRECTED_RATE = 0.03
 """The same for the drift-corrected ones, whose clients pull the global model further per round."""
 
+LEAST = torch.finfo(torch.float64).tiny
+"""The rule divides by no less than this: reports that small would make the step infinite."""
+
 
 def step_size(gamma: float | None, rate: float, losses: Tensor, scale: Tensor, n: int) -> tuple[float, Tensor]:
     """How far λ moves along the losses in this round: γ where it is given, else rate / (N·scale).
@@ -42,7 +45,7 @@ def step_size(gamma: float | None, rate: float, losses: Tensor, scale: Tensor, n
     scale = torch.maximum(scale, losses.abs().mean())
     if gamma is not None:
         return gamma, scale
-    return (rate / (n * float(scale)) if float(scale) > 0 else 0.0), scale
+    return (rate / max(n * float(scale), LEAST) if float(scale) > 0 else 0.0), scale
 
 
 def no_scale() -> Tensor:

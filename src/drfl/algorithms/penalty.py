@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from drfl import checks
+from drfl.errors import InputError
 from drfl.local import LocalSGD
 
 KAPPA = 0.2
 """κ of the built-in rule μ = κ/(ητ)."""
 
 
+LARGEST = 1e30
+"""A larger μ would leave the numbers of a float32 model."""
+
+
 def check_penalty(mu: float | None) -> None:
-    """Raise an :class:`drfl.errors.InputError` unless μ is None or a finite number above 0."""
-    if mu is not None:
-        checks.positive("mu", mu)
+    """Raise an :class:`drfl.errors.InputError` unless μ is None or a number above 0 and at most :data:`LARGEST`."""
+    if mu is None:
+        return
+    checks.positive("mu", mu)
+    if mu > LARGEST:
+        raise InputError(f"mu must be at most {LARGEST:g}, not {mu}")
 
 
 def penalty(mu: float | None, local: LocalSGD) -> float:

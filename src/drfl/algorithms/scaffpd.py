@@ -178,14 +178,15 @@ class ScaffPD:
         up = fed.train(g.clients, w, local, key.fold("sgd"), shift=shift, average=self.averaged)
         share = lam_next[up.clients].to(w)
 
-        def moved(u: Tensor) -> Tensor:  # x after local models u (k', d); the others' Δu_i is c (and weight decay)
-            rest = (1 - share.sum()) * local.lr * local.effective_steps * (c + local.weight_decay * w)
+        def moved(u: Tensor, steps: float) -> Tensor:  # x after local models u (k', d); the others' Δu_i is c
+            rest = (1 - share.sum()) * local.lr * steps * (c + local.weight_decay * w)
             return w - self.server_lr * (share @ (w - u) + rest)
 
         if average is not None:
-            average = average.add(moved(up.average), lam)
+            average = average.add(moved(up.average, mean_steps(local)), lam)
         tau, theta = self._next(tau)
-        next_state = ScaffPDState(moved(up.w), lam_next, table, L, tau, theta, scale, average)
+        w_next = moved(up.w, local.effective_steps)
+        next_state = ScaffPDState(w_next, lam_next, table, L, tau, theta, scale, average)
         return next_state, Info(D, g.clients, Losses(g.clients, g.losses))
 
     def _next(self, tau: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,3 +196,13 @@ class ScaffPD:
         tau_r = tau * self.server_lr * self.local.lr * self.local.effective_steps
         theta = 1 / torch.sqrt(1 + self.mu * tau_r)
         return theta * tau, theta
+
+
+def mean_steps(local: LocalSGD) -> float:
+    """The mean over t = 1…J of the effective number of steps after t: (J + 1)/2 without momentum."""
+    total = distance = velocity = 0.0
+    for _ in range(local.steps):
+        velocity = 1 + local.momentum * velocity
+        distance += velocity
+        total += distance
+    return total / local.steps

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from drfl import checks
 from drfl.ambiguity.contract import Constraint, WorstCase
 from drfl.ambiguity.sorting import onto_capped_simplex
 from drfl.ambiguity.vectors import finite, on_simplex
@@ -31,7 +32,8 @@ class CVaR(Constraint):
     alpha: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha <= 1:
+        checks.positive("alpha", self.alpha)
+        if self.alpha > 1:
             raise InputError(f"alpha must be in (0, 1], not {self.alpha}")
 
     def project(self, v: Tensor) -> Tensor:
@@ -67,7 +69,8 @@ class Box(Constraint):
     cap: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.cap <= 1:
+        checks.positive("cap", self.cap)
+        if self.cap > 1:
             raise InputError(f"cap must be in (0, 1], not {self.cap}")
 
     def project(self, v: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from drfl import checks
 from drfl.ambiguity.contract import Constraint, WorstCase
 from drfl.ambiguity.sorting import onto_simplex
 from drfl.ambiguity.vectors import finite, on_simplex
@@ -27,7 +28,8 @@ class Simplex(Constraint):
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 1:
+        checks.non_negative("floor", self.floor)
+        if self.floor > 1:
             raise InputError(f"floor must be in [0, 1], not {self.floor}")
 
     def project(self, v: Tensor) -> Tensor:

@@ -20,7 +20,10 @@ from drfl.experiments.config import Config, load_config
 from drfl.experiments.parameters import canonical
 from drfl.experiments.place import check_free, default_directory, staged
 from drfl.experiments.rundir import json_text
-from drfl.experiments.runner import Outcome, Spread, best, compare, gaps, parse_seeds, prepare, spreads
+from drfl.experiments.runner import Outcome, Spread, best, compare, fate, gaps, parse_seeds, prepare, spreads
+
+BROKEN = 1
+"""The exit code when every run broke off, as that of a single run that diverges."""
 
 COLUMNS = {
     "avg_accuracy": "average %",
@@ -54,7 +57,7 @@ def compare_command(given: Mapping[str, object]) -> int:
             for outcome in compare(dataset, config, names, seeds, stage.folder, watch, show):
                 outcomes.append(outcome)
                 if outcome.metrics is None and not quiet:
-                    screen.err.print(f"seed {outcome.seed}: {outcome.stopped}", markup=False)
+                    screen.err.print(f"seed {outcome.seed}: {outcome.reason}", markup=False)
         if not outcomes:
             raise StoppedError("interrupted before one run was finished: nothing is kept")
         comparison = Comparison(config, tuple(names), tuple(seeds), tuple(outcomes))
@@ -63,7 +66,9 @@ def compare_command(given: Mapping[str, object]) -> int:
         print(json_text({**comparison.summary(), "directory": str(stage.final)}))
     else:
         _print(comparison, stage.final)
-    return INTERRUPTED if watch.stop else 0
+    if watch.stop:
+        return INTERRUPTED
+    return 0 if any(outcome.metrics for outcome in outcomes) else BROKEN
 
 
 def _names(text: str | None, config: Config) -> list[str]:
@@ -88,9 +93,13 @@ def _print(comparison: Comparison, directory: Path) -> None:
     if config.until:
         view.add_column("rounds to target", justify="right")
     for name, row in table.items():
-        view.add_row(name, *_cells(name, row, winners), *_gap(comparison, name), *_reached(comparison, name))
+        cells = _cells(name, row, winners, fate(comparison.outcomes, name))
+        view.add_row(name, *cells, *_gap(comparison, name), *_reached(comparison, name))
     screen.out.print(view)
-    screen.out.print(f"report: {directory / 'report.html'}", markup=False)
+    if any(outcome.metrics for outcome in comparison.outcomes):
+        screen.out.print(f"report: {directory / 'report.html'}", markup=False)
+    else:
+        screen.out.print(f"no run came to its end, so there is no report: {directory / 'compare.csv'}", markup=False)
 
 
 def _seeds(comparison: Comparison) -> str:
@@ -127,10 +136,10 @@ def _reached(comparison: Comparison, name: str) -> list[str]:
     return [f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {runs})"]
 
 
-def _cells(name: str, row: Mapping[str, Spread], winners: Mapping[str, set[str]]) -> Iterator[str]:
+def _cells(name: str, row: Mapping[str, Spread], winners: Mapping[str, set[str]], missing: str) -> Iterator[str]:
     for metric in COLUMNS:
         if metric not in row:
-            yield "diverged"
+            yield missing
             continue
         text = row[metric].text(".1f", ".1f", scale=100)
         yield f"[bold]{text}[/bold]" if name in winners[metric] else text

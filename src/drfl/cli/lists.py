@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from drfl.algorithms import ALGORITHMS
+from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import screen
 from drfl.data import describe
-from drfl.experiments.parameters import LOCAL, Value, defaults_of
+from drfl.experiments.parameters import LOCAL, SAMPLINGS, Value, defaults_of, takes
 
 
 def algorithms_command(as_json: bool) -> None:
@@ -22,11 +23,17 @@ def algorithms_command(as_json: bool) -> None:
         print(json.dumps([{"name": name, "summary": text, "parameters": values} for name, text, values in rows]))
         return
     table = Table("algorithm", "what it is", "its parameters and their defaults", show_lines=True)
-    for name, text, values in rows:
-        table.add_row(name, escape(text), escape(_shown({k: v for k, v in values.items() if k not in (*LOCAL, "m")})))
-    screen.out.print(table)
     local = {name: value for name, value in rows[0][2].items() if name in LOCAL}
-    screen.out.print(f"All take m (cohort size, two thirds of the clients) and the local solver's {_shown(local)}.")
+    for name, text, values in rows:
+        own = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
+        table.add_row(name, escape(text), escape(_shown(own)))
+    screen.out.print(table)
+    without = ", ".join(name for name in ALGORITHMS if not takes(name, "m"))
+    screen.out.print(
+        f"All take the local solver's {_shown(local)}, and all but {without} the cohort size m (two thirds"
+    )
+    screen.out.print(f"of the clients). sampling is one of {', '.join(SAMPLINGS)}; ambiguity of")
+    screen.out.print(f"{', '.join(AMBIGUITY_SETS)}, as in cvar:alpha=0.2.")
     screen.out.print("Set them with --param NAME=VALUE, or in a TOML table [algorithms.NAME].", markup=False)
 
 

@@ -9,7 +9,10 @@ from typing import Annotated
 
 import typer
 
+from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError
+from drfl.experiments.config import COMMON
+from drfl.experiments.parameters import canonical, takes
 
 DATA, TRAINING, RUNNING = "Data and clients", "Training", "Running"
 
@@ -74,12 +77,17 @@ def overrides(given: Mapping[str, object], algorithms: Sequence[str]) -> dict[st
 
     Args:
         given: all arguments by name.
-        algorithms: whom a ``--param NAME=VALUE`` without an algorithm's name is for.
+        algorithms: those that run, whom a ``--param NAME=VALUE`` without an algorithm's name is for.
 
     Raises:
-        InputError: a ``--param`` is not of the form NAME=VALUE.
+        InputError: a ``--param`` is not of the form NAME=VALUE or for an algorithm that does not run, or an option
+            means nothing to those that do.
     """
+    names = [canonical("algorithm", name, ALGORITHMS) for name in algorithms]
     values = {k: v for k, v in given.items() if v is not None and k not in NOT_CONFIG}
+    for option, parameter in COMMON.items():
+        if option in values and not any(takes(name, parameter) for name in names):
+            raise InputError(f"--{option} means nothing to {', '.join(names)}: leave it out")
     if "batch" in values:
         values["batch"] = _plain(str(values["batch"]))
     param = given.get("param")
@@ -89,7 +97,10 @@ def overrides(given: Mapping[str, object], algorithms: Sequence[str]) -> dict[st
         if not equals or not name:
             raise InputError(f"--param '{text}' is not of the form NAME=VALUE, e.g. mu=1 or DRDM.mu=1")
         algorithm, dot, own = name.rpartition(".")
-        for target in [algorithm] if dot else algorithms:
+        targets = [canonical("algorithm", algorithm, ALGORITHMS)] if dot else names
+        if not {*targets} <= {*names}:
+            raise InputError(f"--param '{text}' is for {targets[0]}, which does not run: leave it out")
+        for target in targets:
             tables.setdefault(target, {})[own] = _plain(value)
     return {**values, "algorithms": tables} if tables else values
 

@@ -33,6 +33,8 @@ class Simulation:
     """
 
     def __init__(self, data: ClientData, task: Task, *, engine: Engine | None = None, device: str = "cpu") -> None:
+        if isinstance(engine, str | type):
+            raise InputError(f"engine={engine!r} must be an engine itself, such as Loop() or Stacked()")
         place, dtype = _device(device), task.layout.dtype
 
         def bring(t: Tensor) -> Tensor:

@@ -128,7 +128,9 @@ def _local_steps(
     gradient = vmap(_gradient_of(task), in_dims=(0, 0, 0, 0))
     u, fixed = task.layout.views(U), task.layout.views(constant)
     velocity = task.layout.views(torch.zeros_like(U)) if local.momentum else None
-    weights, pull = batches.weights(U), prox + local.weight_decay
+    weights = batches.weights(U)
+    # in the models' type a number too large is infinite, and the run diverges; as it is, torch refuses to convert it
+    lr, pull = torch.tensor([local.lr, prox + local.weight_decay], dtype=U.dtype).tolist()
     for step in range(local.steps):
         index = batches.at(step)
         g, _ = gradient(u, problem.x[index], problem.y[index], weights)
@@ -136,7 +138,7 @@ def _local_steps(
             direction = (g[name] + fixed[name]).add_(value, alpha=pull)
             if velocity is not None:
                 direction = velocity[name].mul_(local.momentum).add_(direction)
-            value.sub_(direction, alpha=local.lr)
+            value.sub_(direction, alpha=lr)
         if local.radius is not None:
             U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
         if stack.average is not None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from drfl.experiments.config import Config
 from drfl.experiments.rundir import json_text, versions
-from drfl.experiments.runner import Outcome, Spread, best, gaps, spreads
+from drfl.experiments.runner import Outcome, Spread, best, fate, gaps, spreads
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, csv_text
 
 
@@ -43,7 +43,8 @@ class Comparison(NamedTuple):
                 name: {
                     "parameters": self.config.parameters(name),
                     "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
-                    "diverged": sum(o.algorithm == name and o.metrics is None for o in self.outcomes),
+                    "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
+                    "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
                     "rounds_to_target": [
                         o.rounds for o in self.outcomes if o.algorithm == name and o.stopped == "target"
                     ],
@@ -98,7 +99,7 @@ def markdown(comparison: Comparison) -> str:
     for name, row in table.items():
         cells = []
         for metric in shown:
-            text = "diverged"
+            text = fate(comparison.outcomes, name)
             if metric in row:
                 text = row[metric].text(".1f", ".1f", scale=100)
             cells.append(f"**{text}**" if name in winners[metric] else text)
@@ -125,5 +126,4 @@ def _rows(comparison: Comparison) -> Iterator[list[object]]:
             values = [f"{value:.{DIGITS}f}" for value in outcome.metrics]
         if asked:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
-        stopped = "diverged" if outcome.metrics is None else outcome.stopped
-        yield [outcome.algorithm, outcome.seed, outcome.rounds, stopped, *values]
+        yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, *values]

@@ -83,7 +83,7 @@ class Config(BaseModel):
     engine: str = "stacked"
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=1024)  # torch dies of tens of thousands
     algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -108,7 +108,11 @@ class Config(BaseModel):
     @field_validator("algorithms")
     @classmethod
     def _known_algorithms(cls, tables: dict[str, dict[str, Value]]) -> dict[str, dict[str, Value]]:
-        return {canonical("algorithm", name, ALGORITHMS): table for name, table in tables.items()}
+        names = [canonical("algorithm", name, ALGORITHMS) for name in tables]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"the table algorithms.{name} is given twice: keep one")
+        return dict(zip(names, tables.values(), strict=True))
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> Config:
@@ -206,6 +210,10 @@ def _one_line(error: ValidationError) -> str:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return str(cause)
+    table, *own = first["loc"][:3]
+    if table == "algorithms" and len(own) == 2:
+        what = f"{own[0]}.{own[1]} = {first['input']!r}"
+        return f"{what} is no single value: give a number, true, false or a text such as 'cvar:alpha=0.2'"
     where = ".".join(str(part) for part in first["loc"][:1])
     reason = first["msg"]
     return f"{where} = {first['input']!r}: {reason[0].lower()}{reason[1:]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Callable, Mapping
 
@@ -72,7 +73,7 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     Args:
         algorithm: its name in :data:`drfl.algorithms.ALGORITHMS`.
         values: its own and the local solver's parameters; ``sampling`` and ``ambiguity`` by name, ``"full"`` for a
-            batch of all samples.
+            batch of all samples, ``"none"`` for None.
 
     Raises:
         InputError: unknown name, wrong type or impossible value.
@@ -98,8 +99,10 @@ def _convert(name: str, hint: typing.Any, value: Value) -> object:  # noqa: ANN4
         return SAMPLINGS[canonical("sampling", str(value), SAMPLINGS)]
     if hint is AmbiguitySet:
         return ambiguity.parse(str(value))
-    if value == "full" and hint == int | None:
+    if (value == "full" and hint == int | None) or (value == "none" and types.NoneType in typing.get_args(hint)):
         return None
+    if isinstance(value, bool) and hint is not bool:  # Python would take true for 1
+        raise InputError(f"{name} = {str(value).lower()}: give a number")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:

@@ -23,6 +23,9 @@ from drfl.experiments.place import staged
 from drfl.experiments.rundir import write_run
 from drfl.history import SMALL_IS_GOOD, Metrics
 
+MOST_SEEDS = 10_000
+"""More are taken for a slip of the finger."""
+
 
 class Finished(NamedTuple):
     """A run that ended.
@@ -103,10 +106,11 @@ class Outcome(NamedTuple):
     Args:
         algorithm: its name.
         seed: its value.
-        stopped: "rounds", "target", "interrupted", or the sentence that says how it diverged.
-        rounds: rounds done; 0 where it diverged.
-        metrics: of the last model; None where it diverged.
+        stopped: "rounds" or "target", or "diverged" or "refused" where the run broke off.
+        rounds: rounds done; 0 where it broke off.
+        metrics: of the last model; None where it broke off.
         certificate: of the last iterate; None where there is none.
+        reason: the sentence that says why it broke off.
     """
 
     algorithm: str
@@ -115,14 +119,21 @@ class Outcome(NamedTuple):
     rounds: int = 0
     metrics: Metrics | None = None
     certificate: Certificate | None = None
+    reason: str = ""
+
+
+def fate(outcomes: Sequence[Outcome], algorithm: str) -> str:
+    """How the runs of an algorithm ended of which none has metrics: "diverged", "refused", or both."""
+    return ", ".join(sorted({o.stopped for o in outcomes if o.algorithm == algorithm and o.metrics is None}))
 
 
 def prepare(config: Config, algorithms: Sequence[str], seeds: Sequence[int]) -> Dataset:
     """Load the data of a comparison and make sure that each of its algorithms can start.
 
     Raises:
-        InputError: one of the jobs cannot be built.
+        InputError: one of the jobs cannot be built, or there is no such target.
     """
+    target(config.until)
     dataset = load(config.dataset, data_dir=config.data_dir)
     for algorithm in algorithms:
         build(config.for_algorithm(algorithm, seeds[0]), dataset)
@@ -140,7 +151,8 @@ def compare(
 ) -> Iterator[Outcome]:
     """Run every algorithm at every seed, with the same partition and initial model at each seed.
 
-    A run that diverges is an outcome, not the end; an interruption ends the comparison with the cells that are whole.
+    A run that breaks off, as it diverges or its algorithm cannot go on from where it is, is an outcome, not the end;
+    an interruption ends the comparison with the cells that are whole.
 
     Args:
         dataset: the data, from :func:`prepare`.
@@ -158,8 +170,9 @@ def compare(
         job = build(config.for_algorithm(algorithm, seed), dataset)
         try:
             finished = execute(job, progress(algorithm, seed), watch)
-        except DivergedError as error:
-            yield Outcome(algorithm, seed, str(error))
+        except (DivergedError, InputError) as error:
+            how = "diverged" if isinstance(error, DivergedError) else "refused"
+            yield Outcome(algorithm, seed, how, reason=str(error))
             continue
         if finished.stopped == "interrupted":  # a cell cut short would bias the means
             return
@@ -220,18 +233,20 @@ def parse_seeds(text: str) -> list[int]:
     """Seeds from "5" (that many, from 0), "3,7,9" or "10..14" (both ends included).
 
     Raises:
-        InputError: none of these.
+        InputError: none of these, or too many.
     """
     try:
         if ".." in text:
             low, high = map(int, text.split(".."))
-            seeds = list(range(low, high + 1))
+            seeds = range(low, high + 1)
         elif "," in text:
             seeds = [int(part) for part in text.split(",") if part.strip()]
         else:
-            seeds = list(range(int(text)))
+            seeds = range(int(text))
     except ValueError:
         seeds = []
+    if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
+        raise InputError(f"seeds '{text}' are more than {MOST_SEEDS}: take fewer")
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds '{text}' are neither a number of seeds, a list like 0,1,2 nor a range like 10..14")
-    return seeds
+    return list(seeds)

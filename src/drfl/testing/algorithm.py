@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from drfl import checks
 from drfl.algorithm import Algorithm, State
 from drfl.errors import InputError
 from drfl.testing import laws, mixture, optimum, replies, reproducible
@@ -68,8 +69,12 @@ def subject_of(
     tolerance: float = 1e-4,
 ) -> Subject:
     """What the single checks take; the arguments are those of :func:`check_algorithm`."""
+    if isinstance(algorithm, type):
+        raise InputError(f"{algorithm.__name__} is a class: give an algorithm, {algorithm.__name__}(…)")
     if not dataclasses.is_dataclass(algorithm) or not hasattr(algorithm, "local"):
         raise InputError(f"{type(algorithm).__name__} must be a dataclass with a field local, as every algorithm")
+    checks.whole("rounds", rounds)
+    checks.positive("tolerance", tolerance)
     trial = least_squares() if problem is None else problem
     given = copy.deepcopy(algorithm)
     subject = Subject(given, trial, solves, tuple(reductions), reference, rounds, tolerance)

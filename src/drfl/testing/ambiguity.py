@@ -14,6 +14,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from drfl import checks
 from drfl.ambiguity import AmbiguitySet
 from drfl.errors import InputError, NonFiniteError
 from drfl.testing.report import ConformanceError, NotApplicable, Report, examine, require
@@ -307,6 +308,16 @@ def examine_ambiguity(
     ambiguity: AmbiguitySet, *, n: int = 8, draws: int = 200, seed: int = 0, waive: Mapping[str, str] | None = None
 ) -> Report:
     """The report of all checks, without raising anything where some fail; see :func:`check_ambiguity`."""
+    if isinstance(ambiguity, str | type):
+        raise InputError(f"{ambiguity!r} is no ambiguity set: give one itself, such as CVaR(0.3)")
+    checks.whole("n", n)
+    checks.whole("draws", draws, low=50)
+    try:
+        ambiguity.project(torch.zeros(n))
+    except InputError as error:
+        raise InputError(f"{error}; give n=, a number of clients that the set takes (now {n})") from None
+    except Exception:
+        pass  # the checks say it
     return examine(repr(ambiguity), Tried(ambiguity, n, draws, seed), AMBIGUITY_CHECKS, waive)
 
 
@@ -329,7 +340,7 @@ def check_ambiguity(
 
     Raises:
         ConformanceError: an AssertionError that lists every check that fails, with a sentence each.
-        InputError: a waived check does not exist.
+        InputError: n or draws is out of range, what is given is no set, or a waived check does not exist.
 
     Example:
         >>> from drfl.ambiguity import CVaR

@@ -71,12 +71,20 @@ class Problem:
         return Simulation(self.data, self.task(dtype), engine=engine)
 
     def losses(self, w: Tensor) -> Tensor:
-        """(N,) f_i(w)."""
-        return self.functions.losses(w)
+        """(N,) f_i(w).
+
+        Raises:
+            InputError: w is not (d,).
+        """
+        return self.functions.losses(self._model(w))
 
     def gradients(self, w: Tensor) -> Tensor:
-        """(N, d) ∇f_i(w)."""
-        return self.functions.gradients(w)
+        """(N, d) ∇f_i(w).
+
+        Raises:
+            InputError: w is not (d,).
+        """
+        return self.functions.gradients(self._model(w))
 
     @cached_property
     def average_optimum(self) -> Tensor:
@@ -89,10 +97,7 @@ class Problem:
         Raises:
             InputError: λ is not a non-negative vector (N,) with a positive sum.
         """
-        lam = lam.detach().to("cpu", torch.float64)
-        if lam.shape != (self.N,) or not (lam.isfinite().all() and lam.min() >= 0 and lam.sum() > 0):
-            raise InputError(f"lam must be a mixture of {self.N} clients, non-negative and not all 0")
-        return self._minimiser(lam)
+        return self._minimiser(self._mixture("lam", lam))
 
     def saddle(self, ambiguity: AmbiguitySet) -> Saddle:
         """The saddle point of min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ).
@@ -107,6 +112,17 @@ class Problem:
         if mixtures not in self._saddles:
             self._saddles[mixtures] = solve(self.functions, mixtures)
         return self._saddles[mixtures]
+
+    def _mixture(self, name: str, lam: Tensor) -> Tensor:
+        lam = lam.detach().to("cpu", torch.float64)
+        if lam.shape != (self.N,) or not (lam.isfinite().all() and lam.min() >= 0 and lam.sum() > 0):
+            raise InputError(f"{name} must be a mixture of {self.N} clients, non-negative and not all 0")
+        return lam
+
+    def _model(self, w: Tensor) -> Tensor:
+        if w.shape != (self.d,):
+            raise InputError(f"w must be a vector of {self.d} parameters, not of shape {tuple(w.shape)}")
+        return w
 
     def _minimiser(self, lam: Tensor) -> Tensor:
         return weighted_optimum(self.functions, lam)

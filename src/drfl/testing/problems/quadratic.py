@@ -35,11 +35,12 @@ class Quadratic(Problem):
             weights: (N,) p, how the clients' models are averaged; None = alike.
 
         Raises:
-            InputError: the local solver is another one.
+            InputError: the local solver is another one, or the weights are no mixture of N clients.
         """
         if local != LocalSGD(local.steps, local.lr, None):
             raise InputError("the fixed point is known for plain local gradient descent: batch=None and nothing else")
-        p = torch.full((self.N,), 1 / self.N, dtype=torch.float64) if weights is None else weights.double()
+        p = torch.full((self.N,), 1 / self.N, dtype=torch.float64)
+        p = p if weights is None else self._mixture("weights", weights)
         functions = cast(LeastSquares, self.functions)
         H, b = functions.hessians, functions.linear
         power, total = torch.eye(self.d, dtype=torch.float64).expand_as(H), torch.zeros_like(H)
@@ -91,7 +92,9 @@ def curved_quadratics(n: int = 6, d: int = 4, seed: int = 0, ratio: float = 10.0
     """
     checks.whole("n", n)
     checks.whole("d", d, low=1 if n > 1 else 2)
-    checks.positive("ratio - 1", ratio - 1)
+    checks.positive("ratio", ratio)
+    if ratio <= 1:
+        raise InputError(f"ratio must be above 1, not {ratio}: it is L/μ")
     key = Key(seed).fold("curved_quadratics")
     logs = key.fold("curvature").generator().random((n, d))
     eigenvalues = ratio ** ((logs - logs.min()) / np.ptp(logs))

@@ -1,0 +1,57 @@
+"""The averaged iterate is the mean of the virtual global models over all local steps, whoever took part."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from drfl.algorithms import AFL, DRDM, DRFA, DRFAGA, SCAFFOLD, DeltaFL, DualDRDM, FedAvg, FedDyn, FedProx, ScaffPD
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.testing import Exact, Lossy
+from drfl.testing.problems import curved_quadratics
+
+FULL = {"dual_batch": None, "gamma": 0.01}
+METHODS = {
+    "FedAvg": FedAvg(m=3),
+    "FedProx": FedProx(m=3),
+    "DeltaFL": DeltaFL(m=4),
+    "SCAFFOLD": SCAFFOLD(m=3, server_lr=0.6),
+    "FedDyn": FedDyn(m=3, mu=3.0),
+    "AFL": AFL(**FULL),
+    "DRFA": DRFA(m=4, **FULL),
+    "DRFAGA": DRFAGA(m=4, gamma=0.01),
+    "DRDM": DRDM(m=4, mu=3.0, **FULL),
+    "DualDRDM": DualDRDM(m=4, mu=3.0, **FULL),
+    "ScaffPD": ScaffPD(sigma=0.02),
+    "ScaffPD, some": ScaffPD(m=4, sigma=0.02, server_lr=0.6),
+    "ScaffPD, accelerated, some": ScaffPD(m=2, sigma=0.02, mu=0.5),
+}
+LOSSES = {"everybody answers": (), "two do not train": (1, 4), "nobody trains": range(6)}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+@pytest.mark.parametrize("silent", LOSSES.values(), ids=LOSSES)
+def test_mean_over_the_local_steps(method, momentum, silent):
+    """A round of t steps from the same state ends where the round of four was after t."""
+    f = curved_quadratics().functions
+    whole = Exact(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
+    fed, local = Lossy(whole, train=silent), LocalSGD(steps=4, lr=0.02, batch=None, momentum=momentum, weight_decay=0.1)
+    algorithm = dataclasses.replace(method, local=local, averaged=True)
+    state, models, mixtures = algorithm.init(fed), [], []
+    for r in range(4):
+        before, key = state, Key(3).fold("round", r)
+        state, info = algorithm.round(before, fed, key)
+        if info.empty:
+            continue
+        for t in range(1, 5):
+            shorter = dataclasses.replace(algorithm, local=dataclasses.replace(local, steps=t), averaged=False)
+            models.append(shorter.round(before._replace(average=None), fed, key)[0].w)
+        mixtures.append(before.lam)
+    assert int(state.average.rounds) == len(mixtures)
+    if mixtures:
+        torch.testing.assert_close(state.average.w, torch.stack(models).mean(0), rtol=0, atol=1e-13)
+        torch.testing.assert_close(state.average.lam, torch.stack(mixtures).mean(0), rtol=0, atol=1e-13)

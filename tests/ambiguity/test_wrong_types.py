@@ -1,0 +1,19 @@
+"""What is no number at all is refused like a number out of range."""
+
+from __future__ import annotations
+
+import pytest
+
+from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
+from drfl.errors import InputError
+
+NAMES = {
+    Simplex: "floor", CVaR: "alpha", Box: "cap", ChiSquare: "rho", ChiSquareBall: "radius", KL: "rho", KLBall: "radius"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "name"), NAMES.items())
+@pytest.mark.parametrize("value", ["half", None, (0.5,)])
+def test_no_number(make, name, value):
+    with pytest.raises(InputError, match=f"^{name} must be"):
+        make(value)
