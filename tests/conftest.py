@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from drfl.engine import Loop, Stacked
+from drfl.engine import Loop, Stacked, Threads
 
 settings.register_profile("drfl", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("drfl")
@@ -21,7 +21,7 @@ def global_generator_untouched():
     assert torch.equal(before, torch.random.get_rng_state()), "the global generator was used"
 
 
-@pytest.fixture(params=[Loop(), Stacked()], ids=["loop", "stacked"])
+@pytest.fixture(params=[Loop(), Stacked(), Threads(2)], ids=["loop", "stacked", "threads"])
 def engine(request):
-    """Either engine."""
+    """Every engine."""
     return request.param

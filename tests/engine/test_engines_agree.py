@@ -1,4 +1,4 @@
-"""Loop and Stacked compute the same, to 1e-10 in float64, whatever the clients' sizes, the solver and the model."""
+"""All engines compute what Loop does, to 1e-10 in float64, whatever the clients' sizes, the solver and the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.problems import SIZES, federation, group_norm_net, pools
 from drfl import models
 from drfl.algorithm import run
 from drfl.algorithms import DRDM, DRFA, FedAvg
-from drfl.engine import Loop, Simulation, Stacked
+from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.task import Task
@@ -43,8 +43,8 @@ def same(a, b):
     torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
-def pair(sizes, megabytes=256.0, **options):
-    return federation(sizes, engine=Loop(), **options), federation(sizes, engine=Stacked(megabytes), **options)
+def pair(sizes, engine, **options):
+    return federation(sizes, engine=Loop(), **options), federation(sizes, engine=engine, **options)
 
 
 def train_both(pair_of_federations, local, cohort=None):
@@ -59,9 +59,9 @@ def train_both(pair_of_federations, local, cohort=None):
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-@pytest.mark.parametrize("megabytes", [256.0, 0.002])
-def test_training(solver, megabytes):
-    replies = train_both(pair(MANY, megabytes), LocalSGD(**{"steps": 4, "lr": 0.1, **solver}))
+@pytest.mark.parametrize("engine", [Stacked(), Stacked(0.002), Threads(3)], ids=repr)
+def test_training(solver, engine):
+    replies = train_both(pair(MANY, engine), LocalSGD(**{"steps": 4, "lr": 0.1, **solver}))
     for a, b in zip(*replies, strict=True):
         same(a, b)
     assert replies[0].snapshot.shape == replies[0].average.shape == replies[0].w.shape == (len(MANY), 15)
@@ -79,23 +79,23 @@ def test_numbers_beyond_the_models_type_diverge(bad):
 @pytest.mark.parametrize("batch", [8, None])
 def test_models(model, batch):
     sizes = (1, 2, 9, 20)
-    for megabytes in (256.0, 0.005):
-        for a, b in zip(*train_both(pair(sizes, megabytes, **model), LocalSGD(steps=3, batch=batch)), strict=True):
+    for engine in (Stacked(), Stacked(0.005), Threads(2)):
+        for a, b in zip(*train_both(pair(sizes, engine, **model), LocalSGD(steps=3, batch=batch)), strict=True):
             same(a, b)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_losses_gradients_evaluation(model):
-    for megabytes in (256.0, 0.005):
-        loop, stacked = pair((1, 2, 9, 40), megabytes, **model)
+    for engine in (Stacked(), Stacked(0.005), Threads(2)):
+        loop, other = pair((1, 2, 9, 40), engine, **model)
         cohort = torch.tensor([3, 0, 2])
         for batch in (4, None):
             ask = {"cohort": cohort, "w": loop.w0, "key": Key(3), "batch": batch}
-            same(loop.losses(**ask).values, stacked.losses(**ask).values)
-            for a, b in zip(loop.gradients(**ask), stacked.gradients(**ask), strict=True):
+            same(loop.losses(**ask).values, other.losses(**ask).values)
+            for a, b in zip(loop.gradients(**ask), other.gradients(**ask), strict=True):
                 same(a, b)
             same(loop.gradients(**ask).losses, loop.losses(**ask).values)
-        for a, b in zip(loop.evaluate(loop.w0), stacked.evaluate(loop.w0), strict=True):
+        for a, b in zip(loop.evaluate(loop.w0), other.evaluate(loop.w0), strict=True):
             same(a, b)
 
 
@@ -119,8 +119,9 @@ def algorithms():
 
 
 @pytest.mark.parametrize("algorithm", list(algorithms()), ids=lambda a: f"{type(a).__name__}-{a.local.batch}")
-def test_whole_runs(algorithm):
-    results = [run(algorithm, fed, rounds=6, seed=7) for fed in pair((*SIZES, 700))]
+@pytest.mark.parametrize("engine", [Stacked(), Threads(2)], ids=repr)
+def test_whole_runs(algorithm, engine):
+    results = [run(algorithm, fed, rounds=6, seed=7) for fed in pair((*SIZES, 700), engine)]
     for a, b in zip(*(r.state for r in results), strict=True):
         for left, right in zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]:
             same(left, right)

@@ -152,4 +152,5 @@ def test_engines_by_name():
     assert {name: type(make()).__name__ for name, make in ENGINES.items()} == {
         "loop": "Loop",
         "stacked": "Stacked",
+        "threads": "Threads",
     }

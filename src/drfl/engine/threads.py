@@ -1,0 +1,108 @@
+"""The threads engine: worker threads, each with a model of its own and one intra-op thread, a client at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import torch
+from torch import Tensor
+
+from drfl.engine.base import Models, Problem
+from drfl.engine.batches import Batches
+from drfl.engine.replica import Replica
+from drfl.engine.stacked import Stacked
+from drfl.local import LocalSGD
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Clients on parallel threads, models updated in place: for convolutions and other large models on a CPU.
+
+    Which thread serves a client does not matter to the result, nor does the number of threads: a client's arithmetic is
+    always that of one intra-op thread.
+
+    Args:
+        workers: how many; None = as many as torch has intra-op threads when it is called.
+    """
+
+    workers: int | None = None
+
+    def train(
+        self,
+        problem: Problem,
+        batches: Batches,
+        w: Tensor,
+        local: LocalSGD,
+        *,
+        prox: float,
+        shift: Tensor | None,
+        snapshot: int | None,
+        average: bool,
+    ) -> Models:
+        """See :class:`drfl.engine.base.Engine`."""
+        U = w.new_empty(len(batches.counts), w.numel())
+        models = Models(
+            U, torch.empty_like(U) if snapshot is not None else None, torch.zeros_like(U) if average else None
+        )
+
+        def client(replica: Replica, j: int) -> None:
+            constant = -prox * w + (0 if shift is None else shift[j])
+            rows = (batches.at(step)[j, : batches.counts[j]] for step in range(local.steps))
+            mine = Models(U[j], _row(models.snapshot, j), _row(models.average, j))
+            replica.local_steps(rows, w, constant, local, prox, snapshot, mine)
+
+        self._each(problem, batches, client)
+        return models
+
+    def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
+        """See :class:`drfl.engine.base.Engine`."""
+        return Stacked().losses(problem, batches, w)
+
+    def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`drfl.engine.base.Engine`."""
+        G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
+
+        def client(replica: Replica, j: int) -> None:
+            replica.load(w)
+            F[j] = replica.gradient(batches.at(0)[j, : batches.counts[j]], G[j])
+
+        self._each(problem, batches, client)
+        return G, F.double().cpu()
+
+    def evaluate(self, problem: Problem, rows: Sequence[Tensor], w: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`drfl.engine.base.Engine`."""
+        return Stacked().evaluate(problem, rows, w)
+
+    def _each(self, problem: Problem, batches: Batches, client: Callable[[Replica, int], None]) -> None:
+        """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
+        waiting: SimpleQueue[int] = SimpleQueue()
+        for j in batches.counts.argsort(descending=True, stable=True).tolist():
+            waiting.put(j)
+        workers = min(self.workers or torch.get_num_threads(), waiting.qsize())
+
+        def work() -> None:
+            replica = Replica(problem)
+            while not waiting.empty():
+                client(replica, waiting.get())
+
+        with _one_intra_op_thread(), ThreadPoolExecutor(workers) as pool:
+            for done in [pool.submit(work) for _ in range(workers)]:
+                done.result()
+
+
+def _row(table: Tensor | None, j: int) -> Tensor | None:
+    return None if table is None else table[j]
+
+
+@contextmanager
+def _one_intra_op_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that start from here on inherit it
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
