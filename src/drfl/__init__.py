@@ -33,7 +33,7 @@ from drfl.algorithms import (
 from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
 from drfl.callbacks import Progress, Target
 from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
-from drfl.engine import Engine, Loop, Simulation, Stacked
+from drfl.engine import Engine, Loop, Simulation, Stacked, Threads
 from drfl.errors import DivergedError, DrflError, InputError, NonFiniteError
 from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
 from drfl.history import History, Metrics, Row
@@ -101,6 +101,7 @@ __all__ = [
     "Step",
     "Target",
     "Task",
+    "Threads",
     "ZipfDirichlet",
     "argmax_accuracy",
     "binary_accuracy",

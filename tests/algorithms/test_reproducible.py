@@ -8,7 +8,7 @@ from tests.support.problems import federation
 
 from drfl.algorithm import run
 from drfl.algorithms import DRDM, DRFA, FedAvg
-from drfl.engine import Loop, Stacked
+from drfl.engine import Loop, Stacked, Threads
 from drfl.key import Key
 from drfl.local import LocalSGD
 
@@ -51,7 +51,9 @@ def test_engines_give_the_same_bytes(algorithm):
     loop, text = outcome(algorithm, Loop())
     stacked, same = outcome(algorithm, Stacked())
     chunked, chunks = outcome(algorithm, Stacked(megabytes=0.0005))
-    assert text == same == chunks
+    threaded, threads = outcome(algorithm, Threads(3))
+    assert text == same == chunks == threads
+    assert (loop.state.w - threaded.state.w).abs().max() < 1e-10
     assert (loop.state.w - stacked.state.w).abs().max() < 1e-10
     assert (loop.state.w - chunked.state.w).abs().max() < 1e-10
 

@@ -61,7 +61,9 @@ CertificateOption = Annotated[
         "--certificate/--no-certificate",
     ),
 ]
-EngineName = Annotated[str | None, _option("stacked or loop. (default: stacked)", RUNNING, "--engine")]
+EngineName = Annotated[
+    str | None, _option("stacked, threads (for convolutions) or loop. (default: stacked)", RUNNING, "--engine")
+]
 Device = Annotated[str | None, _option("Torch device, e.g. cuda. (default: cpu)", RUNNING)]
 Dtype = Annotated[str | None, _option("float32 or float64. (default: float32)", RUNNING)]
 Threads = Annotated[int | None, _option("Torch threads.", RUNNING)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from drfl.engine.batches import Batches
@@ -32,6 +33,11 @@ class Models(NamedTuple):
     w: Tensor
     snapshot: Tensor | None
     average: Tensor | None
+
+
+def rounded(values: Sequence[float], like: Tensor) -> list[float]:
+    """Numbers in the models' type: one too large for it is infinite, and the run diverges; torch would refuse it."""
+    return torch.tensor(values, dtype=like.dtype).tolist()
 
 
 class Engine(Protocol):

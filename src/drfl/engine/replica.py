@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from drfl.engine.base import Models, Problem
+from drfl.engine.base import Models, Problem, rounded
 from drfl.local import LocalSGD
 
 
@@ -24,8 +24,9 @@ class Replica:
     def __init__(self, problem: Problem) -> None:
         self._problem, layout = problem, problem.task.layout
         self._model = copy.deepcopy(problem.task.model)
-        if any(p.dim() == 4 for p in self._model.parameters()):
-            self._model = self._model.to(memory_format=torch.channels_last)
+        for p in self._model.parameters():
+            if p.dim() == 4:
+                p.data = p.data.contiguous(memory_format=torch.channels_last)
         named = dict(self._model.named_parameters())
         self._parameters = [named[name] for name in layout.names]
 
@@ -58,16 +59,17 @@ class Replica:
         """
         self.load(w)
         velocity = [torch.zeros_like(p) for p in self._parameters] if local.momentum else None
-        fixed, pull = self._views(constant), prox + local.weight_decay
+        fixed, (lr, pull) = self._views(constant), rounded([local.lr, prox + local.weight_decay], w)
+        (keep,) = rounded([1 - lr * pull], w)
         for step, rows in enumerate(batches, start=1):
             gradients, _ = self._gradients(rows)
             with torch.no_grad():
                 for i, (p, g) in enumerate(zip(self._parameters, gradients, strict=True)):
                     if velocity is None:  # gradients may share memory: they are only read
-                        p.mul_(1 - local.lr * pull).sub_(fixed[i], alpha=local.lr).sub_(g, alpha=local.lr)
+                        p.mul_(keep).sub_(fixed[i], alpha=lr).sub_(g, alpha=lr)
                     else:
                         velocity[i].mul_(local.momentum).add_(g).add_(fixed[i]).add_(p, alpha=pull)
-                        p.sub_(velocity[i], alpha=local.lr)
+                        p.sub_(velocity[i], alpha=lr)
                 self._project(local.radius)
                 self._report(step, local, snapshot, into)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from drfl.engine.base import Models, Problem
+from drfl.engine.base import Models, Problem, rounded
 from drfl.engine.batches import Batches
 from drfl.local import LocalSGD
 from drfl.task import Task
@@ -129,8 +129,7 @@ def _local_steps(
     u, fixed = task.layout.views(U), task.layout.views(constant)
     velocity = task.layout.views(torch.zeros_like(U)) if local.momentum else None
     weights = batches.weights(U)
-    # in the models' type a number too large is infinite, and the run diverges; as it is, torch refuses to convert it
-    lr, pull = torch.tensor([local.lr, prox + local.weight_decay], dtype=U.dtype).tolist()
+    lr, pull = rounded([local.lr, prox + local.weight_decay], U)
     for step in range(local.steps):
         index = batches.at(step)
         g, _ = gradient(u, problem.x[index], problem.y[index], weights)

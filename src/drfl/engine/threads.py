@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import SimpleQueue
 
 import torch
 from torch import Tensor
@@ -79,15 +79,22 @@ class Threads:
 
     def _each(self, problem: Problem, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
-        waiting: SimpleQueue[int] = SimpleQueue()
-        for j in batches.counts.argsort(descending=True, stable=True).tolist():
-            waiting.put(j)
-        workers = min(self.workers or torch.get_num_threads(), waiting.qsize())
+        waiting = deque(batches.counts.argsort(descending=True, stable=True).tolist())
+        workers = min(self.workers or torch.get_num_threads(), len(waiting))
+
+        def take() -> int | None:
+            try:
+                return waiting.popleft()
+            except IndexError:
+                return None
 
         def work() -> None:
             replica = Replica(problem)
-            while not waiting.empty():
-                client(replica, waiting.get())
+            try:
+                while (j := take()) is not None:
+                    client(replica, j)
+            finally:
+                waiting.clear()  # after a mistake the others stop as well
 
         with _one_intra_op_thread(), ThreadPoolExecutor(workers) as pool:
             for done in [pool.submit(work) for _ in range(workers)]:

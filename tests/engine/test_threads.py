@@ -1,0 +1,67 @@
+"""What is special about worker threads: their number does not matter, and nothing of torch's is left changed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support.problems import federation
+
+from drfl import models
+from drfl.engine import Stacked, Threads
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+LOCAL = LocalSGD(steps=3, lr=0.1, batch=8, momentum=0.5)
+SIZES = (1, 2, 9, 20, 40)
+
+
+def trained(engine, **options):
+    fed = federation(SIZES, engine=engine, model=models.cnn, shape=(1, 8, 8), **options)
+    return fed.train(torch.arange(5), fed.w0, LOCAL, Key(1), prox=0.3, snapshot=2, average=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_number_of_workers_does_not_change_a_bit(dtype):
+    replies = [trained(Threads(workers), dtype=dtype) for workers in (1, 2, 5, 50)]
+    for other in replies[1:]:
+        for a, b in zip(replies[0], other, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_torchs_threads_are_as_before():
+    before = torch.get_num_threads()
+    trained(Threads(3))
+    assert torch.get_num_threads() == before
+
+
+class TwoBiases(torch.nn.Module):
+    """Both gradients are one and the same tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return x.flatten(1)[:, :3] + self.a + self.b
+
+
+def test_gradients_that_share_memory():
+    ends = []
+    for engine in (Stacked(), Threads(2)):
+        fed = federation((5, 9), engine=engine, model=lambda shape, classes: TwoBiases())
+        ends.append(fed.train(torch.arange(2), fed.w0, LOCAL, Key(1), shift=torch.ones(2, 6).double()).w)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_mistake_on_a_thread_comes_out(workers, monkeypatch):
+    fed = federation(SIZES, engine=Threads(workers))
+    before = torch.get_num_threads()
+
+    def broken(outputs, y):
+        raise IndexError("out of range")
+
+    object.__setattr__(fed._train.task, "loss", broken)
+    with pytest.raises(IndexError, match="out of range"):
+        fed.train(torch.arange(5), fed.w0, LOCAL, Key(1))
+    assert torch.get_num_threads() == before
