@@ -47,7 +47,8 @@ class Ask:
         asked = (True, self.snapshot is not None, self.average)
         for name, part, wanted in zip(reply._fields[1:], reply[1:], asked, strict=True):
             require(wanted or not part.numel(), f"the reply has a {name} that nobody asked for")
-        parts = (by_client(reply, part, self.cohort) if wanted else part for part, wanted in zip(reply[1:], asked))  # noqa: B905
+        pairs = zip(reply[1:], asked, strict=True)
+        parts = (by_client(reply, part, self.cohort) if wanted else part for part, wanted in pairs)
         return Replies(clients, *parts)
 
 
@@ -138,5 +139,6 @@ def losses_and_gradients(served: Served) -> None:
 def evaluates_every_client(served: Served) -> None:
     """Every client's test data are scored by themselves, however many there are."""
     mine, oracle = served.both()
-    for got, want, name in zip(mine.evaluate(oracle.w0), oracle.evaluate(oracle.w0), ("accuracy", "loss", "samples")):  # noqa: B905
-        served.close(got, want, f"the evaluation's {name}")
+    got, want = mine.evaluate(oracle.w0), oracle.evaluate(oracle.w0)
+    for name in want._fields:
+        served.close(getattr(got, name), getattr(want, name), f"the evaluation's {name}")
