@@ -1,5 +1,7 @@
 """Distributionally robust federated learning: min_w max_{λ∈Λ} Σ_i λ_i f_i(w) over clients that keep their data.
 
+A name is imported when it is first used: ``import drfl`` alone loads neither torch nor any other package.
+
 Example:
     >>> import torch, drfl
     >>> x, y = torch.randn(3, 40, 5), torch.randint(0, 2, (3, 40))
@@ -12,35 +14,84 @@ Example:
 
 from __future__ import annotations
 
-from drfl import cohort, models
-from drfl.algorithm import Algorithm, Average, Info, Result, State, Step, run
-from drfl.algorithms import (
-    AFL,
-    ALGORITHMS,
-    DRDM,
-    DRFA,
-    DRFAGA,
-    SCAFFOLD,
-    DeltaFL,
-    DRFAProx,
-    DualDRDM,
-    FedAvg,
-    FedDyn,
-    FedProx,
-    QFedAvg,
-    ScaffPD,
-)
-from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.callbacks import Progress, Target
-from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
-from drfl.engine import Engine, Loop, Simulation, Stacked, Threads
-from drfl.errors import DivergedError, DrflError, InputError, NonFiniteError
-from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
-from drfl.history import History, Metrics, Row
-from drfl.key import Key
-from drfl.layout import Layout
-from drfl.local import LocalSGD
-from drfl.task import Task, argmax_accuracy, binary_accuracy
+from typing import TYPE_CHECKING
+
+_NAMES = {
+    "algorithm": ("Algorithm", "Average", "Info", "Result", "State", "Step", "run"),
+    "algorithms": (
+        *("AFL", "ALGORITHMS", "DRDM", "DRFA", "DRFAGA", "SCAFFOLD", "DRFAProx", "DeltaFL", "DualDRDM", "FedAvg"),
+        *("FedDyn", "FedProx", "QFedAvg", "ScaffPD"),
+    ),
+    "ambiguity": ("KL", "AmbiguitySet", "Box", "CVaR", "ChiSquare", "ChiSquareBall", "KLBall", "Simplex"),
+    "callbacks": ("Progress", "Target"),
+    "data": (
+        *("IID", "ClientData", "Dataset", "DirichletDrop", "Natural", "OneClass", "Partition", "ZipfDirichlet"),
+        "load",
+    ),
+    "engine": ("Auto", "Engine", "Loop", "Simulation", "Stacked", "Threads"),
+    "errors": ("DivergedError", "DrflError", "InputError", "NonFiniteError"),
+    "federation": ("Evaluation", "Federation", "Gradients", "Ledger", "Losses", "Replies"),
+    "history": ("History", "Metrics", "Row"),
+    "key": ("Key",),
+    "layout": ("Layout",),
+    "local": ("LocalSGD",),
+    "task": ("Task", "argmax_accuracy", "binary_accuracy"),
+}
+"""Which of the package's modules has which public names."""
+
+_MODULES = (*_NAMES, "certificate", "cohort", "models", "testing", "theory")
+"""The modules that are attributes of the package without having been imported."""
+
+if TYPE_CHECKING:
+    # For type checkers and editors, which do not follow the table; tests/test_imports.py has the two agree.
+    from drfl import cohort, models
+    from drfl.algorithm import Algorithm, Average, Info, Result, State, Step, run
+    from drfl.algorithms import (
+        AFL,
+        ALGORITHMS,
+        DRDM,
+        DRFA,
+        DRFAGA,
+        SCAFFOLD,
+        DeltaFL,
+        DRFAProx,
+        DualDRDM,
+        FedAvg,
+        FedDyn,
+        FedProx,
+        QFedAvg,
+        ScaffPD,
+    )
+    from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
+    from drfl.callbacks import Progress, Target
+    from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
+    from drfl.engine import Auto, Engine, Loop, Simulation, Stacked, Threads
+    from drfl.errors import DivergedError, DrflError, InputError, NonFiniteError
+    from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
+    from drfl.history import History, Metrics, Row
+    from drfl.key import Key
+    from drfl.layout import Layout
+    from drfl.local import LocalSGD
+    from drfl.task import Task, argmax_accuracy, binary_accuracy
+else:  # hidden from type checkers, who would believe any name of a module that has __getattr__
+    _HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+    def __getattr__(name: str) -> object:
+        """Import a public name, or a public module, at its first use."""
+        from importlib import import_module
+
+        if name in _MODULES:
+            return import_module(f"drfl.{name}")  # which sets the attribute too
+        if name not in _HOMES:
+            raise AttributeError(f"module 'drfl' has no attribute '{name}'")
+        value = getattr(import_module(f"drfl.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """What is there and what can be imported."""
+        return sorted({*globals(), *_HOMES, *_MODULES})
+
 
 __all__ = [
     "AFL",
@@ -53,6 +104,7 @@ __all__ = [
     "SCAFFOLD",
     "Algorithm",
     "AmbiguitySet",
+    "Auto",
     "Average",
     "Box",
     "CVaR",

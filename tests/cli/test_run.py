@@ -199,10 +199,10 @@ def test_options_override_the_file(tmp_path):
     assert (table["mu"], table["gamma"], table["steps"], table["batch"], table["m"]) == (2.0, 0.5, 1, "full", 4)
 
 
-def test_a_common_option_beats_the_tables_of_the_file_but_not_those_of_the_command_line(tmp_path):
+def test_a_common_option_and_a_parameter_beat_the_tables_of_the_file(tmp_path):
     (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.drdm]\nlr = 0.5\nmu = 2.0\nm = 3\n")
     assert call(["run", "job.toml", "--lr", "0.2", "--cohort", "5", "--out", "a"]) == 0
-    assert call(["run", "a/config.toml", "--lr", "0.3", "--param", "lr=0.4", "--out", "b"]) == 0
+    assert call(["run", "a/config.toml", "--param", "lr=0.4", "--out", "b"]) == 0
     tables = [tomllib.loads((tmp_path / name / "config.toml").read_text())["algorithms"]["DRDM"] for name in "ab"]
     assert [(table["lr"], table["mu"], table["m"]) for table in tables] == [(0.2, 2.0, 5), (0.4, 2.0, 5)]
 

@@ -16,6 +16,7 @@ from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.task import Task
+from drfl.testing.state import leaves
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 MANY = (1, 2, 31, 32, 33, 400, 2100)
@@ -121,9 +122,10 @@ def algorithms():
 @pytest.mark.parametrize("engine", [Stacked(), Threads(2)], ids=repr)
 def test_whole_runs(algorithm, engine):
     results = [run(algorithm, fed, rounds=6, seed=7) for fed in pair((*SIZES, 700), engine)]
-    for a, b in zip(*(r.state for r in results), strict=True):
-        for left, right in zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]:
-            same(left, right)
+    a, b = (leaves(r.state) for r in results)
+    assert a.keys() == b.keys()
+    for path, left in a.items():
+        same(left, b[path])
 
 
 def test_nothing_carries_over_from_one_exchange_to_the_next(engine):

@@ -150,6 +150,7 @@ def test_an_engine_is_no_name_and_no_class(name):
 
 def test_engines_by_name():
     assert {name: type(make()).__name__ for name, make in ENGINES.items()} == {
+        "auto": "Auto",
         "loop": "Loop",
         "stacked": "Stacked",
         "threads": "Threads",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from tests.support.problems import federation
 
 from drfl import models
 from drfl.engine import Stacked, Threads
+from drfl.engine.replica import Replica
 from drfl.key import Key
 from drfl.local import LocalSGD
 
@@ -65,3 +69,37 @@ def test_a_mistake_on_a_thread_comes_out(workers, monkeypatch):
     with pytest.raises(IndexError, match="out of range"):
         fed.train(torch.arange(5), fed.w0, LOCAL, Key(1))
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_as_many_threads_as_workers(workers, monkeypatch):
+    """One replica a thread, also where torch is told to use one intra-op thread meanwhile."""
+    made = []
+    original = Replica.__init__
+
+    def counting(self, problem):
+        made.append(threading.get_ident())
+        original(self, problem)
+
+    monkeypatch.setattr(Replica, "__init__", counting)
+    fed = federation(SIZES, engine=Threads(workers))
+    fed.train(torch.arange(5), fed.w0, LOCAL, Key(1))
+    assert len(made) == workers
+
+
+def test_the_default_is_torchs_number_of_threads(monkeypatch):
+    submitted = []
+    original = ThreadPoolExecutor.submit
+
+    def counting(self, *arguments):
+        submitted.append(self._max_workers)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", counting)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        trained(Threads())
+    finally:
+        torch.set_num_threads(before)
+    assert submitted == [3, 3, 3]

@@ -58,8 +58,9 @@ def task_of(model=linear, *, shape=(4,), classes=3, seed=0, dtype=torch.float64,
 
 
 def federation(
-    sizes=SIZES, *, engine=None, model=linear, shape=(4,), classes=3, seed=0, dtype=torch.float64
+    sizes=SIZES, *, engine=None, model=linear, shape=(4,), classes=3, seed=0, dtype=torch.float64, precision="full"
 ) -> Simulation:
     """A simulation of clients of these sizes."""
     data = pools(sizes, shape=shape, classes=classes, seed=seed, dtype=dtype)
-    return Simulation(data, task_of(model, shape=shape, classes=classes, seed=seed, dtype=dtype), engine=engine)
+    task = task_of(model, shape=shape, classes=classes, seed=seed, dtype=dtype)
+    return Simulation(data, task, engine=engine, precision=precision)

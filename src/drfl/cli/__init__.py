@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 
+from drfl.cli import interrupt
+
 
 def main() -> None:
     """Entry point of ``drfl``; ends the process with 0, 1 (diverged), 2 (the user's mistake) or 130 (Ctrl-C)."""
-    from drfl.cli.app import call
+    with interrupt.at_once():
+        from drfl.cli.app import call
 
-    sys.exit(call(sys.argv[1:]))
+        code = call(sys.argv[1:])
+    sys.exit(code)
 
 
 __all__ = ["main"]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from drfl.cli import interrupt
 from drfl.cli import options as o
 from drfl.errors import DivergedError, DrflError, InputError, StoppedError, unknown
 
@@ -29,14 +30,13 @@ def call(arguments: Sequence[str]) -> int:
     except DivergedError as error:
         return _complain(error, 1)
     except StoppedError as error:
-        return _complain(error, 130)
+        return _complain(error, interrupt.INTERRUPTED)
     except InputError as error:
         return _complain(error, 2)
     except DrflError as error:
         return _complain(error, 1)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("drfl: interrupted", err=True)
-        return 130
+        return _complain("interrupted", interrupt.INTERRUPTED)
     except typer.Exit as error:
         return error.exit_code
     except Exception as error:
@@ -103,6 +103,7 @@ def run(
     engine: o.EngineName = None,
     device: o.Device = None,
     dtype: o.Dtype = None,
+    precision: o.Precision = None,
     threads: o.Threads = None,
     out: o.Out = None,
     overwrite: o.Overwrite = False,
@@ -112,7 +113,8 @@ def run(
     given = dict(locals())
     from drfl.cli.run import run_command
 
-    return run_command(given)
+    with interrupt.as_stopped():
+        return run_command(given)
 
 
 @app.command()
@@ -142,6 +144,7 @@ def compare(
     engine: o.EngineName = None,
     device: o.Device = None,
     dtype: o.Dtype = None,
+    precision: o.Precision = None,
     threads: o.Threads = None,
     out: o.Out = None,
     overwrite: o.Overwrite = False,
@@ -151,7 +154,8 @@ def compare(
     given = dict(locals())
     from drfl.cli.compare import compare_command
 
-    return compare_command(given)
+    with interrupt.as_stopped():
+        return compare_command(given)
 
 
 @app.command()
@@ -159,7 +163,8 @@ def algorithms(as_json: o.Json = False) -> None:
     """List the algorithms with their parameters and defaults."""
     from drfl.cli.lists import algorithms_command
 
-    algorithms_command(as_json)
+    with interrupt.as_stopped():
+        algorithms_command(as_json)
 
 
 @app.command()
@@ -167,4 +172,5 @@ def datasets(as_json: o.Json = False) -> None:
     """List the data sets and where their files were found."""
     from drfl.cli.lists import datasets_command
 
-    datasets_command(as_json)
+    with interrupt.as_stopped():
+        datasets_command(as_json)

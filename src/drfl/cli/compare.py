@@ -12,8 +12,8 @@ from rich.table import Table
 from drfl.algorithm import Callback
 from drfl.algorithms import ALGORITHMS
 from drfl.cli import screen
-from drfl.cli.options import overrides
-from drfl.cli.run import INTERRUPTED
+from drfl.cli.interrupt import INTERRUPTED
+from drfl.cli.overrides import overrides
 from drfl.errors import StoppedError
 from drfl.experiments.compared import Comparison, write_comparison
 from drfl.experiments.config import Config, load_config

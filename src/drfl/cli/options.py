@@ -1,18 +1,14 @@
-"""The options that commands share; each is a key of the TOML file too."""
+"""The options that commands share; each is a key of the TOML file too.
+
+Nothing here needs more than typer: help and wrong usage are told before torch is imported.
+"""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from drfl.algorithms import ALGORITHMS
-from drfl.errors import InputError
-from drfl.experiments.config import COMMON
-from drfl.experiments.parameters import canonical, takes
 
 DATA, TRAINING, RUNNING = "Data and clients", "Training", "Running"
 
@@ -47,7 +43,9 @@ Rounds = Annotated[int | None, _option("Rounds of communication. (default: 100)"
 Param = Annotated[
     list[str] | None,
     _option(
-        "An algorithm's parameter, NAME=VALUE or ALGORITHM.NAME=VALUE; repeatable. See 'drfl algorithms'.", TRAINING
+        "An algorithm's parameter: NAME=VALUE for all that run, or ALGORITHM.NAME=VALUE for one, which then wins, "
+        "also over --cohort, --steps, --batch and --lr. Repeatable; see 'drfl algorithms'.",
+        TRAINING,
     ),
 ]
 EvaluateEvery = Annotated[int | None, _option("Test every so many rounds. (default: 1)", RUNNING)]
@@ -62,54 +60,20 @@ CertificateOption = Annotated[
     ),
 ]
 EngineName = Annotated[
-    str | None, _option("stacked, threads (for convolutions) or loop. (default: stacked)", RUNNING, "--engine")
+    str | None,
+    _option(
+        "auto, stacked (all clients' models side by side), threads (a client a thread) or loop. (default: auto)",
+        RUNNING,
+        "--engine",
+    ),
 ]
 Device = Annotated[str | None, _option("Torch device, e.g. cuda. (default: cpu)", RUNNING)]
 Dtype = Annotated[str | None, _option("float32 or float64. (default: float32)", RUNNING)]
+Precision = Annotated[
+    str | None,
+    _option("bf16 works the local steps' products out in bfloat16: faster, less exact. (default: full)", RUNNING),
+]
 Threads = Annotated[int | None, _option("Torch threads.", RUNNING)]
 Out = Annotated[Path | None, _option("Folder for the results; must be new or empty.", RUNNING)]
 Overwrite = Annotated[bool, _option("Replace what is in --out.", RUNNING, "--overwrite")]
 Json = Annotated[bool, _option("Print one JSON object on stdout and nothing else.", RUNNING, "--json")]
-
-NOT_CONFIG = ("config", "out", "overwrite", "as_json", "seeds", "names", "param")
-
-
-def overrides(given: Mapping[str, object], algorithms: Sequence[str]) -> dict[str, object]:
-    """The configuration's keys among a command's arguments, without those that were not given.
-
-    Args:
-        given: all arguments by name.
-        algorithms: those that run, whom a ``--param NAME=VALUE`` without an algorithm's name is for.
-
-    Raises:
-        InputError: a ``--param`` is not of the form NAME=VALUE or for an algorithm that does not run, or an option
-            means nothing to those that do.
-    """
-    names = [canonical("algorithm", name, ALGORITHMS) for name in algorithms]
-    values = {k: v for k, v in given.items() if v is not None and k not in NOT_CONFIG}
-    for option, parameter in COMMON.items():
-        if option in values and not any(takes(name, parameter) for name in names):
-            raise InputError(f"--{option} means nothing to {', '.join(names)}: leave it out")
-    if "batch" in values:
-        values["batch"] = _plain(str(values["batch"]))
-    param = given.get("param")
-    tables: dict[str, dict[str, object]] = {}
-    for text in param if isinstance(param, list) else []:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InputError(f"--param '{text}' is not of the form NAME=VALUE, e.g. mu=1 or DRDM.mu=1")
-        algorithm, dot, own = name.rpartition(".")
-        targets = [canonical("algorithm", algorithm, ALGORITHMS)] if dot else names
-        if not {*targets} <= {*names}:
-            raise InputError(f"--param '{text}' is for {targets[0]}, which does not run: leave it out")
-        for target in targets:
-            tables.setdefault(target, {})[own] = _plain(value)
-    return {**values, "algorithms": tables} if tables else values
-
-
-def _plain(text: str) -> object:
-    """A TOML value where it is one, else the text itself."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

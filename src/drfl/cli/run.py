@@ -10,15 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from drfl.cli import screen
-from drfl.cli.options import overrides
+from drfl.cli.interrupt import INTERRUPTED
+from drfl.cli.overrides import overrides
 from drfl.experiments.build import build
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.place import check_free, default_directory
 from drfl.experiments.rundir import json_text, summary
 from drfl.experiments.runner import Finished, execute, save
 from drfl.history import Metrics
-
-INTERRUPTED = 130
 
 
 def run_command(given: Mapping[str, object]) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, Models, Problem
 from drfl.engine.loop import Loop
 from drfl.engine.simulation import Simulation
 from drfl.engine.stacked import Stacked
 from drfl.engine.threads import Threads
 
-ENGINES = {"loop": Loop, "stacked": Stacked, "threads": Threads}
+ENGINES = {"auto": Auto, "loop": Loop, "stacked": Stacked, "threads": Threads}
 """Every engine by the name that the command knows it by."""
 
-__all__ = ["ENGINES", "Engine", "Loop", "Models", "Problem", "Simulation", "Stacked", "Threads"]
+__all__ = ["ENGINES", "Auto", "Engine", "Loop", "Models", "Problem", "Simulation", "Stacked", "Threads"]

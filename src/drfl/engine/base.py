@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from drfl.engine.batches import Batches
+from drfl.engine.rows import Rows
 from drfl.local import LocalSGD
 from drfl.task import Task
 
@@ -20,11 +21,22 @@ class Problem(NamedTuple):
         task: model, loss and score.
         x: (n, …) all clients' inputs.
         y: (n, …) their targets.
+        autocast: the type that matrix products and convolutions work in, e.g. bfloat16; None = the model's own.
+            Parameters, losses and updates keep the model's type.
     """
 
     task: Task
     x: Tensor
     y: Tensor
+    autocast: torch.dtype | None = None
+
+    def forward(self, model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The outputs of a model for inputs (B, …), worked out in ``autocast``."""
+        if self.autocast is None:
+            return model(x)
+        with torch.autocast(x.device.type, self.autocast, cache_enabled=False):  # as CUDA graphs need it
+            outputs = model(x)
+        return outputs.to(self.task.layout.dtype)
 
 
 class Models(NamedTuple):
@@ -34,10 +46,16 @@ class Models(NamedTuple):
     snapshot: Tensor | None
     average: Tensor | None
 
+    @classmethod
+    def room(cls, k: int, w: Tensor, snapshot: int | None, average: bool) -> Models:
+        """Memory for k models of the size, type and place of w (d,); only the averages are zero."""
+        U = w.new_empty(k, w.numel())
+        return cls(U, torch.empty_like(U) if snapshot is not None else None, torch.zeros_like(U) if average else None)
 
-def rounded(values: Sequence[float], like: Tensor) -> list[float]:
-    """Numbers in the models' type: one too large for it is infinite, and the run diverges; torch would refuse it."""
-    return torch.tensor(values, dtype=like.dtype).tolist()
+    def of(self, part: Tensor | int | slice) -> Models:
+        """Those of some clients."""
+        snapshot, average = (None if table is None else table[part] for table in self[1:])
+        return Models(self.w[part], snapshot, average)
 
 
 class Engine(Protocol):
@@ -66,6 +84,6 @@ class Engine(Protocol):
         """(k, d) mean gradients and (k,) float64 mean losses at w (d,) on the first step's samples."""
         ...
 
-    def evaluate(self, problem: Problem, rows: Sequence[Tensor], w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) float64 mean scores and (N,) float64 mean losses of w (d,) on each client's rows of the pool."""
         ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from drfl.engine.distinct import distinct
+from drfl.engine.rows import Rows
 from drfl.key import Key
 
 
@@ -38,55 +39,43 @@ class Batches(NamedTuple):
         return (self.real.double() / self.counts[:, None]).to(like)
 
     def rows(self, part: Tensor) -> Batches:
-        """The batches of these rows (clients) only, without columns that none of them needs."""
+        """The batches of these rows (clients) only, without most of the columns that none of them needs.
+
+        Minibatches keep a power of two of columns, so that few shapes occur.
+        """
         counts = self.counts[part]
-        return Batches(self.samples[part, :, : int(counts.max())], counts)
+        width = int(counts.max())
+        kept = width if self.samples.shape[1] == 1 else 1 << (width - 1).bit_length()
+        return Batches(self.samples[part, :, :kept], counts)
 
 
-def draw(rows: Sequence[Tensor], clients: Sequence[int], steps: int, batch: int | None, key: Key) -> Batches:
+def draw(rows: Rows, clients: Tensor, steps: int, batch: int | None, key: Key) -> Batches:
     """min(batch, n_i) distinct samples for each client and step, uniform, independent over clients and steps.
 
     Client i draws from ``key.fold("client", i)``, so its samples do not depend on who else is in the cohort.
 
     Args:
-        rows: for each client of the cohort its (n_i,) rows of the pool.
-        clients: their indices, which name their keys.
+        rows: all clients' rows of the pool.
+        clients: (k,) the cohort.
         steps: T.
         batch: samples per step; None = all. Clients with no more than ``batch`` samples use all of them.
         key: the purpose's key.
     """
-    sizes = np.array([len(r) for r in rows])
-    counts = sizes if batch is None else np.minimum(sizes, batch)
+    sizes = rows.sizes[clients]
+    counts = sizes if batch is None else sizes.clamp(max=batch)
     if bool((counts == sizes).all()):
-        width = int(counts.max())
-        index = torch.stack([torch.cat([r, r[:1].expand(width - len(r))]) for r in rows])
-        return Batches(index[:, None], torch.from_numpy(counts))
-    width = int(batch or 0)
-    uniforms = np.zeros((len(rows), steps, width))
-    for j, i in enumerate(clients):
-        if sizes[j] > width:
-            uniforms[j] = key.fold("client", int(i)).generator().random((steps, width))
-    local = _distinct(uniforms, np.maximum(sizes, width))
-    local[local >= sizes[:, None, None]] = 0
-    index = torch.stack([r[torch.from_numpy(chosen)] for r, chosen in zip(rows, local, strict=True)])
-    return Batches(index, torch.from_numpy(counts))
+        local = torch.arange(int(counts.max())).expand(len(clients), 1, -1)
+    else:
+        local = torch.from_numpy(_places(sizes.numpy(), clients.tolist(), steps, int(batch or 0), key))
+    local = torch.where(local < sizes[:, None, None], local, 0)  # fillers
+    return Batches(rows.index[rows.starts[clients][:, None, None] + local], counts)
 
 
-def _distinct(uniforms: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Floyd's sampling without replacement, for all clients and steps at once.
-
-    Args:
-        uniforms: (k, T, B) in [0, 1).
-        sizes: (k,) how many there are to choose from, each ≥ B.
-
-    Returns:
-        (k, T, B) distinct integers along the last axis, a uniform subset of {0, …, size − 1}.
-    """
-    B = uniforms.shape[2]
-    chosen = np.empty(uniforms.shape, dtype=np.int64)
-    for b in range(B):
-        last = (sizes - B + b)[:, None]
-        pick = np.minimum((uniforms[:, :, b] * (last + 1)).astype(np.int64), last)
-        taken = (chosen[:, :, :b] == pick[:, :, None]).any(2)
-        chosen[:, :, b] = np.where(taken, last, pick)
-    return chosen
+def _places(sizes: np.ndarray, clients: list[int], steps: int, width: int, key: Key) -> np.ndarray:
+    """(k, T, B) distinct places among each client's samples; beyond a client's size they are fillers."""
+    uniforms = np.zeros((len(clients), steps, width))
+    drawing = np.flatnonzero(sizes > width)
+    generators = key.generators("client", [clients[j] for j in drawing])
+    for j, generator in zip(drawing, generators, strict=True):
+        generator.random(out=uniforms[j])
+    return distinct(uniforms, np.maximum(sizes, width))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from drfl.engine.base import Models, Problem
 from drfl.engine.batches import Batches
+from drfl.engine.rows import Rows
 from drfl.local import LocalSGD
 
 
@@ -62,22 +62,25 @@ class Loop:
         pairs = [_gradient(problem, w, index[:count]) for index, count in rows]
         return torch.stack([g for g, _ in pairs]), torch.stack([f for _, f in pairs]).double().cpu()
 
-    def evaluate(self, problem: Problem, rows: Sequence[Tensor], w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         task, scores, losses = problem.task, [], []
         with torch.no_grad():
-            for index in rows:
-                x, y = problem.x[index], problem.y[index]
-                outputs = task.outputs(task.layout.views(w), x)
+            for i in range(rows.n):
+                index = rows.of_client(i)
+                y, outputs = problem.y[index], _outputs(problem, w, index)
                 scores.append(task.sample_scores(outputs, y).double().mean())
                 losses.append(task.sample_losses(outputs, y).double().mean())
         return torch.stack(scores).cpu(), torch.stack(losses).cpu()
 
 
 def _loss(problem: Problem, w: Tensor, index: Tensor) -> Tensor:
-    task = problem.task
-    outputs = task.outputs(task.layout.views(w), problem.x[index])
-    return task.sample_losses(outputs, problem.y[index]).mean()
+    return problem.task.sample_losses(_outputs(problem, w, index), problem.y[index]).mean()
+
+
+def _outputs(problem: Problem, w: Tensor, index: Tensor) -> Tensor:
+    parameters = problem.task.layout.views(w)
+    return problem.forward(lambda x: problem.task.outputs(parameters, x), problem.x[index])
 
 
 def _gradient(problem: Problem, w: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

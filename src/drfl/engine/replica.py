@@ -8,14 +8,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from drfl.engine.base import Models, Problem, rounded
+from drfl.engine.base import Models, Problem
+from drfl.engine.convolutions import channels_last
+from drfl.engine.descent import Descent
 from drfl.local import LocalSGD
 
 
 class Replica:
     """A copy of the task's model whose parameters are written in place.
-
-    Convolutions work on channels-last tensors, which pooling on a CPU is several times faster on.
 
     Args:
         problem: task and samples.
@@ -26,7 +26,7 @@ class Replica:
         self._model = copy.deepcopy(problem.task.model)
         for p in self._model.parameters():
             if p.dim() == 4:
-                p.data = p.data.contiguous(memory_format=torch.channels_last)
+                p.data = channels_last(p.data)
         named = dict(self._model.named_parameters())
         self._parameters = [named[name] for name in layout.names]
 
@@ -47,7 +47,7 @@ class Replica:
         self,
         batches: Iterable[Tensor],
         w: Tensor,
-        constant: Tensor,
+        fixed: Tensor | None,
         local: LocalSGD,
         prox: float,
         snapshot: int | None,
@@ -55,21 +55,17 @@ class Replica:
     ) -> None:
         """A client's steps from w (d,), one for each batch of rows; what was asked for goes ``into`` vectors (d,).
 
-        The direction is g + (prox + weight_decay)·u + constant, with constant = shift − prox·w folded once per client.
+        ``fixed`` (d,) is the part of the direction that no step changes; None = 0.
         """
         self.load(w)
-        velocity = [torch.zeros_like(p) for p in self._parameters] if local.momentum else None
-        fixed, (lr, pull) = self._views(constant), rounded([local.lr, prox + local.weight_decay], w)
-        (keep,) = rounded([1 - lr * pull], w)
+        velocity = [torch.zeros_like(p) if local.momentum else None for p in self._parameters]
+        constants = [None] * len(velocity) if fixed is None else self._views(fixed)
+        descent = Descent.of(local, prox, w)
         for step, rows in enumerate(batches, start=1):
             gradients, _ = self._gradients(rows)
             with torch.no_grad():
-                for i, (p, g) in enumerate(zip(self._parameters, gradients, strict=True)):
-                    if velocity is None:  # gradients may share memory: they are only read
-                        p.mul_(keep).sub_(fixed[i], alpha=lr).sub_(g, alpha=lr)
-                    else:
-                        velocity[i].mul_(local.momentum).add_(g).add_(fixed[i]).add_(p, alpha=pull)
-                        p.sub_(velocity[i], alpha=lr)
+                for p, g, constant, v in zip(self._parameters, gradients, constants, velocity, strict=True):
+                    descent.step(p, g, constant, v)
                 self._project(local.radius)
                 self._report(step, local, snapshot, into)
 
@@ -84,10 +80,9 @@ class Replica:
             self._store(into.w)
 
     def _gradients(self, rows: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        task, x = self._problem.task, self._problem.x[rows]
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        loss = task.sample_losses(self._model(x), self._problem.y[rows]).mean()
+        problem, x = self._problem, self._problem.x[rows]
+        outputs = problem.forward(self._model, channels_last(x) if x.dim() == 4 else x)
+        loss = problem.task.sample_losses(outputs, problem.y[rows]).mean()
         return torch.autograd.grad(loss, self._parameters), loss.detach()
 
     def _store(self, into: Tensor) -> None:

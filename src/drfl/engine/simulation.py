@@ -7,14 +7,19 @@ from torch import Tensor
 
 from drfl import checks
 from drfl.data import ClientData
+from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, Problem
 from drfl.engine.batches import Batches, draw
-from drfl.engine.stacked import Stacked
+from drfl.engine.frozen import features, narrows, split
+from drfl.engine.rows import Rows
 from drfl.errors import InputError
 from drfl.federation import NOT_ASKED, SCALAR_BYTES, Evaluation, Gradients, Ledger, Losses, Replies
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.task import Task
+
+PRECISIONS = {"full": None, "bf16": torch.bfloat16}
+"""The types that the local steps' products may work in, by the name that the command knows them by."""
 
 
 class Simulation:
@@ -23,16 +28,28 @@ class Simulation:
     Args:
         data: the clients' samples.
         task: model, loss and score; the model's present parameters are the initial model.
-        engine: the backend that computes.
+        engine: the backend that computes; None = :class:`Auto`, the one that fits the model and the device.
         device: where models and data live, e.g. ``"cpu"`` or ``"cuda"``.
+        precision: "full", or "bf16": matrix products and convolutions of the local steps are then worked out in
+            bfloat16. Parameters, updates, loss reports and tests keep the model's type, which must be float32.
 
-    Floating-point inputs and targets are brought to the model's type.
+    Floating-point inputs and targets are brought to the model's type. Where the model is an ``nn.Sequential`` whose
+    first layers are frozen (``requires_grad=False``), what these give for all samples is computed here, once, unless it
+    takes more memory than the inputs.
 
     Raises:
         InputError: the model, the loss and the data do not fit together, or the device is not there.
     """
 
-    def __init__(self, data: ClientData, task: Task, *, engine: Engine | None = None, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        data: ClientData,
+        task: Task,
+        *,
+        engine: Engine | None = None,
+        device: str = "cpu",
+        precision: str = "full",
+    ) -> None:
         if isinstance(engine, str | type):
             raise InputError(f"engine={engine!r} must be an engine itself, such as Loop() or Stacked()")
         place, dtype = _device(device), task.layout.dtype
@@ -40,15 +57,17 @@ class Simulation:
         def bring(t: Tensor) -> Tensor:
             return t.to(place, dtype) if t.is_floating_point() else t.to(place)
 
-        self.engine: Engine = Stacked() if engine is None else engine
+        self.engine: Engine = Auto() if engine is None else engine
         task = task if place.type == "cpu" else task.to(place, dtype)
-        self._train = Problem(task, bring(data.inputs), bring(data.targets))
-        self._test = Problem(task, bring(data.test_inputs), bring(data.test_targets))
-        self._rows, self._test_rows = data.train, data.test
-        self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
-        for problem in (self._train, self._test):
+        train = Problem(task, bring(data.inputs), bring(data.targets))
+        test = Problem(task, bring(data.test_inputs), bring(data.test_targets))
+        for problem in (train, test):
             task.check(problem.x[:4], problem.y[:4])
             task.check_targets(problem.x, problem.y)
+        train, self._test = _behind_backbone(train, test)
+        self._train = train._replace(autocast=_autocast(precision, dtype))
+        self._rows, self._test_rows = Rows.of(data.train), Rows.of(data.test)
+        self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
 
     def train(
         self,
@@ -82,7 +101,7 @@ class Simulation:
         self.ledger.down(len(cohort), w.numel() * w.element_size())
         self.ledger.up(len(cohort), SCALAR_BYTES)
         self.ledger.loss_evaluations += int(batches.counts.sum())
-        return Losses(cohort, self.engine.losses(self._train, batches, w))
+        return Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
 
     def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
         """See :class:`drfl.federation.Federation`."""
@@ -95,14 +114,30 @@ class Simulation:
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
-        samples = torch.tensor([len(rows) for rows in self._test_rows])
-        return Evaluation(*self.engine.evaluate(self._test, self._test_rows, w), samples)
+        return Evaluation(*self.engine.evaluate(self._test, self._test_rows, w), self._test_rows.sizes)
 
     def _draw(self, cohort: Tensor, key: Key, steps: int, batch: int | None) -> Batches:
         if batch is not None:
             checks.whole("batch", batch)
-        clients = cohort.tolist()
-        return draw([self._rows[i] for i in clients], clients, steps, batch, key)
+        return draw(self._rows, cohort, steps, batch, key)
+
+
+def _behind_backbone(train: Problem, test: Problem) -> tuple[Problem, Problem]:
+    """The problems with the features of a frozen backbone in place of the inputs."""
+    parts = split(train.task)
+    if parts is None or not narrows(parts.backbone, train.x):
+        return train, test
+    found = features(parts.backbone, train.x)
+    tested = found if test.x is train.x else features(parts.backbone, test.x)
+    return Problem(parts.task, found, train.y), Problem(parts.task, tested, test.y)
+
+
+def _autocast(precision: str, dtype: torch.dtype) -> torch.dtype | None:
+    if precision not in PRECISIONS:
+        raise InputError(f"precision '{precision}' must be one of {', '.join(PRECISIONS)}")
+    if precision == "bf16" and dtype != torch.float32:
+        raise InputError(f"precision 'bf16' needs a model in float32, not {dtype}: leave one of them out")
+    return PRECISIONS[precision]
 
 
 def _device(name: str) -> torch.device:

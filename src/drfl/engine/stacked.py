@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import vjp, vmap
 
-from drfl.engine.base import Models, Problem, rounded
+from drfl.engine.base import Models, Problem
 from drfl.engine.batches import Batches
+from drfl.engine.descent import Descent, fixed_part
+from drfl.engine.forward import mean_losses, mean_scores_and_losses
+from drfl.engine.graphs import captured
+from drfl.engine.replay import Function, replayed, traced
+from drfl.engine.rows import Rows
 from drfl.local import LocalSGD
-from drfl.task import Task
-
-Parameters = Mapping[str, Tensor]
-GradientFn = Callable[[Parameters, Tensor, Tensor, Tensor], tuple[dict[str, Tensor], Tensor]]
 
 
 @dataclass(frozen=True)
 class Stacked:
     """``vmap`` over the clients; models of (k, d) in one buffer, updated in place.
 
-    Clients with fewer samples than the others are padded with samples of weight 0, so that all fit in one batch.
+    Clients with fewer samples than the others are padded with samples of weight 0, so that all fit in one batch. On a
+    CPU a gradient step is traced when its shapes come back, on a CUDA device all local steps become one CUDA graph.
 
     Args:
-        megabytes: rough bound on the inputs gathered for one step; larger cohorts run in several stacks, clients of
-            similar batch size together. It does not change results beyond float rounding.
+        megabytes: rough bound on the inputs, models and gradients of one stack; larger cohorts run in several stacks,
+            clients of similar batch size together. It does not change results beyond float rounding. None = 32 on a
+            CPU, about what its caches hold, and 4096 on a CUDA device.
     """
 
-    megabytes: float = 256.0
+    megabytes: float | None = None
 
     def train(
         self,
@@ -44,14 +47,14 @@ class Stacked:
         average: bool,
     ) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
-        U = w.repeat(len(batches.counts), 1)
-        models = Models(
-            U, torch.empty_like(U) if snapshot is not None else None, torch.zeros_like(U) if average else None
-        )
-        for part in self._parts(problem, batches):
-            stack = Models(U[part], _rows(models.snapshot, part), _rows(models.average, part))
-            constant = -prox * w + (0 if shift is None else shift[part])
-            _local_steps(problem, batches.rows(part), stack, constant.expand_as(stack.w), local, prox, snapshot)
+        parts = list(self._parts(problem, batches, w))
+        if len(parts) == 1:
+            fixed = fixed_part(w, prox, shift)
+            return _train_stack(problem, batches, w, fixed, local, prox, snapshot, average)
+        models = Models.room(len(batches.counts), w, snapshot, average)
+        for part in parts:
+            fixed = fixed_part(w, prox, None if shift is None else shift[part])
+            stack = _train_stack(problem, batches.rows(part), w, fixed, local, prox, snapshot, average)
             for whole, new in zip(models, stack, strict=True):
                 if whole is not None and new is not None:
                     whole[part] = new
@@ -59,110 +62,148 @@ class Stacked:
 
     def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
-        owners = torch.arange(len(batches.counts)).repeat_interleave(batches.counts)
-        (values,) = self._forward(problem, batches.at(0)[batches.real], w, [problem.task.sample_losses])
-        return _means(values, owners, len(batches.counts))
+        return mean_losses(problem, batches, w)
 
     def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        task, k = problem.task, len(batches.counts)
-        G, F = w.new_empty(k, w.numel()), w.new_empty(k)
-        gradient = vmap(_gradient_of(task), in_dims=(None, 0, 0, 0))
-        views = task.layout.views(G)
-        for part in self._parts(problem, batches):
+        G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
+        into, parameters = problem.task.layout.views(G), list(problem.task.layout.views(w).values())
+        gradient = _gradient_of(problem, shared=True)
+        for part in self._parts(problem, batches, w):
             rows = batches.rows(part)
-            index = rows.at(0)
-            g, F[part] = gradient(task.layout.views(w), problem.x[index], problem.y[index], rows.weights(w))
-            for name, view in views.items():
-                view[part] = g[name]
+            index = rows.at(0).to(w.device)
+            *g, F[part] = gradient(problem.x[index], problem.y[index], rows.weights(w), *parameters)
+            for view, values in zip(into.values(), g, strict=True):
+                view[part] = values
         return G, F.double().cpu()
 
-    def evaluate(self, problem: Problem, rows: Sequence[Tensor], w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        task, index = problem.task, torch.cat(list(rows))
-        pool, at = index.unique(return_inverse=True)
-        scores, losses = self._forward(problem, pool, w, [task.sample_scores, task.sample_losses])
-        owners = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(r) for r in rows]))
-        return _means(scores[at], owners, len(rows)), _means(losses[at], owners, len(rows))
+        return mean_scores_and_losses(problem, rows, w)
 
-    def _forward(self, problem: Problem, index: Tensor, w: Tensor, of: Sequence[Callable]) -> list[Tensor]:
-        """Per-sample functions of the outputs for these rows of the pool, each (n,) float64 on the CPU."""
-        task, parameters, whole = problem.task, problem.task.layout.views(w), len(problem.x)
-        size = max(1, int(self.megabytes * 2**20 / max(1, _nbytes(problem))))
-        most = 2 * len(index) >= whole  # then the pool as it lies is faster than gathering its rows
-        parts = [slice(at, at + size) for at in range(0, whole, size)] if most else index.split(size)
-        with torch.no_grad():
-            chunks = []
-            for part in parts:
-                outputs, y = task.outputs(parameters, problem.x[part]), problem.y[part]
-                chunks.append([function(outputs, y).double().cpu() for function in of])
-        columns = [torch.cat(values) for values in zip(*chunks, strict=True)]
-        return [column[index.cpu()] for column in columns] if most else columns
-
-    def _parts(self, problem: Problem, batches: Batches) -> Iterator[Tensor]:
+    def _parts(self, problem: Problem, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""
-        order = batches.counts.argsort(descending=True, stable=True)
-        start = 0
+        order, start = batches.counts.argsort(descending=True, stable=True), 0
+        bound = (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
+        model = 3 * w.numel() * w.element_size()
         while start < len(order):
             widest = int(batches.counts[order[start]])
-            size = max(1, int(self.megabytes * 2**20 / max(1, widest * _nbytes(problem))))
+            size = max(1, int(bound / (widest * _nbytes(problem) + model)))
             alike = int((2 * batches.counts[order[start:]] >= widest).sum())
             yield order[start : start + min(size, alike)].sort().values
             start += min(size, alike)
 
 
-def _local_steps(
+def _train_stack(
     problem: Problem,
     batches: Batches,
-    stack: Models,
-    constant: Tensor,
+    w: Tensor,
+    fixed: Tensor | None,
     local: LocalSGD,
     prox: float,
     snapshot: int | None,
-) -> None:
-    """Run all local steps of a stack in place.
+    average: bool,
+) -> Models:
+    """All local steps of clients that fit in one stack."""
 
-    The direction is g + (prox + weight_decay)·u + constant, with constant = shift − prox·w folded once per round.
+    def steps(*tensors: Tensor) -> Sequence[Tensor]:
+        return _local_steps(problem, tensors, local, prox, snapshot, average)
+
+    tensors = [batches.samples.to(w.device), batches.weights(w), w, *(() if fixed is None else (fixed,))]
+    if w.is_cuda:
+        name = ("steps", problem.x.data_ptr(), problem.autocast, local, prox, snapshot, average)
+        steps = replayed(problem.task, name, steps, tensors, captured)
+    last, *rest = steps(*tensors)
+    return Models(last, rest.pop(0) if snapshot is not None else None, rest.pop(0) if average else None)
+
+
+def _local_steps(
+    problem: Problem,
+    tensors: Sequence[Tensor],
+    local: LocalSGD,
+    prox: float,
+    snapshot: int | None,
+    average: bool,
+) -> Sequence[Tensor]:
+    """The last models, the snapshots and the averages, those asked for, each (k, d).
+
+    Args:
+        problem: task and pool.
+        tensors: samples (k, T, B), their weights (k, B), w (d,) and, if it is not 0, the fixed part of the direction,
+            (d,) or (k, d).
+        local: the solver.
+        prox: weight of the pull towards w.
+        snapshot: step whose models are wanted.
+        average: whether the means over the steps are wanted.
     """
-    task, U = problem.task, stack.w
-    gradient = vmap(_gradient_of(task), in_dims=(0, 0, 0, 0))
-    u, fixed = task.layout.views(U), task.layout.views(constant)
-    velocity = task.layout.views(torch.zeros_like(U)) if local.momentum else None
-    weights = batches.weights(U)
-    lr, pull = rounded([local.lr, prox + local.weight_decay], U)
-    for step in range(local.steps):
-        index = batches.at(step)
-        g, _ = gradient(u, problem.x[index], problem.y[index], weights)
-        for name, value in u.items():
-            direction = (g[name] + fixed[name]).add_(value, alpha=pull)
-            if velocity is not None:
-                direction = velocity[name].mul_(local.momentum).add_(direction)
-            value.sub_(direction, alpha=lr)
+    samples, weights, w, *fixed = tensors
+    U, layout, descent = w.repeat(len(samples), 1), problem.task.layout, Descent.of(local, prox, w)
+    u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
+    constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
+    velocity = list(layout.views(torch.zeros_like(U)).values()) if local.momentum else [None] * len(u)
+    total, at_snapshot = torch.zeros_like(U) if average else None, None
+    for t, (x, y) in enumerate(_gathered(problem, samples, local.steps), start=1):
+        for value, g, constant, v in zip(u, step(x, y, weights, *u), *constants, velocity, strict=True):
+            descent.step(value, g, constant, v)
         if local.radius is not None:
             U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
-        if stack.average is not None:
-            stack.average.add_(U, alpha=1 / local.steps)
-        if stack.snapshot is not None and step + 1 == snapshot:
-            stack.snapshot.copy_(U)
+        if total is not None:
+            total.add_(U, alpha=1 / local.steps)
+        if t == snapshot:
+            at_snapshot = U.clone()
+    return [U, *(table for table in (at_snapshot, total) if table is not None)]
 
 
-def _gradient_of(task: Task) -> GradientFn:
-    """(parameters, x, y, weights) → (gradients by name, loss) of one client's weighted loss."""
+def _gathered(problem: Problem, samples: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs (k, B, …) and targets of each step, always in the same memory."""
+    k, T, B = samples.shape
+    pools = (problem.x, problem.y)
+    room = [pool.new_empty(k * B, *pool.shape[1:]) for pool in pools]
+    for t in range(steps):
+        if t < T:
+            for pool, buffer in zip(pools, room, strict=True):
+                torch.index_select(pool, 0, samples[:, t].reshape(-1), out=buffer)
+        x, y = (buffer.view(k, B, *buffer.shape[1:]) for buffer in room)
+        yield x, y
 
-    def loss(parameters: Parameters, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        return (task.sample_losses(task.outputs(parameters, x), y) * weights).sum()
 
-    return grad_and_value(loss)
+def _gradient_step(problem: Problem, *, minibatches: bool) -> Function:
+    """(x, y, weights, *parameters) → gradients of all clients, traced for minibatches on a CPU.
+
+    Full batches are not worth tracing: their sizes change from cohort to cohort, and Python's share of them is small.
+    """
+    gradient, found = _gradient_of(problem, shared=False), None
+
+    def without_losses(*tensors: Tensor) -> Sequence[Tensor]:
+        return gradient(*tensors)[:-1]
+
+    def step(*tensors: Tensor) -> Sequence[Tensor]:
+        nonlocal found  # shapes do not change between the steps of a round
+        found = found or replayed(problem.task, ("step", problem.autocast), without_losses, tensors, traced)
+        return found(*tensors)
+
+    return step if minibatches and not problem.x.is_cuda else without_losses
 
 
-def _rows(table: Tensor | None, part: Tensor) -> Tensor | None:
-    return None if table is None else table[part]
+def _gradient_of(problem: Problem, *, shared: bool) -> Function:
+    """(x, y, weights, *parameters) → each client's gradients of its weighted loss, in the layout's order, and its loss.
 
+    Args:
+        problem: the task.
+        shared: whether the parameters are one model for all clients, not one each.
+    """
+    task = problem.task
 
-def _means(values: Tensor, owners: Tensor, n: int) -> Tensor:
-    """(n,) mean of the values that belong to each owner."""
-    counts = torch.bincount(owners, minlength=n)
-    return torch.zeros(n, dtype=torch.float64).index_add_(0, owners, values) / counts
+    def one(x: Tensor, y: Tensor, weights: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        def losses(*parameters: Tensor) -> Tensor:
+            named = dict(zip(task.layout.names, parameters, strict=True))
+            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x), x), y)
+
+        values, pull_back, *_ = vjp(losses, *parameters)
+        return *pull_back(weights), (values * weights).sum()
+
+    own = None if shared else 0
+    return vmap(one, in_dims=(0, 0, 0, *(own for _ in task.layout.names)))
 
 
 def _nbytes(problem: Problem) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from drfl.engine.base import Models, Problem
 from drfl.engine.batches import Batches
+from drfl.engine.descent import fixed_part
+from drfl.engine.forward import mean_losses, mean_scores_and_losses
 from drfl.engine.replica import Replica
-from drfl.engine.stacked import Stacked
+from drfl.engine.rows import Rows
 from drfl.local import LocalSGD
 
 
@@ -44,23 +46,20 @@ class Threads:
         average: bool,
     ) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
-        U = w.new_empty(len(batches.counts), w.numel())
-        models = Models(
-            U, torch.empty_like(U) if snapshot is not None else None, torch.zeros_like(U) if average else None
-        )
+        models = Models.room(len(batches.counts), w, snapshot, average)
 
         def client(replica: Replica, j: int) -> None:
-            constant = -prox * w + (0 if shift is None else shift[j])
+            fixed = fixed_part(w, prox, None if shift is None else shift[j])
             rows = (batches.at(step)[j, : batches.counts[j]] for step in range(local.steps))
-            mine = Models(U[j], _row(models.snapshot, j), _row(models.average, j))
-            replica.local_steps(rows, w, constant, local, prox, snapshot, mine)
+            replica.local_steps(rows, w, fixed, local, prox, snapshot, models.of(j))
 
         self._each(problem, batches, client)
         return models
 
     def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
-        return Stacked().losses(problem, batches, w)
+        with self._pool() as pool:
+            return mean_losses(problem, batches, w, pool.map)
 
     def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
@@ -73,14 +72,15 @@ class Threads:
         self._each(problem, batches, client)
         return G, F.double().cpu()
 
-    def evaluate(self, problem: Problem, rows: Sequence[Tensor], w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        return Stacked().evaluate(problem, rows, w)
+        with self._pool() as pool:
+            return mean_scores_and_losses(problem, rows, w, pool.map)
 
     def _each(self, problem: Problem, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
+        count = self._count()
         waiting = deque(batches.counts.argsort(descending=True, stable=True).tolist())
-        workers = min(self.workers or torch.get_num_threads(), len(waiting))
 
         def take() -> int | None:
             try:
@@ -96,20 +96,20 @@ class Threads:
             finally:
                 waiting.clear()  # after a mistake the others stop as well
 
-        with _one_intra_op_thread(), ThreadPoolExecutor(workers) as pool:
-            for done in [pool.submit(work) for _ in range(workers)]:
+        with self._pool() as pool:
+            for done in [pool.submit(work) for _ in range(min(count, len(waiting)))]:
                 done.result()
 
+    @contextmanager
+    def _pool(self) -> Iterator[ThreadPoolExecutor]:
+        """The workers, with one intra-op thread each."""
+        before, count = torch.get_num_threads(), self._count()
+        torch.set_num_threads(1)  # threads that start from here on inherit it
+        try:
+            with ThreadPoolExecutor(count) as pool:
+                yield pool
+        finally:
+            torch.set_num_threads(before)
 
-def _row(table: Tensor | None, j: int) -> Tensor | None:
-    return None if table is None else table[j]
-
-
-@contextmanager
-def _one_intra_op_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # threads that start from here on inherit it
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    def _count(self) -> int:
+        return self.workers or torch.get_num_threads()

@@ -61,7 +61,8 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         model = MODELS[config.model](tuple(dataset.inputs.shape[1:]), dataset.classes)
     task = Task(model.to(getattr(torch, config.dtype)))
     algorithm = make(config.algorithm, config.parameters(config.algorithm, data.n))
-    fed = Simulation(data, task, engine=ENGINES[config.engine](), device=config.device)
+    engine = ENGINES[config.engine]()
+    fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
     algorithm.init(fed)  # a cohort larger than N and the like come to light before anything is written
     return Job(config, partition, data, task, fed, algorithm, _certifier(config, task, algorithm))
 

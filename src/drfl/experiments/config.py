@@ -57,6 +57,7 @@ class Config(BaseModel):
         engine: backend.
         device: torch device.
         dtype: type of models and data.
+        precision: "bf16" works the local steps' products out in bfloat16.
         threads: torch's threads; None = its own default.
         algorithms: parameters by algorithm; they override ``cohort``, ``steps``, ``batch`` and ``lr``.
     """
@@ -80,9 +81,10 @@ class Config(BaseModel):
     evaluate_every: int = Field(1, ge=1)
     until: str | None = None
     certificate: Literal["pooled", "gradient"] | None = None
-    engine: str = "stacked"
+    engine: str = "auto"
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["full", "bf16"] = "full"
     threads: int | None = Field(None, ge=1, le=1024)  # torch dies of tens of thousands
     algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
 

@@ -68,6 +68,7 @@ def summary(job: Job, result: Result, stopped: str) -> dict[str, object]:
         "engine": config.engine,
         "device": config.device,
         "dtype": config.dtype,
+        "precision": config.precision,
         "final": _end(last.metrics, asked, last.certificate),
         "averaged": averaged,
         "ledger": last.ledger,

@@ -146,7 +146,7 @@ class Sharing(Simulation):
     def _draw(self, cohort, key, steps, batch):
         rows, counts = [], []
         for i in cohort.tolist():
-            own = self._rows[i]
+            own = self._rows.of_client(i)
             count = len(own) if batch is None else min(batch, len(own))
             rng = self.generator(key, i)
             drawn = [torch.from_numpy(self.chosen(rng, len(own), count)) for _ in range(steps)]

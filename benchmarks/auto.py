@@ -1,0 +1,111 @@
+"""Which engine is the fastest for which model: the table behind ``engine="auto"``.
+
+    python benchmarks/auto.py [--rounds 10]
+
+Synthetic samples, FedAvg's local steps (τ = 10) of cohorts of 20 and 5 clients. The engines take turns; medians after
+two rounds of warm-up. The last column is the time of the engine that ``Auto`` takes over that of the fastest. Prints a
+table; writes results/auto.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from drfl import ClientData, Key, LocalSGD, Simulation, Stacked, Task, Threads, models
+from drfl.engine.auto import choice
+from drfl.experiments.rundir import versions
+
+RESULTS = Path(__file__).parent / "results" / "auto.json"
+ENGINES = {"stacked": Stacked(), "threads": Threads()}
+IMAGE, PATCH, VECTOR = (1, 28, 28), (1, 8, 8), (30,)
+CLIENTS, SAMPLES, TAU = 30, 200, 10
+
+
+def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A small classical network: two 5×5 convolutions with pooling, two hidden layers."""
+    body = [nn.Conv2d(shape[0], 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    body += [nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*body, nn.LazyLinear(120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes))
+
+
+def mlp(*hidden: int) -> Callable[[tuple[int, ...], int], nn.Module]:
+    """Fully connected layers of these widths."""
+    return lambda shape, classes: models.mlp(shape, classes, hidden)
+
+
+JOBS: dict[str, tuple[Callable[[tuple[int, ...], int], nn.Module], tuple[int, ...]]] = {
+    "linear 30": (models.linear, VECTOR),
+    "linear 784": (models.linear, IMAGE),
+    "mlp 784-128": (mlp(128), IMAGE),
+    "mlp 784-512-512": (mlp(512, 512), IMAGE),
+    "mlp 784-2000": (mlp(2000), IMAGE),
+    "cnn 8x8": (models.cnn, PATCH),
+    "lenet 28x28": (lenet, IMAGE),
+    "cnn 28x28": (models.cnn, IMAGE),
+}
+
+
+def federation(job: str) -> Simulation:
+    """Thirty clients with synthetic samples."""
+    make, shape = JOBS[job]
+    rng = Key(0).fold(job).generator()
+    pairs = [
+        (
+            torch.from_numpy(rng.standard_normal((SAMPLES, *shape))).float(),
+            torch.from_numpy(rng.integers(0, 10, SAMPLES)),
+        )
+        for _ in range(CLIENTS)
+    ]
+    with Key(0).torch_scope():
+        model = make(shape, 10)
+        model(pairs[0][0][:1])  # lazy layers take their sizes
+    return Simulation(ClientData.from_arrays(pairs), Task(model))
+
+
+def seconds(fed: Simulation, m: int, batch: int, rounds: int) -> dict[str, float]:
+    """Median seconds of a round for each engine."""
+    times: dict[str, list[float]] = {name: [] for name in ENGINES}
+    for r in range(rounds + 2):
+        for name, engine in ENGINES.items():
+            fed.engine = engine
+            start = time.perf_counter()
+            fed.train(torch.arange(m), fed.w0, LocalSGD(steps=TAU, lr=0.01, batch=batch), Key(r))
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found[2:]) for name, found in times.items()}
+
+
+def main() -> None:
+    """Measure all jobs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--jobs", default=",".join(JOBS), help="names with commas between")
+    options = parser.parse_args()
+    rows = []
+    print(
+        "| model | m | B | stacked ms | threads ms | auto takes | over the fastest |\n"
+        "|---|---:|---:|---:|---:|---|---:|"
+    )
+    for job in options.jobs.split(","):
+        fed = federation(job)
+        for m, batch in ((20, 8), (20, 32), (20, 128), (5, 32)):
+            taken = next(name for name, engine in ENGINES.items() if engine == choice(fed._train, batch))
+            found = seconds(fed, m, batch, options.rounds)
+            over = found[taken] / min(found.values())
+            rows.append({"model": job, "m": m, "batch": batch, **found, "auto": taken, "over_fastest": round(over, 3)})
+            cells = (f"{1e3 * found['stacked']:.1f}", f"{1e3 * found['threads']:.1f}", taken, f"{over:.2f}")
+            print(f"| {job} | {m} | {batch} | " + " | ".join(cells) + " |", flush=True)
+    about = {"command": "python benchmarks/auto.py", "rounds": options.rounds, "seed": 0, "tau": TAU}
+    about |= {"device": f"{torch.get_num_threads()} threads", "versions": versions()}
+    RESULTS.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Seconds until a fresh process has imported, helped or refused, and ended.
+
+    python benchmarks/startup.py [--repeats 10]
+
+A process's figure includes Python's own start, a row of its own. What drfl adds to torch is timed within a process, as
+the difference of two processes would drown in torch's own scatter: all public names, after torch. Medians over fresh
+processes. The rows take turns, so that a busy moment hits all of them; a first turn warms the disk's cache and is left
+out. Prints a table; writes results/startup.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from drfl.experiments.rundir import versions
+
+RESULTS = Path(__file__).parent / "results" / "startup.json"
+IMPORTS = {
+    "python -c pass": "pass",
+    "import drfl": "import drfl",
+    "import torch": "import torch",
+    "import torch; from drfl import *": "import torch; from drfl import *",
+}
+COMMANDS = ["--help", "--version", "run --help", "compare --help", "run --nonsense", "algorithms"]
+ROWS = {name: ["-c", code] for name, code in IMPORTS.items()} | {
+    f"drfl {arguments}": ["-m", "drfl", *arguments.split()] for arguments in COMMANDS
+}
+REFUSED = {"drfl run --nonsense": 2}
+"""Exit codes other than 0."""
+BEYOND = "from drfl import *, after torch"
+WITHIN = """
+import time, torch
+start = time.perf_counter()
+from drfl import *
+print(time.perf_counter() - start)
+"""
+
+
+def ended(row: str, arguments: list[str]) -> str:
+    """What a fresh process prints.
+
+    Raises:
+        RuntimeError: it did not end as it should.
+    """
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    if done.returncode != REFUSED.get(row, 0):
+        raise RuntimeError(f"{row} ended with {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def seconds(row: str) -> float:
+    """One fresh process from its start to its end, or what it timed itself."""
+    if row == BEYOND:
+        return float(ended(row, ["-c", WITHIN]))
+    start = time.perf_counter()
+    ended(row, ROWS[row])
+    return time.perf_counter() - start
+
+
+def measured(repeats: int) -> dict[str, dict[str, float]]:
+    """Median, least and most seconds of every row."""
+    times: dict[str, list[float]] = {row: [] for row in (*ROWS, BEYOND)}
+    for turn in range(repeats + 1):
+        for row, found in times.items():
+            passed = seconds(row)
+            if turn:
+                found.append(passed)
+    return {
+        row: {name: round(of(found), 4) for name, of in (("median", statistics.median), ("least", min), ("most", max))}
+        for row, found in times.items()
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    found = measured(options.repeats)
+    print("| process | median s | least s | most s |\n| --- | ---: | ---: | ---: |")
+    for row, s in found.items():
+        print(f"| `{row}` | {s['median']:.3f} | {s['least']:.3f} | {s['most']:.3f} |")
+    content = {
+        "command": f"python benchmarks/startup.py --repeats {options.repeats}",
+        "repeats": options.repeats,
+        "device": f"{os.cpu_count()} cores",
+        "versions": versions() | {"typer": version("typer")},
+        "seconds": found,
+    }
+    options.out.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Floyd's sampling: entry by entry, as Bentley and Floyd (1987) write it, against the vectorised one."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.engine.distinct import distinct
+
+
+def floyd(uniforms, size):
+    chosen = []
+    for b, u in enumerate(uniforms):
+        last = size - len(uniforms) + b
+        pick = min(int(u * (last + 1)), last)
+        chosen.append(last if pick in chosen else pick)
+    return chosen
+
+
+@given(st.integers(1, 12), st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(0, 10**6))
+def test_as_written(B, extra, seed):
+    """With many repetitions (few samples to choose from), among them picks that hit an earlier last entry."""
+    sizes = np.array([B + e for e in extra])
+    uniforms = np.random.default_rng(seed).random((len(sizes), 3, B))
+    found = distinct(uniforms, sizes)
+    for k, size in enumerate(sizes):
+        for t in range(3):
+            assert found[k, t].tolist() == floyd(uniforms[k, t], int(size))
+
+
+def test_all_alike_and_all_zero():
+    for value in (0.0, 0.5, 1 - 2**-53):
+        found = distinct(np.full((1, 1, 9), value), np.array([11]))
+        assert found[0, 0].tolist() == floyd([value] * 9, 11)

@@ -1,0 +1,48 @@
+"""bfloat16 in the local steps: opt-in, close to the full precision, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support.problems import federation
+
+from drfl import models
+from drfl.engine import Loop, Stacked, Threads
+from drfl.errors import InputError
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+LOCAL, SIZES = LocalSGD(steps=3, lr=0.1, batch=8), (9, 20, 40)
+
+
+def fed(engine, precision):
+    return federation(SIZES, engine=engine, model=models.cnn, shape=(1, 8, 8), dtype=torch.float32, precision=precision)
+
+
+def moved(engine, precision):
+    clients = fed(engine, precision)
+    return clients.train(torch.arange(3), clients.w0, LOCAL, Key(1)).w - clients.w0
+
+
+@pytest.mark.parametrize("engine", [Loop(), Stacked(), Threads(2)], ids=["loop", "stacked", "threads"])
+def test_close_to_full_precision(engine):
+    full, half = moved(engine, "full"), moved(engine, "bf16")
+    assert half.dtype == torch.float32
+    error = (half - full).norm() / full.norm()
+    assert 1e-4 < error < 0.05, "bfloat16 has three significant digits: neither exact nor far away"
+
+
+def test_reports_and_tests_are_in_full_precision():
+    full, half = fed(Stacked(), "full"), fed(Stacked(), "bf16")
+    cohort, w = torch.arange(3), full.w0
+    assert torch.equal(full.losses(cohort, w, Key(0)).values, half.losses(cohort, w, Key(0)).values)
+    assert torch.equal(full.evaluate(w).loss, half.evaluate(w).loss)
+    assert not torch.equal(full.gradients(cohort, w, Key(0)).values, half.gradients(cohort, w, Key(0)).values)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "says"), [("fp8", torch.float32, "full, bf16"), ("bf16", torch.float64, "float32")]
+)
+def test_refusals(precision, dtype, says):
+    with pytest.raises(InputError, match=says):
+        federation(SIZES, dtype=dtype, precision=precision)

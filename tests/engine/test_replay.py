@@ -1,0 +1,141 @@
+"""Traced steps: what they compute, when they are made, and that what cannot be traced still runs."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from tests.support.problems import federation, group_norm_net
+from torch import nn
+from torch.fx import GraphModule
+
+from drfl import models
+from drfl.engine import Stacked, replay
+from drfl.engine.replay import replayed, traced
+from drfl.engine.tidy import tidy
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.task import Task
+
+LOCAL = LocalSGD(steps=3, lr=0.1, batch=4)
+
+
+def made_for(fed):
+    return replay._made.get(fed._train.task, {})
+
+
+def plain(function, arguments):
+    return function
+
+
+@pytest.mark.parametrize("model", [models.linear, models.mlp, models.cnn, group_norm_net], ids=lambda m: m.__name__)
+def test_the_papers_models_are_traced(model):
+    """Not only left to the function that a failed trace falls back on."""
+    fed = federation((9, 20, 12), model=model, shape=(1, 8, 8), engine=Stacked())
+    fed.train(torch.arange(3), fed.w0, LOCAL, Key(0))
+    (function,) = made_for(fed).values()
+    assert isinstance(function.__self__, GraphModule)
+
+
+def test_a_round_gives_the_same_bits_whatever_ran_before():
+    fed, other = (federation((9, 20, 12), engine=Stacked()) for _ in range(2))
+    first = fed.train(torch.arange(3), fed.w0, LOCAL, Key(0)).w
+    for k in (1, 2, 3):
+        other.train(torch.arange(k), other.w0 + 1, LOCAL, Key(k))
+    assert torch.equal(first, fed.train(torch.arange(3), fed.w0, LOCAL, Key(0)).w)
+    assert torch.equal(first, other.train(torch.arange(3), other.w0, LOCAL, Key(0)).w)
+
+
+def test_shapes_that_were_forgotten_are_made_again(monkeypatch):
+    monkeypatch.setattr(replay, "KEPT", 1)
+    fed = federation((9, 20, 12), engine=Stacked())
+    rounds = [fed.train(torch.arange(k), fed.w0, LOCAL, Key(0)).w for k in (3, 2, 3)]
+    assert len(made_for(fed)) == 1
+    assert torch.equal(rounds[0], rounds[2])
+
+
+def test_what_was_made_goes_with_the_task():
+    task, before = Task(nn.Linear(2, 2)), len(replay._made)
+    replayed(task, "name", torch.sin, [torch.ones(2)], plain)
+    assert len(replay._made) == before + 1
+    del task
+    gc.collect()
+    assert len(replay._made) == before
+
+
+def test_made_once_for_each_name_shape_and_type():
+    task, calls = Task(nn.Linear(2, 2)), []
+
+    def make(function, arguments):
+        calls.append(arguments)
+        return function
+
+    for name, argument in (("a", torch.ones(2)), ("a", torch.zeros(2)), ("b", torch.ones(2)), ("a", torch.ones(3))):
+        replayed(task, name, lambda x: [x + 1], [argument], make)
+    replayed(task, "a", lambda x: [x + 1], [torch.ones(2).double()], make)
+    assert len(calls) == 4
+
+
+def test_a_replay_that_differs_is_not_taken():
+    task, x = Task(nn.Linear(2, 2)), torch.ones(3)
+
+    def right(x):
+        return [2 * x]
+
+    for wrong in (lambda x: [2.001 * x], lambda x: [x[:2]], lambda x: [x * torch.nan]):
+        assert replayed(task, wrong, right, [x], lambda function, arguments, wrong=wrong: wrong) is right
+    close = replayed(task, "close", right, [x], lambda function, arguments: lambda x: [2 * x + 1e-7])
+    assert close is not right
+
+
+def test_mistakes_of_the_maker_leave_the_function():
+    task = Task(nn.Linear(2, 2))
+
+    def fails(function, arguments):
+        raise NotImplementedError("no such operator")
+
+    function = replayed(task, "x", torch.sin, [torch.ones(2)], fails)
+    assert function is torch.sin
+
+
+def test_tidy_keeps_what_a_graph_writes():
+    """Two calls that look alike are not, where one result is written to."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def function(x):
+        a, b = torch.zeros_like(x), torch.zeros_like(x)
+        a.add_(x)
+        return [a + 1, b + 1]
+
+    x = torch.ones(3)
+    a, b = tidy(make_fx(function)(x))(x)
+    assert torch.equal(a, x + 1)
+    assert torch.equal(b, torch.ones(3))
+
+
+def test_tidy_shortens():
+    def function(x, y):
+        again = torch.bmm(x, y) + torch.bmm(x, y)
+        return [again.view(again.shape) * 1.0, torch.log_softmax(again, 2)]
+
+    x, y = torch.randn(2, 6, 5), torch.randn(2, 5, 3)
+    short = traced(function, [x, y])
+    calls = [node for node in short.__self__.graph.nodes if node.op == "call_function"]
+    assert sum("bmm" in str(node.target) for node in calls) == 1
+    assert not any("view" in str(node.target) for node in calls)
+    for a, b in zip(short(x, y), function(x, y), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("classes", [3, 100])
+def test_softmax_of_few_and_of_many_classes(classes):
+    """Also for logits that are large or minus infinity."""
+
+    def function(x):
+        return [torch.log_softmax(x, 1)]
+
+    x = torch.randn(4, classes) * torch.tensor([1.0, 1e4, 1e-4, 1.0])[:, None]
+    x[3, 0] = -torch.inf
+    for a, b in zip(traced(function, [x])(x), function(x), strict=True):
+        torch.testing.assert_close(a, b)
