@@ -1,0 +1,89 @@
+"""What the benchmarks share: the two jobs, the machine's floor, turns, and the head of a result file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from drfl import ClientData, Key, LocalSGD, Simulation, Task, ZipfDirichlet, load, models
+from drfl.data import divide
+from drfl.experiments.rundir import versions
+
+RESULTS = Path(__file__).parent / "results"
+JOBS = {"linear": ("mnist", models.linear), "cnn": ("kmnist-t10k", models.cnn)}
+"""The linear model on MNIST and DRDM's CNN on the test part of Kuzushiji-MNIST."""
+
+CLIENTS, COHORT, LOCAL = 30, 20, LocalSGD(steps=10, lr=0.1, batch=32)
+
+
+def simulation(job: str, data_dir: Path | None, **options: object) -> Simulation:
+    """The job's clients, by default behind the engine that fits."""
+    name, model = JOBS[job]
+    dataset = load(name, data_dir=data_dir)
+    data = ClientData.from_dataset(dataset, divide(dataset, ZipfDirichlet(clients=CLIENTS), Key(0)))
+    with Key(0).fold("model").torch_scope():
+        module = model(tuple(dataset.inputs.shape[1:]), dataset.classes)
+    return Simulation(data, Task(module), **options)  # pyright: ignore[reportArgumentType]
+
+
+def operations(fed: Simulation) -> float:
+    """Floating-point operations of a round: forward and backward, products of matrices and convolutions alone."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    problem, task = fed._train, fed._train.task
+    parameters = {name: value.requires_grad_() for name, value in task.layout.views(fed.w0).items()}
+    with FlopCounterMode(display=False) as counter:
+        loss = task.sample_losses(task.outputs(parameters, problem.x[:32]), problem.y[:32]).mean()
+        torch.autograd.grad(loss, list(parameters.values()))
+    return float(counter.get_total_flops()) * LOCAL.steps * COHORT
+
+
+def product_rate(device: str = "cpu") -> float:
+    """Floating-point operations per second of a large float32 matrix product, the best of five."""
+    size = 2048 if device == "cpu" else 8192
+    a, times = torch.randn(size, size, device=device), []
+    for _ in range(5):
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)
+
+
+def turns(rounds: int, calls: Mapping[str, Callable[[int], object]], series: int = 4) -> dict[str, float]:
+    """Median seconds of each call over at least ``rounds`` rounds, in interleaved series: a busy moment hits all.
+
+    Within a series a call is repeated as it is in a run; its first round, with cold caches, does not count. One series
+    of each goes ahead as a warm-up.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    r = 0
+    for turn in range(1 + math.ceil(rounds / series)):
+        for name, call in calls.items():
+            for i in range(series + 1):
+                start = time.perf_counter()
+                call(r + i)
+                if turn and i:
+                    times[name].append(time.perf_counter() - start)
+        r += series + 1
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def store(name: str, command: str, content: Mapping[str, object]) -> None:
+    """Write results/NAME.json: how, where and with what it was measured, then the content."""
+    device = f"{os.cpu_count()} cores, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    about: dict[str, object] = {
+        "command": command,
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "seed": 0,
+        "versions": versions(),
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps({**about, **content}, indent=2) + "\n")

@@ -1,0 +1,134 @@
+"""The frameworks that are measured: their versions, how they are installed, and the settings that are tried.
+
+Each has a virtual environment of its own, with the same CPU build of PyTorch. Where a framework asks for torchvision,
+whose build on the package index is for CUDA, it is installed without its dependencies and these are named here. No code
+that runs here uses torchvision; FedLab imports it all the same, and gets empty modules of that name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.job import Setting
+
+TORCH = "torch==2.13.0"
+ONE, TWO, PAIR = Setting(1, 1), Setting(1, 2), Setting(2, 1)
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # ray's own default, 15, would let any other process go first
+}
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One of the frameworks.
+
+    Args:
+        module: the adapter, ``peer.<module>``.
+        settings: workers × threads of torch in each; ``engine`` for drfl alone.
+        package: what pip is to install; empty = drfl's own environment.
+        needs: its dependencies, where pip is to install ``package`` without those that it names.
+        empty: modules that it imports and that nothing here uses, put there as empty files.
+        workers: what a worker is here.
+    """
+
+    module: str
+    settings: tuple[Setting, ...]
+    package: str = ""
+    needs: str = ""
+    empty: tuple[str, ...] = ()
+    workers: str = "one process"
+
+    def python(self, venvs: Path) -> Path:
+        """The interpreter that runs the adapter."""
+        return venvs / self.module / "bin" / "python" if self.package else Path(sys.executable)
+
+
+FRAMEWORKS = {
+    "drfl": Framework(
+        "drfl",
+        (Setting(1, 2, "default"), Setting(1, 1, "stacked"), Setting(2, 2, "threads")),
+        workers="worker threads of the threads engine, with one thread of torch each while they train",
+    ),
+    "plain PyTorch": Framework("plain", (ONE, TWO)),
+    "Flower": Framework("flower", (PAIR, TWO), "flwr[simulation]==1.41.0", workers="ray actors"),
+    "pfl": Framework("pfl", (PAIR, TWO), "pfl==0.6.0", workers="worker processes"),
+    "fluke": Framework(
+        "fluke",
+        (ONE, TWO),
+        "fluke-fl==0.8.1",
+        needs="numpy pandas scikit-learn torchmetrics rich typer wandb datasets psutil tensorboard clearml matplotlib "
+        "seaborn diskcache opacus cerberus hydra-core requests pyyaml omegaconf",
+    ),
+    "FedLab": Framework(
+        "fedlab",
+        (ONE, TWO),
+        "fedlab==1.3.0",
+        needs="numpy pandas scikit-learn pynvml tqdm munch pillow",
+        empty=("torchvision", "torchvision.transforms"),
+    ),
+    "FLGo": Framework(
+        "flgo",
+        (PAIR, TWO),
+        "flgo==0.4.4",
+        needs="tqdm scipy matplotlib prettytable ujson pynvml pyyaml networkx requests toolz",
+        workers="threads that train clients",
+    ),
+}
+
+
+def install(framework: Framework, venvs: Path) -> str:
+    """Make the environment unless it is there; the reason where that fails, else nothing."""
+    home, done = venvs / framework.module, venvs / framework.module / "installed"
+    wanted = f"{TORCH} {framework.package} {framework.needs} {' '.join(framework.empty)}"
+    if not framework.package or (done.exists() and done.read_text() == wanted):
+        return ""
+    venvs.mkdir(parents=True, exist_ok=True)
+    pins = venvs / "constraints.txt"
+    pins.write_text(TORCH + "\n")
+    pip = [str(framework.python(venvs)), "-m", "pip", "install", "--quiet", "-c", str(pins)]
+    steps = [[sys.executable, "-m", "venv", "--clear", str(home)], [*pip, TORCH]]
+    if framework.needs:
+        steps += [[*pip, *framework.needs.split()], [*pip, "--no-deps", framework.package]]
+    else:
+        steps += [[*pip, framework.package]]
+    for step in steps:
+        made = subprocess.run(step, capture_output=True, text=True, check=False)
+        if made.returncode:
+            return f"{' '.join(step[-2:])}: {_last(made.stderr)}"
+    (site,) = home.glob("lib/python*/site-packages")
+    for module in framework.empty:
+        place = site.joinpath(*module.split("."))
+        place.mkdir()
+        (place / "__init__.py").touch()
+    done.write_text(wanted)
+    return ""
+
+
+def versions(framework: Framework, venvs: Path) -> dict[str, str]:
+    """The versions of the framework and of what computes for it."""
+    listed = [str(framework.python(venvs)), "-m", "pip", "list", "--format", "json"]
+    found = json.loads(subprocess.run(listed, capture_output=True, text=True, check=True).stdout)
+    wanted = {"drfl", "torch", "numpy", "ray", framework.package.partition("==")[0].partition("[")[0]}
+    return {package["name"]: package["version"] for package in found if package["name"].lower() in wanted}
+
+
+def environment(setting: Setting, scratch: Path) -> dict[str, str]:
+    """What an adapter's process sees."""
+    found = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONHOME")}
+    home = {"PYTHONPATH": str(Path(__file__).parents[1]), "FLWR_HOME": str(scratch), "WANDB_MODE": "offline"}
+    return {**found, **QUIET, **home, "OMP_NUM_THREADS": str(setting.threads)}
+
+
+def _last(text: str) -> str:
+    """The last line that says something, errors first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["no message"])[-1]

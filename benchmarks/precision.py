@@ -1,0 +1,54 @@
+"""bfloat16 in the local steps: how much faster, and what it does to accuracy.
+
+    python benchmarks/precision.py --data-dir DIR [--rounds 40] [--seeds 3]
+
+The CNN on kmnist-t10k, FedAvg and DRDM, N = 30, m = 20, τ = 10, B = 32. Both precisions see the same partition, initial
+model and minibatches. Accuracies are of the last round; seconds are medians of interleaved series. Prints a table;
+writes results/precision.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from jobs import COHORT, LOCAL, simulation, store, turns
+
+from drfl import DRDM, FedAvg, Key, Simulation, run
+
+PRECISIONS = ("full", "bf16")
+ALGORITHMS = {"FedAvg": FedAvg(m=COHORT, local=LOCAL), "DRDM": DRDM(m=COHORT, local=LOCAL)}
+
+
+def accuracies(fed: Simulation, name: str, rounds: int, seed: int) -> dict[str, float]:
+    """Average and worst accuracy after the last round."""
+    metrics = run(ALGORITHMS[name], fed, rounds=rounds, seed=seed, evaluate_every=rounds).history.last.metrics
+    return {"avg": round(metrics.avg_accuracy, 4), "worst": round(metrics.worst_accuracy, 4)}
+
+
+def main() -> None:
+    """Measure both precisions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    feds = {p: simulation("cnn", options.data_dir, precision=p) for p in PRECISIONS}
+    calls = {p: lambda r, fed=fed: fed.train(torch.arange(COHORT), fed.w0, LOCAL, Key(r)) for p, fed in feds.items()}
+    seconds = {p: round(s, 5) for p, s in turns(12, calls).items()}
+    print("seconds a round", seconds, flush=True)
+    rows = [
+        {"algorithm": name, "seed": seed, "precision": p, **accuracies(fed, name, options.rounds, seed)}
+        for name in ALGORITHMS
+        for seed in range(options.seeds)
+        for p, fed in feds.items()
+    ]
+    for row in rows:
+        print(row)
+    content = {"rounds": options.rounds, "median_s": seconds, "accuracy": rows}
+    store("precision", "python benchmarks/precision.py", content)
+
+
+if __name__ == "__main__":
+    main()

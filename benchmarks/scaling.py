@@ -1,0 +1,226 @@
+"""Seconds a round and memory against the number of clients N, the cohort m, the parameters d and the local steps τ.
+
+    python benchmarks/scaling.py [--only clients,full,cohort,width,steps] [--rounds 15] [--folder DIR] [--quick]
+
+Every setting runs in a process of its own, so that its peak of resident memory is its own; the samples lie in a file
+mapped into memory, in DIR. Times are medians over the rounds after three of warm-up; where d is large, of two rounds
+after one. ``--quick`` takes the ends of every list and few rounds, to see that it works. Prints tables; writes
+results/scaling.json, and with ``--quick`` nothing.
+
+Cohort buffers are m·d numbers of the model's type: by so many the peak of the first rounds exceeds the peak before
+them, less what a run with m = 1 has. Slopes are least squares on log–log axes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from drfl import DRDM, SCAFFOLD, DualDRDM, FedAvg, Key, LocalSGD, Simulation, Task
+from drfl.algorithm import Algorithm, State
+from drfl.data import ClientData
+from drfl.experiments.rundir import versions
+from drfl.table import Table
+
+RESULTS = Path(__file__).parent / "results" / "scaling.json"
+ALGORITHMS = {"FedAvg": FedAvg, "SCAFFOLD": SCAFFOLD, "DRDM": DRDM, "DualDRDM": DualDRDM}
+FEATURES, CLASSES, SAMPLES = 784, 10, 40
+POOL = 20_000
+"""Samples in the file; clients share them where there are not enough."""
+
+CLIENTS = [100, 1_000, 10_000, 100_000]
+COHORTS = [5, 10, 20, 50, 100]
+WIDTHS = [0, 128, 1_024, 4_096, 14_000]
+"""Units of the hidden layer; 0 = the linear model of 7,850 parameters. 14,000 make 11.1 million."""
+
+STEPS = [1, 5, 10, 20, 50]
+BASE = {"algorithm": "FedAvg", "clients": 1_000, "cohort": 20, "width": 0, "steps": 10}
+BASE |= {"filled": False, "on_disk": False}
+
+
+def make_pool(folder: Path) -> None:
+    """The samples, written once and in pieces: (POOL, 784) float32 and their labels."""
+    inputs = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (POOL, FEATURES))
+    rng = np.random.default_rng(0)
+    for start in range(0, POOL, 1000):
+        inputs[start : start + 1000] = rng.random((1000, FEATURES), dtype=np.float32)
+    np.save(folder / "y.npy", rng.integers(0, CLASSES, POOL))
+
+
+def make_data(folder: Path, clients: int) -> ClientData:
+    """So many clients with 40 training and 2 test samples each, drawn from the pool."""
+    x = torch.from_numpy(np.load(folder / "x.npy", mmap_mode="c"))
+    y = torch.from_numpy(np.load(folder / "y.npy"))
+    rows = torch.from_numpy(np.random.default_rng(1).integers(0, POOL, (clients, SAMPLES + 2)))
+    train, test = rows[:, :SAMPLES].contiguous().unbind(), rows[:, SAMPLES:].contiguous().unbind()
+    return ClientData(x, y, train, x, y, test, tuple(f"client-{i}" for i in range(clients)))
+
+
+def make_model(width: int) -> torch.nn.Module:
+    """Linear, or with one hidden layer."""
+    with Key(0).fold("model").torch_scope():
+        if not width:
+            return torch.nn.Linear(FEATURES, CLASSES)
+        layers = torch.nn.Linear(FEATURES, width), torch.nn.ReLU(), torch.nn.Linear(width, CLASSES)
+        return torch.nn.Sequential(*layers)
+
+
+def algorithm_of(setting: dict) -> Algorithm:
+    """The algorithm of a setting."""
+    local = LocalSGD(steps=setting["steps"], lr=0.01, batch=32)
+    where = {"table_dir": setting["folder"]} if setting["on_disk"] else {}
+    return ALGORITHMS[setting["algorithm"]](m=setting["cohort"], local=local, **where)
+
+
+def filled(state: State) -> State:
+    """The state as it is when every client has taken part: all rows of its table are written, with small numbers."""
+    name, table = next((name, part) for name, part in state._asdict().items() if isinstance(part, Table))
+    for clients in torch.arange(table.n).split(1000):
+        rows = (torch.full(table.shape[1:], 1e-6 * (i % 7)) for i in clients.tolist())
+        table = table.put(clients, rows)
+    return state._replace(**{name: table})
+
+
+def memory(field: str) -> float:
+    """MiB of a field of /proc/self/status, such as VmHWM, the peak of resident memory."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[field].split()[0]) / 1024
+
+
+def measure(setting: dict) -> dict[str, float]:
+    """One setting, in this process."""
+    torch.set_num_threads(setting["threads"])
+    start = time.perf_counter()
+    data = make_data(Path(setting["folder"]), setting["clients"])
+    built = time.perf_counter() - start
+    fed, algorithm = Simulation(data, Task(make_model(setting["width"]))), algorithm_of(setting)
+    before, state, times = memory("VmHWM"), algorithm.init(fed), []
+    state = filled(state) if setting["filled"] else state
+    for r in range(setting["warm"] + setting["rounds"]):
+        start = time.perf_counter()
+        state, _ = algorithm.round(state, fed, Key(0).fold("round", r))
+        times.append(time.perf_counter() - start)
+    return {
+        "d": fed.w0.numel(),
+        "build_s": round(built, 3),
+        "round_s": round(statistics.median(times[setting["warm"] :]), 6),
+        "before_mib": round(before, 1),
+        "peak_mib": round(memory("VmHWM"), 1),
+        "resident_mib": round(memory("VmRSS"), 1),
+        "of_it_files_mib": round(memory("RssFile"), 1),
+    }
+
+
+def in_a_process(setting: dict) -> dict[str, float]:
+    """One setting, in a fresh process."""
+    command = [sys.executable, __file__, "--one", json.dumps(setting)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{setting} failed:\n{done.stderr}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    shown = {name: setting[name] for name in BASE}
+    print(
+        " ".join(map(str, shown.values())), f"{1e3 * found['round_s']:.2f} ms, peak {found['peak_mib']} MiB", flush=True
+    )
+    return {**shown, **found}
+
+
+def slope(xs: list[float], ys: list[float]) -> float:
+    """Exponent of y ~ x^slope by least squares."""
+    return round(float(np.polyfit(np.log(xs), np.log(ys), 1)[0]), 3)
+
+
+def swept(axis: str, values: list[int], common: dict) -> dict[str, object]:
+    """All algorithms along one axis, with slopes of the times."""
+    rows, slopes = [], {}
+    for name in ALGORITHMS:
+        found = [in_a_process({**common, "algorithm": name, axis: value}) for value in values]
+        slopes[name] = slope(values, [row["round_s"] for row in found])
+        rows += found
+    return {"rows": rows, "slopes": slopes}
+
+
+def along_clients(common: dict, ends: bool) -> dict[str, object]:
+    """N from 10² to 10⁵, and by what factor the largest round is slower than that of N = 1,000."""
+    values = [1_000, 100_000] if ends else CLIENTS
+    found = swept("clients", values, common)
+    times = {(row["algorithm"], row["clients"]): row["round_s"] for row in found["rows"]}
+    ratios = {name: round(times[name, 100_000] / times[name, 1_000], 3) for name in ALGORITHMS}
+    return {**found, "ratio_100000_to_1000": ratios}
+
+
+def with_full_tables(common: dict, ends: bool) -> dict[str, object]:
+    """N = 10⁵ when every client has taken part, with rows in memory and in a file; N = 1,000 to compare with."""
+    rows = []
+    for name in ("SCAFFOLD", "DRDM", "DualDRDM"):
+        for clients, on_disk in ((1_000, False), (1_000, True), (100_000, True), *([] if ends else [(100_000, False)])):
+            setting = {**common, "algorithm": name, "clients": clients, "filled": True, "on_disk": on_disk}
+            rows.append(in_a_process(setting))
+    return {"rows": rows}
+
+
+def along_widths(common: dict, ends: bool) -> dict[str, object]:
+    """d up to 11 million: time, and the peak in cohort buffers beside that of a cohort of one.
+
+    N = m, so that the table holds one cohort's rows and no more.
+    """
+    rows = []
+    for name in ALGORITHMS:
+        for width in [WIDTHS[0], WIDTHS[-1]] if ends else WIDTHS:
+            few = {"rounds": 2, "warm": 1} if width >= 1_024 else {}
+            setting = {**common, **few, "algorithm": name, "width": width, "clients": common["cohort"], "steps": 2}
+            one, row = in_a_process({**setting, "cohort": 1}), in_a_process(setting)
+            grown = row["peak_mib"] - one["peak_mib"]
+            vector = row["d"] * 4 / 2**20
+            rows.append({**row, "cohort_buffers": round(grown / ((setting["cohort"] - 1) * vector), 2)})
+    return {"rows": rows}
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--only", default="clients,full,cohort,width,steps")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(json.loads(options.one))))
+        return
+    sweeps = {
+        "clients": along_clients,
+        "full": with_full_tables,
+        "cohort": lambda common, ends: swept("cohort", [5, 100] if ends else COHORTS, common),
+        "width": along_widths,
+        "steps": lambda common, ends: swept("steps", [1, 50] if ends else STEPS, common),
+    }
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        make_pool(Path(folder))
+        rounds = 3 if options.quick else options.rounds
+        common = {**BASE, "folder": folder, "rounds": rounds, "warm": 3, "threads": options.threads}
+        found = {name: sweeps[name](common, options.quick) for name in options.only.split(",")}
+    about = {"command": "python benchmarks/scaling.py", "rounds": rounds, "threads": options.threads, "base": BASE}
+    about |= {"device": f"{os.cpu_count()} cores", "versions": versions()}
+    for name, part in found.items():
+        print(name, {key: value for key, value in part.items() if key != "rows"})
+    if options.quick or not math.isclose(len(found), len(sweeps)):
+        print("not stored: only a part was measured")
+        return
+    RESULTS.write_text(json.dumps({**about, **found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
