@@ -230,5 +230,5 @@ def test_first_state(name):
     torch.testing.assert_close(state.lam, expected, rtol=0, atol=1e-15)
     if name == "DRDM":
         assert state.h.shape == (6, 15)
-        assert not state.h.any()
+        assert not state.h.clients.numel()
         assert not state.c.any()

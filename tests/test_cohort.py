@@ -168,3 +168,16 @@ def test_the_same_answer_twice():
     asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
     with pytest.raises(ValueError, match="twice"):
         asked.weights_of(torch.tensor([4, 2, 4]))
+
+
+def test_with_replacement_draws_as_numpy_does():
+    """Whatever the weights, zeros at the ends among them: the faster way must not change a single draw."""
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        weights = rng.random(rng.integers(1, 60)) * (rng.random() < 0.5)
+        weights[rng.integers(len(weights))] = 1.0
+        drawn = cohort.with_replacement(torch.from_numpy(weights), 9, Key(seed))
+        p = weights / weights.sum()
+        clients, counts = np.unique(Key(seed).generator().choice(len(p), size=9, p=p), return_counts=True)
+        assert drawn.clients.tolist() == clients.tolist()
+        assert drawn.counts.tolist() == counts.tolist()

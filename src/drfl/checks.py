@@ -10,6 +10,9 @@ from torch import Tensor
 
 from drfl.errors import InputError
 
+AT_A_TIME = 2**22
+"""Numbers looked at together."""
+
 
 def whole(name: str, value: int, low: int = 1) -> None:
     """Raises InputError unless `value` is an integer (no bool) of at least `low`."""
@@ -59,18 +62,27 @@ def concentration(alpha: float) -> None:
 
 
 def finite(name: str, values: Tensor) -> None:
-    """Raises InputError if a floating tensor of any shape holds NaN or infinity; says how many and where."""
+    """Raises InputError if a floating tensor of any shape holds NaN or infinity; says how many and where.
+
+    Reads it once, a few rows at a time: memory stays small where it is a file mapped into memory.
+    """
     if not values.is_floating_point():
         return
-    good = torch.isfinite(values)
-    if bool(good.all()):
-        return
-    bad = torch.nonzero(~good)
-    first = tuple(bad[0].tolist())
-    raise InputError(
-        f"{name} must be finite: {len(bad)} of {values.numel()} values are NaN or infinite, the first at "
-        f"index {first}; remove or impute them"
-    )
+    bad, first, start = 0, (), 0
+    for part in values.split(max(1, AT_A_TIME // max(1, values[:1].numel()))) if values.ndim else (values,):
+        good = torch.isfinite(part)
+        if not bool(good.all()):
+            places = torch.nonzero(~good)
+            if not bad:
+                place = places[0].tolist()
+                first = (place[0] + start, *place[1:]) if place else ()
+            bad += len(places)
+        start += len(part) if part.ndim else 0
+    if bad:
+        raise InputError(
+            f"{name} must be finite: {bad} of {values.numel()} values are NaN or infinite, the first at "
+            f"index {first}; remove or impute them"
+        )
 
 
 def labels(name: str, values: np.ndarray, classes: int) -> np.ndarray:

@@ -57,7 +57,8 @@ def with_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
 
     The mean over the cohort is then an unbiased estimate of Σ_i λ_i x_i (DRFA and DRDM, Lemma 1).
     """
-    drawn = key.generator().choice(len(weights), size=m, p=_probabilities(weights))
+    law = _probabilities(weights).cumsum()  # numpy's `choice` does the same, and looks at every weight four more times
+    drawn = (law / law[-1]).searchsorted(key.generator().random(m), side="right")
     clients, counts = np.unique(drawn, return_counts=True)
     return Cohort(torch.from_numpy(clients), torch.from_numpy(counts).double())
 

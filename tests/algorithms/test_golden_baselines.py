@@ -60,7 +60,7 @@ def check(steps, expected, *, trained_only=False):
             close(state.average.w, want.w_hat)
             assert int(state.average.rounds) == sum(bool(e.answered) for e in expected[: step.round])
         if table is not None:
-            close(table, want.table)
+            close(table.dense(), want.table)
             close(state.c, want.table.mean(axis=0))
         assert sorted(step.info.answered.tolist()) == want.answered
         assert step.info.empty == (not want.answered)

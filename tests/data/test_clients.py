@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
+from drfl import Simulation, Task, checks
 from drfl.data import IID, ClientData, Dataset, Partition, ZipfDirichlet
 from drfl.errors import InputError
 from drfl.key import Key
@@ -223,3 +224,55 @@ def test_a_loaded_partition_divides_as_the_saved_one(tmp_path):
     partition.save(tmp_path / "p.json")
     data = ClientData.from_dataset(dataset, Partition.load(tmp_path / "p.json"))
     assert data.sizes.tolist() == [15] * 4
+
+
+def mapped(path, n=40, bad=None):
+    """A pool of n samples of 3 numbers in a file mapped into memory."""
+    values = np.arange(3.0 * n, dtype=np.float32).reshape(n, 3)
+    if bad is not None:
+        values[bad] = np.inf
+    np.save(path, values)
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def of_pool(x):
+    index = torch.arange(len(x)).view(2, 2, -1)
+    return ClientData(
+        x, torch.arange(len(x)) % 2, tuple(index[0]), x, torch.arange(len(x)) % 2, tuple(index[1]), ("a", "b")
+    )
+
+
+def test_a_pool_on_disk_is_not_copied(tmp_path):
+    """Not by the checks, nor on the way to a simulation whose model has its type."""
+    x = mapped(tmp_path / "x.npy")
+    data = of_pool(x)
+    assert data.inputs.data_ptr() == data.test_inputs.data_ptr() == x.data_ptr()
+    assert data.to("cpu", torch.float32).inputs.data_ptr() == x.data_ptr()
+    fed = Simulation(data, Task(torch.nn.Linear(3, 2)))
+    assert {fed._train.x.data_ptr(), fed._test.x.data_ptr()} == {x.data_ptr()}
+    memory = of_pool(x.clone())
+    assert torch.equal(fed.evaluate(fed.w0).loss, Simulation(memory, Task(fed._train.task.model)).evaluate(fed.w0).loss)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 9, 10**6])
+def test_what_is_not_finite_is_found_piece_by_piece(at_a_time, tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "AT_A_TIME", at_a_time)
+    assert of_pool(mapped(tmp_path / "good.npy")).n == 2
+    with pytest.raises(InputError, match=r"training inputs .*: 2 of 120 values .* the first at index \(7, 1\)"):
+        of_pool(mapped(tmp_path / "bad.npy", bad=([7, 31], [1, 0])))
+    with pytest.raises(InputError, match=r"x must be finite: 1 of 1 values .* at index \(\)"):
+        checks.finite("x", torch.tensor(torch.nan))
+    checks.finite("x", torch.empty(0, 3))
+
+
+def test_rows_of_all_clients_lie_in_one_piece():
+    """A tensor each for a hundred thousand clients would take more memory than the rows themselves."""
+    data = ClientData.from_arrays([pair(10, i) for i in range(4)])
+    for part in (data.train, data.test, data.to(dtype=torch.float64).train):
+        assert len({rows.untyped_storage().data_ptr() for rows in part}) == 1
+
+
+def test_sizes_are_counted_once():
+    data = ClientData.from_arrays([pair(10), pair(20)])
+    assert data.sizes is data.sizes
+    assert data.sizes.tolist() == [8, 16]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +13,7 @@ from tests.support.problems import federation
 
 from drfl import models
 from drfl.engine import Stacked, Threads
+from drfl.engine.forward import IMAGES
 from drfl.engine.replica import Replica
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -103,3 +106,30 @@ def test_the_default_is_torchs_number_of_threads(monkeypatch):
     finally:
         torch.set_num_threads(before)
     assert submitted == [3, 3, 3]
+
+
+class Meeting(torch.nn.Module):
+    """A convolution that waits until two threads are in it; the one that came first leaves first."""
+
+    barrier, order = threading.Barrier(2, timeout=60), itertools.count()
+
+    def __init__(self, shape, classes) -> None:
+        super().__init__()
+        self.layer = torch.nn.Conv2d(shape[0], classes, shape[1])
+
+    def forward(self, x):
+        if threading.current_thread() is not threading.main_thread():
+            late = next(self.order) % 2
+            self.barrier.wait()
+            time.sleep(0.05 * late)
+        return self.layer(x).flatten(1)
+
+
+@pytest.mark.parametrize("exchange", ["evaluate", "losses"])
+def test_threads_that_pass_samples_at_once_leave_the_model_alone(exchange):
+    fed = federation((2 * IMAGES,), engine=Threads(2), model=Meeting, shape=(1, 3, 3), tested=2 * IMAGES)
+    model = fed._train.task.model
+    before = dict(model.named_parameters())
+    fed.evaluate(fed.w0 + 1) if exchange == "evaluate" else fed.losses(torch.arange(1), fed.w0 + 1, Key(0))
+    assert dict(model.named_parameters()) == before
+    assert all(p.requires_grad for p in model.parameters())

@@ -13,7 +13,8 @@ import plotly.graph_objects as go
 import pytest
 
 from drfl.errors import InputError
-from drfl.report import render, write_report
+from drfl.report import figures, render, write_report
+from drfl.report.groups import group_runs
 
 EVIL = '</script><script>alert(1)</script><!--<b onclick="x">\'&amp;%{y}'
 
@@ -303,3 +304,22 @@ def test_no_runs():
 def test_import_is_light():
     code = "import sys, drfl.report; assert not {'plotly', 'plotly.graph_objects'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_very_many_clients_are_thinned_out_and_the_page_says_so(record):
+    """Dots at even steps of the rank, both ends among them; the table stops at its limit."""
+    many, few = record("many", "DRFA", clients=5001, rounds=1), record("few", "DRFA", clients=40, rounds=1)
+    page = render([many])
+    assert "dots stand at even steps of the rank" in page
+    assert "The 1000 worst of 5001 clients; clients.csv has them all" in page
+    assert "at even steps" not in render([few])
+    dots = figures.client_accuracies(group_runs([many])).data[0]
+    assert len(dots.x) == figures.DOTS
+    assert (dots.x[0], dots.x[-1]) == (1, 5001)
+    accuracy = sorted(100 * many.clients["accuracy"])
+    assert list(dots.y) == pytest.approx([accuracy[x - 1] for x in dots.x], rel=1e-4)
+    cells = [("a", "DRFA", 0), ("b", "DRFA", 1), ("c", "FedAvg", 0)]
+    both = figures.client_accuracies(group_runs([record(*cell, clients=3000, rounds=1) for cell in cells]))
+    dotted = [trace for trace in both.data if trace.mode == "markers"]
+    assert [len(trace.x) for trace in dotted] == [figures.DOTS // 2] * 2
+    assert [len(trace.x) for trace in both.data if trace.mode == "lines"] == [figures.DOTS // 2]

@@ -16,10 +16,10 @@ SIZES = (1, 2, 31, 32, 33, 180)
 """Samples per client: fewer than, exactly and more than a batch of 32."""
 
 
-def pools(sizes=SIZES, *, shape=(4,), classes=3, seed=0, dtype=torch.float64) -> ClientData:
+def pools(sizes=SIZES, *, shape=(4,), classes=3, seed=0, dtype=torch.float64, tested=None) -> ClientData:
     """Clients of these sizes whose inputs are shifted and whose labels are skewed, each in its own way."""
     rng = np.random.default_rng(seed)
-    test_sizes = [1 + i % 5 for i in range(len(sizes))]
+    test_sizes = [tested or 1 + i % 5 for i in range(len(sizes))]
     centres = rng.normal(size=(classes, *shape))
 
     def part(counts):
@@ -58,9 +58,9 @@ def task_of(model=linear, *, shape=(4,), classes=3, seed=0, dtype=torch.float64,
 
 
 def federation(
-    sizes=SIZES, *, engine=None, model=linear, shape=(4,), classes=3, seed=0, dtype=torch.float64, precision="full"
+    sizes=SIZES, *, engine=None, model=linear, shape=(4,), classes=3, seed=0, dtype=torch.float64, **options
 ) -> Simulation:
     """A simulation of clients of these sizes."""
-    data = pools(sizes, shape=shape, classes=classes, seed=seed, dtype=dtype)
+    data = pools(sizes, shape=shape, classes=classes, seed=seed, dtype=dtype, tested=options.pop("tested", None))
     task = task_of(model, shape=shape, classes=classes, seed=seed, dtype=dtype)
-    return Simulation(data, task, engine=engine, precision=precision)
+    return Simulation(data, task, engine=engine, **options)

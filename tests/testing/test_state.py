@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from drfl.algorithm import Average
+from drfl.table import Table
 from drfl.testing import CheckError, state
 
 
@@ -99,3 +100,28 @@ def test_distance_is_relative_to_large_entries():
 def test_with_mixture():
     lam = torch.tensor([1.0, 0.0], dtype=torch.float64)
     assert torch.equal(state.with_mixture(example(), lam).lam, lam)
+
+
+def tabled(*clients) -> Nested:
+    """The example with a table of clients' vectors, of which these rows are written."""
+    rows = torch.arange(3.0 * len(clients)).view(-1, 3)
+    return example()._replace(table=Table.of(2, torch.tensor(clients, dtype=torch.int64), rows))
+
+
+@pytest.mark.parametrize("change", [state.copied, state.through_a_file, lambda s: state.rebuild(s, state.leaves(s))])
+@pytest.mark.parametrize("clients", [(), (1,), (1, 0)])
+def test_tables_count_as_matrices(change, clients):
+    before = tabled(*clients)
+    after = change(before)
+    assert isinstance(after.table, Table)
+    assert state.bits_differ(before, after) == []
+    assert state.leaves(before)["table"].shape == (2, 3)
+    assert state.tables(before).keys() == {"table"}
+    written = before.table.clients.tolist()
+    known = [i for i in written if before.table.dense()[i].any()] if change.__name__ == "<lambda>" else written
+    assert after.table.clients.tolist() == known
+
+
+def test_tables_that_differ():
+    assert state.bits_differ(tabled(0), tabled(1, 0)) == ["table"]
+    assert state.far_apart(tabled(1), tabled(0), 1e-9) == ["table by 2.0e+00"]

@@ -12,8 +12,10 @@ from drfl import cohort
 from drfl.algorithm import Average, Info
 from drfl.algorithms.dual import CORRECTED_RATE, SnapshotMethod, first_mixture, no_scale
 from drfl.algorithms.penalty import check_penalty, penalty
+from drfl.algorithms.sums import moves
 from drfl.federation import Federation
 from drfl.key import Key
+from drfl.table import Table
 
 
 class DRDMState(NamedTuple):
@@ -24,7 +26,7 @@ class DRDMState(NamedTuple):
     w: Tensor
     lam: Tensor
     c: Tensor
-    h: Tensor
+    h: Table
     scale: Tensor
     average: Average | None
 
@@ -38,7 +40,7 @@ class DRDM(SnapshotMethod):
     ============ ================= =====================================================
     w̄^(s)        ``state.w``       (d,) global model
     λ^(s)        ``state.lam``     (N,) mixture
-    ∇f_i(w_i)    ``state.h[i]``    (d,) drift term of client i, recursively estimated
+    ∇f_i(w_i)    ``state.h``       (N, d) drift terms, row i of client i, recursively estimated
     c^(s)        ``state.c``       (d,) c = mean_i h_i, at all times
     D^(s)        ``D``             m draws from λ, with replacement
     t'           ``t``             snapshot step, uniform on {1, …, τ}, one for the cohort
@@ -52,6 +54,7 @@ class DRDM(SnapshotMethod):
 
     Args:
         mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.penalty.penalty`.
+        table_dir: folder for the file that holds the table h; None = it is in memory. On the CPU only.
 
     Its other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
 
@@ -65,10 +68,11 @@ class DRDM(SnapshotMethod):
     at the saddle point. ``Simplex(floor)`` with a floor above 0, or ``sampling=cohort.everybody``, keeps all h_i fresh.
 
     Raises:
-        InputError: mu or gamma is out of range, or m > N (when first used).
+        InputError: mu or gamma is out of range, m > N or table_dir cannot be used (the latter two when first used).
     """
 
     mu: float | None = None
+    table_dir: str | None = None
 
     rate: ClassVar[float] = CORRECTED_RATE
 
@@ -80,7 +84,7 @@ class DRDM(SnapshotMethod):
         """The initial model, the uniform mixture, and no drift."""
         cohort.check_size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed.n)
-        h = torch.zeros(fed.n, w.numel(), dtype=w.dtype, device=w.device)
+        h = Table.zeros(fed.n, w, self.table_dir)
         average = Average.start(w, lam) if self.averaged else None
         return DRDMState(w, lam, torch.zeros_like(w), h, no_scale(), average)
 
@@ -100,12 +104,12 @@ class DRDM(SnapshotMethod):
         a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
 
         def drift(w_i: Tensor) -> Tensor:  # what c changes by when the local models are w_i (k, d)
-            return -mu / N * (w_i - w).sum(0)
+            return -mu / N * moves(w_i, w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) make
             return a @ w_i - (c + drift(w_i)) / mu
 
-        h_next = h.index_add(0, up.clients.to(h.device), up.w - w, alpha=-mu)  # line 10
+        h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # line 10
         w_t, w_next = corrected(up.snapshot), corrected(up.w)  # lines 17–20
 
         dual = self.snapshot_ascent(fed, w_t, lam, scale, key)  # line 21

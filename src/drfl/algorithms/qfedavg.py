@@ -11,6 +11,7 @@ from drfl import checks, cohort
 from drfl.algorithm import Info
 from drfl.algorithms import reports
 from drfl.algorithms.averaging import FedAvgState, uniform_weights
+from drfl.algorithms.sums import summed
 from drfl.errors import InputError
 from drfl.federation import Federation, Losses
 from drfl.key import Key
@@ -81,9 +82,13 @@ class QFedAvg:
             return state, Info.nobody(D)
 
         F_q, slope = powers(F[up.clients], self.q)  # F_k^q and q·F_k^{q−1}, up to a factor that cancels
-        dw = L * (w - up.w)
-        Delta = F_q.to(w) @ dw  # Σ_k Δ_k
-        h = float((slope * dw.norm(dim=1).double().cpu() ** 2 + L * F_q).sum())  # Σ_k h_k; 0 if all losses are 0
+
+        def dw(part: slice) -> Tensor:  # in some columns (k', part)
+            return L * (w[part] - up.w[:, part])
+
+        Delta = summed(dw, w.numel(), F_q.to(w))  # Σ_k Δ_k
+        norms = torch.stack([(L * (w - w_k)).norm() for w_k in up.w]).double().cpu()
+        h = float((slope * norms**2 + L * F_q).sum())  # Σ_k h_k; 0 if all losses are 0
         w_next = w - Delta / h if h > 0 else w
         return FedAvgState(w_next, lam, None), Info(D, up.clients, f)
 

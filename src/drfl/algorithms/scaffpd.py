@@ -12,30 +12,32 @@ from torch import Tensor
 from drfl import checks, cohort
 from drfl.algorithm import Average, Info
 from drfl.algorithms.dual import CORRECTED_RATE, ascend, first_mixture, no_scale, step_size
+from drfl.algorithms.sums import moves
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError
 from drfl.federation import Federation, Gradients, Losses
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.table import Table
 
 
-class Table(NamedTuple):
+class Reports(NamedTuple):
     """The newest report of every client; rows of clients that have never reported are 0.
 
     Args:
-        c: (N, d) gradients.
+        c: (N, d) gradients, a row a client.
         losses: (N,) float64.
         seen: (N,) bool, who has reported.
     """
 
-    c: Tensor
+    c: Table
     losses: Tensor
     seen: Tensor
 
-    def updated(self, g: Gradients) -> Table:
+    def updated(self, g: Gradients) -> Reports:
         """With these reports in place of older ones."""
-        return Table(
-            self.c.index_copy(0, g.clients.to(self.c.device), g.values),
+        return Reports(
+            self.c.put(g.clients, g.values),
             self.losses.index_copy(0, g.clients, g.losses),
             self.seen.index_fill(0, g.clients, True),
         )
@@ -48,7 +50,7 @@ class Table(NamedTuple):
         """(d,) Σ_i λ_i c_i; who has never reported counts as the mean of those who have."""
         known = lam * self.seen
         known = known / known.sum() if known.sum() > 0 else self.seen / self.seen.sum()
-        return known.to(self.c) @ self.c
+        return self.c.mix(known)
 
 
 class ScaffPDState(NamedTuple):
@@ -57,7 +59,7 @@ class ScaffPDState(NamedTuple):
     Args:
         w: (d,) x^r.
         lam: (N,) λ^r.
-        table: newest gradients and losses.
+        reports: newest gradients and losses.
         before: (N,) float64 losses of the previous round; empty before the first.
         tau: () float64, τ_r/τ_0.
         theta: () float64, θ_r.
@@ -67,7 +69,7 @@ class ScaffPDState(NamedTuple):
 
     w: Tensor
     lam: Tensor
-    table: Table
+    reports: Reports
     before: Tensor
     tau: Tensor
     theta: Tensor
@@ -85,7 +87,7 @@ class ScaffPD:
     paper          code                meaning
     ============== =================== =====================================================
     x^r, λ^r       ``state``           (d,) global model and (N,) mixture
-    L_i^r, c_i^r   ``table``           loss and gradient of client i at x^r
+    L_i^r, c_i^r   ``reports``         loss and gradient of client i at x^r
     s^r            ``s``               (N,) extrapolated losses (1+θ_r)·L^r − θ_r·L^{r−1}
     σ_r            ``sigma``           dual step size
     c^r            ``c``               (d,) Σ_i λ_i^{r+1} c_i^r, with the *new* λ
@@ -111,12 +113,16 @@ class ScaffPD:
         dual_batch: samples behind L_i and c_i; None = all local training data.
         ambiguity: Λ and ψ.
         averaged: keep the averaged solution as well; clients then send one more vector.
+        table_dir: folder for the file that holds the table c_i; None = it is in memory. On the CPU only.
+
+    c^r sums over every client that has ever reported and has λ_i > 0: O(d) for each, in every round.
 
     Deviations: none with everybody, every reply and σ given. D(·,·) is half the squared distance. λ^0 is uniform
     (projected on Λ), L^{−1} = L^0. A client that does not answer is treated as one outside the cohort.
 
     Raises:
-        InputError: a value is out of range, or the local solver projects (x − u_i is then no sum of directions).
+        InputError: a value is out of range, table_dir cannot be used (when first used), or the local solver projects
+            (x − u_i is then no sum of directions).
     """
 
     m: int | None = None
@@ -128,6 +134,7 @@ class ScaffPD:
     dual_batch: int | None = None
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     averaged: bool = False
+    table_dir: str | None = None
 
     rate: ClassVar[float] = CORRECTED_RATE
 
@@ -148,46 +155,46 @@ class ScaffPD:
         """The initial model, the uniform mixture, and no report."""
         cohort.size(self.m, fed.n)
         w, lam, one = fed.w0, first_mixture(self.ambiguity, fed.n), torch.ones((), dtype=torch.float64)
-        table = Table(
-            torch.zeros(fed.n, w.numel(), dtype=w.dtype, device=w.device),
+        reports = Reports(
+            Table.zeros(fed.n, w, self.table_dir),
             torch.zeros(fed.n, dtype=torch.float64),
             torch.zeros(fed.n, dtype=torch.bool),
         )
         average = Average.start(w, lam) if self.averaged else None
         none, theta = torch.empty(0, dtype=torch.float64), one if self.mu else self.theta * one
-        return ScaffPDState(w, lam, table, none, one, theta, no_scale(), average)
+        return ScaffPDState(w, lam, reports, none, one, theta, no_scale(), average)
 
     def round(self, state: ScaffPDState, fed: Federation, key: Key) -> tuple[ScaffPDState, Info]:
         """One round of Algorithm 1: collect, move λ, move x."""
-        (w, lam, table, before, tau, theta, scale, average), N = state, fed.n
+        (w, lam, reports, before, tau, theta, scale, average), N = state, fed.n
 
         D = cohort.uniform(N, cohort.size(self.m, N), key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
         if not g.clients.numel():
             return state, Info.nobody(D)
-        table = table.updated(g)
-        L = table.all_losses()
+        reports, f = reports.updated(g), Losses(g.clients, g.losses)
+        del g  # its (k', d) gradients are copied: nobody should hold them while clients train
+        L = reports.all_losses()
 
         s = (1 + theta) * L - theta * (before if before.numel() else L)
-        sigma, scale = step_size(self.sigma, self.rate, g.losses, scale, N)
+        sigma, scale = step_size(self.sigma, self.rate, f.values, scale, N)
         lam_next = ascend(self.ambiguity, lam, sigma / float(tau), s)  # (2) τ_r σ_r is constant
 
-        c = table.gradient(lam_next)  # (3) Σ_i λ_i c_i, with the new λ
+        c = reports.gradient(lam_next)  # (3) Σ_i λ_i c_i, with the new λ
         local = dataclasses.replace(self.local, lr=self.local.lr * float(tau))  # η_ℓ shrinks along with τ_r
-        shift = c - table.c[g.clients]
-        up = fed.train(g.clients, w, local, key.fold("sgd"), shift=shift, average=self.averaged)
+        up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients], average=self.averaged)
         share = lam_next[up.clients].to(w)
 
         def moved(u: Tensor, steps: float) -> Tensor:  # x after local models u (k', d); the others' Δu_i is c
             rest = (1 - share.sum()) * local.lr * steps * (c + local.weight_decay * w)
-            return w - self.server_lr * (share @ (w - u) + rest)
+            return w - self.server_lr * (rest - moves(u, w, share))
 
         if average is not None:
             average = average.add(moved(up.average, mean_steps(local)), lam)
         tau, theta = self._next(tau)
         w_next = moved(up.w, local.effective_steps)
-        next_state = ScaffPDState(w_next, lam_next, table, L, tau, theta, scale, average)
-        return next_state, Info(D, g.clients, Losses(g.clients, g.losses))
+        next_state = ScaffPDState(w_next, lam_next, reports, L, tau, theta, scale, average)
+        return next_state, Info(D, f.clients, f)
 
     def _next(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """τ_{r+1}/τ_0 and θ_{r+1} from τ_r/τ_0 (Condition 3.1; constant where mu = 0)."""

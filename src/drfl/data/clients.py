@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +31,8 @@ _KEY = Key(0)
 class ClientData:
     """The samples of N clients, as indices into a training pool and a test pool.
 
-    Both pools may be the same tensors.
+    Both pools may be the same tensors. A pool may be a file mapped into memory (``docs/scale.md``): it is read through
+    once, to find values that are not finite, and never copied.
 
     Args:
         inputs: (n, ...) training pool; floating and finite, or integers such as tokens.
@@ -83,10 +85,10 @@ class ClientData:
         """N, the number of clients."""
         return len(self.train)
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """Training samples per client, (N,) int64."""
-        return torch.tensor([len(indices) for indices in self.train], dtype=torch.int64)
+        return _lengths(self.train)
 
     @property
     def shares(self) -> Tensor:
@@ -107,11 +109,11 @@ class ClientData:
             self,
             inputs=inputs,
             targets=targets,
-            train=tuple(move(indices) for indices in self.train),
+            train=_split(move(torch.cat(self.train)), self.sizes),
             # One pool for both parts stays one pool: a second copy would double the memory.
             test_inputs=inputs if self.test_inputs is self.inputs else move(self.test_inputs),
             test_targets=targets if self.test_targets is self.targets else move(self.test_targets),
-            test=tuple(move(indices) for indices in self.test),
+            test=_split(move(torch.cat(self.test)), _lengths(self.test)),
         )
 
     @classmethod
@@ -245,7 +247,19 @@ class ClientData:
 
 
 def _tensors(lists: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
-    return tuple(torch.tensor(indices, dtype=torch.int64) for indices in lists)
+    """Row numbers as tensors, all in one piece of memory: a hundred thousand small ones would take more."""
+    lengths = torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
+    whole = np.concatenate(lists) if len(lists) else np.empty(0)
+    return _split(torch.from_numpy(whole.astype(np.int64)), lengths)
+
+
+def _split(index: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+    """Consecutive pieces of one tensor, as views."""
+    return index.split(lengths.tolist())
+
+
+def _lengths(lists: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
 
 
 def _standardised(dataset: Dataset, partition: Partition) -> tuple[Tensor, Tensor]:
@@ -299,11 +313,16 @@ def _check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
 
 
 def _check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[str, ...]) -> None:
+    """One look at all indices together; only where something is wrong, at each client, to name it."""
     for name, indices in zip(names, lists, strict=True):
         if indices.dtype != torch.int64 or indices.ndim != 1:
             raise InputError(f"client '{name}': {part} indices must be a 1-D int64 tensor")
         if not len(indices):
             raise InputError(f"client '{name}' has no {part} samples: leave it out or give it some")
+    together = torch.cat(lists)
+    if int(together.min()) >= 0 and int(together.max()) < pool:
+        return
+    for name, indices in zip(names, lists, strict=True):
         if int(indices.min()) < 0 or int(indices.max()) >= pool:
             raise InputError(
                 f"client '{name}': {part} indices must lie in 0..{pool - 1}, but range over "

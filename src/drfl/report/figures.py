@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 INK, RULE = "#59636e", "#e3e6ea"
 HEAT = [[0, "#f6f8fa"], [0.15, "#c9e0f1"], [0.45, "#5aa7d6"], [0.75, "#1f6fae"], [1, "#0b2f57"]]
-DOTS = 2000  # markers in one figure; more would make the page slow
+DOTS = 2000  # markers in one figure; more would make the page slow and large
 HEAT_ROWS = 60
 HEAT_COLUMNS = 200
 FEW_ROUNDS = 15  # up to here every evaluated round is marked
@@ -59,25 +59,33 @@ def effective_clients(groups: Sequence[Group]) -> go.Figure:
 
 
 def client_accuracies(groups: Sequence[Group]) -> go.Figure:
-    """Clients from worst to best: a dot per client, and the mean over seeds at each rank as a line."""
+    """Clients from worst to best: a dot per client, and the mean over seeds at each rank as a line; see `DOTS`."""
     import numpy as np
 
     figure = _figure("Clients, from worst to best", "Test accuracy (%)")
-    everything = sum(len(run.clients) for group in groups for run in group.runs) <= DOTS
+    shown = _with_dots(groups)
+    most = DOTS // len(shown)
+    for group, run in shown:
+        figure.add_scatter(**_client_dots(group, run, most))
     for group in groups:
-        for run in group.runs if everything else group.runs[:1]:
-            figure.add_scatter(**_client_dots(group, run))
         if len({len(run.clients) for run in group.runs}) > 1 or len(group.runs) == 1:
             continue
         accuracy = 100 * np.sort([run.clients["accuracy"].to_numpy(np.float64) for run in group.runs], axis=1)
+        ranks = _ranks(accuracy.shape[1], most)
         line = {"color": group.colour, "width": 2, "dash": group.dash}
         figure.add_scatter(
-            x=list(range(1, accuracy.shape[1] + 1)), y=_numbers(accuracy.mean(0)), mode="lines", line=line,
+            x=[rank + 1 for rank in ranks], y=_numbers(accuracy.mean(0)[ranks]), mode="lines", line=line,
             name=esc(group.label), legendgroup=group.key, hoverinfo="skip",
         )  # fmt: skip
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(range=[0, max(group.clients for group in groups) + 1])
     return figure
+
+
+def ranks_left_out(groups: Sequence[Group]) -> bool:
+    """Whether `client_accuracies` has room for only some of the clients of a run."""
+    shown = _with_dots(groups)
+    return any(len(run.clients) > DOTS // len(shown) for _, run in shown)
 
 
 def mixture(group: Group, order: Sequence[str], top: float, uniform: float) -> go.Figure:
@@ -198,8 +206,21 @@ def _band(group: Group, rounds: np.ndarray, values: np.ndarray) -> dict[str, obj
     }  # fmt: skip
 
 
-def _client_dots(group: Group, run: RunRecord) -> dict[str, object]:
-    clients = run.clients.sort_values("accuracy", kind="stable")
+def _with_dots(groups: Sequence[Group]) -> list[tuple[Group, RunRecord]]:
+    """The runs whose clients are drawn: all, or each algorithm's first where these would be too many dots."""
+    everything = sum(len(run.clients) for group in groups for run in group.runs) <= DOTS
+    return [(group, run) for group in groups for run in (group.runs if everything else group.runs[:1])]
+
+
+def _ranks(n: int, most: int) -> list[int]:
+    """All ranks 0…n−1, or ``most`` of them (at least both ends) in even steps."""
+    most = max(2, most)
+    return list(range(n)) if n <= most else [round(i * (n - 1) / (most - 1)) for i in range(most)]
+
+
+def _client_dots(group: Group, run: RunRecord, most: int) -> dict[str, object]:
+    ranks = _ranks(len(run.clients), most)
+    clients = run.clients.sort_values("accuracy", kind="stable").iloc[ranks]
     seed = "" if len(group.runs) == 1 else f", seed {esc(run.seed, 20)}"
     details = zip(
         (esc(name, 60) for name in clients["client"]),
@@ -212,7 +233,7 @@ def _client_dots(group: Group, run: RunRecord) -> dict[str, object]:
     alone = len(group.runs) == 1
     dot = 4 if len(clients) > 200 else 7 if alone else 5
     return {
-        "x": list(range(1, len(clients) + 1)), "y": _numbers(100 * clients["accuracy"]), "mode": "markers",
+        "x": [rank + 1 for rank in ranks], "y": _numbers(100 * clients["accuracy"]), "mode": "markers",
         "marker": {"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
         "name": esc(group.label, 40), "legendgroup": group.key, "customdata": list(details),
         "hovertemplate": (

@@ -86,6 +86,9 @@ def clients(groups: Sequence[Group], figures: Figures) -> dict[str, str]:
     note = "Each dot is a client under the final model; point at one for its name, samples and λ."
     if max(len(group.runs) for group in groups) > 1:
         note += " Lines are means over seeds at each rank, where the rank is not the same client in every seed."
+    if draw.ranks_left_out(groups):
+        note += " The clients are too many for the page: dots stand at even steps of the rank, the worst and the best"
+        note += " among them; clients.csv has them all."
     if len(groups) > 1:
         note += " Equal service for all is a flat line."
     return {"clients": figures.add(draw.client_accuracies(groups), alt), "clients_note": note}

@@ -103,7 +103,7 @@ def certificate_table(groups: Sequence[Group]) -> str:
 
 def client_table(run: RunRecord) -> str:
     """Every client of a run, worst first."""
-    clients = run.clients.sort_values("accuracy", kind="stable")
+    clients = run.clients.sort_values("accuracy", kind="stable").head(TABLE_ROWS)
     rows = [
         [esc(name, 60), percent([accuracy]), spread([loss], 3), count(test), count(train), percent([lam], 2)]
         for name, accuracy, loss, test, train, lam in zip(
@@ -114,9 +114,9 @@ def client_table(run: RunRecord) -> str:
     ]
     head = ["Client", "Accuracy (%)", "Loss", "Test samples", "Training samples", "λ (%)"]
     caption = "Clients of the final model, worst first"
-    if len(rows) > TABLE_ROWS:
-        caption = f"The {TABLE_ROWS} worst of {len(rows)} clients; clients.csv has them all"
-    return html_table(caption, head, rows[:TABLE_ROWS])
+    if len(run.clients) > TABLE_ROWS:
+        caption = f"The {TABLE_ROWS} worst of {len(run.clients)} clients; clients.csv has them all"
+    return html_table(caption, head, rows)
 
 
 def runs_table(groups: Sequence[Group]) -> str:

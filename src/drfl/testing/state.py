@@ -10,16 +10,21 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from drfl.algorithm import State
+from drfl.table import Table
 from drfl.testing.report import CheckError
+
+CLIENTS, ROWS = ".clients", ".rows"
+"""What a file calls the written rows of a table, and whose they are."""
 
 
 def leaves(state: State) -> dict[str, Tensor]:
-    """Every tensor of a state by its path, such as ``"average.w"``; None fields are left out.
+    """Every tensor of a state by its path, such as ``"average.w"``; None fields are left out. A table is one (N, d).
 
     Raises:
-        CheckError: a field is neither a tensor, nor None, nor a NamedTuple of such: a checkpoint would lose it.
+        CheckError: a field is neither a tensor, nor a table, nor None, nor a NamedTuple of such: a checkpoint would
+            lose it.
     """
-    return dict(_walk(state, ""))
+    return {path: leaf.dense() if isinstance(leaf, Table) else leaf for path, leaf in _walk(state, "")}
 
 
 def _parts(node: object) -> dict[str, object] | None:
@@ -28,43 +33,74 @@ def _parts(node: object) -> dict[str, object] | None:
     return dict(zip(names, node, strict=True)) if isinstance(node, tuple) and names is not None else None
 
 
-def _walk(node: object, path: str) -> Iterator[tuple[str, Tensor]]:
+def _walk(node: object, path: str) -> Iterator[tuple[str, Tensor | Table]]:
     parts = _parts(node)
-    if isinstance(node, Tensor):
+    if isinstance(node, Tensor | Table):
         yield path, node
     elif parts is not None:
         for name, child in parts.items():
             yield from _walk(child, f"{path}.{name}" if path else name)
     elif node is not None:
         raise CheckError(
-            f"the state's {path or 'type'} is a {type(node).__name__}: keep it as a tensor in a NamedTuple"
+            f"the state's {path or 'type'} is a {type(node).__name__}: keep it as a tensor or a Table in a NamedTuple"
         )
 
 
 def rebuild(like: State, tensors: Mapping[str, Tensor]) -> State:
-    """The state with these tensors in place of those of ``like``, by path."""
-    return cast("State", _rebuilt(like, tensors, ""))
+    """The state with these tensors in place of those of ``like``, by path; rows of tables that are 0 stay unwritten."""
+
+    def replaced(path: str, leaf: Tensor | Table) -> Tensor | Table:
+        dense = tensors[path]
+        if isinstance(leaf, Tensor):
+            return dense
+        clients = (dense != 0).any(1).nonzero().flatten()
+        return Table.of(len(dense), clients, dense[clients], leaf.folder)
+
+    return _mapped(like, replaced)
 
 
-def _rebuilt(node: object, tensors: Mapping[str, Tensor], path: str) -> object:
-    parts = _parts(node)
-    if isinstance(node, Tensor):
-        return tensors[path]
-    if parts is None:
-        return node
-    make = cast("Callable[..., object]", type(node))
-    return make(*(_rebuilt(part, tensors, f"{path}.{name}" if path else name) for name, part in parts.items()))
+def _mapped(state: State, change: Callable[[str, Tensor | Table], Tensor | Table]) -> State:
+    """The state with every tensor and table changed, given its path."""
+
+    def walk(node: object, path: str) -> object:
+        parts = _parts(node)
+        if isinstance(node, Tensor | Table):
+            return change(path, node)
+        if parts is None:
+            return node
+        make = cast("Callable[..., object]", type(node))
+        return make(*(walk(part, f"{path}.{name}" if path else name) for name, part in parts.items()))
+
+    return cast("State", walk(state, ""))
 
 
 def copied(state: State) -> State:
     """A copy that shares no memory with the state."""
-    return rebuild(state, {path: tensor.clone() for path, tensor in leaves(state).items()})
+
+    def copy(path: str, leaf: Tensor | Table) -> Tensor | Table:
+        return (
+            Table.of(leaf.n, leaf.clients, leaf[leaf.clients], leaf.folder) if isinstance(leaf, Table) else leaf.clone()
+        )
+
+    return _mapped(state, copy)
 
 
 def through_a_file(state: State) -> State:
-    """The state as it comes back from a safetensors file."""
-    data = save({path: tensor.detach().clone().contiguous() for path, tensor in leaves(state).items()})
-    return rebuild(state, load(data))
+    """The state as it comes back from a safetensors file, which holds the written rows of tables."""
+    tensors: dict[str, Tensor] = {}
+    for path, leaf in _walk(state, ""):
+        if isinstance(leaf, Table):
+            tensors |= {path + CLIENTS: leaf.clients, path + ROWS: leaf[leaf.clients]}
+        else:
+            tensors[path] = leaf.detach().clone().contiguous()
+    loaded = load(save(tensors))
+
+    def read(path: str, leaf: Tensor | Table) -> Tensor | Table:
+        if isinstance(leaf, Tensor):
+            return loaded[path]
+        return Table.of(leaf.n, loaded[path + CLIENTS], loaded[path + ROWS], leaf.folder)
+
+    return _mapped(state, read)
 
 
 def with_mixture(state: State, lam: Tensor) -> State:

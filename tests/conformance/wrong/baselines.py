@@ -28,7 +28,7 @@ class WrongSCAFFOLD(SCAFFOLD):
         S = info.answered
         change = self.slope(new.c_i[S] - state.c_i[S] + state.c) - state.c
         c = state.c + self.share(len(S), fed.n) * change.mean(0)
-        return new._replace(c=c, c_i=state.c_i.index_add(0, S, change)), info
+        return new._replace(c=c, c_i=state.c_i.add(S, change)), info
 
 
 class SignFlipped(WrongSCAFFOLD):
@@ -72,7 +72,7 @@ class ControlsOfTheAsked(SCAFFOLD):
         silent = torch.tensor(
             sorted(set(info.cohort.clients.tolist()) - set(info.answered.tolist())), dtype=torch.int64
         )
-        return new._replace(c_i=new.c_i.index_add(0, silent, -state.c.expand(len(silent), -1))), info
+        return new._replace(c_i=new.c_i.add(silent, -state.c.expand(len(silent), -1))), info
 
 
 class NoPull(Delegate):

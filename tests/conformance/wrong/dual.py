@@ -293,8 +293,8 @@ class DriftCountedTwice(DRDM):
             return new, info
         counts = dict(zip(info.cohort.clients.tolist(), info.cohort.counts.tolist(), strict=True))
         again = torch.tensor([float(counts[i] > 1) for i in info.answered.tolist()], dtype=new.h.dtype)
-        change = (new.h - state.h)[info.answered] * again[:, None]
-        return new._replace(h=new.h.index_add(0, info.answered, change)), info
+        change = (new.h[info.answered] - state.h[info.answered]) * again[:, None]
+        return new._replace(h=new.h.add(info.answered, change)), info
 
 
 class UniformMean(DRDM):
@@ -308,5 +308,5 @@ class OldMixture(DualDRDM):
         new, info = right(self, DualDRDM).round(state, fed, key)
         if info.empty:
             return new, info
-        stale = torch.full_like(state.lam, 1 / fed.n).to(new.h)
-        return new._replace(w=new.w + (state.lam.to(new.h) - stale) @ new.h / self.mu), info
+        stale = torch.full_like(state.lam, 1 / fed.n)
+        return new._replace(w=new.w + new.h.mix(state.lam - stale) / self.mu), info
