@@ -5,10 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from drfl.engine.base import Problem
+
 
 def convolutional(model: nn.Module) -> bool:
     """Whether the model has a convolution in it."""
     return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules())
+
+
+def images(problem: Problem) -> bool:
+    """Whether the model works by convolutions on images, on a CPU."""
+    return problem.x.dim() == 4 and not problem.x.is_cuda and convolutional(problem.task.model)
 
 
 def channels_last(images: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl.engine.base import Models, Problem
-from drfl.engine.convolutions import channels_last
+from drfl.engine.convolutions import channels_last, images
 from drfl.engine.descent import Descent
 from drfl.local import LocalSGD
 
@@ -22,19 +22,24 @@ class Replica:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._problem, layout = problem, problem.task.layout
+        self._problem, self._images, layout = problem, images(problem), problem.task.layout
         self._model = copy.deepcopy(problem.task.model)
         for p in self._model.parameters():
-            if p.dim() == 4:
+            if self._images and p.dim() == 4:
                 p.data = channels_last(p.data)
         named = dict(self._model.named_parameters())
         self._parameters = [named[name] for name in layout.names]
 
-    def load(self, w: Tensor) -> None:
+    def load(self, w: Tensor) -> Replica:
         """Take over the parameters w (d,)."""
         with torch.no_grad():
             for p, value in zip(self._parameters, self._views(w), strict=True):
                 p.copy_(value)
+        return self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs for inputs (B, …); threads may share a replica that none of them trains."""
+        return self._model(x)
 
     def gradient(self, rows: Tensor, into: Tensor) -> Tensor:
         """Write the mean gradient on these rows of the pool into a vector (d,); returns the mean loss ()."""
@@ -81,7 +86,7 @@ class Replica:
 
     def _gradients(self, rows: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         problem, x = self._problem, self._problem.x[rows]
-        outputs = problem.forward(self._model, channels_last(x) if x.dim() == 4 else x)
+        outputs = problem.forward(self._model, channels_last(x) if self._images else x)
         loss = problem.task.sample_losses(outputs, problem.y[rows]).mean()
         return torch.autograd.grad(loss, self._parameters), loss.detach()
 

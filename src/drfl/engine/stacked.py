@@ -12,7 +12,7 @@ from torch.func import vjp, vmap
 from drfl.engine.base import Models, Problem
 from drfl.engine.batches import Batches
 from drfl.engine.descent import Descent, fixed_part
-from drfl.engine.forward import mean_losses, mean_scores_and_losses
+from drfl.engine.forward import functional, mean_losses, mean_scores_and_losses
 from drfl.engine.graphs import captured
 from drfl.engine.replay import Function, replayed, traced
 from drfl.engine.rows import Rows
@@ -62,7 +62,7 @@ class Stacked:
 
     def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
-        return mean_losses(problem, batches, w)
+        return mean_losses(problem, batches, functional(problem, w))
 
     def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
@@ -79,7 +79,7 @@ class Stacked:
 
     def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        return mean_scores_and_losses(problem, rows, w)
+        return mean_scores_and_losses(problem, rows, functional(problem, w))
 
     def _parts(self, problem: Problem, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""

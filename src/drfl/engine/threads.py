@@ -59,7 +59,7 @@ class Threads:
     def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
-            return mean_losses(problem, batches, w, pool.map)
+            return mean_losses(problem, batches, Replica(problem).load(w), pool.map)
 
     def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
@@ -75,7 +75,7 @@ class Threads:
     def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
-            return mean_scores_and_losses(problem, rows, w, pool.map)
+            return mean_scores_and_losses(problem, rows, Replica(problem).load(w), pool.map)
 
     def _each(self, problem: Problem, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
