@@ -29,13 +29,17 @@ def plain(function, arguments):
     return function
 
 
-@pytest.mark.parametrize("model", [models.linear, models.mlp, models.cnn, group_norm_net], ids=lambda m: m.__name__)
-def test_the_papers_models_are_traced(model):
+@pytest.mark.parametrize(
+    ("model", "scripted"),
+    [(models.linear, True), (models.mlp, True), (models.cnn, False), (group_norm_net, False)],
+)
+def test_the_papers_models_are_traced(model, scripted):
     """Not only left to the function that a failed trace falls back on."""
     fed = federation((9, 20, 12), model=model, shape=(1, 8, 8), engine=Stacked())
     fed.train(torch.arange(3), fed.w0, LOCAL, Key(0))
     (function,) = made_for(fed).values()
-    assert isinstance(function.__self__, GraphModule)
+    graph = function if scripted else function.__self__
+    assert isinstance(graph, torch.jit.ScriptModule if scripted else GraphModule)
 
 
 def test_a_round_gives_the_same_bits_whatever_ran_before():
@@ -121,11 +125,25 @@ def test_tidy_shortens():
 
     x, y = torch.randn(2, 6, 5), torch.randn(2, 5, 3)
     short = traced(function, [x, y])
-    calls = [node for node in short.__self__.graph.nodes if node.op == "call_function"]
-    assert sum("bmm" in str(node.target) for node in calls) == 1
-    assert not any("view" in str(node.target) for node in calls)
+    calls = [node.kind() for node in short.graph.nodes()]
+    assert calls.count("aten::bmm") == 1
+    assert "aten::view" not in calls
     for a, b in zip(short(x, y), function(x, y), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_without_the_interpreter_to_the_bit(monkeypatch):
+    """Where torch has no ``torch.jit.trace`` any more."""
+    ends = []
+    for name in ("trace", "no_trace"):
+        if name == "no_trace":
+            monkeypatch.delattr(torch.jit, "trace")
+        fed = federation((9, 20, 12), engine=Stacked())
+        ends.append([fed.train(torch.arange(3), fed.w0, LOCAL, Key(r)).w for r in range(4)])
+        (function,) = made_for(fed).values()
+        assert isinstance(function, torch.jit.ScriptModule) == (name == "trace")
+    for a, b in zip(*ends, strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("classes", [3, 100])
