@@ -108,10 +108,11 @@ def measure(job: str, names: Sequence[str], options: argparse.Namespace) -> list
     runs: list[Run] = []
     with tempfile.TemporaryDirectory() as temporary:
         judge = Judge(job, options.data_dir, Path(temporary) / job)
+        rounds = options.rounds * (4 if job == "linear" else 1)
         for series in range(options.series):
             for name in names:
                 for setting in FRAMEWORKS[name].settings[: 1 if options.first else None]:
-                    found = one_run(judge, name, setting, series, options.rounds, options.venvs)
+                    found = one_run(judge, name, setting, series, rounds, options.venvs)
                     said = found.get("failed") or f"{1e3 * median([found]):.1f} ms, {100 * found['accuracy']:.1f} %"
                     print(f"{job}, series {series}, {name} {setting}: {said}", file=sys.stderr, flush=True)
                     runs.append({"framework": name, "setting": asdict(setting), "series": series, **found})
@@ -182,7 +183,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--job", choices=JOBS, help="both, if left out")
     parser.add_argument("--only", default=",".join(FRAMEWORKS), help="names, separated by commas")
     parser.add_argument("--series", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=10, help="timed rounds of a run, after two of warm-up")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=10,
+        help="timed rounds of a run, after two of warm-up; four times as many for the short rounds of the linear model",
+    )
     parser.add_argument("--first", action="store_true", help="the first setting of each framework alone: a quick look")
     parser.add_argument("--venvs", type=Path, default=HERE.parent / ".peers")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "peers.json")
