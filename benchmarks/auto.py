@@ -36,6 +36,18 @@ def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(*body, nn.LazyLinear(120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes))
 
 
+class Recurrent(nn.Module):
+    """An LSTM of two layers over the rows of an image, and a linear layer on its last output."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(shape[-1], 64, 2, batch_first=True), nn.Linear(64, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, 1, H, W) → (B, classes)."""
+        return self.out(self.lstm(x[:, 0])[0][:, -1])
+
+
 def mlp(*hidden: int) -> Callable[[tuple[int, ...], int], nn.Module]:
     """Fully connected layers of these widths."""
     return lambda shape, classes: models.mlp(shape, classes, hidden)
@@ -47,6 +59,7 @@ JOBS: dict[str, tuple[Callable[[tuple[int, ...], int], nn.Module], tuple[int, ..
     "mlp 784-128": (mlp(128), IMAGE),
     "mlp 784-512-512": (mlp(512, 512), IMAGE),
     "mlp 784-2000": (mlp(2000), IMAGE),
+    "lstm 28x28": (Recurrent, IMAGE),
     "cnn 8x8": (models.cnn, PATCH),
     "lenet 28x28": (lenet, IMAGE),
     "cnn 28x28": (models.cnn, IMAGE),

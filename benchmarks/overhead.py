@@ -1,75 +1,106 @@
-"""What a round spends outside the clients' arithmetic.
+"""What a round spends beside the clients' arithmetic and the server's.
 
     python benchmarks/overhead.py --data-dir DIR [--rounds 50]
 
-FedAvg and DRDM, N = 30, m = 20, on both jobs, tested every ten rounds. The engine's calls are timed one by one:
-"compute" is local steps and loss reports, "test" is the evaluation of all clients' test data, divided by ten, and
-"the rest" is everything else: drawing keys, minibatches and cohorts, the server's arithmetic, the projection, the log.
-Prints a table; writes results/overhead.json.
+FedAvg, DRFA and DRDM, N = 30, m = 20, on both jobs, tested every ten rounds. Functions are timed one by one:
+
+* compute: local steps and loss reports in the engine;
+* draw: keys, minibatches and cohorts;
+* project: the dual step's projection on the simplex;
+* log: a row of the history and its metrics, a tenth of it a round;
+* test: the evaluation of all clients' test data, a tenth of it a round;
+* server: the rest, which is the algorithm's own arithmetic on models.
+
+The shares are of the whole round. Prints a table; writes results/overhead.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from unittest import mock
 
 from jobs import COHORT, JOBS, LOCAL, simulation, store
 
-from drfl import DRDM, Auto, FedAvg, Simulation, run
+import drfl.algorithm
+import drfl.engine.simulation
+from drfl import DRDM, DRFA, Auto, FedAvg, Simplex, Simulation, Step, cohort, run
 
 EVERY = 10
-ALGORITHMS = {"FedAvg": FedAvg(m=COHORT, local=LOCAL), "DRDM": DRDM(m=COHORT, local=LOCAL)}
+ALGORITHMS = {kind.__name__: kind(m=COHORT, local=LOCAL) for kind in (FedAvg, DRFA, DRDM)}
+TIMED = [
+    ("compute", Auto, "train"),
+    ("compute", Auto, "losses"),
+    ("test", Auto, "evaluate"),
+    ("draw", drfl.engine.simulation, "draw"),
+    ("draw", cohort, "uniform"),
+    ("project", Simplex, "project"),
+    ("log and test", drfl.algorithm._Log, "test"),
+]
+"""Part of a round, and the function that does it."""
 
 
-class Timed:
-    """An engine that notes how long each of its calls takes."""
+class Clock:
+    """Seconds of every round by part, and in all."""
 
     def __init__(self) -> None:
-        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self.rounds: list[dict[str, float]] = []
+        self._now: defaultdict[str, float] = defaultdict(float)
+        self._start = time.perf_counter()
 
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        function = getattr(Auto(), name)
+    def wrapped(self, part: str, function: Callable[..., object]) -> Callable[..., object]:
+        """The function, its time counted as this part's."""
 
         def call(*arguments: object, **options: object) -> object:
             start = time.perf_counter()
             result = function(*arguments, **options)
-            self.seconds[name].append(time.perf_counter() - start)
+            self._now[part] += time.perf_counter() - start
             return result
 
         return call
 
+    def close(self, step: Step) -> None:
+        """End a round."""
+        now = time.perf_counter()
+        self.rounds.append({**self._now, "all": now - self._start})
+        self._now.clear()
+        self._start = now
 
-def shares(fed: Simulation, name: str, rounds: int) -> dict[str, float]:
-    """Milliseconds of a round, by what they are spent on."""
-    run(ALGORITHMS[name], fed, rounds=5, seed=1, evaluate_every=EVERY)
-    engine, marks = Timed(), []
-    fed.engine = engine  # pyright: ignore[reportAttributeAccessIssue]
-    run(
-        ALGORITHMS[name],
-        fed,
-        rounds=rounds,
-        seed=2,
-        evaluate_every=EVERY,
-        callbacks=[lambda step: marks.append((step.row is None, time.perf_counter()))],
-    )
-    fed.engine = Auto()
-    bare = [after - before for (_, before), (untested, after) in itertools.pairwise(marks) if untested]
-    compute = sum(median(engine.seconds[call]) for call in ("train", "losses") if engine.seconds[call])
-    test = median(engine.seconds["evaluate"]) / EVERY
-    rest = median(bare) - compute
-    whole = compute + test + rest
-    found = {"compute": compute, "test": test, "rest": rest, "round": whole}
-    parts = {f"{part}_ms": round(1e3 * seconds, 3) for part, seconds in found.items()}
-    return {**parts, "test_share": round(test / whole, 4), "rest_share": round(rest / whole, 4)}
+    def median(self, part: str) -> float:
+        """Over the rounds that were not tested, or for what belongs to a test over those that were."""
+        tested = part in ("test", "log and test")
+        return median(row.get(part, 0.0) for row in self.rounds[1:] if ("test" in row) == tested)
+
+
+def parts(fed: Simulation, name: str, rounds: int) -> dict[str, float]:
+    """Milliseconds of a round by what they are spent on, and the share of all but compute and server."""
+    algorithm, clock = ALGORITHMS[name], Clock()
+    run(algorithm, fed, rounds=5, seed=1, evaluate_every=EVERY)
+    with ExitStack() as stack:
+        for part, owner, function in TIMED:
+            timed = clock.wrapped(part, getattr(owner, function))
+            stack.enter_context(mock.patch.object(owner, function, timed))
+        if hasattr(algorithm, "sampling"):
+            algorithm = replace(algorithm, sampling=clock.wrapped("draw", cohort.with_replacement))
+        run(algorithm, fed, rounds=rounds, seed=2, evaluate_every=EVERY, callbacks=[clock.close])
+    found = {part: clock.median(part) for part in ("compute", "draw", "project")}
+    found["server"] = clock.median("all") - sum(found.values())
+    found["log"] = (clock.median("log and test") - clock.median("test")) / EVERY
+    found["test"] = clock.median("test") / EVERY
+    whole = sum(found.values())
+    share = 1 - (found["compute"] + found["server"]) / whole
+    milliseconds = {f"{part}_ms": round(1e3 * s, 3) for part, s in found.items()}
+    return {**milliseconds, "round_ms": round(1e3 * whole, 3), "share": round(share, 4)}
 
 
 def main() -> None:
-    """Measure both algorithms on both jobs."""
+    """Measure all three on both jobs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--rounds", type=int, default=50)
@@ -77,7 +108,7 @@ def main() -> None:
     jobs = {}
     for job in JOBS:
         fed = simulation(job, options.data_dir)
-        jobs[job] = {name: shares(fed, name, options.rounds) for name in ALGORITHMS}
+        jobs[job] = {name: parts(fed, name, options.rounds) for name in ALGORITHMS}
         for name, found in jobs[job].items():
             print(job, name, found, flush=True)
     store("overhead", "python benchmarks/overhead.py", {"rounds": options.rounds, "every": EVERY, "jobs": jobs})

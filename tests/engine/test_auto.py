@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.support.problems import federation
+from torch import nn
 
 from drfl import models
 from drfl.engine import Auto, Stacked, Threads
@@ -15,6 +16,38 @@ from drfl.local import LocalSGD
 SIZES = (9, 20, 70)
 
 
+class Recurrent(nn.Module):
+    """An LSTM over the rows of an image."""
+
+    def __init__(self, shape, classes) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(shape[-1], 4, batch_first=True), nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.out(self.lstm(x[:, 0])[0][:, -1])
+
+
+class Unknown(torch.autograd.Function):
+    """A function that vmap has no rule for."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+class Odd(nn.Module):
+    def __init__(self, shape, classes) -> None:
+        super().__init__()
+        self.layer = models.linear(shape, classes)
+
+    def forward(self, x):
+        return Unknown.apply(self.layer(x))
+
+
 @pytest.mark.parametrize(
     ("model", "batch", "engine"),
     [
@@ -22,12 +55,27 @@ SIZES = (9, 20, 70)
         (models.mlp, 64, Stacked()),
         (models.cnn, 8, Stacked()),
         (models.cnn, 64, Threads()),
+        (Recurrent, 1, Threads()),
+        (Odd, 1, Threads()),
     ],
 )
 def test_rule(model, batch, engine):
     fed = federation(SIZES, model=model, shape=(1, 8, 8))
     assert fed.engine == Auto(), "the default"
     assert choice(fed._train, batch) == engine
+
+
+def test_a_model_that_cannot_be_stacked_runs():
+    fed = federation(SIZES, model=Odd, shape=(1, 8, 8))
+    double = federation(SIZES, model=lambda *a: nn.Sequential(models.linear(*a), Twice()), shape=(1, 8, 8))
+    local = LocalSGD(steps=2, lr=0.1, batch=8)
+    ends = [f.train(torch.arange(3), f.w0, local, Key(1)).w for f in (fed, double)]
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return 2 * x
 
 
 @pytest.mark.parametrize("batch", [8, 64])

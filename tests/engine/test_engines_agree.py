@@ -21,9 +21,23 @@ from drfl.testing.state import leaves
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 MANY = (1, 2, 31, 32, 33, 400, 2100)
 IMAGES = {"shape": (1, 8, 8)}
+
+
+class Unused(torch.nn.Module):
+    """A parameter that the outputs do not depend on."""
+
+    def __init__(self, shape, classes) -> None:
+        super().__init__()
+        self.unused, self.used = torch.nn.Linear(2, 2), models.linear(shape, classes)
+
+    def forward(self, x):
+        return self.used(x)
+
+
 MODELS = {
     "linear": {"model": models.linear},
     "mlp": {"model": models.mlp},
+    "unused": {"model": Unused},
     "deep": {"model": lambda shape, classes: models.mlp(shape, classes, (7, 5))},
     "cnn": {"model": models.cnn, **IMAGES},
     "group_norm": {"model": group_norm_net, **IMAGES},

@@ -155,3 +155,13 @@ def test_engines_by_name():
         "stacked": "Stacked",
         "threads": "Threads",
     }
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_whatever_mode_the_caller_is_in(engine, mode):
+    fed, local = federation(engine=engine), LocalSGD(steps=2, batch=8)
+    expected = fed.train(torch.arange(6), fed.w0, local, Key(0)).w
+    with mode():
+        w = fed.w0 * 1
+        assert torch.equal(fed.train(torch.arange(6), w, local, Key(0)).w, expected)
+        assert fed.gradients(torch.arange(6), w, Key(0)).values.any()

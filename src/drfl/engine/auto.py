@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from drfl.engine.base import Engine, Models, Problem
 from drfl.engine.batches import Batches
@@ -13,19 +15,57 @@ from drfl.engine.rows import Rows
 from drfl.engine.stacked import Stacked
 from drfl.engine.threads import Threads
 from drfl.local import LocalSGD
+from drfl.task import Task
 
 SMALL = 4096
 """Numbers in a batch below which convolutions are so short that calling them one by one takes most of the time."""
 
 
-def choice(problem: Problem, batch: int) -> Engine:
-    """Worker threads for convolutions over batches of so many samples on a CPU, else the stacked engine.
+_stackable: WeakKeyDictionary[Task, bool] = WeakKeyDictionary()
 
-    A rule, not a measurement: a run must give the same numbers on a busy machine. ``docs/speed.md`` has the table that
-    it rests on.
+
+def choice(problem: Problem, batch: int) -> Engine:
+    """Worker threads for recurrent layers, and for convolutions over batches of so many samples, on a CPU; else stacks.
+
+    Models that ``vmap`` cannot take go to the threads too. A rule, not a measurement: a run must give the same numbers
+    on a busy machine. ``docs/speed.md`` has the table that it rests on.
     """
-    large = batch * problem.x[0].numel() >= SMALL
-    return Threads() if large and convolutional(problem.task.model) and not problem.x.is_cuda else Stacked()
+    if problem.x.is_cuda:
+        return Stacked()
+    model, large = problem.task.model, batch * problem.x[0].numel() >= SMALL
+    apart = recurrent(model) or (large and convolutional(model)) or not stackable(problem)
+    return Threads() if apart else Stacked()
+
+
+def recurrent(model: nn.Module) -> bool:
+    """Whether the model has a recurrent layer in it."""
+    return any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in model.modules())
+
+
+def stackable(problem: Problem) -> bool:
+    """Whether the stacked engine can take the model: two clients with two samples each are tried, once a task."""
+    found = _stackable.get(problem.task)
+    if found is None:
+        found = _stackable[problem.task] = _try(problem)
+    return found
+
+
+def _try(problem: Problem) -> bool:
+    w, rows = problem.task.w0, torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
+    try:
+        Stacked().train(
+            problem,
+            Batches(rows, torch.tensor([2, 2])),
+            w,
+            LocalSGD(),
+            prox=0.0,
+            shift=None,
+            snapshot=None,
+            average=False,
+        )
+    except Exception:  # whatever vmap does not know; mistakes of the model itself come out where it is used
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _outputs(problem: Problem, w: Tensor, index: Tensor) -> Tensor:
 
 
 def _gradient(problem: Problem, w: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    w = w.detach().requires_grad_()
+    w = w.clone().detach().requires_grad_()  # also where w comes from inference mode
     loss = _loss(problem, w, index)
     return torch.autograd.grad(loss, w)[0], loss.detach()
 

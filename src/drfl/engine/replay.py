@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,7 +20,7 @@ Function = Callable[..., Sequence[Tensor]]
 """Tensors → tensors, pure."""
 
 KEPT = 64
-"""Shapes remembered for each task, the latest used."""
+"""Shapes remembered for each task where nothing else is said."""
 
 _made: WeakKeyDictionary[Task, OrderedDict[Hashable, Function]] = WeakKeyDictionary()
 
@@ -32,6 +31,7 @@ def replayed(
     function: Function,
     arguments: Sequence[Tensor],
     make: Callable[[Function, Sequence[Tensor]], Function],
+    kept: int = KEPT,
 ) -> Function:
     """What ``make`` makes of the function for tensors of these shapes, made when they are first seen.
 
@@ -44,12 +44,13 @@ def replayed(
         function: to be called with tensors like ``arguments``.
         arguments: an example.
         make: makes the faster one for tensors of exactly these shapes; may fail.
+        kept: for how many names and shapes, the latest used, it is kept.
     """
     shapes = _made.setdefault(task, OrderedDict())
     key = (name, *((a.shape, a.stride(), a.dtype, a.device) for a in arguments))
     if key not in shapes:
         shapes[key] = _attempt(make, function, arguments)
-        if len(shapes) > KEPT:
+        if len(shapes) > kept:
             shapes.popitem(last=False)
     shapes.move_to_end(key)
     return shapes[key]
@@ -90,10 +91,14 @@ def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
 def _scripted(graph: GraphModule, arguments: Sequence[Tensor]) -> Function:
     """The same operations run by torch's interpreter, which takes four fifths of the time that Python's takes.
 
-    The interpreter is deprecated in favour of ``torch.compile``, which is no faster here and needs seconds and a C++
-    compiler. Where it is gone, Python calls the operations; the results are the same to the bit.
+    ``torch.compile`` is no faster here and needs seconds and a C++ compiler; ``torch.jit.trace`` is the same, but never
+    gives back the memory of what it has traced. These two functions are not public. Where they are gone, Python calls
+    the operations; the results are the same to the bit.
     """
     try:
-        return cast("Function", torch.jit.trace(graph, tuple(arguments), check_trace=False))
+        recorded, _ = torch._C._create_graph_by_tracing(
+            lambda *tensors: tuple(graph(*tensors)), tuple(arguments), lambda value: "", True, False, None, []
+        )
+        return torch._C._create_function_from_graph("replay", recorded)
     except Exception:
         return graph.forward

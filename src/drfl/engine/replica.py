@@ -88,7 +88,7 @@ class Replica:
         problem, x = self._problem, self._problem.x[rows]
         outputs = problem.forward(self._model, channels_last(x) if self._images else x)
         loss = problem.task.sample_losses(outputs, problem.y[rows]).mean()
-        return torch.autograd.grad(loss, self._parameters), loss.detach()
+        return torch.autograd.grad(loss, self._parameters, materialize_grads=True), loss.detach()
 
     def _store(self, into: Tensor) -> None:
         for p, value in zip(self._parameters, self._views(into), strict=True):

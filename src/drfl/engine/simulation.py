@@ -85,9 +85,10 @@ class Simulation:
         if snapshot is not None and not 1 <= snapshot <= local.steps:
             raise ValueError(f"snapshot={snapshot} must be a step in 1…{local.steps}")
         batches = self._draw(cohort, key, local.steps, local.batch)
-        models = self.engine.train(
-            self._train, batches, w, local, prox=prox, shift=shift, snapshot=snapshot, average=average
-        )
+        with torch.inference_mode(False), torch.enable_grad():  # wherever the caller may be
+            models = self.engine.train(
+                self._train, batches, w, local, prox=prox, shift=shift, snapshot=snapshot, average=average
+            )
         vector, k = w.numel() * w.element_size(), len(cohort)
         self.ledger.down(k, vector * (1 if shift is None else 2))
         self.ledger.up(k, vector * (1 + (snapshot is not None) + average))
@@ -110,7 +111,8 @@ class Simulation:
         self.ledger.down(len(cohort), vector)
         self.ledger.up(len(cohort), vector + SCALAR_BYTES)
         self.ledger.gradient_evaluations += int(batches.counts.sum())
-        return Gradients(cohort, *self.engine.gradients(self._train, batches, w))
+        with torch.inference_mode(False), torch.enable_grad():
+            return Gradients(cohort, *self.engine.gradients(self._train, batches, w))
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""

@@ -18,6 +18,9 @@ from drfl.engine.replay import Function, replayed, traced
 from drfl.engine.rows import Rows
 from drfl.local import LocalSGD
 
+GRAPHS = 8
+"""CUDA graphs kept: each holds the memory of its stack."""
+
 
 @dataclass(frozen=True)
 class Stacked:
@@ -67,11 +70,11 @@ class Stacked:
     def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
-        into, parameters = problem.task.layout.views(G), list(problem.task.layout.views(w).values())
-        gradient = _gradient_of(problem, shared=True)
+        gradient, layout, into = _gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
         for part in self._parts(problem, batches, w):
             rows = batches.rows(part)
             index = rows.at(0).to(w.device)
+            parameters = layout.views(w.expand(len(part), -1)).values()
             *g, F[part] = gradient(problem.x[index], problem.y[index], rows.weights(w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
@@ -112,7 +115,7 @@ def _train_stack(
     tensors = [batches.samples.to(w.device), batches.weights(w), w, *(() if fixed is None else (fixed,))]
     if w.is_cuda:
         name = ("steps", problem.x.data_ptr(), problem.autocast, local, prox, snapshot, average)
-        steps = replayed(problem.task, name, steps, tensors, captured)
+        steps = replayed(problem.task, name, steps, tensors, captured, GRAPHS)
     last, *rest = steps(*tensors)
     return Models(last, rest.pop(0) if snapshot is not None else None, rest.pop(0) if average else None)
 
@@ -172,7 +175,7 @@ def _gradient_step(problem: Problem, *, minibatches: bool) -> Function:
 
     Full batches are not worth tracing: their sizes change from cohort to cohort, and Python's share of them is small.
     """
-    gradient, found = _gradient_of(problem, shared=False), None
+    gradient, found = _gradient_of(problem), None
 
     def without_losses(*tensors: Tensor) -> Sequence[Tensor]:
         return gradient(*tensors)[:-1]
@@ -185,12 +188,10 @@ def _gradient_step(problem: Problem, *, minibatches: bool) -> Function:
     return step if minibatches and not problem.x.is_cuda else without_losses
 
 
-def _gradient_of(problem: Problem, *, shared: bool) -> Function:
+def _gradient_of(problem: Problem) -> Function:
     """(x, y, weights, *parameters) → each client's gradients of its weighted loss, in the layout's order, and its loss.
 
-    Args:
-        problem: the task.
-        shared: whether the parameters are one model for all clients, not one each.
+    Every argument has a client in front; parameters that all clients share are expanded views.
     """
     task = problem.task
 
@@ -202,8 +203,7 @@ def _gradient_of(problem: Problem, *, shared: bool) -> Function:
         values, pull_back, *_ = vjp(losses, *parameters)
         return *pull_back(weights), (values * weights).sum()
 
-    own = None if shared else 0
-    return vmap(one, in_dims=(0, 0, 0, *(own for _ in task.layout.names)))
+    return vmap(one)
 
 
 def _nbytes(problem: Problem) -> int:

@@ -1,0 +1,63 @@
+"""The pictures of docs/speed.md from the stored results.
+
+    python benchmarks/plots.py
+
+Reads results/{peers,engines,algorithms,scaling}.json, those that are there; writes docs/speed-*.png.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
+OURS, OTHERS, FLOOR = "#1f6fae", "#b8c4ce", "#8a3b12"
+
+
+def peers(found: dict[str, Any]) -> plt.Figure:
+    """Milliseconds a round of each framework, a panel a job, ours in blue."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
+    for axis, (job, part) in zip(axes, found["jobs"].items(), strict=True):
+        median = {name: 1e3 * line["median_s"] for name, line in part["summary"].items() if "median_s" in line}
+        names = sorted(median, key=lambda name: -median[name])
+        bars = axis.barh(names, [median[n] for n in names], color=[OURS if n == "drfl" else OTHERS for n in names])
+        axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
+        axis.set(title=f"{job} on {part['data']}", xlabel="ms a round", xlim=(0, 1.15 * max(median.values())))
+    return figure
+
+
+def algorithms(found: dict[str, Any]) -> plt.Figure:
+    """Each algorithm's round over FedAvg's."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    for axis, (job, lines) in zip(axes, found["jobs"].items(), strict=True):
+        names = list(lines)[::-1]
+        bars = axis.barh(names, [lines[n]["over_fedavg"] for n in names], color=OTHERS)
+        axis.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
+        axis.axvline(1, color=OURS, linewidth=1)
+        axis.set(
+            title=job, xlabel="round time over FedAvg's", xlim=(0, 1.2 * max(v["over_fedavg"] for v in lines.values()))
+        )
+    return figure
+
+
+PLOTS: dict[str, Callable[[dict[str, Any]], plt.Figure]] = {"peers": peers, "algorithms": algorithms}
+
+
+def main() -> None:
+    """Draw what there are results for."""
+    for name, draw in PLOTS.items():
+        path = HERE / "results" / f"{name}.json"
+        if path.exists():
+            figure = draw(json.loads(path.read_text()))
+            figure.tight_layout()
+            figure.savefig(DOCS / f"speed-{name}.png", dpi=130)
+            print(DOCS / f"speed-{name}.png")
+
+
+if __name__ == "__main__":
+    main()
