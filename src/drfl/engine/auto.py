@@ -21,20 +21,30 @@ SMALL = 4096
 """Numbers in a batch below which convolutions are so short that calling them one by one takes most of the time."""
 
 
+LARGE, PASSES = 10**8, 64
+"""Parameters × (samples + PASSES) of a client's step from which its products and its updates fill a core by themselves;
+the updates' passes over memory count as so many samples."""
+
 _stackable: WeakKeyDictionary[Task, bool] = WeakKeyDictionary()
 
 
 def choice(problem: Problem, batch: int) -> Engine:
-    """Worker threads for recurrent layers, and for convolutions over batches of so many samples, on a CPU; else stacks.
+    """Stacks on a CUDA device and for small work on a CPU; worker threads for recurrent layers and for large work there.
 
-    Models that ``vmap`` cannot take go to the threads too. A rule, not a measurement: a run must give the same numbers
-    on a busy machine. ``docs/speed.md`` has the table that it rests on.
+    Large is a batch of many numbers through convolutions, or many parameters. Models that ``vmap`` cannot take go to the
+    threads too. A rule, not a measurement: a run must give the same numbers on a busy machine. ``docs/speed.md`` has the
+    table that it rests on.
+
+    Args:
+        problem: task and samples.
+        batch: samples of a client's step.
     """
     if problem.x.is_cuda:
         return Stacked()
-    model, large = problem.task.model, batch * problem.x[0].numel() >= SMALL
-    apart = recurrent(model) or (large and convolutional(model)) or not stackable(problem)
-    return Threads() if apart else Stacked()
+    model = problem.task.model
+    images = convolutional(model) and batch * problem.x[0].numel() >= SMALL
+    large = problem.task.layout.d * (batch + PASSES) >= LARGE
+    return Threads() if images or large or recurrent(model) or not stackable(problem) else Stacked()
 
 
 def recurrent(model: nn.Module) -> bool:
