@@ -53,7 +53,7 @@ class Odd(nn.Module):
     [
         (models.linear, 9999, Stacked()),
         (models.mlp, 64, Stacked()),
-        (lambda *shape: models.mlp(*shape, (2000, 600)), 8, Threads()),
+        (lambda *shape: models.mlp(*shape, (2000, 800)), 8, Threads()),
         (models.cnn, 8, Stacked()),
         (models.cnn, 64, Threads()),
         (Recurrent, 1, Threads()),

@@ -29,11 +29,11 @@ _stackable: WeakKeyDictionary[Task, bool] = WeakKeyDictionary()
 
 
 def choice(problem: Problem, batch: int) -> Engine:
-    """Stacks on a CUDA device and for small work on a CPU; worker threads for recurrent layers and for large work there.
+    """Stacks on a CUDA device and for small work; worker threads on a CPU for large work and for recurrent layers.
 
-    Large is a batch of many numbers through convolutions, or many parameters. Models that ``vmap`` cannot take go to the
-    threads too. A rule, not a measurement: a run must give the same numbers on a busy machine. ``docs/speed.md`` has the
-    table that it rests on.
+    Large is a batch of many numbers through convolutions, or many parameters. Models that ``vmap`` cannot take go to
+    the threads too. A rule, not a measurement: a run must give the same numbers on a busy machine. ``docs/speed.md``
+    has the table that it rests on.
 
     Args:
         problem: task and samples.
