@@ -26,8 +26,8 @@ def peers(found: dict[str, Any]) -> plt.Figure:
         median = {name: 1e3 * line["median_s"] for name, line in part["summary"].items() if "median_s" in line}
         names = sorted(median, key=lambda name: -median[name])
         bars = axis.barh(names, [median[n] for n in names], color=[OURS if n == "drfl" else OTHERS for n in names])
-        axis.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
-        axis.set(title=f"{job} on {part['data']}", xlabel="ms a round", xlim=(0, 1.15 * max(median.values())))
+        axis.bar_label(bars, [f"{median[n]:.0f}" if median[n] >= 100 else f"{median[n]:.1f}" for n in names], padding=3)
+        axis.set(title=f"{job} on {part['data']}", xlabel="ms a round", xlim=(0, 1.2 * max(median.values())))
     return figure
 
 
@@ -45,7 +45,33 @@ def algorithms(found: dict[str, Any]) -> plt.Figure:
     return figure
 
 
-PLOTS: dict[str, Callable[[dict[str, Any]], plt.Figure]] = {"peers": peers, "algorithms": algorithms}
+def scaling(found: dict[str, Any]) -> plt.Figure:
+    """Time and memory against N, time against m."""
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.2))
+    panels = (
+        ("clients", "round_s", "s a round"),
+        ("clients", "peak_mib", "peak MiB"),
+        ("cohort", "round_s", "s a round"),
+    )
+    for axis, (sweep, value, label) in zip(axes, panels, strict=True):
+        rows = found[sweep]["rows"]
+        for name in found["clients"]["ratio_100000_to_1000"]:
+            mine = [row for row in rows if row["algorithm"] == name]
+            axis.plot([row[sweep] for row in mine], [row[value] for row in mine], marker="o", label=name)
+        axis.set(xscale="log", xlabel={"clients": "clients N", "cohort": "cohort m"}[sweep], ylabel=label)
+        if sweep == "cohort":
+            axis.set(yscale="log")
+        else:
+            axis.set(ylim=(0, None))
+    axes[0].legend(fontsize=8)
+    return figure
+
+
+PLOTS: dict[str, Callable[[dict[str, Any]], plt.Figure]] = {
+    "peers": peers,
+    "algorithms": algorithms,
+    "scaling": scaling,
+}
 
 
 def main() -> None:
@@ -54,6 +80,8 @@ def main() -> None:
         path = HERE / "results" / f"{name}.json"
         if path.exists():
             figure = draw(json.loads(path.read_text()))
+            for axis in figure.axes:
+                axis.spines[["top", "right"]].set_visible(False)
             figure.tight_layout()
             figure.savefig(DOCS / f"speed-{name}.png", dpi=130)
             print(DOCS / f"speed-{name}.png")

@@ -121,11 +121,19 @@ def scaling(found: Found) -> str:
     names = list(found["clients"]["ratio_100000_to_1000"])
     rows = {(r["algorithm"], r["clients"]): r for r in found["clients"]["rows"]}
     widest = {r["algorithm"]: r for r in found["width"]["rows"]}
+    full = {(r["algorithm"], r["on_disk"]): r for r in found["full"]["rows"] if r["clients"] == 100000}
+
+    def of_full(kind: str, show: Callable[[float], str], *, on_disk: bool) -> list[str]:
+        return [show(full[n, on_disk][kind]) if (n, on_disk) in full else "–" for n in names]
+
     lines = {
         "ms a round, N = 1,000": [ms(rows[n, 1000]["round_s"]) for n in names],
         "ms a round, N = 100,000": [ms(rows[n, 100000]["round_s"]) for n in names],
         "ratio of the two": [f"{found['clients']['ratio_100000_to_1000'][n]:.2f}" for n in names],
         "peak memory at N = 100,000, MiB": [f"{rows[n, 100000]['peak_mib']:.0f}" for n in names],
+        "the same, all rows written, in a file: ms": of_full("round_s", ms, on_disk=True),
+        "peak memory, MiB": of_full("peak_mib", "{:.0f}".format, on_disk=True),
+        "all rows written, in memory: peak, MiB": of_full("peak_mib", "{:.0f}".format, on_disk=False),
         "slope of time against N, log–log": [f"{found['clients']['slopes'][n]:.2f}" for n in names],
         "against m": [f"{found['cohort']['slopes'][n]:.2f}" for n in names],
         "against τ": [f"{found['steps']['slopes'][n]:.2f}" for n in names],
