@@ -178,3 +178,15 @@ def test_dense_targets(engine):
     evaluation = fed.evaluate(fed.w0)
     same(evaluation.loss, torch.stack(loss))
     same(evaluation.accuracy, torch.stack(accuracy))
+
+
+@pytest.mark.parametrize("prox", [0.1, 0.7, 3.0])
+def test_a_model_that_nothing_moves_stays_to_the_bit(engine, prox):
+    """The pull towards w is 0 at w: its rounding must not carry float32 models away, step by step."""
+    fed = federation(engine=engine, dtype=torch.float32)
+    object.__setattr__(fed._train.task, "loss", lambda outputs, y: 0 * outputs.sum(1))
+    w = fed.w0 + torch.linspace(-2, 2, len(fed.w0))
+    up = fed.train(torch.arange(6), w, LocalSGD(steps=60, lr=0.1, batch=4), Key(0), prox=prox)
+    moved = (up.w - w).abs() / w.abs()
+    assert float(moved.max()) < 3e-7
+    assert abs(float(((up.w - w) / w).mean())) < 1e-8

@@ -16,41 +16,40 @@ def rounded(values: list[float], like: Tensor) -> list[float]:
 
 
 class Descent(NamedTuple):
-    """A step as u ← keep·u − lr·(fixed + g), where fixed = shift − prox·w is folded once and keep = 1 − lr·pull.
+    """A step as u ← u − lr·((fixed + pull·u) + g), where fixed = shift − prox·w is folded once.
+
+    fixed and pull·u are added first: where u = w they cancel, and the model stays where it is. With (1 − lr·pull)·u
+    instead, the rounding of that factor would move it a little further in every step.
 
     Args:
         lr: η.
         pull: prox + weight_decay.
-        keep: 1 − lr·pull.
         momentum: β of v ← β·v + direction, u ← u − lr·v.
     """
 
     lr: float
     pull: float
-    keep: float
     momentum: float
 
     @classmethod
     def of(cls, local: LocalSGD, prox: float, like: Tensor) -> Descent:
         """The numbers of a solver, in the type of the models."""
         lr, pull = rounded([local.lr, prox + local.weight_decay], like)
-        (keep,) = rounded([1 - lr * pull], like)
-        return cls(lr, pull, keep, local.momentum)
+        return cls(lr, pull, local.momentum)
 
     def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, velocity: Tensor | None) -> None:
         """Move a parameter u against its gradient g; neither g nor ``fixed`` (None = 0) is written to."""
+        rest = fixed
+        if self.pull:
+            rest = self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull)
         if velocity is None:
-            if self.pull:
-                u.mul_(self.keep)
-            if fixed is not None:
-                u.sub_(fixed, alpha=self.lr)
+            if rest is not None:
+                u.sub_(rest, alpha=self.lr)
             u.sub_(g, alpha=self.lr)
             return
         velocity.mul_(self.momentum).add_(g)
-        if fixed is not None:
-            velocity.add_(fixed)
-        if self.pull:
-            velocity.add_(u, alpha=self.pull)
+        if rest is not None:
+            velocity.add_(rest)
         u.sub_(velocity, alpha=self.lr)
 
 
