@@ -20,7 +20,6 @@ from drfl.task import Task
 SMALL = 4096
 """Numbers in a batch below which convolutions are so short that calling them one by one takes most of the time."""
 
-
 LARGE, PASSES = 10**8, 64
 """Parameters × (samples + PASSES) of a client's step from which its products and its updates fill a core by themselves;
 the updates' passes over memory count as so many samples."""
