@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from drfl.data import locate, write_idx
+from drfl.data.datasets import load_pixels
+from drfl.errors import InputError
 
 STEMS = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 
@@ -43,3 +49,94 @@ def write_tiny(folder, *, style=str, train=20, test=10):
         array = labels if k % 2 else np.repeat(labels, 16).reshape(n, 4, 4) * 25
         write_idx(folder / style(stem), array)
     return folder
+
+
+CIFAR10_FILES = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
+CIFAR100_FILES = ("train.bin", "test.bin")
+CIFAR = {
+    "cifar-10": ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", CIFAR10_FILES),
+    "cifar-100": ("cifar-100-binary", "cifar-100-binary.tar.gz", CIFAR100_FILES),
+}
+"""Folder, archive and files of each."""
+
+
+def cifar_files(name, rows=2):
+    """File name → records whose labels count up over all files and whose pixels are random, always the same ones."""
+    rng = np.random.default_rng(0)
+    files, first = {}, 0
+    for file in CIFAR[name][2]:
+        classes = np.arange(first, first + rows)[:, None]
+        labels = classes % 10 if name == "cifar-10" else np.hstack([classes % 20, 99 - classes % 100])
+        pixels = rng.integers(0, 256, (rows, 3072))
+        files[file] = np.hstack([labels, pixels]).astype(np.uint8).tobytes()
+        first += rows
+    return files
+
+
+def tar_gz(members):
+    """A gzipped tar file of plain files: name → content."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def cifar_archive(name, **rows):
+    """The archive as it is published, with a file that drfl has no use for."""
+    members = {f"{CIFAR[name][0]}/{file}": content for file, content in cifar_files(name, **rows).items()}
+    return tar_gz({f"{CIFAR[name][0]}/readme.html": b"hello", **members})
+
+
+def picture(array, kind="PNG"):
+    """An image file of uint8 values, (h, w) or (h, w, 3)."""
+    out = io.BytesIO()
+    Image.fromarray(np.asarray(array, np.uint8)).save(out, kind)
+    return out.getvalue()
+
+
+WNIDS = ("n02124075", "n01443537", "n04067472")
+"""Not in the order of the alphabet, as in the real list."""
+
+
+def tiny_imagenet_files(each=2, test=4):
+    """Path → content of a Tiny ImageNet of three classes; picture i of class k has the pixels (10 k, i, 200)."""
+    files = {"wnids.txt": "".join(f"{wnid}\n" for wnid in WNIDS).encode(), "words.txt": b"n00001740\tentity\n"}
+    for k, wnid in enumerate(WNIDS):
+        files[f"train/{wnid}/{wnid}_boxes.txt"] = b"boxes"
+        for i in range(each):
+            files[f"train/{wnid}/images/{wnid}_{i}.JPEG"] = picture(np.full((64, 64, 3), (10 * k, i, 200)))
+    lines = []
+    for i in range(test):
+        files[f"val/images/val_{i}.JPEG"] = picture(np.full((64, 64), 50 + i))  # grey
+        lines.append(f"val_{i}.JPEG\t{WNIDS[-1 - i % 3]}\t0\t32\t44\t62\n")
+    return {**files, "val/val_annotations.txt": "".join(lines).encode()}
+
+
+def zipped(files, top="tiny-imagenet-200"):
+    """A zip file of these files below one folder."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.mkdir(top)
+        for name, content in files.items():
+            archive.writestr(f"{top}/{name}", content)
+    return out.getvalue()
+
+
+def write_files(folder, files):
+    """Writes path → content below a folder, which is returned."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def pixels_or_line(name, path):
+    """The data set, or the error's text: anything but an `InputError` passes through."""
+    try:
+        return load_pixels(name, data_dir=path)
+    except InputError as error:
+        return str(error)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from drfl.data.download import download
 from drfl.data.sources import RemoteFile
 from drfl.errors import InputError
 
-from .conftest import STEMS, write_tiny
+from .conftest import CIFAR, STEMS, cifar_archive, write_tiny
 
 CONTENT = b"some content that is long enough to be cut " * 50
 ZIPPED = gzip.compress(CONTENT, mtime=0)
@@ -34,18 +37,32 @@ FILE = RemoteFile("file", md5(ZIPPED), md5(CONTENT))
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves the server's `answers`; below /cut/ it stops half-way, below /hang/ it stops and stays."""
+    """Serves the server's `answers`; below /cut/ it stops half-way, below /hang/ it stops and stays.
+
+    Below /drop/ it sends 600 bytes at a time, and goes on where it is told to; below /lie/ it says that it would.
+    """
 
     def do_GET(self):
+        self.server.ranges.append(self.headers["Range"])
         self.server.asked.append(self.path)
         content = self.server.answers.get(self.path)
         if content is None:
             self.send_error(404)
             return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
+        start = 0
+        if self.headers["Range"] and self.path.startswith("/drop/"):
+            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if self.path.startswith(("/drop/", "/lie/")):
+            self.send_header("Accept-Ranges", "bytes")
         self.end_headers()
-        broken = self.path.startswith(("/cut/", "/hang/"))
+        if self.path.startswith("/drop/"):
+            self.wfile.write(content[start : start + self.server.at_a_time])
+            return
+        broken = self.path.startswith(("/cut/", "/hang/", "/lie/"))
         self.wfile.write(content[: len(content) // 2] if broken else content)
         self.wfile.flush()
         if self.path.startswith("/hang/"):
@@ -59,6 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 def server():
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
         httpd.answers, httpd.asked, httpd.release = {}, [], threading.Event()
+        httpd.ranges, httpd.at_a_time = [], 600
         httpd.address = f"http://127.0.0.1:{httpd.server_port}"
         thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -102,6 +120,52 @@ def test_a_bad_answer_leaves_nothing_and_is_reported(server, tmp_path, path, con
     assert not os.listdir(tmp_path)
 
 
+def test_a_line_that_drops_is_taken_up_where_it_dropped(server, tmp_path):
+    content = os.urandom(2000)
+    server.answers["/drop/file.gz"] = content
+    file = RemoteFile("file", md5(content))
+    assert download(file, tmp_path, [f"{server.address}/drop/"]).read_bytes() == content
+    assert server.ranges == [None, "bytes=600-", "bytes=1200-", "bytes=1800-"]
+    assert os.listdir(tmp_path) == ["file.gz"]
+
+
+@pytest.mark.parametrize(("at_a_time", "asked"), [(0, 1), (60, 21)])
+def test_a_line_that_drops_without_end_is_given_up(server, tmp_path, at_a_time, asked):
+    server.at_a_time = at_a_time
+    server.answers["/drop/file.gz"] = os.urandom(2000)
+    with pytest.raises(InputError, match=f"broke off after {at_a_time * asked} of 2000"):
+        download(FILE, tmp_path, [f"{server.address}/drop/"])
+    assert len(server.asked) == asked
+    assert not os.listdir(tmp_path)
+
+
+def test_a_server_that_begins_anew_is_not_taken_for_one_that_goes_on(server, tmp_path):
+    server.answers["/lie/file.gz"] = ZIPPED
+    with pytest.raises(InputError, match="does not go on from there"):
+        download(FILE, tmp_path, [f"{server.address}/lie/"])
+    assert not os.listdir(tmp_path)
+
+
+def test_no_server_can_fill_the_disk(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("drfl.data.download._LIMIT", len(ZIPPED) - 1)
+    server.answers["/file.gz"] = ZIPPED
+    with pytest.raises(InputError, match=f"more than {len(ZIPPED) - 1} bytes"):
+        download(FILE, tmp_path, [f"{server.address}/"])
+    assert not os.listdir(tmp_path)
+
+
+def test_a_full_disk_is_no_dropped_line(server, tmp_path, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("drfl.data.download.atomic_write", lambda _: contextlib.nullcontext(Full()))
+    server.answers["/drop/file.gz"] = ZIPPED
+    with pytest.raises(InputError, match="No space left"):
+        download(FILE, tmp_path, [f"{server.address}/drop/"])
+    assert len(server.asked) == 1
+
+
 def test_a_bad_mirror_is_followed_by_the_next(server, tmp_path):
     server.answers.update({"/wrong/file.gz": b"wrong", "/cut/file.gz": ZIPPED, "/good/file.gz": ZIPPED})
     mirrors = [f"{server.address}/{folder}/" for folder in ("no", "wrong", "cut", "good")]
@@ -140,8 +204,7 @@ def serve_tiny(server, tmp_path, monkeypatch):
     folder = write_tiny(tmp_path / "published", style="{}.gz".format)
     files = tuple(RemoteFile(stem, md5(Path(folder, f"{stem}.gz").read_bytes())) for stem in STEMS)
     spec = datasets.DATASETS["mnist"]
-    tiny = datasets.Spec(spec.info, spec.source, files, spec.build)
-    monkeypatch.setitem(datasets.DATASETS, "mnist", tiny)
+    monkeypatch.setitem(datasets.DATASETS, "mnist", replace(spec, files=files))
     monkeypatch.setenv("DRFL_MIRROR", f"{server.address}/all/")
     for stem in STEMS:
         server.answers[f"/all/mnist/{stem}.gz"] = (folder / f"{stem}.gz").read_bytes()
@@ -165,3 +228,30 @@ def test_a_download_that_broke_off_goes_on_with_the_missing_files(server, tmp_pa
     server.asked.clear()
     assert len(load("mnist").targets) == 20
     assert len(server.asked) == 2
+
+
+def serve_cifar(server, monkeypatch, published):
+    """Makes the server the mirror of an archive, in which drfl believes if it is the right one."""
+    spec = datasets.DATASETS["cifar-100"]
+    file = RemoteFile("cifar-100-binary", md5(cifar_archive("cifar-100")), ending=".tar.gz")
+    source = replace(spec.source, files=(file,))
+    monkeypatch.setitem(datasets.DATASETS, "cifar-100", replace(spec, source=source, files=(file,)))
+    monkeypatch.setenv("DRFL_MIRROR", server.address)
+    server.answers[f"/cifar-100/{CIFAR['cifar-100'][1]}"] = published
+
+
+def test_an_archive_is_downloaded_once_and_stays_packed(server, bare_machine, monkeypatch):
+    serve_cifar(server, monkeypatch, cifar_archive("cifar-100"))
+    for _ in range(2):
+        assert load("cifar-100").targets.tolist() == [99, 98]
+    assert server.asked == ["/cifar-100/cifar-100-binary.tar.gz"]
+    assert os.listdir(bare_machine / ".cache/drfl/cifar-100") == ["cifar-100-binary.tar.gz"]
+
+
+@pytest.mark.parametrize("wrong", [cifar_archive("cifar-100", rows=1), cifar_archive("cifar-100")[:-9], b""])
+def test_a_wrong_archive_is_not_kept(server, bare_machine, monkeypatch, wrong):
+    serve_cifar(server, monkeypatch, wrong)
+    with pytest.raises(InputError, match=r"its MD5 is .*give a folder that has cifar-100-binary\.tar\.gz") as caught:
+        load("cifar-100")
+    assert "\n" not in str(caught.value)
+    assert not os.listdir(bare_machine / ".cache/drfl/cifar-100")

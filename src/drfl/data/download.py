@@ -11,14 +11,16 @@ import urllib.request
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from drfl.data.files import atomic_write
 from drfl.data.sources import RemoteFile, Source
 from drfl.errors import InputError
 
 _CHUNK = 1 << 16
-_LIMIT = 1 << 28  # bytes; ten times the largest file, so that a wrong server cannot fill the disk
+_LIMIT = 1 << 28  # bytes; a little more than the largest file, 248 MB, so that a wrong server cannot fill the disk
 _TIMEOUT = 30.0
+_CONTINUATIONS = 20  # a slow server that drops the line now and then still gives 248 MB
 
 
 def mirrors_of(source: Source) -> tuple[str, ...]:
@@ -28,7 +30,7 @@ def mirrors_of(source: Source) -> tuple[str, ...]:
 
 
 def download(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, timeout: float = _TIMEOUT) -> Path:
-    """Fetches one ``.gz`` file into a folder, its checksum verified.
+    """Fetches one file into a folder, its checksum verified.
 
     Args:
         file: what to fetch.
@@ -42,7 +44,7 @@ def download(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, timeout:
     Raises:
         InputError: when no mirror gave it; says what each one did.
     """
-    target = folder / f"{file.stem}.gz"
+    target = folder / file.name
     faults = []
     for mirror in mirrors:
         url = f"{mirror}{target.name}"
@@ -57,33 +59,75 @@ def download(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, timeout:
     raise InputError(f"could not download {target.name} into '{folder}' ({'; '.join(faults)})")
 
 
+class _Received(NamedTuple):
+    """How far a transfer came.
+
+    Args:
+        size: bytes that the file has now.
+        fault: why it ended early, or None when it is whole.
+        resumable: whether the server says that it can go on from there.
+    """
+
+    size: int
+    fault: Exception | None
+    resumable: bool
+
+
 def _fetch(url: str, target: Path, file: RemoteFile, timeout: float) -> None:
-    digest = hashlib.md5(usedforsecurity=False)
-    size = 0
-    with urllib.request.urlopen(url, timeout=timeout) as answer, atomic_write(target) as out:
+    with atomic_write(target) as out:
+        got, before = _receive(url, out, 0, timeout), 0
+        for _ in range(_CONTINUATIONS):
+            if got.fault is None or not got.resumable or got.size == before:
+                break
+            got, before = _receive(url, out, got.size, timeout), got.size
+        if got.fault is not None:
+            raise got.fault
+        out.flush()
+        with Path(out.name).open("rb") as whole:
+            found = _md5(whole)
+        if found != file.md5 and not _same_content(Path(out.name), file):
+            raise ValueError(f"its MD5 is {found}, it should be {file.md5}")
+
+
+def _receive(url: str, out: BinaryIO, start: int, timeout: float) -> _Received:
+    """Appends what a server sends from byte `start` on; a line that drops is told in the result, not raised."""
+    size = start
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        if start and not (answer.headers.get("Content-Range") or "").startswith(f"bytes {start}-"):
+            raise ValueError(f"the transfer broke off after {start} bytes and the server does not go on from there")
         announced = answer.headers.get("Content-Length")
-        while chunk := answer.read(_CHUNK):
+        resumable = bool(start) or answer.headers.get("Accept-Ranges") == "bytes"
+        while True:
+            try:
+                chunk = answer.read(_CHUNK)
+            except (OSError, http.client.HTTPException) as error:
+                return _Received(size, error, resumable)
+            if not chunk:
+                break
             size += len(chunk)
             if size > _LIMIT:
                 raise ValueError(f"it sends more than {_LIMIT} bytes")
-            digest.update(chunk)
             out.write(chunk)
-        if announced is not None and size < int(announced):
-            raise ValueError(f"the transfer broke off after {size} of {announced} bytes")
-        out.flush()
-        if digest.hexdigest() != file.md5 and not _same_content(Path(out.name), file):
-            raise ValueError(f"its MD5 is {digest.hexdigest()}, it should be {file.md5}")
+    if announced is not None and size - start < int(announced):
+        fault = ValueError(f"the transfer broke off after {size} of {start + int(announced)} bytes")
+        return _Received(size, fault, resumable)
+    return _Received(size, None, resumable)
 
 
 def _same_content(path: Path, file: RemoteFile) -> bool:
     """Whether a file that was compressed anew unzips to the published content."""
     if file.md5_content is None:
         return False
-    digest = hashlib.md5(usedforsecurity=False)
     try:
         with gzip.open(path) as unzipped:
-            while chunk := unzipped.read(_CHUNK):
-                digest.update(chunk)
+            return _md5(unzipped) == file.md5_content
     except (OSError, EOFError, zlib.error):
         return False
-    return digest.hexdigest() == file.md5_content
+
+
+def _md5(file: BinaryIO | gzip.GzipFile) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
