@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor, nn
 
+from drfl.losses import half_squared_error
 from drfl.task import Task
 
 CONVEX_MODULES = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
@@ -18,6 +19,7 @@ CONVEX_FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
     F.l1_loss,
     F.huber_loss,
     F.smooth_l1_loss,
+    half_squared_error,
 )
 """Losses that are convex in the model's outputs."""
 

@@ -42,7 +42,7 @@ def compare_command(given: Mapping[str, object]) -> int:
     directory = out or default_directory(Path("runs"), f"compare-{config.dataset}")
     overwrite = bool(given["overwrite"])
     check_free(directory, overwrite)
-    dataset = prepare(config, names, seeds)
+    dataset = prepare(config, names, seeds, screen.lines(quiet))
 
     outcomes: list[Outcome] = []
     with screen.interruptible() as watch, staged(directory, overwrite) as stage:

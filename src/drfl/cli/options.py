@@ -34,7 +34,26 @@ Alpha = Annotated[
     float | None, _option("Dirichlet concentration of classes, > 0; inf = equal shares. (default: 0.1)", DATA)
 ]
 Sigma = Annotated[float | None, _option("Zipf exponent of client sizes; 0 = equal. (default: 0)", DATA)]
+Features = Annotated[
+    str | None,
+    _option(
+        "Learn from what a trained network makes of the images: penultimate (its last layer's input, so that a linear "
+        "model fine-tunes that layer) or entk (its linearisation's). (default: the images)",
+        DATA,
+    ),
+]
+Backbone = Annotated[
+    str | None,
+    _option(
+        "That network: resnet18-imagenet; resnet18-DATASET or cnn-DATASET, trained here once; or a file of weights, "
+        "such as a run's model.safetensors.",
+        DATA,
+    ),
+]
+FeatureCount = Annotated[int | None, _option("How many features entk keeps. (default: 50000)", DATA)]
+Resize = Annotated[int | None, _option("Side in pixels to which its images are brought. (default: as they are)", DATA)]
 Model = Annotated[str | None, _option("linear, mlp or cnn. (default: linear)", TRAINING)]
+Loss = Annotated[str | None, _option("cross-entropy or squared. (default: cross-entropy)", TRAINING)]
 CohortSize = Annotated[int | None, _option("Clients per round m. (default: two thirds of N)", TRAINING, "--cohort")]
 Steps = Annotated[int | None, _option("Local steps τ. (default: 10)", TRAINING)]
 Batch = Annotated[str | None, _option("Samples per local minibatch, or 'full'. (default: 32)", TRAINING)]

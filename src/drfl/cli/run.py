@@ -12,7 +12,7 @@ from rich.table import Table
 from drfl.cli import screen
 from drfl.cli.interrupt import INTERRUPTED
 from drfl.cli.overrides import overrides
-from drfl.experiments.build import build
+from drfl.experiments.build import build, load_data
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.place import check_free, default_directory
 from drfl.experiments.rundir import json_text, summary
@@ -29,7 +29,7 @@ def run_command(given: Mapping[str, object]) -> int:
     check_free(directory, bool(given["overwrite"]))
     quiet = bool(given["as_json"])
     with screen.interruptible() as watch:
-        job = build(config)
+        job = build(config, load_data(config, screen.lines(quiet)))
         with screen.progress(config.algorithm, quiet) as show:
             finished = execute(job, [show], watch)
         directory = save(finished, directory, overwrite=bool(given["overwrite"]))

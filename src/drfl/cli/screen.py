@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -65,6 +65,11 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
             yield live
     else:
         yield callbacks.Progress(label)
+
+
+def lines(quiet: bool) -> Callable[[str], None] | None:
+    """Prints a line on stderr; None when quiet."""
+    return None if quiet else lambda line: err.print(line, markup=False)
 
 
 def percent(fraction: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -10,11 +11,15 @@ from drfl.algorithm import Algorithm, Callback
 from drfl.callbacks import Target
 from drfl.certificate import METHODS, Certifier
 from drfl.data import PARTITIONS, ClientData, Dataset, Partition, divide, load
+from drfl.data.validation import held_out_training
 from drfl.engine import ENGINES, Simulation
 from drfl.errors import InputError
 from drfl.experiments.config import Config
 from drfl.experiments.parameters import make
+from drfl.features import cache, featurise
+from drfl.features.images import load_images
 from drfl.key import Key
+from drfl.losses import LOSSES
 from drfl.models import MODELS
 from drfl.task import Task
 
@@ -41,25 +46,46 @@ class Job(NamedTuple):
     certify: Certifier | None = None
 
 
+def load_data(config: Config, log: Callable[[str], None] | None = None) -> Dataset:
+    """The data that the clients of a run share out: the data set, or the features that a backbone makes of it.
+
+    Features come from drfl's cache where they were computed before.
+
+    Args:
+        config: what to run; neither its seed nor its algorithm matters.
+        log: gets a line now and then where features take their time.
+
+    Raises:
+        InputError: the data or the backbone cannot be had, or do not fit each other.
+    """
+    recipe = config.recipe()
+    if recipe is None:
+        return load(config.dataset, data_dir=config.data_dir)
+    images = load_images(config.dataset, config.data_dir)
+    return featurise(images, recipe, cache=cache.folder(), log=log, device=config.device)
+
+
 def build(config: Config, dataset: Dataset | None = None) -> Job:
     """Load, divide, initialise. Partition and initial model depend on the seed alone, not on the algorithm.
 
     Args:
         config: what to run.
-        dataset: the data set, where it is loaded already.
+        dataset: the data, where :func:`load_data` gave them already.
 
     Raises:
         InputError: data, partition, model, algorithm or device do not work together, or a certificate was asked for
             that cannot be made.
     """
-    dataset = load(config.dataset, data_dir=config.data_dir) if dataset is None else dataset
+    dataset = load_data(config) if dataset is None else dataset
     key = Key(config.seed)
     method = PARTITIONS[config.partition](**config.partition_parameters())
     partition = divide(dataset, method, key.fold("partition"))
     data = ClientData.from_dataset(dataset, partition)
+    if config.validation is not None:
+        data = held_out_training(data, config.validation, key)
     with key.fold("model").torch_scope():
         model = MODELS[config.model](tuple(dataset.inputs.shape[1:]), dataset.classes)
-    task = Task(model.to(getattr(torch, config.dtype)))
+    task = Task(model.to(getattr(torch, config.dtype)), LOSSES[config.loss])
     algorithm = make(config.algorithm, config.parameters(config.algorithm, data.n))
     engine = ENGINES[config.engine]()
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)

@@ -15,6 +15,7 @@ from drfl.data import DATASETS, PARTITIONS
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
 from drfl.experiments.parameters import Value, canonical, defaults_of, make, takes
+from drfl.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.models import MODELS
 
 REGISTRIES: dict[str, Mapping[str, object]] = {
@@ -43,7 +44,15 @@ class Config(BaseModel):
         clients: N.
         alpha: concentration of classes, where the partition has one.
         sigma: Zipf exponent of the sizes, where the partition has one.
+        features: what the models learn from: the data themselves (None), or what a trained network makes of them; see
+            `drfl.features`.
+        backbone: that network, by name or as a file of weights.
+        feature_count: of "entk": how many; None = 50,000.
+        resize: side in pixels to which the network's images are brought; None = as they are.
+        validation: None, or the share of each client's training rows to test on; the data set's test part is then not
+            touched, see `drfl.data.validation`.
         model: which model.
+        loss: what is made small.
         cohort: m, clients per round; None = two thirds of them, as in the DRDM paper.
         steps: τ, local steps.
         batch: samples per local minibatch, or "full".
@@ -71,7 +80,13 @@ class Config(BaseModel):
     clients: int | None = Field(None, ge=1)
     alpha: float | None = None
     sigma: float | None = None
+    features: Literal["penultimate", "entk"] | None = None
+    backbone: str | None = None
+    feature_count: int | None = Field(None, ge=1)
+    resize: int | None = Field(None, ge=1, le=4096)
+    validation: float | None = Field(None, gt=0, lt=1)
     model: str = "linear"
+    loss: Literal["cross-entropy", "squared"] = "cross-entropy"
     cohort: int | None = Field(None, ge=1)
     steps: int | None = Field(None, ge=1)
     batch: int | Literal["full"] | None = None
@@ -119,9 +134,29 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _parameters_fit(self) -> Config:
         self.partition_parameters()
+        self.recipe()
         for name in {self.algorithm, *self.algorithms}:
             make(name, {**self.parameters(name), **({"m": 1} if takes(name, "m") else {})})
         return self
+
+    def recipe(self) -> Recipe | None:
+        """The features that the models learn from; None for the data themselves.
+
+        Raises:
+            InputError: the backbone is unknown or missing, or an option means nothing without another.
+        """
+        if self.features is None:
+            for name in ("backbone", "feature_count", "resize"):
+                if getattr(self, name) is not None:
+                    raise InputError(f"{name} means nothing without features: leave it out, or give features = 'entk'")
+            return None
+        if self.backbone is None:
+            raise InputError(f"features = '{self.features}' needs a backbone, for example '{IMAGENET}'")
+        if len(DATASETS[self.dataset].info.shape) != 3:
+            raise InputError(f"features are made of images, and dataset '{self.dataset}' is a table: leave them out")
+        if self.features != "entk" and self.feature_count is not None:
+            raise InputError(f"feature_count means nothing to features = '{self.features}': leave it out")
+        return Recipe(self.features, self.backbone, self.feature_count or COUNT, self.resize)
 
     def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
         """Those of clients, alpha and sigma that were given; with ``defaults`` all that the partition has.

@@ -15,9 +15,9 @@ import torch
 
 from drfl.algorithm import Callback, Result, Step, run
 from drfl.certificate import Certificate
-from drfl.data import Dataset, load
+from drfl.data import Dataset
 from drfl.errors import DivergedError, InputError
-from drfl.experiments.build import Job, build, target
+from drfl.experiments.build import Job, build, load_data, target
 from drfl.experiments.config import Config
 from drfl.experiments.place import staged
 from drfl.experiments.rundir import write_run
@@ -127,14 +127,22 @@ def fate(outcomes: Sequence[Outcome], algorithm: str) -> str:
     return ", ".join(sorted({o.stopped for o in outcomes if o.algorithm == algorithm and o.metrics is None}))
 
 
-def prepare(config: Config, algorithms: Sequence[str], seeds: Sequence[int]) -> Dataset:
+def prepare(
+    config: Config, algorithms: Sequence[str], seeds: Sequence[int], log: Callable[[str], None] | None = None
+) -> Dataset:
     """Load the data of a comparison and make sure that each of its algorithms can start.
+
+    Args:
+        config: the job, for these algorithms and seeds in turn.
+        algorithms: their names.
+        seeds: their values.
+        log: see :func:`drfl.experiments.build.load_data`.
 
     Raises:
         InputError: one of the jobs cannot be built, or there is no such target.
     """
     target(config.until)
-    dataset = load(config.dataset, data_dir=config.data_dir)
+    dataset = load_data(config, log)
     for algorithm in algorithms:
         build(config.for_algorithm(algorithm, seeds[0]), dataset)
     return dataset

@@ -1,0 +1,10 @@
+"""What models learn from instead of the images: the features that a trained network makes of them."""
+
+from __future__ import annotations
+
+from drfl.features.backbone import Backbone
+from drfl.features.backbones import load_backbone
+from drfl.features.make import featurise
+from drfl.features.recipe import KINDS, Recipe
+
+__all__ = ["KINDS", "Backbone", "Recipe", "featurise", "load_backbone"]

@@ -1,0 +1,94 @@
+"""Which network a set of weights is, and what becomes of its images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from drfl.errors import InputError
+from drfl.features.backbone import MEAN, STD, Backbone
+from drfl.features.resnet import resnet18
+from drfl.models import cnn, mlp
+
+from .conftest import pictures, small_cnn, small_resnet
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_a_resnet_is_told_by_its_names(norm):
+    state = resnet18(7, norm, width=4).state_dict()
+    found = Backbone.of("mine", state)
+    assert (found.classes, found.channels, found.quarter) == (7, 3, None)
+    assert all(found.model.state_dict()[name].equal(value) for name, value in state.items())
+    assert not found.model.training
+    assert not any(p.requires_grad for p in found.model.parameters())
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 8, 8), (1, 10, 15)])
+def test_a_cnn_is_told_by_its_names(shape):
+    model = cnn(shape, 5)
+    found = Backbone.of("mine", model.state_dict())
+    assert (found.classes, found.channels) == (5, shape[0])
+    x = torch.rand(4, *shape)
+    torch.testing.assert_close(found.model(found.prepared(x, None)), model(x))
+
+
+def test_the_digest_names_the_weights():
+    state = cnn((1, 8, 8), 3).state_dict()
+    same, other = Backbone.of("a", state), Backbone.of("b", {**state, "7.bias": state["7.bias"] + 1e-6})
+    assert Backbone.of("c", state).digest == same.digest != other.digest
+    assert len(same.digest) == 32
+
+
+@pytest.mark.parametrize(
+    ("state", "part"),
+    [
+        (mlp((1, 8, 8), 3).state_dict(), "of neither ResNet-18"),
+        ({}, "of neither ResNet-18"),
+        ({**cnn((1, 8, 8), 3).state_dict(), "2.weight": torch.zeros(2)}, "does not have the weights that its names"),
+        ({**cnn((1, 8, 8), 3).state_dict(), "0.weight": torch.zeros(2)}, "does not have the weights that its names"),
+        ({"fc.weight": torch.zeros(3, 2), "layer1.0.conv1.weight": torch.zeros(1)}, "does not have the weights"),
+    ],
+)
+def test_other_weights_are_refused_in_one_line(state, part):
+    with pytest.raises(InputError) as caught:
+        Backbone.of("mine", state)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_grey_images_get_three_channels_and_imagenet_s_scale():
+    x = pictures(4).inputs
+    found = small_resnet().prepared(x, None)
+    assert found.shape == (4, 3, 8, 8)
+    for c in range(3):
+        torch.testing.assert_close(found[:, c], (x[:, 0] - MEAN[c]) / STD[c])
+
+
+@pytest.mark.parametrize(("backbone", "resize"), [(small_resnet(), 16), (small_cnn((3, 8, 8)), None)])
+def test_bytes_are_divided_by_255(backbone, resize):
+    pixels = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(backbone.prepared(pixels, resize), backbone.prepared(pixels / 255, resize))
+
+
+def test_images_are_resized_smoothly():
+    x = pictures(2, shape=(1, 16, 12)).inputs
+    found = small_cnn().prepared(x, 8)
+    torch.testing.assert_close(found, functional.interpolate(x, (8, 8), mode="bilinear", antialias=True))
+    assert not torch.allclose(found, functional.interpolate(x, (8, 8), mode="bilinear"))
+    assert small_cnn().prepared(x[..., :8, :8], 8).equal(x[..., :8, :8])
+
+
+@pytest.mark.parametrize(
+    ("backbone", "shape", "part"),
+    [
+        (small_cnn(), (1, 28, 28), "takes images of 8×8 pixels, not 28×28: give resize = 8"),
+        (small_cnn(), (3, 8, 8), "takes images of 1 channels, not 3"),
+        (small_resnet(), (2, 8, 8), "takes images of 3 channels, not 2"),
+        (small_resnet(), (13,), r"takes images, not inputs of shape (13,)"),
+    ],
+)
+def test_images_that_do_not_fit(backbone, shape, part):
+    with pytest.raises(InputError) as caught:
+        backbone.prepared(torch.rand(2, *shape), None)
+    assert part in str(caught.value)

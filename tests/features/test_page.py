@@ -1,0 +1,34 @@
+"""The page on features says what the command takes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from drfl.cli import app
+from drfl.experiments.config import Config
+from drfl.features import recipe
+
+PAGE = Path(__file__).parents[2] / "docs" / "features.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def test_every_option_is_one_of_both_commands_and_a_key():
+    rows = re.findall(r"^\| `--([\w-]+)` \| `(\w+)` \|", TEXT, flags=re.MULTILINE)
+    assert [key for _, key in rows] == ["features", "backbone", "feature_count", "resize", "loss"]
+    for option, key in rows:
+        assert option.replace("-", "_") == key
+        assert key in Config.model_fields
+        assert all(key in inspect.signature(command).parameters for command in (app.run, app.compare))
+
+
+def test_backbones_of_the_page_are_known():
+    named = set(re.findall(r"`((?:resnet18|cnn)-[a-z0-9-]+)`", TEXT))
+    assert len(named) >= 4
+    assert named <= set(recipe.names())
+    assert f"({recipe.COUNT:,}, as in 003)" in TEXT
+
+
+def test_links_lead_to_and_from_it():
+    assert "(features.md)" in (PAGE.parent / "library.md").read_text(encoding="utf-8")

@@ -1,0 +1,146 @@
+"""Files of weights are read, never run; ImageNet's come from a cache or the network, their checksum right."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from drfl.errors import InputError
+from drfl.features import backbones, load_backbone, weights
+from drfl.features.resnet import resnet18
+from drfl.features.weights import Published, published, read_weights
+from drfl.models import cnn
+
+from .conftest import pictures
+
+STATE = cnn((1, 8, 8), 3).state_dict()
+
+
+@pytest.mark.parametrize("ending", ["pth", "pt", "safetensors", "PTH"])
+def test_weights_come_back(ending, tmp_path):
+    path = tmp_path / f"mine.{ending}"
+    (save_file if ending == "safetensors" else torch.save)(STATE, path)
+    found = read_weights(path)
+    assert set(found) == set(STATE)
+    assert all(found[name].equal(value) for name, value in STATE.items())
+    assert load_backbone(str(path)).digest == backbones.Backbone.of("x", STATE).digest
+
+
+class Trap:
+    """Unpickling it would write a file."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def content_of(what, tmp_path):
+    """Bytes of a file that holds no weights."""
+    if what == "cut":
+        torch.save(STATE, tmp_path / "whole.pth")
+        return (tmp_path / "whole.pth").read_bytes()[:2000]
+    if what == "pickle":
+        return pickle.dumps(Trap(tmp_path / "written"))
+    if what == "trap":
+        torch.save({"0.weight": Trap(tmp_path / "written")}, tmp_path / "trap.pth")
+        return (tmp_path / "trap.pth").read_bytes()
+    return {"empty": b"", "text": b"<html>sign in first</html>", "zeros": bytes(100)}[what]
+
+
+@pytest.mark.parametrize("ending", ["pth", "safetensors"])
+@pytest.mark.parametrize("what", ["cut", "pickle", "trap", "empty", "text", "zeros"])
+def test_what_is_no_file_of_weights_is_one_line_and_nothing_runs(what, ending, tmp_path):
+    path = tmp_path / f"bad.{ending}"
+    path.write_bytes(content_of(what, tmp_path))
+    with pytest.raises(InputError, match="is no file of weights that drfl reads") as caught:
+        read_weights(path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "written").exists()
+
+
+def test_a_missing_file_and_a_folder(tmp_path):
+    with pytest.raises(InputError, match="there is no file of weights"):
+        load_backbone(str(tmp_path / "none.pth"))
+    (tmp_path / "a.pth").mkdir()
+    with pytest.raises(InputError, match="cannot read the weights"):
+        read_weights(tmp_path / "a.pth")
+
+
+def test_a_list_of_tensors_is_no_dictionary(tmp_path):
+    torch.save([torch.zeros(2)], tmp_path / "list.pth")
+    with pytest.raises(InputError, match=r"save model\.state_dict"):
+        read_weights(tmp_path / "list.pth")
+
+
+@pytest.fixture
+def imagenet(home, monkeypatch):
+    """A folder behind a server with a narrow network in place of the published one; both are returned."""
+    folder = home / "published" / "backbones"
+    folder.mkdir(parents=True)
+    torch.save(resnet18(5, width=4).state_dict(), folder / "resnet18-f37072fd.pth")
+    digest = hashlib.sha256((folder / "resnet18-f37072fd.pth").read_bytes()).hexdigest()
+    what = Published(weights.RESNET18.url, digest[:8])
+    monkeypatch.setattr(backbones, "RESNET18", what)
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(home / "published"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("DRFL_MIRROR", f"http://127.0.0.1:{server.server_port}/")
+        yield what, folder / "resnet18-f37072fd.pth"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_published_weights_are_downloaded_once(imagenet, home, monkeypatch):
+    what, origin = imagenet
+    found = load_backbone("ResNet18_ImageNet")
+    assert (found.classes, found.channels) == (5, 3)
+    assert found.model(found.prepared(pictures(2).inputs, 32)).shape == (2, 5)
+    kept = home / "cache/drfl/backbones/resnet18-f37072fd.pth"
+    assert kept.read_bytes() == origin.read_bytes()
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
+    assert published(what) == kept
+
+
+def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
+    what, origin = imagenet
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
+    hub = home / "torch/hub/checkpoints" / what.file
+    hub.parent.mkdir(parents=True)
+    hub.write_bytes(origin.read_bytes()[:-1])
+    with pytest.raises(InputError, match="could not download http://127"):
+        published(what)
+    hub.write_bytes(origin.read_bytes())
+    assert published(what) == hub
+
+
+def test_a_download_that_is_wrong_leaves_nothing(imagenet, home):
+    what, origin = imagenet
+    origin.write_bytes(origin.read_bytes()[:-1])
+    with pytest.raises(InputError, match="its SHA-256 should begin with") as caught:
+        published(what)
+    assert "put the file there yourself" in str(caught.value)
+    origin.unlink()
+    with pytest.raises(InputError, match="404"):
+        published(what)
+    assert not (home / "cache").exists()
+
+
+def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
+    with pytest.raises(InputError, match="could not download"):
+        published(imagenet[0])
