@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from drfl.cli import energy_options as e
 from drfl.cli import interrupt
 from drfl.cli import options as o
+from drfl.cli.lists_of_values import expand
 from drfl.errors import DivergedError, DrflError, InputError, StoppedError, unknown
 
 app = typer.Typer(
@@ -25,7 +28,7 @@ app = typer.Typer(
 def call(arguments: Sequence[str]) -> int:
     """Run the command and give its exit code; a mistake of the user becomes one line on stderr."""
     try:
-        code = app(list(arguments), prog_name="drfl", standalone_mode=False)
+        code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DivergedError as error:
         return _complain(error, 1)
@@ -90,7 +93,12 @@ def run(
     clients: o.Clients = None,
     alpha: o.Alpha = None,
     sigma: o.Sigma = None,
+    features: o.Features = None,
+    backbone: o.Backbone = None,
+    feature_count: o.FeatureCount = None,
+    resize: o.Resize = None,
     model: o.Model = None,
+    loss: o.Loss = None,
     cohort: o.CohortSize = None,
     steps: o.Steps = None,
     batch: o.Batch = None,
@@ -131,7 +139,12 @@ def compare(
     clients: o.Clients = None,
     alpha: o.Alpha = None,
     sigma: o.Sigma = None,
+    features: o.Features = None,
+    backbone: o.Backbone = None,
+    feature_count: o.FeatureCount = None,
+    resize: o.Resize = None,
     model: o.Model = None,
+    loss: o.Loss = None,
     cohort: o.CohortSize = None,
     steps: o.Steps = None,
     batch: o.Batch = None,
@@ -156,6 +169,126 @@ def compare(
 
     with interrupt.as_stopped():
         return compare_command(given)
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Tables and figures, e.g. drdm-table-3. (default: list them)")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few repeats and rounds; results go to a folder apart.")
+    ] = False,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Seeds. (default: the specification's)")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds. (default: the specification's)")] = None,
+    settings: Annotated[str | None, typer.Option(help="Some settings only, e.g. 'alpha = 0.1, alpha = 0.5'.")] = None,
+    data: Annotated[
+        str, typer.Option(help="original, stand-in, or auto: the paper's data where they can be had.")
+    ] = "auto",
+    tuned: Annotated[Path | None, typer.Option(help="Folder of hyperparameter files that 'drfl tune' made.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. (default: as many as cores)")] = None,
+    data_dir: o.DataDir = None,
+    device: o.Device = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: experiments/results)")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result of another size.")] = False,
+    as_json: o.Json = False,
+) -> int:
+    """List the papers' tables and figures, or make some of them: ours beside the paper's.
+
+    Finished cells are kept: after an interruption the same command goes on where it was.
+    """
+    given = dict(locals())
+    from drfl.cli.reproduce import reproduce_command
+
+    with interrupt.as_stopped():
+        return reproduce_command(given)
+
+
+@app.command()
+def energy(
+    config: o.File = None,
+    algorithm: e.AlgorithmName = None,
+    target_worst: e.TargetWorst = None,
+    steps: e.StepsList = None,
+    seeds: e.SeedsText = None,
+    rounds: e.MostRounds = None,
+    measurements: e.Measurements = None,
+    runs: e.RunsList = None,
+    snr: e.Snr = None,
+    bandwidth: e.Bandwidth = None,
+    fading: e.Fading = False,
+    rate_min: e.RateMin = None,
+    power: e.Power = None,
+    downlink: e.Downlink = None,
+    frequency: e.Frequency = None,
+    capacitance: e.Capacitance = None,
+    cycles_per_sample: e.CyclesPerSample = None,
+    joules_per_step: e.JoulesPerStep = None,
+    dataset: o.Dataset = None,
+    data_dir: o.DataDir = None,
+    partition: o.PartitionName = None,
+    clients: o.Clients = None,
+    alpha: o.Alpha = None,
+    sigma: o.Sigma = None,
+    model: o.Model = None,
+    cohort: o.CohortSize = None,
+    batch: o.Batch = None,
+    lr: o.Lr = None,
+    param: o.Param = None,
+    engine: o.EngineName = None,
+    device: o.Device = None,
+    dtype: o.Dtype = None,
+    threads: o.Threads = None,
+    out: o.Out = None,
+    overwrite: o.Overwrite = False,
+    as_json: o.Json = False,
+) -> int:
+    """Find the number of local steps that reaches a target with the least energy, by SNR and bandwidth."""
+    given = dict(locals())
+    from drfl.cli.energy import energy_command
+
+    with interrupt.as_stopped():
+        return energy_command(given)
+
+
+@app.command()
+def tune(
+    job: Annotated[str, typer.Argument(help="A job of the papers, e.g. mnist-linear, or a TOML file as for compare.")],
+    names: Annotated[
+        str | None,
+        typer.Option("--algorithms", help="Names with commas between. (default: those of the file, else all)"),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Settings tried for each algorithm, the defaults first.")
+    ] = 24,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Partitions and initial models of each trial.")] = 3,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of communication. (default: the job's)")] = None,
+    metric: Annotated[
+        str, typer.Option(help="worst_accuracy, worst20_accuracy or avg_accuracy, on validation data.")
+    ] = "worst_accuracy",
+    stand_in: Annotated[
+        bool, typer.Option("--stand-in", help="Tune on what is run where the paper's data cannot be had.")
+    ] = False,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE of the job, as in its file. Repeatable.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes. (default: as many as cores)")] = None,
+    data_dir: o.DataDir = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of results. (default: experiments/results/tuning/JOB)")
+    ] = None,
+    as_json: o.Json = False,
+) -> int:
+    """Choose hyperparameters: as many trials for every algorithm, on rows held out of the training data.
+
+    Finished trials are kept: after an interruption the same command goes on where it was.
+    """
+    given = dict(locals())
+    from drfl.cli.tune import tune_command
+
+    with interrupt.as_stopped():
+        return tune_command(given)
 
 
 @app.command()

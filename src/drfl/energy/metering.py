@@ -1,0 +1,130 @@
+"""Who did and sent how much in each round, read off the ledger request by request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drfl.algorithm import Info
+from drfl.energy.wrapped import S, WrappedAlgorithm, WrappedFederation
+from drfl.federation import Federation, Gradients, Losses, Replies
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+
+class Usage(NamedTuple):
+    """What the clients did in one round; a row for each of the k clients that were asked anything.
+
+    Args:
+        clients: (k,) int64, ascending.
+        steps: (k,) int64, local steps.
+        samples: (k,) float64, samples whose gradient was computed, in local steps or for a gradient report.
+        local_samples: (k,) float64, those in local steps only.
+        up: (k,) float64, bytes sent.
+        down: (k,) float64, bytes received.
+    """
+
+    clients: Tensor
+    steps: Tensor
+    samples: Tensor
+    local_samples: Tensor
+    up: Tensor
+    down: Tensor
+
+
+class Meter(WrappedFederation):
+    """A federation that counts client by client.
+
+    The ledger of the federation inside tells what a request cost; those who were asked share it alike, and those who
+    answered share the bytes sent. Where a client has fewer samples than a minibatch, the split is off, the sum is not.
+
+    Args:
+        fed: the federation inside.
+    """
+
+    def __init__(self, fed: Federation) -> None:
+        super().__init__(fed)
+        self._asked = torch.zeros(fed.n, dtype=torch.bool)
+        self._counts = {name: torch.zeros(fed.n, dtype=torch.float64) for name in Usage._fields[1:]}
+
+    def train(
+        self,
+        cohort: Tensor,
+        w: Tensor,
+        local: LocalSGD,
+        key: Key,
+        *,
+        prox: float = 0.0,
+        shift: Tensor | None = None,
+        snapshot: int | None = None,
+        average: bool = False,
+    ) -> Replies:
+        """See :class:`drfl.federation.Federation`."""
+        with self._reading(cohort, local.steps) as answered:
+            reply = self.fed.train(cohort, w, local, key, prox=prox, shift=shift, snapshot=snapshot, average=average)
+            answered.append(reply.clients)
+        return reply
+
+    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
+        """See :class:`drfl.federation.Federation`."""
+        with self._reading(cohort, 0) as answered:
+            reply = self.fed.losses(cohort, w, key, batch=batch)
+            answered.append(reply.clients)
+        return reply
+
+    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
+        """See :class:`drfl.federation.Federation`."""
+        with self._reading(cohort, 0) as answered:
+            reply = self.fed.gradients(cohort, w, key, batch=batch)
+            answered.append(reply.clients)
+        return reply
+
+    def usage(self) -> Usage:
+        """What has been counted so far."""
+        clients = self._asked.nonzero().flatten()
+        counts = {name: count[clients] for name, count in self._counts.items()}
+        return Usage(clients, counts.pop("steps").round().long(), **counts)
+
+    @contextmanager
+    def _reading(self, cohort: Tensor, steps: int) -> Iterator[list[Tensor]]:
+        """Within it one request is made; whoever answers it is put into the list."""
+        before, answered = self.ledger.totals(), list[Tensor]()
+        yield answered
+        cost = {name: value - before[name] for name, value in self.ledger.totals().items()}
+        self._asked[cohort] = True
+        self._add("steps", cohort, steps * len(cohort))
+        self._add("samples", cohort, cost["gradient_evaluations"])
+        self._add("local_samples", cohort, cost["gradient_evaluations"] if steps else 0)
+        self._add("down", cohort, cost["bytes_down"])
+        self._add("up", answered[0], cost["bytes_up"])
+
+    def _add(self, name: str, clients: Tensor, total: int) -> None:
+        if len(clients):
+            self._counts[name][clients] += total / len(clients)
+
+
+@dataclass(frozen=True)
+class Metered(WrappedAlgorithm[S]):
+    """An algorithm of which every round is metered.
+
+    With :class:`drfl.energy.participation.OverChannel` it goes inside, ``OverChannel(Metered(algorithm), fading)``:
+    only there it sees who did not answer.
+
+    Args:
+        algorithm: the algorithm inside.
+        log: gets a :class:`Usage` a round.
+    """
+
+    log: list[Usage] = field(default_factory=list)
+
+    def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
+        """One round of the algorithm inside."""
+        meter = Meter(fed)
+        done = self.algorithm.round(state, meter, key)
+        self.log.append(meter.usage())
+        return done

@@ -1,0 +1,75 @@
+"""Wrappers of a federation and of an algorithm that hand on what they do not change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+from drfl.algorithm import Algorithm, State
+from drfl.ambiguity import AmbiguitySet
+from drfl.federation import Evaluation, Federation, Ledger
+from drfl.local import LocalSGD
+
+S = TypeVar("S", bound=State)
+
+
+class WrappedFederation:
+    """The members of a federation that are no requests to clients, handed on.
+
+    Args:
+        fed: the federation inside.
+    """
+
+    def __init__(self, fed: Federation) -> None:
+        self.fed = fed
+
+    @property
+    def n(self) -> int:
+        """Number of clients N."""
+        return self.fed.n
+
+    @property
+    def shares(self) -> Tensor:
+        """(N,) each client's share of the samples."""
+        return self.fed.shares
+
+    @property
+    def w0(self) -> Tensor:
+        """(d,) the initial model."""
+        return self.fed.w0
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the federation inside."""
+        return self.fed.ledger
+
+    def evaluate(self, w: Tensor) -> Evaluation:
+        """See :class:`drfl.federation.Federation`."""
+        return self.fed.evaluate(w)
+
+
+@dataclass(frozen=True)
+class WrappedAlgorithm(Generic[S]):
+    """The members of an algorithm that are no rounds, handed on.
+
+    Args:
+        algorithm: the algorithm inside.
+    """
+
+    algorithm: Algorithm[S]
+
+    @property
+    def local(self) -> LocalSGD:
+        """What the clients run."""
+        return self.algorithm.local
+
+    @property
+    def ambiguity(self) -> AmbiguitySet | None:
+        """The set Λ of the algorithm inside, where it has one."""
+        return getattr(self.algorithm, "ambiguity", None)
+
+    def init(self, fed: Federation) -> S:
+        """The state before the first round."""
+        return self.algorithm.init(fed)

@@ -1,0 +1,42 @@
+"""Several values after one option."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.cli.lists_of_values import expand
+
+CASES = [
+    ("energy --snr 0 5 10", "energy --snr=0 --snr=5 --snr=10"),
+    ("energy --snr -5 -1e1 --json", "energy --snr=-5 --snr=-1e1 --json"),
+    ("energy --snr=0 5 --bandwidth 1e5", "energy --snr=0 --snr=5 --bandwidth=1e5"),
+    ("energy --snr 0 --snr 5", "energy --snr=0 --snr=5"),
+    ("energy --steps 1 5 job.toml", "energy --steps=1 --steps=5 job.toml"),
+    ("energy job.toml --steps 1 5", "energy job.toml --steps=1 --steps=5"),
+    ("energy --runs a b --json", "energy --runs=a --runs=b --json"),
+    ("energy --runs 1 -x", "energy --runs=1 -x"),
+    ("energy --snr --json", "energy --snr --json"),
+    ("energy --snr many", "energy --snr many"),
+    ("energy --snr 1 -- --snr 2", "energy --snr=1 -- --snr 2"),
+    ("energy --rounds 3 4", "energy --rounds 3 4"),
+    ("run --steps 1 5", "run --steps 1 5"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("given_", "expected"), CASES)
+def test_values_are_spread(given_, expected):
+    assert expand(given_.split()) == expected.split()
+
+
+@given(st.lists(st.text(alphabet="ab-=5. ", max_size=6), max_size=8))
+def test_other_commands_stay_as_they_are(words):
+    assert expand(["run", *words]) == ["run", *words]
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
+def test_every_number_is_a_value(numbers):
+    words = [repr(number) for number in numbers]
+    assert expand(["energy", "--snr", *words, "--json"]) == ["energy", *(f"--snr={word}" for word in words), "--json"]

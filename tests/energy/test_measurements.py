@@ -1,0 +1,152 @@
+"""Measurements from files and from run directories."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.energy import Measurement, from_runs, read_csv
+from drfl.energy.measurements import to_csv
+from drfl.errors import InputError
+from drfl.experiments.build import build
+from drfl.experiments.config import Config
+from drfl.experiments.runner import execute, save
+
+ROWS = st.lists(
+    st.builds(
+        Measurement,
+        st.integers(1, 1000),
+        st.integers(0, 2**63),
+        st.none() | st.integers(0, 10**6),
+        st.sampled_from([0.0, 0.5, 0.071234]),
+    ),
+    min_size=1,
+)
+
+
+@given(ROWS)
+def test_what_is_written_is_read(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_text(to_csv(rows), encoding="utf-8")
+    assert read_csv(path) == rows
+
+
+def test_without_outage_there_is_no_such_column():
+    assert to_csv([Measurement(5, 0, 12), Measurement(5, 1, None)]) == "tau,seed,rounds\n5,0,12\n5,1,\n"
+
+
+def test_columns_may_stand_in_any_order_and_beside_others(tmp_path):
+    (tmp_path / "a.csv").write_bytes("\ufeffrounds,who,tau,seed\r\n 7 ,me,5,0\r\n".encode())
+    assert read_csv(tmp_path / "a.csv") == [Measurement(5, 0, 7)]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "lacks the column 'tau'"),
+        ("tau,seed\n1,0\n", "lacks the column 'rounds'"),
+        ("tau,seed,rounds\n", "holds no measurements"),
+        ("tau,seed,rounds\n0,0,5\n", "line 2: tau must be an integer of at least 1, not '0'"),
+        ("tau,seed,rounds\n1,0,5\n1,1,-5\n", "line 3: rounds must be an integer of at least 0, not '-5'"),
+        ("tau,seed,rounds\n1,x,5\n", "line 2: seed must be"),
+        ("tau,seed,rounds\n1,,5\n", "line 2: seed must be"),
+        ("tau,seed,rounds\n1\n", "line 2: seed must be"),
+        ("tau,seed,rounds\n1.5,0,5\n", "line 2: tau must be"),
+        ("tau,seed,rounds\n²,0,5\n", "line 2: tau must be"),
+        ("tau,seed,rounds,outage\n1,0,5,2\n", "line 2: outage must lie between 0 and 1, not '2'"),
+        ("tau,seed,rounds,outage\n1,0,5,nan\n", "line 2: outage"),
+        ("tau,seed,rounds,outage\n1,0,5,some\n", "line 2: outage"),
+    ],
+)
+def test_damaged_files(text, part, tmp_path):
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=part) as caught:
+        read_csv(tmp_path / "a.csv")
+    assert str(tmp_path / "a.csv") in str(caught.value)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_give_anything_but_a_clear_error(tmp_path_factory, noise):
+    path = tmp_path_factory.mktemp("noise") / "a.csv"
+    path.write_bytes(b"tau,seed,rounds\n" + noise)
+    try:
+        found = read_csv(path)
+    except InputError:
+        return  # whatever else is raised fails the test
+    assert all(run.tau >= 1 and (run.rounds is None or run.rounds >= 0) for run in found)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="cannot read the measurements"):
+        read_csv(tmp_path / "none.csv")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Makes a run directory of a small job and gives it."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def make(name, **options):
+        job = {"algorithm": "FedAvg", "clients": 4, "engine": "loop", "rounds": 8, "lr": 0.5, **options}
+        path = folder / name
+        if not path.exists():
+            save(execute(build(Config.model_validate(job))), path, report=False)
+        return path
+
+    return make
+
+
+def test_the_first_round_that_reaches_the_target_counts(made):
+    paths = [made("two", steps=2, until="avg_accuracy=0.99"), made("six", steps=6, seed=4)]
+    found, notes = from_runs(paths, 0.05)
+    expected = []
+    for path, tau, seed in zip(paths, (2, 6), (0, 4), strict=True):
+        rows = [line.split(",") for line in (path / "history.csv").read_text().splitlines()]
+        at = rows[0].index("worst_accuracy")
+        reached = [int(row[0]) for row in rows[1:] if float(row[at]) >= 0.05]
+        expected.append(Measurement(tau, seed, reached[0] if reached else None))
+    assert found == expected
+    assert any(run.rounds for run in found)
+    assert notes == []
+
+
+def test_a_run_that_never_reached_it(made):
+    assert from_runs([made("six", steps=6, seed=4)], 1.0)[0] == [Measurement(6, 4, None)]
+
+
+def test_a_run_that_ended_before_it_could(made):
+    path = made("early", steps=6, until="avg_accuracy=0.1")
+    with pytest.raises(InputError, match=r"was stopped at a target of its own, below a worst accuracy of 0\.99"):
+        from_runs([path], 0.99)
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "stopped": "interrupted"}))
+    with pytest.raises(InputError, match="was stopped by Ctrl-C"):
+        from_runs([path], 0.99)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"clients": 5}, r"differ in clients \(4 and 5\)"),
+        ({"algorithm": "DRFA"}, r"differ in algorithm \(FedAvg and DRFA\)"),
+        ({"algorithms": {"FedAvg": {"lr": 0.1}}}, r"differ in lr \(0.5 and 0.1\)"),
+    ],
+)
+def test_runs_of_different_jobs_do_not_compare(options, part, made):
+    other = made(f"other-{next(iter(options))}", rounds=1, **options)
+    with pytest.raises(InputError, match=part):
+        from_runs([made("six", steps=6, seed=4), other], 0.05)
+
+
+def test_rare_tests_are_told(made):
+    found, notes = from_runs([made("rare", steps=6, evaluate_every=4)], 0.0)
+    assert found == [Measurement(6, 0, 0)]
+    assert notes == ["the runs were tested every 4 rounds only, so rounds are rounded up to such"]
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(InputError, match="is not a run directory"):
+        from_runs([tmp_path], 0.5)

@@ -1,0 +1,148 @@
+"""Which number of local steps costs least."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.energy import Channel, Cost, Measurement, Payload, Place, Processor, Radio, choose, cost_of, plan
+from drfl.energy.tables import hertz, to_csv, to_markdown
+from drfl.errors import InputError
+
+
+def runs(table, outage=0.0):
+    """{τ: rounds at seeds 0, 1, …}."""
+    return [Measurement(tau, seed, t, outage) for tau, ts in table.items() for seed, t in enumerate(ts)]
+
+
+def test_the_least_energy_by_hand():
+    # J: τ=1: 40·(1+10) = 440; τ=5: 12·(5+10) = 180; τ=20: 9·(20+10) = 270
+    order = choose(runs({1: [40, 40], 5: [10, 14], 20: [9, 9]}), Cost(1.0, 10.0, 0.5, 2.0))
+    assert [(c.tau, c.rounds, c.joules) for c in order] == [(5, 12, 180), (20, 9, 270), (1, 40, 440)]
+    assert order[0].seconds == 12 * (5 * 0.5 + 2)
+
+
+def test_where_sending_is_free_the_fewest_local_steps_in_all_win():
+    assert [c.tau for c in choose(runs({1: [30], 4: [7], 10: [3]}), Cost(1.0, 0.0, 1.0, 0.0))] == [4, 1, 10]
+
+
+def test_where_computing_is_free_the_fewest_rounds_win():
+    assert [c.tau for c in choose(runs({1: [30], 4: [7], 10: [3]}), Cost(0.0, 1.0, 0.0, 1.0))] == [10, 4, 1]
+
+
+def test_among_equals_the_smaller_wins():
+    # 6·(1+2) = 3·(4+2)
+    assert [c.tau for c in choose(runs({4: [3], 1: [6]}), Cost(1.0, 2.0, 0.0, 0.0))] == [1, 4]
+    assert [c.tau for c in choose(runs({9: [0], 2: [0]}), Cost(1.0, 2.0, 0.0, 0.0))] == [2, 9]
+
+
+def test_a_seed_that_fails_takes_its_local_steps_out():
+    costs = {Place(0.0, 1e6): Cost(0.0, 1.0, 0.0, 0.0)}
+    made = plan(runs({1: [30, 40], 10: [2, None], 20: [None, None]}), costs)
+    (cell,) = made.cells
+    assert cell.best is not None
+    assert (cell.best.tau, cell.runner_up) == (1, None)
+    assert made.notes == (
+        "τ = 10 is left out: seed 1 never reached the target",
+        "τ = 20 is left out: seeds 0, 1 never reached the target",
+    )
+
+
+def test_where_nothing_reaches_the_target_there_is_no_plan():
+    (cell,) = plan(runs({1: [None]}), {Place(0.0, 1e6): Cost(1.0, 1.0, 1.0, 1.0)}).cells
+    assert (cell.best, cell.runner_up) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "part"),
+    [
+        ([], "no measurements"),
+        (runs({1: [5]}) + runs({1: [6]}), "τ = 1 at seed 0 is measured twice"),
+        (runs({1: [5, 6], 3: [5]}), "τ = 3 is not measured at seed 1"),
+    ],
+)
+def test_measurements_that_do_not_compare(rows, part):
+    with pytest.raises(InputError, match=part):
+        plan(rows, {})
+
+
+def test_a_place_takes_the_runs_made_under_its_outage():
+    bad, good = Place(0.0, 1e6, 1e6), Place(0.0, 1e6)
+    rows = runs({1: [40], 10: [5]}) + runs({1: [40], 10: [None]}, bad.outage)
+    cost = Cost(0.0, 1.0, 0.0, 0.0)
+    made = plan(rows, {bad: cost, good: cost})
+    assert [cell.best.tau if cell.best else None for cell in made.cells] == [1, 10]
+    assert made.notes == ("τ = 10 with 63.2 % outage is left out: seed 0 never reached the target",)
+
+
+def test_runs_without_outage_stand_in_with_a_note():
+    bad = Place(0.0, 1e6, 1e6)
+    made = plan(runs({1: [40]}), {bad: Cost(0.0, 1.0, 0.0, 0.0)})
+    assert made.cells[0].best is not None
+    assert "rounds were measured without outage and are taken for channels with up to 63.2 % outage" in made.notes[0]
+    other = plan(runs({1: [40]}, 0.5), {bad: Cost(0.0, 1.0, 0.0, 0.0)})
+    assert other.cells[0].best is None
+    assert "1 kinds of channel have an outage at which nothing was measured" in other.notes[0]
+
+
+@given(
+    st.lists(st.integers(0, 200), min_size=1, max_size=6),
+    st.integers(0, 50),
+    st.lists(st.integers(0, 1000), min_size=2, max_size=6),
+)
+def test_the_best_number_of_steps_never_rises_when_sending_gets_cheaper(drops, a, prices):
+    """For T(τ) that does not increase: a larger τ that costs less at a low price of sending does at any higher one."""
+    rounds = [sum(drops[i:]) + 1 for i in range(len(drops))]
+    table = runs({tau: [t] for tau, t in zip((1, 2, 5, 10, 20, 30), rounds, strict=False)})
+    best = [choose(table, Cost(float(a), float(b), 0.0, 0.0))[0].tau for b in sorted(prices)]
+    assert best == sorted(best)
+
+
+@given(st.lists(st.integers(1, 100), min_size=2, max_size=6), st.floats(-10, 25), st.floats(1e4, 1e7), st.floats(1, 8))
+def test_no_more_steps_over_a_better_channel(drops, snr_db, bandwidth, factor):
+    """The same from SNR and bandwidth on, through rates and costs."""
+    rounds = [sum(drops[i:]) for i in range(len(drops))]
+    table = runs({tau: [t] for tau, t in zip((1, 5, 10, 15, 20, 30), rounds, strict=False)})
+    payload, processor = Payload(80_760, 132_600, 15.5, 496, 0, 5_208, 7_800), Processor(2560)
+
+    def best(snr, hertz_):
+        cost = cost_of(payload, processor, Radio(), Channel.uniform(1, hertz_, snr))
+        return choose(table, cost)[0].tau
+
+    here = best(snr_db, bandwidth)
+    assert best(snr_db, bandwidth * factor) <= here
+    assert best(snr_db + factor, bandwidth) <= here
+
+
+def a_plan():
+    costs = {Place(snr, b): Cost(1.0, b, 0.5, 1.0) for b in (1e5, 1.5e6) for snr in (-5.0, 20.0)}
+    return plan(runs({1: [40], 5: [10], 9: [None]}), costs)
+
+
+def test_the_csv_has_a_row_a_cell():
+    rows = list(csv.DictReader(io.StringIO(to_csv(a_plan()))))
+    assert [(row["snr_db"], row["bandwidth_hz"]) for row in rows] == [
+        ("-5", "100000"), ("20", "100000"), ("-5", "1.5e+06"), ("20", "1.5e+06"),
+    ]  # fmt: skip
+    assert rows[0]["tau"] == "5"
+    assert float(rows[0]["joules"]) == 10 * (5 + 1e5)
+    assert rows[0]["runner_up_tau"] == "1"
+    assert float(rows[0]["seconds"]) == 35
+    empty = list(csv.DictReader(io.StringIO(to_csv(plan(runs({1: [None]}), {Place(0.0, 1e6): Cost(1, 1, 1, 1)})))))
+    assert (empty[0]["tau"], empty[0]["joules"], empty[0]["runner_up_joules"]) == ("", "", "")
+
+
+def test_the_markdown_has_the_grid_the_cells_and_the_notes():
+    lines = to_markdown(a_plan()).splitlines()
+    assert "| bandwidth | -5 dB | 20 dB |" in lines
+    assert "| 100 kHz | 5 | 5 |" in lines
+    assert "| -5 dB | 100 kHz | 0 % | 5 | 1e+06 | 35 | 10 | 1 | 4e+06 |" in lines
+    assert lines[-1] == "- τ = 9 is left out: seed 0 never reached the target"
+
+
+def test_bandwidths_have_units():
+    assert [hertz(x) for x in (12.5, 1e3, 2.5e5, 1e6, 2e10)] == ["12.5 Hz", "1 kHz", "250 kHz", "1 MHz", "20 GHz"]
