@@ -1,0 +1,161 @@
+"""``drfl tune``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from drfl.cli import screen
+from drfl.errors import InputError, StoppedError
+from drfl.experiments.parameters import canonical
+from drfl.experiments.rundir import json_text
+from drfl.experiments.tuning.criterion import METRICS, Metric
+from drfl.experiments.tuning.job import Job, changes_of, chosen_algorithms, resolve
+from drfl.experiments.tuning.loop import Ended, run
+from drfl.experiments.tuning.search import Search, prepare
+from drfl.experiments.tuning.trial import Trial, best
+from drfl.experiments.tuning.write import check_place, content, make_place, write
+
+RESULTS = Path("experiments/results/tuning")
+
+BROKEN = 1
+"""The exit code when no run of any algorithm came to its end."""
+
+WORDS = {"worst_accuracy": "worst", "worst20_accuracy": "worst fifth", "avg_accuracy": "average"}
+
+
+def tune_command(given: Mapping[str, object]) -> int:
+    """Check, search, write, print; gives the exit code."""
+    quiet = bool(given["as_json"])
+    job = _job(given)
+    folder = cast("Path | None", given["out"]) or RESULTS / job.name
+    check_place(folder, job.name)
+    data_dir = cast("Path | None", given["data_dir"]) or job.data_dir
+    search = prepare(
+        job,
+        chosen_algorithms(cast("str | None", given["names"]), job),
+        trials=cast(int, given["trials"]),
+        repeats=cast(int, given["seeds"]),
+        metric=_metric(str(given["metric"])),
+        data_dir=data_dir,
+    )
+    make_place(folder)
+    jobs = cast("int | None", given["jobs"]) or os.cpu_count() or 1
+    with _progress(WORDS[search.metric], quiet) as ended:
+        try:
+            trials = run(search, folder, workers=jobs, data_dir=data_dir, ended=ended)
+        except KeyboardInterrupt:
+            raise StoppedError(
+                "interrupted: what is finished is kept, and the same command goes on from there"
+            ) from None
+    command = _command(given)
+    path = write(search, trials, folder, command)
+    if quiet:
+        print(json_text({**content(search, trials, command), "file": str(path)}))
+    else:
+        _print(search, trials, path)
+    ends = [how for own in trials.values() for trial in own for how in trial.stopped]
+    return 0 if "rounds" in ends else BROKEN
+
+
+def _metric(text: str) -> Metric:
+    return cast(Metric, canonical("metric", text, METRICS))
+
+
+def _job(given: Mapping[str, object]) -> Job:
+    changes = changes_of(cast("list[str] | None", given["changes"]) or [])
+    if given["rounds"] is not None:
+        if "rounds" in changes:
+            raise InputError("--rounds and --set rounds say the same thing: leave one out")
+        changes["rounds"] = given["rounds"]
+    return resolve(str(given["job"]), changes, stand_in=bool(given["stand_in"]))
+
+
+def _command(given: Mapping[str, object]) -> str:
+    """The command in its shortest form, without where files lie on this machine."""
+    words = ["drfl", "tune", Path(str(given["job"])).name]
+    options = {"--algorithms": "names", "--rounds": "rounds"}
+    for option, name in options.items():
+        if given[name] is not None:
+            words += [option, str(given[name])]
+    for name in ("trials", "seeds", "metric"):
+        words += [f"--{name}", str(given[name])]
+    if given["stand_in"]:
+        words.append("--stand-in")
+    for text in cast("list[str] | None", given["changes"]) or []:
+        words += ["--set", text]
+    return shlex.join(words)
+
+
+def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) -> None:
+    word = WORDS[search.metric]
+    table = Table(
+        title=f"{search.job.name}, {search.trials} trials each, validation accuracy over {search.repeats} seeds",
+        title_justify="left",
+    )
+    table.add_column("algorithm")
+    for heading in (f"{word} %", "default %"):
+        table.add_column(heading, justify="right")
+    table.add_column("chosen")
+    for name, own in trials.items():
+        chosen = best(own)
+        text = " ".join(f"{key}={value}" for key, value in chosen.table.items())
+        table.add_row(name, screen.percent(chosen.score), screen.percent(own[0].score), text)
+    screen.out.print(table)
+    for name, own in trials.items():
+        if not any("rounds" in trial.stopped for trial in own):
+            screen.err.print(f"no run of {name} came to its end: its parameters are worth nothing", markup=False)
+    screen.out.print(f"hyperparameters: {path}", markup=False)
+
+
+@contextmanager
+def _progress(word: str, quiet: bool) -> Iterator[Callable[[Ended], None]]:
+    """Shows trials done and time left: a live bar on a terminal, a plain line a trial elsewhere, nothing when quiet."""
+    start = time.monotonic()
+    if quiet:
+        yield lambda end: None
+    elif screen.err.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        with Progress(*columns, console=screen.err, transient=True) as bar:
+            task = bar.add_task("trials", total=None, left="")
+
+            def live(end: Ended) -> None:
+                left = _left(end, time.monotonic() - start)
+                bar.update(task, description=_label(end, word), completed=end.finished, total=end.total, left=left)
+
+            yield live
+    else:
+
+        def plain(end: Ended) -> None:
+            parts = [f"[{end.finished}/{end.total}] {_label(end, word)}", _left(end, time.monotonic() - start)]
+            screen.err.print(", ".join(filter(None, parts)), markup=False)
+
+        yield plain
+
+
+def _label(end: Ended, word: str) -> str:
+    broken = sorted({how for how in end.trial.stopped if how != "rounds"})
+    fate = f", {' and '.join(broken)} at some seeds" if broken else ""
+    score, best_score = screen.percent(end.trial.score), screen.percent(end.best)
+    return f"{end.algorithm} trial {end.trial.number}: {word} {score} % (best {best_score} %){fate}"
+
+
+def _left(end: Ended, seconds: float) -> str:
+    """The time left, by the cost of what was run since the start."""
+    if end.finished == end.total:
+        return ""
+    left = seconds * (1 - end.share) / end.share
+    return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"

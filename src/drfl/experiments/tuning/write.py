@@ -1,0 +1,136 @@
+"""What a search leaves behind: the hyperparameter file and the table of all trials."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tomli_w
+
+from drfl.data.files import atomic_write
+from drfl.errors import InputError
+from drfl.experiments.rundir import versions
+from drfl.experiments.tuning.criterion import BROKEN, sentence
+from drfl.experiments.tuning.search import Search
+from drfl.experiments.tuning.suggest import needed
+from drfl.experiments.tuning.trial import Trial, best
+from drfl.history import DIGITS, csv_text
+
+TRIALS = "trials.csv"
+
+
+def check_place(folder: Path, name: str) -> None:
+    """Make sure that nothing but an earlier file of ours is overwritten.
+
+    Raises:
+        InputError: the folder is a file, or holds another file of that name.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give another --out")
+    path = folder / f"{name}.toml"
+    if path.exists() and not _is_ours(path):
+        raise InputError(f"{path} is there already and was not made by drfl tune: give another --out")
+
+
+def make_place(folder: Path) -> None:
+    """Make the folder.
+
+    Raises:
+        InputError: it cannot be made, or not be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=folder))
+    except OSError as error:
+        raise InputError(f"cannot write into {folder} ({error.strerror}): give another --out") from None
+
+
+def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, command: str) -> Path:
+    """Write both files; gives the path of the hyperparameters.
+
+    The same search gives the same bytes, however often it was interrupted.
+
+    Args:
+        search: what was to be found out.
+        trials: by algorithm, all of them.
+        folder: where.
+        command: that makes these files.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    path = folder / f"{search.job.name}.toml"
+    texts = {folder / TRIALS: _csv(search, trials), path: tomli_w.dumps(content(search, trials, command))}
+    try:
+        for place, text in texts.items():
+            with atomic_write(place) as file:
+                file.write(text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write into {folder} ({error.strerror}): run it again when that is mended") from None
+    return path
+
+
+def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str) -> dict[str, object]:
+    """The hyperparameter file as plain values."""
+    config = search.job.config(search.algorithms[0], {}, search.seeds[0])
+    found = {**versions(), "optuna": needed().__version__}
+    return {
+        "provenance": {
+            "command": command,
+            "criterion": sentence(search.metric),
+            "metric": search.metric,
+            "trials": search.trials,
+            "seeds": list(search.seeds),
+            "rounds": config.rounds,
+            "validation": config.validation,
+            "stand_in": search.job.stand_in,
+            "device": config.device,
+            "job": dict(search.job.values),
+            "versions": {name: found[name] for name in ("python", "platform", "drfl", "torch", "numpy", "optuna")},
+        },
+        "algorithms": {name: best(own).table for name, own in trials.items()},
+        "scores": {name: _scores(own) for name, own in trials.items()},
+    }
+
+
+def _scores(trials: Sequence[Trial]) -> dict[str, object]:
+    chosen = best(trials)
+    ends = [stopped for trial in trials for stopped in trial.stopped]
+    return {
+        "score": chosen.score,
+        "trial": chosen.number,
+        "default": trials[0].score,
+        "trials": len(trials),
+        **{how: ends.count(how) for how in BROKEN},
+    }
+
+
+def _csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
+    """A row per trial: its parameters, score, and what each seed gave ("diverged" and "refused" count 0)."""
+    names = list(dict.fromkeys(name for own in trials.values() for trial in own for name in trial.table))
+    header = ["algorithm", "trial", *names, "score", *(f"seed{seed}" for seed in search.seeds)]
+    rows = [
+        [
+            name,
+            trial.number,
+            *(trial.table.get(column, "") for column in names),
+            f"{trial.score:.{DIGITS}f}",
+            *(
+                how if how in BROKEN else f"{score:.{DIGITS}f}"
+                for score, how in zip(trial.scores, trial.stopped, strict=True)
+            ),
+        ]
+        for name, own in trials.items()
+        for trial in own
+    ]
+    return csv_text(header, rows)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return "provenance" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return False

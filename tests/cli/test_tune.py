@@ -1,0 +1,127 @@
+"""`drfl tune` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from tests.support.small_search import Here
+
+from drfl.cli.app import call
+from drfl.experiments.tuning import loop
+
+JOB = "dataset = 'digits'\nclients = 4\nsteps = 2\nbatch = 8\nrounds = 2\n"
+SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2"]
+LINE = re.compile(
+    r"\[(\d+)/12\] (FedAvg|DRFA) trial [0-5]: worst \d+\.\d % \(best \d+\.\d %\)(, about \d+ (s|min) left)?"
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(JOB)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Runs are in this process, so that a test takes a moment."""
+    monkeypatch.setattr(loop, "Pool", Here())
+
+
+def disturbed(number, lines, folder):
+    """Begin a search, send it a signal once it has said so many lines; gives its exit code and what it said then."""
+    # far more trials than will be kept, so that it is still at work when the signal comes
+    command = [sys.executable, "-m", "drfl", "tune", *SMALL, "--trials", "500", "--jobs", "1", "--out", "a"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
+    assert process.stderr is not None
+    for _ in range(lines):
+        process.stderr.readline()
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_path, capsys, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "Pool", Here())
+        assert call(["tune", *SMALL, "--trials", "6", "--out", "undisturbed"]) == 0
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
+    assert all(LINE.fullmatch(line) for line in lines), lines
+    assert [line.split("/")[0] for line in lines] == [f"[{n}" for n in range(1, 13)]
+    assert "hyperparameters: undisturbed/job.toml" in printed.out
+
+    assert disturbed(signal.SIGKILL, 1, tmp_path)[0] == -signal.SIGKILL
+    assert not (tmp_path / "a/job.toml").exists()
+    code, out, err = disturbed(signal.SIGINT, 1, tmp_path)
+    assert (code, out) == (130, "")
+    assert "the same command goes on from there" in err
+    assert call(["tune", *SMALL, "--trials", "6", "--jobs", "2", "--out", "a", "--json"]) == 0
+    again = capsys.readouterr()
+    assert again.err == ""
+    content = tomllib.loads((tmp_path / "a/job.toml").read_text())
+    assert json.loads(again.out) == {**content, "file": "a/job.toml"}
+    for name in ("job.toml", "trials.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+    command = "drfl tune job.toml --algorithms FedAvg,DRFA --trials 6 --seeds 2 --metric worst_accuracy"
+    assert content["provenance"]["command"] == command
+
+
+def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
+    (tmp_path / "job.toml").write_text(JOB + "[algorithms.FedAvg]\nweight_decay = 1e38\n")
+    assert call(["tune", "job.toml", "--trials", "1", "--seeds", "1", "--jobs", "1", "--out", "a"]) == 1
+    err = capsys.readouterr().err.splitlines()
+    assert err == [
+        "[1/1] FedAvg trial 0: worst 0.0 % (best 0.0 %), diverged at some seeds",
+        "no run of FedAvg came to its end: its parameters are worth nothing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mnist-lienar"], "did you mean 'mnist-linear'? known are"),
+        (["nothing.toml"], "cannot read the configuration nothing.toml"),
+        (["job.toml", "--algorithms", "DRDN"], "did you mean 'DRDM'?"),
+        (["job.toml", "--trials", "0"], "--trials"),
+        (["job.toml", "--seeds", "0"], "--seeds"),
+        (["job.toml", "--rounds", "0"], "--rounds"),
+        (["job.toml", "--rounds", "3", "--set", "rounds=4"], "--rounds and --set rounds"),
+        (["job.toml", "--set", "clents=4"], "did you mean 'clients'?"),
+        (["job.toml", "--set", "cohort=9"], "m=9"),
+        (["job.toml", "--metric", "wurst"], "unknown metric 'wurst'"),
+        (["job.toml", "--stand-in"], "--stand-in is for the papers' jobs"),
+        (["mnist-linear", "--stand-in"], "has no stand-in"),
+        (["job.toml", "--out", "job.toml"], "job.toml is a file"),
+        (["job.toml", "--out", "."], "was not made by drfl tune"),
+        (["mnist-linear", "--data-dir", "nowhere"], "there is no folder 'nowhere'"),
+        ([], "Missing argument"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_one_line_and_leave_nothing(arguments, said, tmp_path, capsys):
+    before = {path.name for path in tmp_path.iterdir()}
+    assert call(["tune", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.err.startswith("drfl: ")
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_the_trials_of_another_search_are_refused(here, capsys):
+    small = ["tune", "job.toml", "--algorithms", "FedAvg", "--trials", "1", "--seeds", "1", "--jobs", "1", "--out", "a"]
+    assert call([*small, "--json"]) == 0
+    capsys.readouterr()
+    assert call([*small, "--rounds", "3"]) == 2
+    assert capsys.readouterr().err == (
+        "drfl: a/study.db has trials of FedAvg with rounds = 2, not 3: give another --out, or delete a/study.db\n"
+    )

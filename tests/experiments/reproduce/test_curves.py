@@ -1,0 +1,71 @@
+"""Mean curves over repeats."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.support.results import broken, metrics, results, trained
+from tests.support.small_spec import SMALL, small_spec
+
+from drfl.errors import InputError
+from drfl.experiments.reproduce.curves import curve, to_csv
+from drfl.experiments.reproduce.runs import runs
+
+
+def group(*records):
+    spec = small_spec(settings=SMALL["settings"][:1], repeats=len(records))
+    return runs(results(spec, lambda s, m, k: records[k]))["α = 0.1", "DRDM"]
+
+
+def test_the_mean_and_its_interval():
+    found = curve(group(trained(0.1, 0.80), trained(0.1, 0.82)), "round", "worst_accuracy")
+    assert found.x == (0, 1)
+    assert found.mean == pytest.approx((0.1, 0.81))
+    assert found.half == pytest.approx((0.0, 12.7062 * 0.01), abs=1e-5)
+    assert found.banded
+
+
+def test_one_repeat_has_no_band():
+    found = curve(group(trained(0.1, 0.8)), "round", "worst_accuracy")
+    assert found.mean == (0.1, 0.8)
+    assert not found.banded
+
+
+def test_the_curve_ends_where_the_first_seed_does():
+    found = curve(group(trained(0.1, 0.2, 0.3, 0.4), trained(0.1, 0.4, stopped="target")), "round", "worst_accuracy")
+    assert found.x == (0, 1)
+    assert found.mean == pytest.approx((0.1, 0.3))
+
+
+def test_only_rounds_that_all_seeds_were_tested_at():
+    found = curve(group(trained(0.1, 0.2, 0.3, every=2), trained(0.1, 0.4, every=4)), "round", "worst_accuracy")
+    assert found.x == (0, 4)
+
+
+def test_seeds_that_broke_off_are_left_out():
+    found = curve(group(broken(), trained(0.1, 0.2), trained(0.1, 0.4)), "round", "worst_accuracy")
+    assert found.mean == pytest.approx((0.1, 0.3))
+    assert curve(group(broken(), broken()), "round", "worst_accuracy") is None
+
+
+@pytest.mark.parametrize(
+    ("x", "places"), [("round", (0, 5, 10)), ("iterations", (0, 15, 30)), ("bytes", (0, 0.01, 0.02))]
+)
+def test_the_x_axis(x, places):
+    assert curve(group(trained(0.1, 0.2, 0.3, every=5, steps=3)), x, "avg_loss").x == pytest.approx(places)
+
+
+def test_an_unknown_axis_is_refused():
+    with pytest.raises(InputError, match="unknown x axis 'rounds': did you mean 'round'"):
+        curve(group(trained(0.1)), "rounds", "avg_loss")
+
+
+def test_the_file_has_every_point():
+    record = trained(0.1, 0.2, every=5, steps=3)
+    lines = to_csv(results(small_spec(repeats=1), lambda s, m, k: record if m == "DRDM" else broken())).splitlines()
+    numbers = ",".join(f"{value:.6f}" for value in metrics(0.2))
+    assert lines[0].startswith("setting,method,seed,round,iterations,bytes,avg_accuracy,worst_accuracy,")
+    assert lines[2] == f"α = 0.1,DRDM,0,5,15,10000,{numbers}"
+    assert len(lines) == 1 + 2 * 2
+    assert not any(math.isnan(float(cell)) for line in lines[1:] for cell in line.split(",")[3:])

@@ -1,0 +1,168 @@
+"""Cells that measure the distance to a known saddle point."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from drfl.algorithm import run
+from drfl.ambiguity import ChiSquare
+from drfl.errors import InputError
+from drfl.experiments.parameters import make
+from drfl.experiments.reproduce.cells import Cell, read, write
+from drfl.experiments.reproduce.cells import run as run_cell
+from drfl.experiments.reproduce.distance import FLOOR, ROUNDING, Track, approach, cell
+from drfl.experiments.reproduce.spec import Method
+from drfl.testing.problems import robust_regression
+
+SMALL = {"sigma": 0.3, "rho": 0.1, "steps": 4, "clients": 3, "d": 4, "samples": 20, "trial": 30}
+SCAFFPD = {"reach": [0.5, 1.0], "sigma": [0.1, 1.0]}
+
+
+def a_cell(algorithm: str, grid: dict[str, list[float]], seed: int = 0, rounds: int = 120, **changes: object) -> Cell:
+    job, parameters = {**SMALL, **changes}, {}
+    return cell(job, Method(name="one", algorithm=algorithm, grid=grid, parameters=parameters), seed, rounds)
+
+
+def test_scaffpd_ends_in_the_saddle_point_and_drfa_does_not():
+    near = approach(a_cell("ScaffPD", SCAFFPD).job)
+    assert near["errors"][-1] < FLOOR
+    assert near["rounds"] == len(near["errors"]) - 1 < 120
+    far = approach(a_cell("DRFAProx", {"reach": [0.25, 0.5], "gamma": [0.01, 0.1]}).job)
+    assert far["rounds"] == 120
+    assert 1e-10 < far["errors"][-1] < far["errors"][0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "grid"),
+    [
+        ("ScaffPD", {"reach": [0.8], "sigma": [0.5]}),
+        ("DRFAProx", {"reach": [0.8], "gamma": [0.05]}),
+        ("DualDRDM", {"reach": [0.8], "gamma": [0.05]}),
+        ("AFL", {"reach": [0.8], "gamma": [0.05]}),
+        ("SCAFFOLD", {"reach": [0.8]}),
+    ],
+)
+def test_errors_are_those_of_a_run_on_the_samples(algorithm, grid):
+    """The exact federation stands for the simulated one, and `run` for the loop: the same numbers either way."""
+    record = approach(a_cell(algorithm, grid, seed=5, rounds=6).job)
+    problem = robust_regression(0.3, 5, 3, 4, 20)
+    values = record["parameters"]
+    assert values["lr"] == pytest.approx(0.8 / 4 / problem.smoothness)
+    assert values["batch"] is None
+    algorithm, optimum, found = make(algorithm, values), problem.saddle(ChiSquare(0.1)).w, []
+    run(
+        algorithm,
+        problem.federation(),
+        rounds=6,
+        seed=5,
+        callbacks=[lambda step: found.append(float((step.state.w - optimum).square().sum()))],
+    )
+    assert record["errors"] == pytest.approx(found, rel=1e-9)
+
+
+def test_the_nearest_point_of_the_grid_is_run_on():
+    grid = {"reach": [0.05, 1.0], "sigma": [1.0, 0.001]}
+    record = approach(a_cell("ScaffPD", grid, rounds=60).job)
+    alone = {
+        (reach, sigma): approach(a_cell("ScaffPD", {"reach": [reach], "sigma": [sigma]}, rounds=60).job)["errors"]
+        for reach in grid["reach"]
+        for sigma in grid["sigma"]
+    }
+    best = min(alone, key=lambda point: alone[point][30])
+    assert record["chosen"] == {"reach": best[0], "sigma": best[1]}
+    assert record["errors"] == alone[best]
+    assert record["grid"] == 4
+
+
+def test_points_that_diverge_are_passed_over():
+    record = approach(a_cell("ScaffPD", {"reach": [40.0, 1.0], "sigma": [1.0]}, rounds=40).job)
+    assert (record["chosen"], record["failed"], record["stopped"]) == ({"reach": 1.0, "sigma": 1.0}, 1, "rounds")
+
+
+def test_a_grid_that_diverges_everywhere_is_a_result_too(tmp_path):
+    made = a_cell("AFL", {"reach": [40.0, 60.0], "gamma": [1.0]}, rounds=40)
+    record = run_cell(made, None)
+    assert (record["stopped"], record["failed"]) == ("diverged", 2)
+    assert "after round" in str(record["reason"])
+    assert all(math.isfinite(error) for error in record["errors"])
+    write(tmp_path, made, record)
+    assert json.loads(json.dumps(read(tmp_path, made)))["errors"] == record["errors"]
+
+
+def test_the_same_cell_gives_the_same_numbers_also_from_its_record(tmp_path):
+    made = a_cell("DRFAProx", {"reach": [0.3], "gamma": [0.1]}, rounds=20)
+    first = approach(made.job)
+    write(tmp_path, made, first)
+    again = approach(json.loads(json.dumps(made.job)))
+    drop = {"seconds"}
+    assert {k: v for k, v in first.items() if k not in drop} == {k: v for k, v in again.items() if k not in drop}
+    kept = read(tmp_path, made)
+    assert kept is not None
+    assert kept["errors"] == first["errors"]
+
+
+def test_seeds_are_other_problems():
+    starts = {approach(a_cell("FedAvg", {}, seed=seed, rounds=1).job)["errors"][0] for seed in range(3)}
+    assert len(starts) == 3
+
+
+def test_every_value_is_in_the_key():
+    one = a_cell("ScaffPD", SCAFFPD)
+    assert one.key == a_cell("scaffpd", SCAFFPD).key
+    others = [
+        a_cell("ScaffPD", SCAFFPD, seed=1),
+        a_cell("ScaffPD", SCAFFPD, rounds=121),
+        a_cell("ScaffPD", {**SCAFFPD, "reach": [0.5]}),
+        a_cell("ScaffPD", {**SCAFFPD, "theta": [1.0]}),
+        *(a_cell("ScaffPD", SCAFFPD, **{name: 2 * value}) for name, value in SMALL.items()),
+        a_cell("ScaffPD", SCAFFPD, c=2.0),
+        a_cell("ScaffPD", SCAFFPD, mu=0.1),
+    ]
+    assert len({one.key, *(other.key for other in others)}) == len(others) + 1
+
+
+def test_no_more_rounds_are_tried_than_run():
+    made = a_cell("ScaffPD", SCAFFPD, rounds=5)
+    assert made.job["trial"] == 5
+    assert approach(made.job)["rounds"] == 5
+
+
+def test_without_a_penalty_the_set_is_the_simplex():
+    made = a_cell("ScaffPD", {"reach": [1.0], "sigma": [0.05]}, rho=0.0, rounds=10)
+    assert made.job["parameters"]["ambiguity"] == "simplex"
+    errors = approach(made.job)["errors"]
+    assert errors[-1] < errors[0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "grid", "job", "part"),
+    [
+        ("ScaffPD", {}, {"sgima": 0.1}, "did you mean 'sigma'?"),
+        ("ScaffPD", {}, {"sigma": "wide"}, "sigma = 'wide': input should be a valid number"),
+        ("ScaffPD", {}, {"steps": 2.5}, "steps = 2.5"),
+        ("ScaffPD", {}, {"steps": 0}, "steps"),
+        ("ScaffPD", {}, {"trial": 0}, "trial"),
+        ("ScaffPD", {}, {"clients": 0}, "n "),
+        ("ScaffPD", {}, {"rho": -1.0}, "rho"),
+        ("ScaffPDD", {}, {}, "did you mean 'ScaffPD'?"),
+        ("ScaffPD", {"gama": [1.0]}, {}, "unknown parameter of ScaffPD 'gama'"),
+        ("ScaffPD", {"sigma": [1.0, -1.0]}, {}, "sigma"),
+        ("ScaffPD", {"sigma": []}, {}, "no value for sigma"),
+        ("ScaffPD", {"reach": [1.0], "lr": [0.1]}, {}, "both lr and reach"),
+        ("DRFA", {"reach": [1.0]}, {}, "DRFAProx"),
+    ],
+)
+def test_impossible_cells(algorithm, grid, job, part):
+    with pytest.raises(InputError) as caught:
+        a_cell(algorithm, grid, **job)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_scores():
+    ended, later = Track([1.0, ROUNDING / 2, ROUNDING / 5], None), Track([1.0, 0.1, ROUNDING / 9], None)
+    assert ended.score < later.score < Track([1.0, 1e-20], None).score < Track([1.0], "it left").score
+    assert Track([1.0, 1.234e-7], None).score == Track([1.0, 1.2e-7], None).score < Track([1.0, 1.3e-7], None).score

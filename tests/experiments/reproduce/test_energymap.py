@@ -1,0 +1,86 @@
+"""Local steps with the least energy, from records."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.support.results import KILO, broken, results, trained
+from tests.support.small_spec import SMALL, small_spec
+
+from drfl.energy.account import POWER
+from drfl.energy.processing import CAPACITANCE, FREQUENCY
+from drfl.errors import InputError
+from drfl.experiments.reproduce.energymap import check, plans, processor_of, tables, to_csv
+from drfl.experiments.reproduce.plan import Scale, plan
+
+SPEC = {
+    "kind": "energy",
+    "values": {},
+    "settings": SMALL["settings"][:1],
+    "methods": [
+        {"name": "τ = 1", "algorithm": "DRDM", "job": {"steps": 1}},
+        {"name": "τ = 2", "algorithm": "DRDM", "job": {"steps": 2}},
+        {"name": "τ = 4", "algorithm": "DRDM", "job": {"steps": 4}},
+    ],
+    "energy": {"target": 0.5, "snr": [0.0], "bandwidth": [1e2, 1e10]},
+}
+ROUNDS = {"τ = 1": 6, "τ = 2": 3, "τ = 4": 2}
+
+
+def record(setting, method, seed):
+    """The target after 6, 3 and 2 rounds with 1, 2 and 4 local steps."""
+    return trained(*[0.1] * ROUNDS[method], 0.6, steps=int(method[-1]))
+
+
+def test_the_energy_is_that_of_equation_18():
+    collected = results(small_spec(**SPEC), record)
+    narrow, wide = plans(collected)["α = 0.1"].cells
+    step = 10 * processor_of(collected.plan, "α = 0.1").cycles_per_sample * CAPACITANCE * FREQUENCY**2
+    round_ = POWER * 8 * KILO / 1e2  # at 0 dB a Hz carries a bit a second
+    assert (narrow.best.tau, wide.best.tau) == (4, 2), "sending costs little: least T·τ; sending costs all: least T"
+    assert narrow.best.joules == pytest.approx(2 * (4 * step + round_))
+    assert wide.best.joules == pytest.approx(3 * (2 * step + round_ / 1e8))
+    assert wide.runner_up.tau == 1, "the same T·τ with more rounds"
+
+
+def test_the_models_operations_are_counted():
+    # 64 inputs and 10 classes: forward and the weights' gradient are 640 multiplications and additions each.
+    assert processor_of(plan(small_spec(**SPEC), Scale()), "α = 0.1").cycles_per_sample == 4 * 640
+
+
+def test_a_tau_that_never_arrives_is_left_out_and_told():
+    def stuck(setting, method, seed):
+        return trained(0.1, 0.2, steps=4) if method == "τ = 4" and seed else record(setting, method, seed)
+
+    collected = results(small_spec(**SPEC), stuck)
+    assert [cell.best.tau for cell in plans(collected)["α = 0.1"].cells] == [2, 2]
+    assert "τ = 4 is left out: seed 1 never reached the target." in tables(collected)[0].notes
+
+
+def test_without_any_arrival_there_is_no_choice():
+    def stuck(setting, method, seed):
+        return broken(steps=1) if method == "τ = 1" else trained(0.1, steps=int(method[-1]))
+
+    collected = results(small_spec(**SPEC), stuck)
+    assert [[entry.text for entry in row] for row in tables(collected)[0].rows] == [["100 Hz", "–"], ["10 GHz", "–"]]
+    assert to_csv(collected).splitlines()[1] == "α = 0.1,0,100,,,,,"
+
+
+def test_the_table_and_the_file_agree():
+    collected = results(small_spec(**SPEC), record)
+    table = tables(collected)[0]
+    assert table.header == ("bandwidth", "0 dB")
+    best = plans(collected)["α = 0.1"].cells[0].best
+    assert table.rows[0][1].text == f"4 ({best.joules:.3g} J)"
+    assert to_csv(collected).splitlines()[1].startswith(f"α = 0.1,0,100,4,{best.joules:.6g},2,")
+    assert not math.isnan(best.joules)
+
+
+def test_what_cannot_be_mapped_is_refused_before_it_runs():
+    with pytest.raises(InputError, match=r"without \[energy\]"):
+        check(plan(small_spec(**{**SPEC, "energy": None}), Scale()))
+    features = {**SMALL["job"], "features": "penultimate", "backbone": "cnn-mnist"}
+    with pytest.raises(InputError, match="leave features out"):
+        check(plan(small_spec(**SPEC, job=features), Scale()))
+    check(plan(small_spec(**SPEC), Scale()))

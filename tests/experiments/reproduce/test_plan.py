@@ -1,0 +1,110 @@
+"""From specifications to cells."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.small_spec import SMALL, small_spec
+
+from drfl.errors import InputError
+from drfl.experiments.reproduce.plan import Scale, collect, hyperparameters, plan
+
+STAND_IN = {"why": "There are no files.", "job": {"dataset": "kmnist"}, "rounds": 2, "settings": ["α = 0.5"]}
+
+
+def test_every_setting_method_and_seed_has_a_cell():
+    cells = plan(small_spec(), Scale()).cells
+    places = [(c.setting, c.method, c.seed) for c in cells]
+    assert len(set(places)) == len(places) == 2 * 2 * 2
+    assert [c.seed for c in cells] == sorted(c.seed for c in cells), "the first repeats are to be had first"
+    assert len({c.cell.key for c in cells}) == 8
+
+
+def test_a_cell_says_all_that_its_result_depends_on():
+    cell = plan(small_spec(), Scale()).cells[0].cell
+    assert cell.job["alpha"] == 0.1
+    assert cell.job["rounds"] == 3
+    assert cell.job["algorithms"] == {"DRDM": {"mu": 1.0}}
+    assert "data_dir" not in cell.job
+
+
+def test_equal_cells_of_two_specifications_are_one():
+    table = plan(small_spec(), Scale())
+    figure = plan(small_spec(name="small-figure-1", kind="curves", settings=SMALL["settings"][1:], values={}), Scale())
+    assert {c.cell.key for c in figure.cells} < {c.cell.key for c in table.cells}
+
+
+def test_the_short_version_is_shorter():
+    short = plan(small_spec(), Scale(quick=True))
+    assert (short.rounds, short.repeats, len(short.cells)) == (1, 1, 4)
+    longer = small_spec(quick={"rounds": 50, "repeats": 50})
+    assert (plan(longer, Scale(quick=True)).rounds, plan(longer, Scale(quick=True)).repeats) == (3, 2)
+
+
+def test_what_is_asked_for_beats_the_specification():
+    asked = plan(small_spec(), Scale(rounds=7, repeats=1, settings=("alpha=0.5",)))
+    assert (asked.rounds, asked.repeats, asked.settings) == (7, 1, ("α = 0.5",))
+    assert all(c.cell.job["rounds"] == 7 for c in asked.cells)
+
+
+def test_a_method_may_need_more_rounds():
+    methods = [{"name": "slow", "algorithm": "AFL", "rounds": 9}, {"name": "fast", "algorithm": "DRFA"}]
+    spec = small_spec(methods=methods, values={})
+    assert {c.method: c.cell.job["rounds"] for c in plan(spec, Scale()).cells} == {"slow": 9, "fast": 3}
+    assert {c.cell.job["rounds"] for c in plan(spec, Scale(quick=True)).cells} == {1}
+
+
+def test_the_stand_in_takes_the_place_of_the_data():
+    spec = small_spec(stand_in=STAND_IN)
+    there, here = plan(spec, Scale()), plan(spec, Scale(stand_in=True))
+    assert {c.cell.job["dataset"] for c in there.cells} == {"digits"}
+    assert {c.cell.job["dataset"] for c in here.cells} == {"kmnist"}
+    assert (here.rounds, here.settings) == (2, ("α = 0.5",))
+    assert not plan(small_spec(), Scale(stand_in=True)).scale.stand_in, "there is none"
+
+
+def test_tuned_hyperparameters_come_before_the_methods_own(tmp_path):
+    text = "[algorithms.DRDM]\nlr = 0.3\nmu = 5.0\n[algorithms.FedAvg]\nlr = 0.7\n"
+    (tmp_path / "mine.toml").write_text(text)
+    spec = small_spec(tuned="mine")
+    cells = plan(spec, Scale(tuned=tmp_path)).cells
+    assert cells[0].cell.job["algorithms"] == {"DRDM": {"lr": 0.3, "mu": 1.0}}
+    assert cells[1].cell.job["algorithms"] == {"FedAvg": {"lr": 0.7}}
+    untouched = small_spec(tuned="mine", methods=[{"name": "a", "algorithm": "AFL", "tuned": False}], values={})
+    assert plan(untouched, Scale(tuned=tmp_path)).cells[0].cell.job["algorithms"] == {"AFL": {}}
+
+
+def test_what_is_wrong_is_said_in_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"unknown setting 'alpha=0\.2': known are α = 0\.1, α = 0\.5"):
+        plan(small_spec(), Scale(settings=("alpha=0.2",)))
+    with pytest.raises(InputError, match="drfl tune none"):
+        plan(small_spec(tuned="none"), Scale(tuned=tmp_path))
+    (tmp_path / "poor.toml").write_text("[algorithms.FedAvg]\n")
+    with pytest.raises(InputError, match="nothing on DRDM"):
+        plan(small_spec(tuned="poor"), Scale(tuned=tmp_path))
+    (tmp_path / "broken.toml").write_bytes(b"\xff[")
+    with pytest.raises(InputError, match="not valid TOML"):
+        hyperparameters(tmp_path, "broken")
+
+
+def test_records_find_their_places():
+    planned = plan(small_spec(), Scale())
+    records = {c.cell.key: {"place": (c.setting, c.method, c.seed)} for c in planned.cells}
+    found = collect(planned, records).records
+    assert [r["place"] for r in found["α = 0.5", "DRDM"]] == [("α = 0.5", "DRDM", 0), ("α = 0.5", "DRDM", 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metrics": ["worst_acuracy"]}, "worst_accuracy"),
+        ({"reference": "DRDN"}, "DRDM"),
+        ({"reached": {"DRDN": 3}}, "DRDM"),
+        ({"values": {"α = 0.2": {}}}, "α = 0.1"),
+        ({"values": {"α = 0.1": {"DRDN": [1.0, 2.0, 3.0]}}}, "DRDM"),
+        ({"values": {"α = 0.1": {"DRDM": [1.0]}}}, "1 numbers for 3 metrics"),
+        ({"settings": [{"name": "a"}, {"name": "a"}], "values": {}}, "two settings"),
+    ],
+)
+def test_a_specification_that_contradicts_itself_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        small_spec(**changes)

@@ -1,0 +1,116 @@
+"""Rounds to a level."""
+
+from __future__ import annotations
+
+from tests.support.results import broken, results, trained
+from tests.support.small_spec import SMALL, small_spec
+
+from drfl.experiments.reproduce.reached import Arrival, first, levels, summary, tables, to_csv
+from drfl.experiments.reproduce.runs import runs
+from drfl.experiments.reproduce.spec import Target
+
+HALF = Target(metric="worst_accuracy", value=0.5)
+SPEC = {
+    "kind": "curves",
+    "values": {},
+    "settings": SMALL["settings"][:1],
+    "targets": [{"metric": "worst_accuracy", "value": 0.5}],
+}
+
+
+def one(record):
+    collected = results(small_spec(**SPEC, repeats=1), lambda s, m, k: record)
+    return runs(collected)["α = 0.1", "DRDM"][0]
+
+
+def test_the_first_round_at_the_level_counts_even_if_it_falls_again():
+    run = one(trained(0.1, 0.3, 0.5, 0.4, 0.9, every=5))
+    assert first(run, HALF) == Arrival(round=10, iterations=20, bytes=20_000)
+
+
+def test_the_initial_model_may_be_there_already():
+    assert first(one(trained(0.6, 0.7)), HALF) == Arrival(0, 0, 0)
+
+
+def test_never_is_never():
+    assert first(one(trained(0.1, 0.49)), HALF) is None
+    assert first(one(broken()), HALF) is None
+
+
+def test_a_loss_must_fall_to_the_level():
+    run = one(trained(0.1, 0.3, 0.5))  # worst losses 1.9, 1.7, 1.5
+    assert first(run, Target(metric="worst_loss", value=1.7)) == Arrival(1, 2, 2000)
+
+
+def mixed(setting, method, seed):
+    if method == "DRDM":
+        return trained(0.1, *[0.2] * seed, 0.6)
+    return broken() if seed else trained(0.1, 0.2)
+
+
+def test_the_table_has_every_seed_and_the_papers_number():
+    collected = results(small_spec(**SPEC, reached={"DRDM": 41}), mixed)
+    assert tables(collected)[0].markdown() == (
+        "## Rounds to worst accuracy ≥ 50 %\n\n"
+        "| method  | rounds, seed by seed |    rounds | paper's rounds | local iterations |\n"
+        "| ------- | -------------------: | --------: | -------------: | ---------------: |\n"
+        "| DRDM    |                 1, 2 | 1.5 ± 6.4 |             41 |       3.0 ± 12.7 |\n"
+        "| Fed-Avg |          –, diverged |         – |              – |                – |\n\n"
+        "The first round found at the level, where the models are tested every 2 rounds; – = not within the rounds "
+        "run. Means ± half the width of their 95 % t-intervals, where every seed came there.\n"
+    )
+
+
+def test_a_mean_over_some_seeds_only_would_flatter():
+    def some(setting, method, seed):
+        return trained(0.1, 0.6 if seed else 0.4)
+
+    assert [entry.text for entry in tables(results(small_spec(**SPEC), some))[0].rows[0][2:]] == ["1 of 2 seeds"] * 2
+
+
+def test_one_seed_is_a_plain_number():
+    table = tables(results(small_spec(**SPEC, repeats=1), lambda s, m, k: trained(0.1, 0.6)))[0]
+    assert [entry.text for entry in table.rows[0]] == ["DRDM", "1", "1", "2"]
+
+
+def test_the_file_has_a_row_a_seed():
+    assert to_csv(results(small_spec(**SPEC), mixed)) == (
+        "setting,method,seed,metric,target,round,iterations,bytes\n"
+        "α = 0.1,DRDM,0,worst_accuracy,0.5,1,2,2000\n"
+        "α = 0.1,DRDM,1,worst_accuracy,0.5,2,4,4000\n"
+        "α = 0.1,Fed-Avg,0,worst_accuracy,0.5,,,\n"
+        "α = 0.1,Fed-Avg,1,worst_accuracy,0.5,,,\n"
+    )
+
+
+def test_several_settings_and_targets_have_a_table_each():
+    targets = [{"metric": "worst_accuracy", "value": 0.5}, {"metric": "std_accuracy", "value": 0.02}]
+    spec = small_spec(**{**SPEC, "settings": SMALL["settings"], "targets": targets}, reached={"DRDM": 41})
+    found = tables(results(spec, mixed))
+    assert [table.title for table in found] == [
+        "Rounds to worst accuracy ≥ 50 %, α = 0.1",
+        "Rounds to worst accuracy ≥ 50 %, α = 0.5",
+        "Rounds to standard deviation ≤ 2 points, α = 0.1",
+        "Rounds to standard deviation ≤ 2 points, α = 0.5",
+    ]
+    assert ["paper's rounds" in table.header for table in found] == [True, True, False, False]
+    assert [bool(table.notes) for table in found] == [False, False, False, True]
+
+
+def test_the_summary_has_the_rounds_seed_by_seed():
+    found = summary(results(small_spec(**SPEC), mixed))
+    assert found == [
+        {
+            "metric": "worst_accuracy",
+            "value": 0.5,
+            "rounds": {"α = 0.1": {"DRDM": [1, 2], "Fed-Avg": [None, None]}},
+        }
+    ]
+
+
+def test_an_energy_map_has_its_level_once():
+    energy = {"target": 0.5, "snr": [0], "bandwidth": [1e6]}
+    assert levels(small_spec(energy=energy)) == (HALF,)
+    assert levels(small_spec(**SPEC, energy=energy)) == (HALF,)
+    assert levels(small_spec()) == ()
+    assert tables(results(small_spec(), mixed)) == ()

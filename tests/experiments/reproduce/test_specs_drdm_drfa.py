@@ -1,0 +1,167 @@
+"""The specifications of the DRDM and the DRFA paper: their numbers, and the runs that tables and figures share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from drfl.algorithms import ALGORITHMS
+from drfl.experiments.config import load_config
+from drfl.experiments.reproduce.plan import Plan, Scale, plan
+from drfl.experiments.reproduce.spec import Spec, load_job, load_spec
+
+TABLES = [f"drdm-table-{n}" for n in range(1, 7)]
+FIGURES = [f"drdm-figure-{n}" for n in range(1, 7)]
+ALL = [*TABLES, *FIGURES, "drfa-figure-1", "drfa-figure-2", "drfa-figure-3"]
+JOBS = ["mnist-linear", "kmnist-cnn", "fashion-resnet18", "fashion-one-class"]
+PAPER = ["DRDM", "DRFA", "SCAFFOLD", "SCAFF-PD", "FedAvg"]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory) -> Path:
+    """Made-up hyperparameters for every algorithm and job."""
+    folder = tmp_path_factory.mktemp("tuned")
+    for i, job in enumerate(JOBS):
+        text = tomli_w.dumps({"algorithms": {name: {"lr": 0.05 + i / 100} for name in ALGORITHMS}})
+        (folder / f"{job}.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def keys(made: Plan, setting: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for planned in made.cells:
+        if planned.setting == setting:
+            found.setdefault(planned.method, []).append(planned.cell.key)
+    return found
+
+
+def column(spec: Spec, setting: str, metric: int) -> list[float]:
+    return [row[metric] for row in spec.values[setting].values()]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_jobs_are_configurations(name):
+    config = load_config(None, load_job(name))
+    assert config.steps == 10
+    assert config.cohort == (10 if name == "fashion-one-class" else 20)
+
+
+@pytest.mark.parametrize(("quick", "stand_in"), [(False, False), (True, True)])
+@pytest.mark.parametrize("name", ALL)
+def test_every_specification_plans(name, quick, stand_in, tuned):
+    spec = load_spec(name)
+    made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))
+    assert len(made.cells) == made.repeats * len(made.settings) * len(spec.methods)
+    assert len({planned.cell.key for planned in made.cells}) == len(made.cells)
+    assert made.rounds <= (20 if quick else 300)
+    for text in (spec.note, spec.stand_in.why if spec.stand_in else "None."):
+        assert text == " ".join(text.split())
+        assert text.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("table", "sums"),
+    [  # of all methods, a triple (average, worst, standard deviation) per setting
+        (1, [(437.99, 388.18, 20.22), (439.17, 412.28, 12.40), (441.45, 415.20, 12.46), (442.86, 420.35, 10.81)]),
+        (2, [(433.23, 361.25, 23.81), (423.74, 352.81, 28.79), (415.85, 341.52, 29.07)]),
+        (3, [(444.25, 414.26, 15.75), (439.82, 417.55, 14.06), (445.33, 421.20, 13.27), (441.88, 421.62, 11.85)]),
+        (4, [(442.73, 408.67, 15.72), (443.19, 405.47, 18.37), (443.61, 400.63, 21.19)]),
+        (
+            5,
+            [
+                (328.04, 177.80, 65.80),
+                (315.47, 199.65, 50.71),
+                (312.77, 222.05, 44.214),
+                (316.94, 238.68, 38.70),
+                (321.59, 249.25, 35.10),
+            ],
+        ),
+        (6, [(318.50, 170.40, 66.54), (326.77, 183.24, 62.07), (321.59, 157.92, 67.17)]),
+    ],
+)
+def test_the_papers_numbers_add_up(table, sums):
+    spec = load_spec(f"drdm-table-{table}")
+    found = [tuple(sum(column(spec, setting.name, metric)) for metric in range(3)) for setting in spec.settings]
+    assert [pytest.approx(row, abs=1e-9) for row in sums] == found
+    assert all(list(rows) == PAPER for rows in spec.values.values())
+
+
+@pytest.mark.parametrize(
+    ("table", "setting", "method", "numbers"),
+    [
+        (1, "α = 0.1", "SCAFF-PD", [85.62, 78.18, 3.79]),
+        (2, "σ = 0.7", "DRFA", [78.86, 61.42, 6.94]),
+        (3, "α = 0.5", "FedAvg", [88.86, 82.99, 2.97]),
+        (4, "σ = 0.5", "SCAFFOLD", [89.34, 80.18, 3.70]),
+        (5, "α = 0.5", "SCAFFOLD", [64.83, 47.05, 8.494]),  # as printed
+        (6, "σ = 0.7", "DRDM", [67.66, 40.62, 12.77]),
+    ],
+)
+def test_the_papers_numbers_stand_in_their_rows(table, setting, method, numbers):
+    assert load_spec(f"drdm-table-{table}").values[setting][method] == numbers
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(
+    ("table", "setting", "figure", "stand_in"),
+    [
+        ("drdm-table-1", "α = 0.1", "drdm-figure-1", False),
+        ("drdm-table-1", "α = 0.1", "drdm-figure-1", True),
+        ("drdm-table-2", "σ = 0.3", "drdm-figure-2", False),
+        ("drdm-table-3", "α = 0.1", "drdm-figure-5", False),
+        ("drdm-table-4", "σ = 0.3", "drdm-figure-6", False),
+    ],
+)
+def test_tables_and_figures_share_their_runs(table, setting, figure, stand_in, quick, tuned):
+    scale = Scale(quick=quick, stand_in=stand_in, tuned=tuned)
+    curves = load_spec(figure)
+    column = replace(scale, settings=(setting,))
+    there, here = keys(plan(load_spec(table), column), setting), keys(plan(curves, scale), curves.settings[0].name)
+    assert here == {method: there[method] for method in here}
+    assert set(here) == {*PAPER, "dual DRDM"}
+
+
+@pytest.mark.parametrize("stand_in", [False, True])
+def test_the_energy_map_is_made_of_the_runs_of_figure_3(stand_in, tuned):
+    rounds, energy = (plan(load_spec(f"drdm-figure-{n}"), Scale(stand_in=stand_in, tuned=tuned)) for n in (3, 4))
+    assert [c.cell.key for c in rounds.cells] == [c.cell.key for c in energy.cells]
+    assert {(c.cell.job["steps"], c.cell.job["rounds"]) for c in rounds.cells} == {
+        *((1, 300), (5, 100), (10, 70), (15, 60), (20, 50), (25, 45), (30, 40))
+    }
+
+
+def test_figure_3_gives_the_papers_rounds_to_its_first_target():
+    spec = load_spec("drdm-figure-3")
+    assert spec.reached == {"τ = 5": 48, "τ = 10": 41, "τ = 20": 32, "τ = 30": 25}
+    assert [target.value for target in spec.targets] == [0.85, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [
+        ("drdm-table-1", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "sigma": 0.0}),
+        ("drdm-table-2", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "sigma": 0.5, "alpha": 0.1}),
+        ("drdm-table-3", {"dataset": "mnist", "model": "linear", "rounds": 100}),
+        ("drdm-table-6", {"backbone": "resnet18-mnist", "resize": 28, "dataset": "fashion-mnist", "rounds": 100}),
+    ],
+)
+def test_what_is_run_where_the_papers_data_are_not_to_be_had(name, job, tuned):
+    first = plan(load_spec(name), Scale(stand_in=True, repeats=1, tuned=tuned)).cells[0].cell.job
+    assert {key: first[key] for key in job} == job
+
+
+def test_the_paper_on_drfa_gives_its_values(tuned):
+    made = {n: plan(load_spec(f"drfa-figure-{n}"), Scale(tuned=tuned)) for n in (1, 2, 3)}
+    figure_1, figure_2 = (keys(made[n], "one class per client") for n in (1, 2))
+    assert figure_1["τ = 10"] == figure_2["DRFA, paper's η, γ"]
+    jobs = {c.method: c.cell.job for c in made[2].cells}
+    assert jobs["AFL, paper's η, γ"]["algorithms"] == {"AFL": {"lr": 0.1, "gamma": 0.008, "dual_batch": 50}}
+    assert jobs["AFL, paper's η, γ"]["steps"] == 1
+    assert jobs["q-FedAvg, paper's η, q"]["algorithms"] == {"QFedAvg": {"lr": 0.1, "q": 0.2}}
+    tuned_rates = {name: job["algorithms"] for name, job in jobs.items() if name.endswith(", tuned")}
+    assert all(list(table.values()) == [{"lr": 0.08}] for table in tuned_rates.values())
+    assert len(tuned_rates) == 7
+    assert {c.cell.job["rounds"] for c in made[3].cells} == {100}

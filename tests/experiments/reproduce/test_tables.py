@@ -1,0 +1,103 @@
+"""The table of final metrics beside the paper's numbers."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.results import broken, results, trained
+from tests.support.small_spec import SMALL, small_spec
+
+from drfl.experiments.reproduce.plan import Scale
+from drfl.experiments.reproduce.tables import Entry, Table, final, sentence
+
+WORST = {"DRDM": (0.80, 0.82), "Fed-Avg": (0.70, 0.70)}
+
+
+def plain(setting, method, seed):
+    return trained(0.1, WORST[method][seed])
+
+
+def test_ours_stands_beside_the_papers():
+    _, worst, _ = final(results(small_spec(), plain))
+    # Half width for 80 and 82: t = 12.706 with one degree of freedom, times √2 / √2.
+    assert worst.markdown() == (
+        "## Worst accuracy, %\n\n"
+        "| method  |         α = 0.1 |     paper |         α = 0.5 |\n"
+        "| ------- | --------------: | --------: | --------------: |\n"
+        "| DRDM    | **81.0 ± 12.7** | **84.81** | **81.0 ± 12.7** |\n"
+        "| Fed-Avg |      70.0 ± 0.0 |     80.70 |      70.0 ± 0.0 |\n"
+    )
+
+
+def test_less_deviation_is_better_and_the_notes_come_last():
+    average, worst, std = final(results(small_spec(), plain))
+    assert std.rows[0][2] == Entry("2.96", True)
+    assert std.rows[1][2] == Entry("3.93", False)
+    assert [row[1].best for row in std.rows] == [True, False], "5 − worst/50 points: the better one deviates less"
+    assert not average.notes
+    assert not worst.notes
+    assert "95 % t-interval" in std.notes[0]
+
+
+def test_one_repeat_has_no_interval():
+    tables = final(results(small_spec(), plain, Scale(repeats=1)))
+    assert [row[1].text for row in tables[1].rows] == ["80.0", "70.0"]
+    assert "t-interval" not in tables[-1].notes[0]
+
+
+def test_what_ties_to_the_digit_shown_is_best_together():
+    close = {"DRDM": 0.80004, "Fed-Avg": 0.79996}
+    table = final(results(small_spec(), lambda s, m, k: trained(close[m]), Scale(repeats=1)))[1]
+    assert [row[1] for row in table.rows] == [Entry("80.0", True), Entry("80.0", True)]
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        ((broken(), broken()), "diverged"),
+        ((broken("refused"), broken()), "diverged, refused"),
+        ((trained(0.9), broken()), "90.0 (1 of 2 diverged)"),
+    ],
+)
+def test_a_method_that_broke_off_says_so_and_is_not_the_best(records, text):
+    def mixed(setting, method, seed):
+        return records[seed] if method == "DRDM" else plain(setting, method, seed)
+
+    table = final(results(small_spec(), mixed))[1]
+    assert table.rows[0][1] == Entry(text, False)
+    assert table.rows[1][1].best
+    assert "broke off" in final(results(small_spec(), mixed))[2].notes[0]
+
+
+def test_a_method_that_the_paper_lacks_has_a_dash():
+    values = {"α = 0.1": {"Fed-Avg": [88.46, 80.7, 3.93]}}
+    table = final(results(small_spec(values=values), plain))[1]
+    assert [row[2] for row in table.rows] == [Entry("–"), Entry("80.70", True)]
+
+
+def test_without_the_papers_numbers_there_is_no_column_for_them():
+    table = final(results(small_spec(values={}), plain))[0]
+    assert table.header == ("method", "α = 0.1", "α = 0.5")
+
+
+def test_losses_are_no_percentages():
+    table = final(results(small_spec(metrics=["worst_loss"], values={}), plain, Scale(repeats=1)))[0]
+    assert table.title == "Worst loss"
+    assert [row[1] for row in table.rows] == [Entry("1.200", True), Entry("1.300")]
+
+
+def test_names_cannot_break_the_table():
+    methods = [{**SMALL["methods"][0], "name": "a|b\nc"}, SMALL["methods"][1]]
+    spec = small_spec(methods=methods, values={})
+    text = final(results(spec, lambda s, m, k: trained(0.5)))[0].markdown()
+    assert "| a\\|b c " in text
+    assert len({line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("|")}) == 1
+
+
+def test_short_columns_have_room_for_the_line_below_the_heading():
+    table = Table("t", ("a", "b"), ((Entry("x"), Entry("1", True)),))
+    assert table.markdown() == "## t\n\n| a   |     b |\n| --- | ----: |\n| x   | **1** |\n"
+
+
+def test_a_greek_symbol_at_the_head_of_a_sentence_stays_small():
+    assert sentence("τ = 5 is left out") == "τ = 5 is left out"
+    assert sentence("best") == "Best"

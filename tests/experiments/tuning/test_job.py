@@ -1,0 +1,105 @@
+"""Which job is tuned."""
+
+from __future__ import annotations
+
+import pytest
+
+from drfl.algorithms import ALGORITHMS
+from drfl.errors import InputError
+from drfl.experiments.reproduce.spec import PAPERS, load_job
+from drfl.experiments.tuning.job import changes_of, chosen_algorithms, resolve
+
+
+def test_every_job_of_the_papers_can_be_named():
+    for path in (PAPERS / "jobs").glob("*.toml"):
+        job = resolve(path.stem.replace("-", "_").upper(), {})
+        assert (job.name, job.stand_in) == (path.stem, False)
+        assert job.values == {**load_job(path.stem), "validation": 0.2}
+        assert chosen_algorithms(None, job) == list(ALGORITHMS)
+
+
+def test_a_stand_in_is_the_one_of_the_papers_tables():
+    job = resolve("kmnist-cnn", {}, stand_in=True)
+    assert job.values == {**load_job("kmnist-cnn"), "dataset": "kmnist-t10k", "validation": 0.2}
+    assert (job.name, job.stand_in) == ("kmnist-cnn", True)
+    with pytest.raises(InputError, match="has no stand-in"):
+        resolve("mnist-linear", {}, stand_in=True)
+
+
+def test_a_file_of_the_user(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "dataset = 'digits'\nvalidation = 0.3\nrounds = 7\nseed = 5\nevaluate_every = 2\nuntil = 'avg_accuracy=0.5'\n"
+        "threads = 2\ndata_dir = '/somewhere'\nalgorithm = 'AFL'\n"
+        "[algorithms.drfa]\nsampling = 'everybody'\nbatch = 7\n"
+    )
+    job = resolve(str(path), {"clients": 5})
+    assert job.name == "mine"
+    assert job.values == {"dataset": "digits", "validation": 0.3, "rounds": 7, "clients": 5}
+    assert str(job.data_dir) == "/somewhere"
+    assert chosen_algorithms(None, job) == ["DRFA"]
+    assert chosen_algorithms("fedavg, DRDM,FedAvg", job) == ["FedAvg", "DRDM"]
+    run = job.config("DRFA", {**job.tables["DRFA"], "lr": 0.3}, 1001)
+    assert (run.seed, run.evaluate_every, run.rounds, run.until, run.validation) == (1001, 7, 7, None, 0.3)
+    assert run.algorithms == {"DRFA": {"sampling": "everybody", "batch": 7, "lr": 0.3}}
+    assert resolve(str(path), {"batch": 5}).tables == {"DRFA": {"sampling": "everybody"}}
+
+
+def test_changes():
+    assert changes_of(["clients=10", "dataset=digits", "batch=full", "feature-count=7", "dtype='float64'"]) == {
+        "clients": 10,
+        "dataset": "digits",
+        "batch": "full",
+        "feature_count": 7,
+        "dtype": "float64",
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["clients"], "KEY=VALUE"),
+        (["=3"], "KEY=VALUE"),
+        (["clents=3"], "did you mean 'clients'"),
+        (["seed=3"], "tuning sets seed itself"),
+        (["evaluate-every=3"], "tuning sets evaluate_every itself"),
+        (["algorithms=3"], "job file"),
+        (["data_dir=x"], "--data-dir"),
+        (["threads=2"], "--jobs"),
+        (["clients=3", "clients=4"], "twice"),
+    ],
+)
+def test_changes_that_are_none(texts, said):
+    with pytest.raises(InputError, match=said):
+        changes_of(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"rounds = 0", "nothing to tune"),
+        (b"rounds = ", "not valid TOML"),
+        (b"\xff", "not valid TOML"),
+        (b"rounds = -1", "rounds"),
+        (b"dataset = 'mnits'", "did you mean 'mnist'"),
+        (b"colour = 1", "unknown option 'colour'"),
+        (b"algorithms = 3", "algorithms"),
+        (b"validation = 1.5", "validation"),
+    ],
+)
+def test_files_that_are_none(text, said, tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_bytes(text)
+    with pytest.raises(InputError, match=said):
+        resolve(str(path), {})
+
+
+def test_names_that_are_none(tmp_path):
+    for text, said in (
+        ("mnist-lienar", "did you mean 'mnist-linear'"),
+        (str(tmp_path / "a.toml"), "cannot read the configuration"),
+    ):
+        with pytest.raises(InputError, match=said):
+            resolve(text, {})
+    with pytest.raises(InputError, match="did you mean 'DRDM'"):
+        chosen_algorithms("DRDN", resolve("mnist-linear", {}))

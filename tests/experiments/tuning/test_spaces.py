@@ -1,0 +1,109 @@
+"""The spaces fit their algorithms."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.algorithms import ALGORITHMS
+from drfl.ambiguity import parse
+from drfl.experiments.config import load_config
+from drfl.experiments.parameters import make, takes
+from drfl.experiments.tuning.spaces import (
+    LR,
+    SPACES,
+    Dimension,
+    around,
+    default_table,
+    fixed,
+    point_of,
+    rounded,
+    table_at,
+)
+
+
+def config(algorithm, table=None, **values):
+    own = {"algorithms": {algorithm: table or {}}}
+    return load_config(None, {"dataset": "digits", "algorithm": algorithm, **own, **values})
+
+
+def test_every_algorithm_has_a_space_and_the_same_range_of_step_sizes():
+    assert list(SPACES) == list(ALGORITHMS)
+    assert {space[0] for space in SPACES.values()} == {LR}
+
+
+@pytest.mark.parametrize("algorithm", SPACES)
+def test_both_ends_of_a_space_are_possible_and_reach_the_algorithm(algorithm):
+    for end in ("low", "high"):
+        point = {d.name: getattr(d, end) for d in SPACES[algorithm]}
+        table = table_at(algorithm, {"m": 2} if takes(algorithm, "m") else {}, point)
+        made = make(algorithm, table)
+        for dimension in SPACES[algorithm]:
+            if dimension.name == "rho":
+                assert made.ambiguity == parse(f"chi-square:rho={point['rho']}")
+            else:
+                holder = made.local if dimension.name == "lr" else made
+                assert getattr(holder, dimension.name) == point[dimension.name]
+
+
+@given(st.sampled_from([d for space in SPACES.values() for d in space]), st.floats(0, 1))
+def test_rounding_leaves_the_range_and_three_digits(dimension, share):
+    value = rounded(dimension.low + share * (dimension.high - dimension.low))
+    assert dimension.low <= value <= dimension.high
+    assert float(f"{value:.2e}") == value
+
+
+def test_the_papers_values_and_the_best_of_the_mnist_table_are_in_the_ranges():
+    known = {
+        "DRFA": {"lr": 0.1, "gamma": 8e-3},
+        "QFedAvg": {"lr": 0.1, "q": 0.2},
+        "DRDM": {"lr": 0.1, "mu": 0.1, "gamma": 1e-4},
+        "DualDRDM": {"lr": 0.1, "mu": 0.1, "gamma": 1e-4},
+        "ScaffPD": {"lr": 0.3, "sigma": 0.01},
+        "DRFAGA": {"lr": 0.1, "gamma": 0.08},
+        "SCAFFOLD": {"lr": 0.3, "server_lr": 1.5},
+    }
+    for algorithm, table in known.items():
+        assert point_of(config(algorithm, table), SPACES[algorithm]) == table
+
+
+def test_the_first_trial_is_the_defaults_with_the_step_size_written_out():
+    for algorithm in SPACES:
+        run = config(algorithm)
+        table = default_table(run, {})
+        assert table == {"lr": 0.1}
+        assert make(algorithm, {**run.parameters(algorithm, 6), **table}) == make(
+            algorithm, run.parameters(algorithm, 6)
+        )
+
+
+def test_a_default_that_is_a_rule_has_no_place_in_the_space():
+    assert point_of(config("FedProx"), SPACES["FedProx"]) == {"lr": 0.1, "mu": 0.1}
+    assert point_of(config("DRDM"), SPACES["DRDM"]) == {"lr": 0.1}
+    assert point_of(config("DRFAProx"), SPACES["DRFAProx"]) == {"lr": 0.1}
+    assert point_of(config("FedAvg", {"lr": 1.5}), SPACES["FedAvg"]) == {}
+
+
+def test_what_the_job_says_comes_before_the_defaults():
+    run = config("DRDM", {"mu": 0.5}, lr=0.2)
+    assert default_table(run, {"mu": 0.5}) == {"mu": 0.5, "lr": 0.2}
+    assert point_of(run, SPACES["DRDM"]) == {"lr": 0.2, "mu": 0.5}
+
+
+def test_eta_is_looked_for_around_the_jobs_own():
+    assert around("DRDM", 0.1) == SPACES["DRDM"]
+    lr, *others = around("DRDM", 3e-4)
+    assert (lr.low, lr.high, lr.log) == (1.5e-5, 3e-3, True)
+    assert tuple(others) == SPACES["DRDM"][1:]
+
+
+def test_scaffpd_asks_everybody_unless_the_job_says_otherwise():
+    assert [name for name in SPACES if fixed(name, {}, 30)] == ["ScaffPD"]
+    assert fixed("ScaffPD", {}, 30) == {"m": 30}
+    assert fixed("ScaffPD", {"m": 7, "dual_batch": 5}, 30) == {"m": 7, "dual_batch": 5}
+
+
+def test_a_dimension_says_its_range():
+    assert str(Dimension("theta", 0.1, 0.9, log=False)) == "0.1 to 0.9"
+    assert str(LR) == "0.005 to 1, log"

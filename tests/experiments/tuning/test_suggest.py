@@ -1,0 +1,76 @@
+"""The next point depends on what was tried alone."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from drfl.errors import InputError
+from drfl.experiments.tuning.spaces import SPACES, rounded
+from drfl.experiments.tuning.suggest import STARTUP, needed, suggest
+from drfl.experiments.tuning.trial import Trial, best
+from drfl.key import Key
+
+SPACE = SPACES["DRDM"]
+
+
+def closeness(point):
+    """The better the nearer to lr = 0.1, mu = 0.3, gamma = 1e-4."""
+    return 1 / (1 + sum(math.log10(point[n] / x) ** 2 for n, x in (("lr", 0.1), ("mu", 0.3), ("gamma", 1e-4))))
+
+
+def searched(count, seed=0):
+    trials = []
+    for number in range(count):
+        point = suggest(SPACE, trials, Key(seed).fold("trial", number))
+        trials.append(Trial(number, point, {}, (closeness(point),), ("rounds",)))
+    return trials
+
+
+def test_the_same_trials_give_the_same_point_and_others_another():
+    trials = searched(12)
+    assert searched(12) == trials
+    key = Key(0).fold("trial", 12)
+    point = suggest(SPACE, trials, key)
+    assert suggest(SPACE, list(trials), key) == point
+    assert suggest(SPACE, trials[:-1], key) != point
+    assert suggest(SPACE, trials, key.fold("x")) != point
+
+
+def test_points_are_in_the_space_and_have_few_digits():
+    for trial in searched(12):
+        assert trial.point.keys() == {d.name for d in SPACE}
+        for dimension in SPACE:
+            value = trial.point[dimension.name]
+            assert dimension.low <= value <= dimension.high
+            assert rounded(value) == value
+
+
+def test_it_learns():
+    random, guided = [], []
+    for seed in range(3):
+        trials = searched(36, seed)
+        random += [t.score for t in trials[:STARTUP]]
+        guided += [t.score for t in trials[-STARTUP:]]
+    assert sum(guided) / len(guided) > 1.3 * sum(random) / len(random)
+
+
+def test_a_trial_that_has_no_place_in_the_space_is_passed_over():
+    trials = searched(10)
+    rule = Trial(0, {"lr": 0.1}, {"lr": 0.1}, (1.0,), ("rounds",))
+    key = Key(5)
+    assert suggest(SPACE, [rule, *trials], key) == suggest(SPACE, trials, key)
+
+
+def test_of_equal_trials_the_earliest_is_best():
+    trials = [Trial(n, {}, {}, scores, ("rounds",) * 2) for n, scores in enumerate([(0, 0.2), (0.3, 0.4), (0.4, 0.3)])]
+    assert best(trials).number == 1
+    assert trials[0].score == 0.1
+
+
+def test_without_optuna_the_remedy_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"pip install 'drfl\[experiments\]'"):
+        needed()

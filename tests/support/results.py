@@ -1,0 +1,59 @@
+"""Records made by hand, and the results that they make up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from drfl.experiments.reproduce.cells import Record
+from drfl.experiments.reproduce.plan import Collected, Scale, collect, plan
+from drfl.experiments.reproduce.spec import Spec
+from drfl.history import Metrics
+
+VERSIONS = {"python": "3.11", "drfl": "0.1.0"}
+KILO = 1000
+"""Bytes up and bytes down of a round."""
+
+
+def metrics(worst: float) -> Metrics:
+    """Metrics that follow from the worst accuracy."""
+    return Metrics(worst + 0.1, worst, 0.05 - worst / 50, worst + 0.02, worst + 0.2, 1 - worst, 2 - worst)
+
+
+def trained(*worst: float, every: int = 1, steps: int = 2, stopped: str = "rounds") -> Record:
+    """A training record with these worst accuracies at rounds 0, `every`, 2·`every`, …"""
+    rows = [
+        {
+            "round": k * every,
+            **metrics(value)._asdict(),
+            "bytes_up": k * every * KILO,
+            "bytes_down": k * every * KILO,
+            "gradient_evaluations": k * every * steps * 10,
+        }
+        for k, value in enumerate(worst)
+    ]
+    parameters = {"lr": 0.1, "steps": steps}
+    rounds = (len(worst) - 1) * every if worst else 0
+    return {"stopped": stopped, "rounds": rounds, "rows": rows, "parameters": parameters, "versions": VERSIONS}
+
+
+def broken(how: str = "diverged", steps: int = 2) -> Record:
+    """The record of a run that broke off."""
+    return trained(stopped=how, steps=steps)
+
+
+def approached(errors: Sequence[float], stopped: str = "rounds") -> Record:
+    """A distance record with these squared distances at rounds 0, 1, 2, …"""
+    return {
+        "stopped": stopped,
+        "rounds": len(errors) - 1,
+        "errors": list(errors),
+        "chosen": {"reach": 0.5},
+        "parameters": {"lr": 0.1},
+        "versions": VERSIONS,
+    }
+
+
+def results(spec: Spec, record: Callable[[str, str, int], Record], scale: Scale | None = None) -> Collected:
+    """A specification whose cells gave the records of (setting, method, seed)."""
+    planned = plan(spec, scale or Scale())
+    return collect(planned, {c.cell.key: record(c.setting, c.method, c.seed) for c in planned.cells})

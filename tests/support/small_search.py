@@ -1,0 +1,75 @@
+"""A search that takes a second, and a pool without processes."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+
+from drfl.experiments.reproduce import cells
+from drfl.experiments.reproduce.cells import Cell, Record
+from drfl.experiments.tuning import loop
+from drfl.experiments.tuning.criterion import Metric
+from drfl.experiments.tuning.job import Job
+from drfl.experiments.tuning.loop import Ended
+from drfl.experiments.tuning.search import Search, prepare
+from drfl.experiments.tuning.trial import Trial
+
+VALUES = {"dataset": "digits", "clients": 4, "cohort": 3, "steps": 2, "batch": 8, "rounds": 2, "validation": 0.2}
+
+
+def small_search(
+    algorithms: tuple[str, ...] = ("FedAvg", "DRFA"),
+    *,
+    trials: int = 3,
+    repeats: int = 2,
+    metric: Metric = "worst_accuracy",
+    tables: dict | None = None,
+    **changes: object,
+) -> Search:
+    """Two algorithms on digits; the job may have other values."""
+    job = Job("small", {**VALUES, **changes}, tables or {})
+    return prepare(job, algorithms, trials=trials, repeats=repeats, metric=metric, data_dir=None)
+
+
+class Here:
+    """A pool that runs each cell in this process when it is submitted, and counts them.
+
+    Args:
+        limit: after so many cells it fails, as if the process had been killed.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit, self.ran = limit, list[Cell]()
+
+    def __call__(self, workers: int, data_dir: Path | None) -> Here:
+        """Itself, in place of a new pool."""
+        return self
+
+    def __enter__(self) -> Here:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to end."""
+
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Run it."""
+        if len(self.ran) == self.limit:
+            raise Killed
+        self.ran.append(cell)
+        cells.write(folder, cell, cells.run(cell, None))
+        future: Future[Record] = Future()
+        future.set_result(cells.read(folder, cell) or {})
+        return future
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def tuned(search: Search, folder: Path, monkeypatch, pool: Here | None = None, ended=None) -> dict[str, list[Trial]]:
+    """The trials of a search, run in this process."""
+    told: list[Ended] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "Pool", pool or Here())
+        return loop.run(search, folder, workers=1, data_dir=None, ended=ended or told.append)
