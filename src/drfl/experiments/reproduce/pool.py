@@ -114,12 +114,18 @@ def _run(missing: Sequence[Cell], folder: Path, total: int, workers: int, data_d
     with Pool(min(workers, len(missing)), data_dir) as pool:
         futures = {pool.submit(cell, folder): cell for cell in missing}
         for future in as_completed(futures):
-            cell, record = futures[future], _result(future)
+            cell, record = futures[future], result(future)
             spent, finished = spent + cell.cost, finished + 1
             yield Done(cell, record, False, finished, total, spent / whole)
 
 
-def _result(future: Future[Record]) -> Record:
+def result(future: Future[Record]) -> Record:
+    """The record of a cell that ended.
+
+    Raises:
+        InputError: its job could not start.
+        DrflError: its worker died.
+    """
     try:
         return future.result()
     except BrokenProcessPool:

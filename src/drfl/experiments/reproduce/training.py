@@ -31,12 +31,17 @@ def job_of(config: Config) -> dict[str, object]:
     return {name: value for name, value in plain.items() if name not in NOT_IN_JOB}
 
 
+TEST = 20
+"""What a round costs besides its local steps, for tests and the like, in local steps of one client."""
+
+
 def cost_of(config: Config, clients: int = 30) -> float:
     """Local steps of all clients, and a little for every test."""
     parameters = config.parameters(config.algorithm)
-    m = parameters.get("m") or config.clients or clients
-    steps = parameters.get("steps") or 1
-    return config.rounds * (float(m) * float(steps) + 20)
+    m, steps = (parameters.get(name) for name in ("m", "steps"))
+    everybody = config.clients or clients
+    asked = m if isinstance(m, int) and m else everybody
+    return config.rounds * (asked * (steps if isinstance(steps, int) else 1) + TEST)
 
 
 def train(job: Mapping[str, object], data_dir: Path | None) -> Record:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from drfl.errors import DrflError
 from drfl.experiments.parameters import Value
 from drfl.experiments.reproduce import cells
 from drfl.experiments.reproduce.cells import Cell, Record
-from drfl.experiments.reproduce.pool import Pool
+from drfl.experiments.reproduce.pool import Pool, result
 from drfl.experiments.tuning import criterion
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.store import Store
@@ -108,7 +106,7 @@ class _Loop:
             done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
             for future in done:
                 algorithm, cell = self._futures.pop(future)
-                self._running[algorithm].records[cell.key] = _record(future)
+                self._running[algorithm].records[cell.key] = result(future)
                 self._go_on(algorithm)
 
     def _go_on(self, algorithm: str) -> None:
@@ -152,13 +150,3 @@ class _Loop:
         finished = sum(map(len, self._trials.values()))
         best = max(own.score for own in mine)
         self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))
-
-
-def _record(future: Future[Record]) -> Record:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise DrflError(
-            "a worker process was killed, perhaps for its memory: run it again, with fewer --jobs if need be; "
-            "what is finished is kept"
-        ) from None
