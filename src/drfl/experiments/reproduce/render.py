@@ -20,7 +20,7 @@ COLUMNS = ("setting", "method", "algorithm", "seed", "stopped", "rounds", *Metri
 DISTANCE_COLUMNS = ("setting", "method", "algorithm", "seed", "stopped", "rounds", "squared_distance", "chosen")
 
 LEGENDS = {
-    "curves": "Curves are means over the repeats, bands the 95 % t-intervals of the means, dashed lines the targets.",
+    "curves": "Curves are means over the repeats, bands the 95 % t-intervals of the means.",
     "scatter": "Points are means over the repeats, crosses the 95 % t-intervals of the means.",
     "distance": "Curves are medians over the repeats; bands go from the least to the greatest.",
 }
@@ -97,7 +97,7 @@ def markdown(collected: Collected, drawn: list[str]) -> str:
     about = collected.plan.settings if len(drawn) > 1 else [spec.title]
     parts += [f"![{plain(what)}]({name}.png)" for what, name in zip(about, drawn, strict=False)]
     if drawn and collected.plan.repeats > 1 and spec.kind in LEGENDS:
-        parts.append(LEGENDS[spec.kind])
+        parts.append(LEGENDS[spec.kind] + (" Dashed lines are the targets." if spec.targets else ""))
     return "\n\n".join([*parts, *(table.markdown().rstrip("\n") for table in contents(collected))]) + "\n"
 
 
