@@ -116,26 +116,20 @@ def cell(job: Job, method: Method, seed: int, rounds: int) -> Cell:
         InputError: a key or parameter is unknown, or a value impossible.
     """
     distance = _distance(job)
-    checks.whole("trial", distance.trial)
     algorithm = canonical("algorithm", method.algorithm, ALGORITHMS)
-    exact = {"m": distance.clients, "sampling": "everybody", "batch": None, "dual_batch": None}
-    exact |= {"steps": distance.steps, "ambiguity": _ambiguity(distance.rho)}
-    fixed = {name: value for name, value in exact.items() if takes(algorithm, name)}
-    chosen = {"lr" if name == REACH else name for name in method.grid}
-    values = {**defaults_of(algorithm), **fixed, **method.parameters}
     work = Approach(
         **{**distance.model_dump(), "trial": min(distance.trial, rounds)},
         algorithm=algorithm,
-        parameters={name: value for name, value in values.items() if name not in chosen},
+        parameters=_parameters(distance, algorithm, method),
         grid=method.grid,
         seed=seed,
         rounds=rounds,
     )
     points = _points(work)
-    for name, values in method.grid.items():
-        for value in values:
-            make(algorithm, _values(work, {**points[0], name: value}, 1.0))
     make(algorithm, _values(work, points[0], 1.0))
+    for name, choices in method.grid.items():
+        for choice in choices:
+            make(algorithm, _values(work, {**points[0], name: choice}, 1.0))
     return Cell("distance", work.model_dump(), 2.0 * (len(points) * work.trial + rounds))
 
 
@@ -213,8 +207,19 @@ def _distance(job: Job) -> Distance:
         first = error.errors()[0]
         reason = first["msg"]
         raise InputError(f"{first['loc'][0]} = {first['input']!r}: {reason[0].lower()}{reason[1:]}") from None
+    checks.whole("trial", distance.trial)
     _draw(distance, 0)  # so that what is out of range is found before anything runs
     return distance
+
+
+def _parameters(distance: Distance, algorithm: str, method: Method) -> dict[str, Value]:
+    """All parameters that the grid leaves: the method's over what the job fixes over the algorithm's defaults."""
+    exact = {"m": distance.clients, "sampling": "everybody", "batch": None, "dual_batch": None}
+    exact |= {"steps": distance.steps, "ambiguity": _ambiguity(distance.rho)}
+    fixed = {name: value for name, value in exact.items() if takes(algorithm, name)}
+    chosen = {"lr" if name == REACH else name for name in method.grid}
+    values = {**defaults_of(algorithm), **fixed, **method.parameters}
+    return {name: value for name, value in values.items() if name not in chosen}
 
 
 def _draw(distance: Distance, seed: int) -> Quadratic:
