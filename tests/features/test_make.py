@@ -126,6 +126,14 @@ def test_the_cache_tells_recipes_backbones_and_images_apart(weights, tmp_path, l
     assert lines[-1] == f"features of pictures by {weights}: 40 images"
 
 
+def test_images_that_have_the_size_are_kept_once(weights, tmp_path):
+    data = pictures()
+    side = data.inputs.shape[2]
+    found = [featurise(data, Recipe("penultimate", weights, resize=size), tmp_path) for size in (None, side)]
+    assert torch.equal(found[0].inputs, found[1].inputs)
+    assert len(list(tmp_path.glob("penultimate-*"))) == 1
+
+
 def test_too_many_features_are_refused_before_they_are_made(weights, monkeypatch):
     with pytest.raises(
         InputError, match=r"10000000 features of 1000000 images take 37252\.9 GiB.*smaller feature_count"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -52,6 +53,8 @@ def featurise(
     """
     log = log or silent
     check_images(dataset)
+    if dataset.inputs.shape[2:] == (recipe.resize, recipe.resize):  # already so: the cache holds them once
+        recipe = replace(recipe, resize=None)
     backbone = load_backbone(recipe.backbone, log)
 
     def make() -> dict[str, Tensor]:
