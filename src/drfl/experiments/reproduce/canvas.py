@@ -22,8 +22,11 @@ PANEL = (4.2, 3.1)
 
 IN_A_ROW = 3
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#8B5A2B")
-"""Okabe and Ito's colours, which the colour-blind tell apart, a brown for the yellow, too pale for a line."""
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#8B5A2B"),
+    *("#6A3D9A", "#8C8C8C", "#7A9A01", "#00505C"),
+)
+"""Okabe and Ito's colours, which the colour-blind tell apart, a brown for the yellow, which is too pale; then more."""
 
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
