@@ -129,7 +129,7 @@ def test_the_energy_map_is_made_of_the_runs_of_figure_3(stand_in, tuned):
     rounds, energy = (plan(load_spec(f"drdm-figure-{n}"), Scale(stand_in=stand_in, tuned=tuned)) for n in (3, 4))
     assert [c.cell.key for c in rounds.cells] == [c.cell.key for c in energy.cells]
     assert {(c.cell.job["steps"], c.cell.job["rounds"]) for c in rounds.cells} == {
-        *((1, 300), (5, 100), (10, 70), (15, 60), (20, 50), (25, 45), (30, 40))
+        *((1, 200), (5, 100), (10, 65), (15, 50), (20, 42), (25, 38), (30, 34))
     }
 
 
