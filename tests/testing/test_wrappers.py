@@ -11,10 +11,11 @@ from tests.support.problems import federation
 from drfl.engine import Loop
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing import Delegate, Lossy, Poisoned, Recording, Relabelled, Still, least_squares
+from drfl.testing import Lossy, Poisoned, Recording, Relabelled, Still, least_squares
 from drfl.testing.problems import curved_quadratics, logistic
 from drfl.testing.recording import first_asked
 from drfl.testing.trial import exact
+from drfl.wrapped import WrappedFederation
 
 KEY, EVERYBODY = Key(3), torch.arange(5)
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=None)
@@ -31,8 +32,8 @@ def all_requests(fed, cohort=EVERYBODY):
     return up, fed.losses(cohort, fed.w0, KEY, batch=2), fed.gradients(cohort, fed.w0, KEY, batch=2)
 
 
-def test_a_delegate_hands_everything_on(fed):
-    inside = Delegate(fed)
+def test_a_wrapped_federation_hands_everything_on(fed):
+    inside = WrappedFederation(fed)
     for mine, theirs in zip(all_requests(inside), all_requests(fed), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
     assert (inside.n, inside.ledger) == (fed.n, fed.ledger)

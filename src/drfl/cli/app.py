@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -82,43 +82,23 @@ def main(
     """Distributionally robust federated learning: train one model that serves the worst-off client well."""
 
 
+def _given(names: Mapping[str, object]) -> dict[str, object]:
+    """A command's own arguments and the shared ones, by name."""
+    own = dict(names)
+    shared = cast("dict[str, object]", own.pop("shared"))
+    return {**own, **shared}
+
+
 @app.command()
+@o.taking(o.JOB, o.TRIAL, o.RESULTS)
 def run(
     config: o.File = None,
     algorithm: Annotated[str | None, typer.Option(help="Algorithm; see 'drfl algorithms'. (default: DRDM)")] = None,
     seed: Annotated[int | None, typer.Option(help="Root of all randomness. (default: 0)")] = None,
-    dataset: o.Dataset = None,
-    data_dir: o.DataDir = None,
-    partition: o.PartitionName = None,
-    clients: o.Clients = None,
-    alpha: o.Alpha = None,
-    sigma: o.Sigma = None,
-    features: o.Features = None,
-    backbone: o.Backbone = None,
-    feature_count: o.FeatureCount = None,
-    resize: o.Resize = None,
-    model: o.Model = None,
-    loss: o.Loss = None,
-    cohort: o.CohortSize = None,
-    steps: o.Steps = None,
-    batch: o.Batch = None,
-    lr: o.Lr = None,
-    rounds: o.Rounds = None,
-    param: o.Param = None,
-    evaluate_every: o.EvaluateEvery = None,
-    until: o.Until = None,
-    certificate: o.CertificateOption = None,
-    engine: o.EngineName = None,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    precision: o.Precision = None,
-    threads: o.Threads = None,
-    out: o.Out = None,
-    overwrite: o.Overwrite = False,
-    as_json: o.Json = False,
+    **shared: object,
 ) -> int:
     """Train with one algorithm and write a run directory."""
-    given = dict(locals())
+    given = _given(locals())
     from drfl.cli.run import run_command
 
     with interrupt.as_stopped():
@@ -126,6 +106,7 @@ def run(
 
 
 @app.command()
+@o.taking(o.JOB, o.TRIAL, o.RESULTS)
 def compare(
     config: o.File = None,
     names: Annotated[
@@ -133,38 +114,10 @@ def compare(
         typer.Option("--algorithms", help="Names with commas between. (default: those of the file, else all)"),
     ] = None,
     seeds: Annotated[str, typer.Option(help="How many (from 0), a list 0,1,2 or a range 10..14.")] = "5",
-    dataset: o.Dataset = None,
-    data_dir: o.DataDir = None,
-    partition: o.PartitionName = None,
-    clients: o.Clients = None,
-    alpha: o.Alpha = None,
-    sigma: o.Sigma = None,
-    features: o.Features = None,
-    backbone: o.Backbone = None,
-    feature_count: o.FeatureCount = None,
-    resize: o.Resize = None,
-    model: o.Model = None,
-    loss: o.Loss = None,
-    cohort: o.CohortSize = None,
-    steps: o.Steps = None,
-    batch: o.Batch = None,
-    lr: o.Lr = None,
-    rounds: o.Rounds = None,
-    param: o.Param = None,
-    evaluate_every: o.EvaluateEvery = None,
-    until: o.Until = None,
-    certificate: o.CertificateOption = None,
-    engine: o.EngineName = None,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    precision: o.Precision = None,
-    threads: o.Threads = None,
-    out: o.Out = None,
-    overwrite: o.Overwrite = False,
-    as_json: o.Json = False,
+    **shared: object,
 ) -> int:
     """Train with several algorithms on the same partitions and seeds, and print mean ± std, the best in bold."""
-    given = dict(locals())
+    given = _given(locals())
     from drfl.cli.compare import compare_command
 
     with interrupt.as_stopped():
@@ -206,6 +159,7 @@ def reproduce(
 
 
 @app.command()
+@o.taking(o.JOB, o.RESULTS)
 def energy(
     config: o.File = None,
     algorithm: e.AlgorithmName = None,
@@ -225,27 +179,10 @@ def energy(
     capacitance: e.Capacitance = None,
     cycles_per_sample: e.CyclesPerSample = None,
     joules_per_step: e.JoulesPerStep = None,
-    dataset: o.Dataset = None,
-    data_dir: o.DataDir = None,
-    partition: o.PartitionName = None,
-    clients: o.Clients = None,
-    alpha: o.Alpha = None,
-    sigma: o.Sigma = None,
-    model: o.Model = None,
-    cohort: o.CohortSize = None,
-    batch: o.Batch = None,
-    lr: o.Lr = None,
-    param: o.Param = None,
-    engine: o.EngineName = None,
-    device: o.Device = None,
-    dtype: o.Dtype = None,
-    threads: o.Threads = None,
-    out: o.Out = None,
-    overwrite: o.Overwrite = False,
-    as_json: o.Json = False,
+    **shared: object,
 ) -> int:
     """Find the number of local steps that reaches a target with the least energy, by SNR and bandwidth."""
-    given = dict(locals())
+    given = _given(locals())
     from drfl.cli.energy import energy_command
 
     with interrupt.as_stopped():

@@ -5,10 +5,14 @@ Nothing here needs more than typer: help and wrong usage are told before torch i
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar, get_args
 
 import typer
+
+Command = TypeVar("Command", bound=Callable[..., int])
 
 DATA, TRAINING, RUNNING = "Data and clients", "Training", "Running"
 
@@ -96,3 +100,58 @@ Threads = Annotated[int | None, _option("Torch threads.", RUNNING)]
 Out = Annotated[Path | None, _option("Folder for the results; must be new or empty.", RUNNING)]
 Overwrite = Annotated[bool, _option("Replace what is in --out.", RUNNING, "--overwrite")]
 Json = Annotated[bool, _option("Print one JSON object on stdout and nothing else.", RUNNING, "--json")]
+
+JOB: Mapping[str, object] = {
+    "dataset": Dataset,
+    "data_dir": DataDir,
+    "partition": PartitionName,
+    "clients": Clients,
+    "alpha": Alpha,
+    "sigma": Sigma,
+    "model": Model,
+    "cohort": CohortSize,
+    "batch": Batch,
+    "lr": Lr,
+    "param": Param,
+    "engine": EngineName,
+    "device": Device,
+    "dtype": Dtype,
+    "threads": Threads,
+}
+"""What every command that trains needs to know."""
+
+TRIAL: Mapping[str, object] = {
+    "features": Features,
+    "backbone": Backbone,
+    "feature_count": FeatureCount,
+    "resize": Resize,
+    "loss": Loss,
+    "steps": Steps,
+    "rounds": Rounds,
+    "evaluate_every": EvaluateEvery,
+    "until": Until,
+    "certificate": CertificateOption,
+    "precision": Precision,
+}
+"""What goes with it where local steps and rounds are given."""
+
+RESULTS: Mapping[str, object] = {"out": Out, "overwrite": Overwrite, "as_json": Json}
+"""Where results go."""
+
+
+def taking(*groups: Mapping[str, object]) -> Callable[[Command], Command]:
+    """Adds options to a command's own: it gets their values by name in ``**shared``."""
+
+    def add(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        for name, annotation in (item for group in groups for item in group.items()):
+            default = False if get_args(annotation)[0] is bool else None
+            parameters.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+        vars(command).update(__signature__=own.replace(parameters=parameters))
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return add

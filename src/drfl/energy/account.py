@@ -16,8 +16,8 @@ from drfl.energy.channel import Link, Rayleigh
 from drfl.energy.metering import Metered, Usage
 from drfl.energy.participation import OverChannel
 from drfl.energy.processing import Processor
-from drfl.energy.wrapped import S
 from drfl.federation import Federation
+from drfl.wrapped import S
 
 POWER = 0.2
 """Transmit power in W: 23 dBm, the maximum of a handset of power class 3 (3GPP TS 36.101, §6.2.2)."""

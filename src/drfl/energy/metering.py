@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,10 +9,10 @@ import torch
 from torch import Tensor
 
 from drfl.algorithm import Info
-from drfl.energy.wrapped import S, WrappedAlgorithm, WrappedFederation
-from drfl.federation import Federation, Gradients, Losses, Replies
+from drfl.federation import Federation
 from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.request import R, Request, TrainRequest
+from drfl.wrapped import S, WrappedAlgorithm, WrappedFederation
 
 
 class Usage(NamedTuple):
@@ -52,36 +50,18 @@ class Meter(WrappedFederation):
         self._asked = torch.zeros(fed.n, dtype=torch.bool)
         self._counts = {name: torch.zeros(fed.n, dtype=torch.float64) for name in Usage._fields[1:]}
 
-    def train(
-        self,
-        cohort: Tensor,
-        w: Tensor,
-        local: LocalSGD,
-        key: Key,
-        *,
-        prox: float = 0.0,
-        shift: Tensor | None = None,
-        snapshot: int | None = None,
-        average: bool = False,
-    ) -> Replies:
-        """See :class:`drfl.federation.Federation`."""
-        with self._reading(cohort, local.steps) as answered:
-            reply = self.fed.train(cohort, w, local, key, prox=prox, shift=shift, snapshot=snapshot, average=average)
-            answered.append(reply.clients)
-        return reply
-
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """See :class:`drfl.federation.Federation`."""
-        with self._reading(cohort, 0) as answered:
-            reply = self.fed.losses(cohort, w, key, batch=batch)
-            answered.append(reply.clients)
-        return reply
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        with self._reading(cohort, 0) as answered:
-            reply = self.fed.gradients(cohort, w, key, batch=batch)
-            answered.append(reply.clients)
+    def exchange(self, request: Request[R]) -> R:
+        """Put a request, and count what it cost."""
+        before = self.ledger.totals()
+        reply = request.put(self.fed)
+        cost = {name: value - before[name] for name, value in self.ledger.totals().items()}
+        steps, asked = request.local.steps if isinstance(request, TrainRequest) else 0, request.cohort
+        self._asked[asked] = True
+        self._add("steps", asked, steps * len(asked))
+        self._add("samples", asked, cost["gradient_evaluations"])
+        self._add("local_samples", asked, cost["gradient_evaluations"] if steps else 0)
+        self._add("down", asked, cost["bytes_down"])
+        self._add("up", reply.clients, cost["bytes_up"])
         return reply
 
     def usage(self) -> Usage:
@@ -89,19 +69,6 @@ class Meter(WrappedFederation):
         clients = self._asked.nonzero().flatten()
         counts = {name: count[clients] for name, count in self._counts.items()}
         return Usage(clients, counts.pop("steps").round().long(), **counts)
-
-    @contextmanager
-    def _reading(self, cohort: Tensor, steps: int) -> Iterator[list[Tensor]]:
-        """Within it one request is made; whoever answers it is put into the list."""
-        before, answered = self.ledger.totals(), list[Tensor]()
-        yield answered
-        cost = {name: value - before[name] for name, value in self.ledger.totals().items()}
-        self._asked[cohort] = True
-        self._add("steps", cohort, steps * len(cohort))
-        self._add("samples", cohort, cost["gradient_evaluations"])
-        self._add("local_samples", cohort, cost["gradient_evaluations"] if steps else 0)
-        self._add("down", cohort, cost["bytes_down"])
-        self._add("up", answered[0], cost["bytes_up"])
 
     def _add(self, name: str, clients: Tensor, total: int) -> None:
         if len(clients):

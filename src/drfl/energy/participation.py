@@ -8,10 +8,10 @@ from torch import Tensor
 
 from drfl.algorithm import Info
 from drfl.energy.channel import Rayleigh
-from drfl.energy.wrapped import S, WrappedAlgorithm, WrappedFederation
-from drfl.federation import Federation, Gradients, Losses, Replies
+from drfl.federation import Federation
 from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.request import R, Request, answers
+from drfl.wrapped import S, WrappedAlgorithm, WrappedFederation
 
 
 class Absent(WrappedFederation):
@@ -28,45 +28,15 @@ class Absent(WrappedFederation):
         super().__init__(fed)
         self.absent = absent
 
-    def train(
-        self,
-        cohort: Tensor,
-        w: Tensor,
-        local: LocalSGD,
-        key: Key,
-        *,
-        prox: float = 0.0,
-        shift: Tensor | None = None,
-        snapshot: int | None = None,
-        average: bool = False,
-    ) -> Replies:
-        """See :class:`drfl.federation.Federation`."""
+    def exchange(self, request: Request[R]) -> R:
+        """Put a request; the replies that do not arrive are taken off the ledger."""
         before = self.ledger.bytes_up
-        reply = self.fed.train(cohort, w, local, key, prox=prox, shift=shift, snapshot=snapshot, average=average)
-        kept = self._kept(reply.clients, before)
-        return Replies(*(part[kept] if len(part) else part for part in reply))  # a part not asked for is empty
-
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """See :class:`drfl.federation.Federation`."""
-        before = self.ledger.bytes_up
-        reply = self.fed.losses(cohort, w, key, batch=batch)
-        kept = self._kept(reply.clients, before)
-        return Losses(*(part[kept] for part in reply))
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        before = self.ledger.bytes_up
-        reply = self.fed.gradients(cohort, w, key, batch=batch)
-        kept = self._kept(reply.clients, before)
-        return Gradients(*(part[kept] for part in reply))
-
-    def _kept(self, clients: Tensor, before: int) -> Tensor:
-        """(k',) bool, whose replies arrive; those of the others are taken off the ledger."""
-        kept = ~self.absent[clients]
-        lost = len(clients) - int(kept.sum())
+        reply = request.put(self.fed)
+        kept = ~self.absent[reply.clients]
+        lost = len(kept) - int(kept.sum())
         if lost:
-            self.ledger.up(-lost, (self.ledger.bytes_up - before) // len(clients))
-        return kept
+            self.ledger.up(-lost, (self.ledger.bytes_up - before) // len(kept))
+        return answers(reply, kept)
 
 
 @dataclass(frozen=True)

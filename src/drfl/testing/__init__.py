@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from drfl.testing.algorithm import ALGORITHM_CHECKS, check_algorithm, examine_algorithm, subject_of
 from drfl.testing.ambiguity import AMBIGUITY_CHECKS, Tried, check_ambiguity, examine_ambiguity
-from drfl.testing.delegate import Delegate
 from drfl.testing.exact import Exact
 from drfl.testing.federation import FEDERATION_CHECKS, check_federation, examine_federation
 from drfl.testing.hyperplane import Hyperplane
@@ -34,7 +33,6 @@ __all__ = [
     "Call",
     "CheckError",
     "ConformanceError",
-    "Delegate",
     "Exact",
     "Hyperplane",
     "Lossy",

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.federation import Federation, Gradients, Losses, Replies
+from drfl.federation import Federation, Gradients, Losses
 from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.testing.delegate import Delegate
+from drfl.request import R, Request, answers
+from drfl.wrapped import WrappedFederation
 
 
-class Lossy(Delegate):
+class Lossy(WrappedFederation):
     """Some clients never answer; the others answer in a shuffled order.
 
     The clients compute all the same, so the ledger counts what was asked.
@@ -47,41 +47,15 @@ class Lossy(Delegate):
         clients = frozenset(clients)
         return cls(fed, train=clients, losses=clients, gradients=clients)
 
-    def _kept(self, kind: str, clients: Tensor) -> Tensor:
-        kept = [j for j, i in enumerate(clients.tolist()) if i not in self.silent[kind]]
-        return torch.tensor(kept if self._rng is None else self._rng.permutation(kept), dtype=torch.int64)
-
-    def train(
-        self,
-        cohort: Tensor,
-        w: Tensor,
-        local: LocalSGD,
-        key: Key,
-        *,
-        prox: float = 0.0,
-        shift: Tensor | None = None,
-        snapshot: int | None = None,
-        average: bool = False,
-    ) -> Replies:
-        """See :class:`drfl.federation.Federation`."""
-        reply = self.fed.train(cohort, w, local, key, prox=prox, shift=shift, snapshot=snapshot, average=average)
-        kept = self._kept("train", reply.clients)
-        return Replies(*(part[kept] if len(part) else part for part in reply))  # a part not asked for is empty
-
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """See :class:`drfl.federation.Federation`."""
-        reply = self.fed.losses(cohort, w, key, batch=batch)
-        kept = self._kept("losses", reply.clients)
-        return Losses(reply.clients[kept], reply.values[kept])
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        reply = self.fed.gradients(cohort, w, key, batch=batch)
-        kept = self._kept("gradients", reply.clients)
-        return Gradients(*(part[kept] for part in reply))
+    def exchange(self, request: Request[R]) -> R:
+        """Put a request, and lose the replies of the silent."""
+        reply = request.put(self.fed)
+        kept = [j for j, i in enumerate(reply.clients.tolist()) if i not in self.silent[request.kind]]
+        order = kept if self._rng is None else self._rng.permutation(kept)
+        return answers(reply, torch.tensor(order, dtype=torch.int64))
 
 
-class Poisoned(Delegate):
+class Poisoned(WrappedFederation):
     """Some clients report a loss that is no number.
 
     Args:

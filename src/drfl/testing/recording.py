@@ -12,7 +12,8 @@ from torch import Tensor
 from drfl.federation import Federation, Gradients, Losses, Replies
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing.delegate import Delegate
+from drfl.request import R, Request
+from drfl.wrapped import WrappedFederation
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ def first_asked(calls: Sequence[Call]) -> Tensor:
     return torch.cat([torch.empty(0, dtype=torch.int64), *(call.cohort for call in alike)])
 
 
-class Recording(Delegate):
+class Recording(WrappedFederation):
     """Passes every request on and keeps it in ``calls``, oldest first.
 
     Args:
@@ -74,33 +75,8 @@ class Recording(Delegate):
         calls, self.calls = self.calls, []
         return calls
 
-    def train(
-        self,
-        cohort: Tensor,
-        w: Tensor,
-        local: LocalSGD,
-        key: Key,
-        *,
-        prox: float = 0.0,
-        shift: Tensor | None = None,
-        snapshot: int | None = None,
-        average: bool = False,
-    ) -> Replies:
-        """See :class:`drfl.federation.Federation`."""
-        reply = self.fed.train(cohort, w, local, key, prox=prox, shift=shift, snapshot=snapshot, average=average)
-        self.calls.append(
-            Call("train", cohort, reply.clients, w, key, reply, None, local, prox, shift, snapshot, average)
-        )
-        return reply
-
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """See :class:`drfl.federation.Federation`."""
-        reply = self.fed.losses(cohort, w, key, batch=batch)
-        self.calls.append(Call("losses", cohort, reply.clients, w, key, reply, batch))
-        return reply
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        reply = self.fed.gradients(cohort, w, key, batch=batch)
-        self.calls.append(Call("gradients", cohort, reply.clients, w, key, reply, batch))
+    def exchange(self, request: Request[R]) -> R:
+        """Put a request, and keep it with its reply."""
+        reply = request.put(self.fed)
+        self.calls.append(Call(kind=request.kind, answered=reply.clients, reply=reply, **vars(request)))
         return reply

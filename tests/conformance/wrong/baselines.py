@@ -9,7 +9,7 @@ from drfl.algorithm import Info
 from drfl.algorithms import SCAFFOLD, DeltaFL, FedAvg, FedDyn, FedProx, QFedAvg
 from drfl.cohort import Cohort
 from drfl.federation import Losses
-from drfl.testing import Delegate
+from drfl.wrapped import WrappedFederation
 
 
 class WrongSCAFFOLD(SCAFFOLD):
@@ -75,7 +75,7 @@ class ControlsOfTheAsked(SCAFFOLD):
         return new._replace(c_i=new.c_i.add(silent, -state.c.expand(len(silent), -1))), info
 
 
-class NoPull(Delegate):
+class NoPull(WrappedFederation):
     def train(self, cohort, w, local, key, *, prox=0.0, **options):
         return self.fed.train(cohort, w, local, key, **options)
 
@@ -87,7 +87,7 @@ class PullLost(FedDyn):
         return right(self, FedDyn).round(state, NoPull(fed), key)
 
 
-class DecayLost(Delegate):
+class DecayLost(WrappedFederation):
     def train(self, cohort, w, local, key, *, prox=0.0, shift, **options):
         return self.fed.train(cohort, w, local, key, shift=shift - prox * w, **options)
 
@@ -118,7 +118,7 @@ class HistorySign(FedDyn):
         return (state if info.empty else new._replace(w=new.w + 2 * new.c / self.mu)), info
 
 
-class LossesAfter(Delegate):
+class LossesAfter(WrappedFederation):
     """Every client reports the loss of the model that it is about to train."""
 
     def __init__(self, fed, local) -> None:
@@ -171,7 +171,7 @@ class NormOfTheScaled(QFedAvg):
         return new._replace(w=state.w - scaled.sum(0) / h.sum().to(dw)), info
 
 
-class Remembering(Delegate):
+class Remembering(WrappedFederation):
     def losses(self, cohort, w, key, *, batch=None):
         f = self.fed.losses(cohort, w, key, batch=batch)
         self.reported = dict(zip(f.clients.tolist(), f.values, strict=True))
@@ -237,7 +237,7 @@ class RowsInCohortOrder(FedDyn):
         return right(self, FedDyn).round(state, InOrder(fed), key)
 
 
-class InOrder(Delegate):
+class InOrder(WrappedFederation):
     def train(self, cohort, *args, **options):
         reply = self.fed.train(cohort, *args, **options)
         return reply._replace(clients=reply.clients.sort().values)
@@ -259,7 +259,7 @@ class TailOfTheLucky(DeltaFL):
         return right(self, DeltaFL).round(state, Negated(fed), key)
 
 
-class Negated(Delegate):
+class Negated(WrappedFederation):
     def losses(self, cohort, w, key, *, batch=None):
         f = self.fed.losses(cohort, w, key, batch=batch)
         return f._replace(values=-f.values)

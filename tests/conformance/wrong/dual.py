@@ -16,7 +16,7 @@ from drfl.algorithms.drfa import DRFAState
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.cohort import Cohort
 from drfl.key import Key
-from drfl.testing import Delegate
+from drfl.wrapped import WrappedFederation
 
 
 class UniformCohort(DRFA):
@@ -53,7 +53,7 @@ class SnapshotPerClient(DRFA):
         return right(self, DRFA).round(state, SnapshotAt(fed, lambda i: key.fold("t", i).integer(1, tau)), key)
 
 
-class SnapshotAt(Delegate):
+class SnapshotAt(WrappedFederation):
     def __init__(self, fed, step_of) -> None:
         super().__init__(fed)
         self.step_of = step_of
@@ -154,7 +154,7 @@ class ScaledByAsked(DRFA):
         return right(self, DRFA).round(state, Shrunk(fed), key)
 
 
-class Shrunk(Delegate):
+class Shrunk(WrappedFederation):
     def losses(self, cohort, w, key, *, batch=None):
         f = self.fed.losses(cohort, w, key, batch=batch)
         return f._replace(values=f.values * (len(f.clients) / len(cohort)))
@@ -167,7 +167,7 @@ class ReportsOfTheTrained(DRFA):
         return right(self, DRFA).round(state, SameClients(fed), key)
 
 
-class SameClients(Delegate):
+class SameClients(WrappedFederation):
     def train(self, cohort, *args, **options):
         self.cohort = cohort
         return self.fed.train(cohort, *args, **options)
@@ -183,7 +183,7 @@ class TrainedSamples(DRFA):
         return right(self, DRFA).round(state, SameKey(fed), key)
 
 
-class SameKey(Delegate):
+class SameKey(WrappedFederation):
     def train(self, cohort, w, local, key, **options):
         self.key = key
         return self.fed.train(cohort, w, local, key, **options)

@@ -1,16 +1,24 @@
-"""A federation that hands everything on to another: the base of those that record, lose or alter messages."""
+"""Wrappers of a federation and of an algorithm that hand on what they do not change."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
 from torch import Tensor
 
+from drfl.algorithm import Algorithm, State
+from drfl.ambiguity import AmbiguitySet
 from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.request import GradientRequest, LossRequest, R, Request, TrainRequest
+
+S = TypeVar("S", bound=State)
 
 
-class Delegate:
-    """Behaves as the federation inside; subclasses override what they change.
+class WrappedFederation:
+    """Behaves as the federation inside; a subclass overrides :meth:`exchange`, or one verb, or both.
 
     Args:
         fed: the federation inside.
@@ -39,6 +47,10 @@ class Delegate:
         """The ledger of the federation inside."""
         return self.fed.ledger
 
+    def exchange(self, request: Request[R]) -> R:
+        """Every request passes here on its way to the federation inside, and its reply on the way back."""
+        return request.put(self.fed)
+
     def train(
         self,
         cohort: Tensor,
@@ -52,16 +64,41 @@ class Delegate:
         average: bool = False,
     ) -> Replies:
         """See :class:`drfl.federation.Federation`."""
-        return self.fed.train(cohort, w, local, key, prox=prox, shift=shift, snapshot=snapshot, average=average)
+        return self.exchange(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average))
 
     def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
         """See :class:`drfl.federation.Federation`."""
-        return self.fed.losses(cohort, w, key, batch=batch)
+        return self.exchange(LossRequest(cohort, w, key, batch))
 
     def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
         """See :class:`drfl.federation.Federation`."""
-        return self.fed.gradients(cohort, w, key, batch=batch)
+        return self.exchange(GradientRequest(cohort, w, key, batch))
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
         return self.fed.evaluate(w)
+
+
+@dataclass(frozen=True)
+class WrappedAlgorithm(Generic[S]):
+    """The members of an algorithm that are no rounds, handed on.
+
+    Args:
+        algorithm: the algorithm inside.
+    """
+
+    algorithm: Algorithm[S]
+
+    @property
+    def local(self) -> LocalSGD:
+        """What the clients run."""
+        return self.algorithm.local
+
+    @property
+    def ambiguity(self) -> AmbiguitySet | None:
+        """The set Λ of the algorithm inside, where it has one."""
+        return getattr(self.algorithm, "ambiguity", None)
+
+    def init(self, fed: Federation) -> S:
+        """The state before the first round."""
+        return self.algorithm.init(fed)

@@ -1,0 +1,89 @@
+"""Requests to clients as data, for whatever stands between an algorithm and its clients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, Self, TypeVar
+
+from torch import Tensor
+
+from drfl.federation import Federation, Gradients, Losses, Replies
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+R = TypeVar("R", Replies, Losses, Gradients)
+
+
+@dataclass(frozen=True, eq=False)
+class Request(ABC, Generic[R]):
+    """What :class:`drfl.federation.Federation` can ask a cohort, as one object.
+
+    Args:
+        cohort: (k,) clients to ask.
+        w: (d,) the model that is sent.
+        key: of the request.
+    """
+
+    kind: ClassVar[str]
+    cohort: Tensor
+    w: Tensor
+    key: Key
+
+    @abstractmethod
+    def put(self, fed: Federation) -> R:
+        """Ask a federation."""
+
+    def only(self, rows: Tensor) -> Self:
+        """The same to some of the cohort: rows (k',) of positions in it, or (k,) bool."""
+        return replace(self, cohort=self.cohort[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRequest(Request[Replies]):
+    """See :meth:`drfl.federation.Federation.train`."""
+
+    kind: ClassVar[str] = "train"
+    local: LocalSGD
+    prox: float
+    shift: Tensor | None
+    snapshot: int | None
+    average: bool
+
+    def put(self, fed: Federation) -> Replies:
+        """Ask a federation."""
+        options = {"prox": self.prox, "shift": self.shift, "snapshot": self.snapshot, "average": self.average}
+        return fed.train(self.cohort, self.w, self.local, self.key, **options)
+
+    def only(self, rows: Tensor) -> Self:
+        """The same to some of the cohort, with their shifts."""
+        return replace(super().only(rows), shift=None if self.shift is None else self.shift[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class LossRequest(Request[Losses]):
+    """See :meth:`drfl.federation.Federation.losses`."""
+
+    kind: ClassVar[str] = "losses"
+    batch: int | None
+
+    def put(self, fed: Federation) -> Losses:
+        """Ask a federation."""
+        return fed.losses(self.cohort, self.w, self.key, batch=self.batch)
+
+
+@dataclass(frozen=True, eq=False)
+class GradientRequest(Request[Gradients]):
+    """See :meth:`drfl.federation.Federation.gradients`."""
+
+    kind: ClassVar[str] = "gradients"
+    batch: int | None
+
+    def put(self, fed: Federation) -> Gradients:
+        """Ask a federation."""
+        return fed.gradients(self.cohort, self.w, self.key, batch=self.batch)
+
+
+def answers(reply: R, rows: Tensor) -> R:
+    """Some rows of a reply: (k'',) positions in any order, or (k',) bool. A part that nobody asked for stays empty."""
+    return reply._make(part[rows] if len(part) else part for part in reply)
