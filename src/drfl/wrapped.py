@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from drfl.algorithm import Algorithm, State
+from drfl.algorithm import Algorithm, Average, State
 from drfl.ambiguity import AmbiguitySet
 from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
 from drfl.key import Key
@@ -15,6 +15,7 @@ from drfl.local import LocalSGD
 from drfl.request import GradientRequest, LossRequest, R, Request, TrainRequest
 
 S = TypeVar("S", bound=State)
+M = TypeVar("M")
 
 
 class WrappedFederation:
@@ -77,6 +78,33 @@ class WrappedFederation:
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
         return self.fed.evaluate(w)
+
+
+class Carried(NamedTuple, Generic[S, M]):
+    """The state of a wrapper that remembers something from round to round.
+
+    Args:
+        inner: the state of the algorithm inside.
+        memory: what the wrapper remembers: a NamedTuple of tensors.
+    """
+
+    inner: S
+    memory: M
+
+    @property
+    def w(self) -> Tensor:
+        """(d,) the global model."""
+        return self.inner.w
+
+    @property
+    def lam(self) -> Tensor:
+        """(N,) the mixture."""
+        return self.inner.lam
+
+    @property
+    def average(self) -> Average | None:
+        """The averaged solution of the algorithm inside."""
+        return self.inner.average
 
 
 @dataclass(frozen=True)
