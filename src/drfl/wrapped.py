@@ -106,6 +106,12 @@ class Carried(NamedTuple, Generic[S, M]):
         """The averaged solution of the algorithm inside."""
         return self.inner.average
 
+    @property
+    def flagged(self) -> Tensor | None:
+        """(N,) bool, the clients that a wrapper mistrusts at present; None where none of them looks."""
+        own: Tensor | None = getattr(self.memory, "flagged", None)
+        return getattr(self.inner, "flagged", None) if own is None else own
+
 
 @dataclass(frozen=True)
 class WrappedAlgorithm(Generic[S]):
