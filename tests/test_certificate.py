@@ -21,7 +21,7 @@ from drfl.errors import InputError
 from drfl.federation import Ledger
 from drfl.local import LocalSGD
 from drfl.models import mlp
-from drfl.testing import Lossy, Poisoned, Recording
+from drfl.testing import Claims, Lossy, Recording
 from drfl.testing.problems import curved_quadratics, logistic, quadratics, robust_regression
 
 PROBLEMS = [quadratics(), curved_quadratics(), robust_regression(), logistic()]
@@ -260,8 +260,8 @@ def test_the_order_of_replies_does_not_matter():
     [
         lambda fed: Lossy.without(fed, [3]),
         lambda fed: Lossy(fed, gradients=[3], losses=[]),
-        lambda fed: Poisoned(fed, [3], math.nan),
-        lambda fed: Poisoned(fed, [3], math.inf),
+        lambda fed: Claims(fed, [3], math.nan),
+        lambda fed: Claims(fed, [3], math.inf),
     ],
     ids=["silent", "no gradient", "nan", "infinite"],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -164,6 +164,36 @@ class Result(NamedTuple):
         Layout.of(module).load(module, self.state.w)
 
 
+class Progress(NamedTuple):
+    """All that a run needs to go on from the end of a round as if it had never stopped.
+
+    Args:
+        round: rounds done.
+        skipped: how many of them nobody answered.
+        state: the algorithm's state.
+        rows: the history so far, oldest first.
+        ledger: what the run has cost so far.
+        seconds: wall time so far.
+        point: (d,) where the search of the next certificate starts; None where there is none.
+    """
+
+    round: int
+    skipped: int
+    state: State
+    rows: tuple[Row, ...]
+    ledger: dict[str, int]
+    seconds: float
+    point: Tensor | None = None
+
+
+class Keeper(Protocol):
+    """Somebody who keeps a run's progress, such as :class:`drfl.checkpoint.Checkpoints`."""
+
+    def __call__(self, progress: Progress, stopping: bool) -> None:
+        """Called after every round but the last; ``stopping`` where a callback ends the run here."""
+        ...
+
+
 def run(
     algorithm: Algorithm[S],
     fed: Federation,
@@ -173,6 +203,8 @@ def run(
     evaluate_every: int = 1,
     callbacks: Sequence[Callback] = (),
     certify: Certifier | None = None,
+    start: Progress | None = None,
+    keep: Keeper | None = None,
 ) -> Result:
     """Run an algorithm on a federation.
 
@@ -184,15 +216,22 @@ def run(
         evaluate_every: test every so many rounds; the initial and the last model always are.
         callbacks: called after every round.
         certify: makes a certificate with every test; it takes no part in the training and is not booked.
+        start: where an earlier run of the same call was; None = from the beginning. With the same algorithm,
+            federation and seed the result is that of a run that never stopped, bit for bit.
+        keep: is given the progress after every round, to start from later.
 
     Raises:
         InputError: a number is out of range, the hyperparameters do not fit the federation, or the certifier not them.
         DivergedError: the model, or a loss behind the dual step, left the finite numbers.
     """
     _check_numbers(rounds, evaluate_every)
-    state, key, log, r, skipped = algorithm.init(fed), Key(seed), _Log(algorithm, fed, certify), 0, 0
-    evaluation = log.test(r, state)
-    stop = _call(callbacks, Step(r, rounds, state, None, log.history.last))
+    log, key = _Log(algorithm, fed, certify, start), Key(seed)
+    r, skipped, state, evaluation = 0, 0, algorithm.init(fed), None
+    if start is not None:
+        r, skipped, state = start.round, start.skipped, cast("S", start.state)
+    else:
+        evaluation = log.test(r, state)
+    stop = _call(callbacks, Step(r, rounds, state, None, log.history.last if log.history.last.round == r else None))
     while r < rounds and not stop:
         r += 1
         state, info = _guarded_round(algorithm, state, fed, key.fold("round", r), r)
@@ -201,7 +240,9 @@ def run(
         if due:
             evaluation = log.test(r, state)
         stop = _call(callbacks, Step(r, rounds, state, info, log.history.last if due else None))
-    if log.history.last.round != r:
+        if keep is not None and r < rounds:
+            keep(log.progress(r, skipped, state), stop)
+    if evaluation is None or log.history.last.round != r:
         evaluation = log.test(r, state)
     return Result(state, log.history, evaluation, r, skipped, *log.averaged(state.average))
 
@@ -214,18 +255,28 @@ def _check_numbers(rounds: int, evaluate_every: int) -> None:
 class _Log:
     """Writes the history of one run, counting time and cost from its start: the federation may have served another."""
 
-    def __init__(self, algorithm: Algorithm[S], fed: Federation, certify: Certifier | None) -> None:
+    def __init__(
+        self, algorithm: Algorithm[S], fed: Federation, certify: Certifier | None, start: Progress | None
+    ) -> None:
         self.algorithm, self.fed, self.certify = algorithm, fed, certify
         self.history, self.point = History(certified=certify is not None), None
         self.start, self.before = time.perf_counter(), fed.ledger.totals()
+        if start is not None:
+            self.history.rows.extend(start.rows)
+            self.point, self.start = start.point, self.start - start.seconds
+            self.before = {name: value - start.ledger[name] for name, value in self.before.items()}
+
+    def progress(self, r: int, skipped: int, state: State) -> Progress:
+        """Where the run is after round r."""
+        return Progress(r, skipped, state, tuple(self.history.rows), self._cost(), self._seconds(), self.point)
 
     def test(self, r: int, state: State) -> Evaluation:
-        """Test the model after round r and add the row."""
+        """Test the model after round r and add the row, unless an earlier run did that."""
         evaluation = self.fed.evaluate(state.w)
-        certificate = self._certificate(state.w, state.lam)
-        cost = {name: value - self.before[name] for name, value in self.fed.ledger.totals().items()}
-        seconds = time.perf_counter() - self.start
-        self.history.rows.append(Row(r, Metrics.of(evaluation), cost, state.lam, seconds, certificate))
+        if not self.history.rows or self.history.last.round != r:
+            certificate, mistrusted = self._certificate(state.w, state.lam), flagged(state)
+            row = Row(r, Metrics.of(evaluation), self._cost(), state.lam, self._seconds(), certificate, mistrusted)
+            self.history.rows.append(row)
         return evaluation
 
     def averaged(self, average: Average | None) -> tuple[Evaluation | None, Certificate | None]:
@@ -233,6 +284,12 @@ class _Log:
         if average is None:
             return None, None
         return self.fed.evaluate(average.w), self._certificate(average.w, average.lam)
+
+    def _cost(self) -> dict[str, int]:
+        return {name: value - self.before[name] for name, value in self.fed.ledger.totals().items()}
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self.start
 
     def _certificate(self, w: Tensor, lam: Tensor) -> Certificate | None:
         if self.certify is None:
@@ -243,6 +300,11 @@ class _Log:
             return None
         certificate, self.point = found  # the next search starts where this one ended
         return certificate
+
+
+def flagged(state: State) -> Tensor | None:
+    """(N,) bool, the clients that a guard mistrusts at present; None where nobody looks."""
+    return getattr(state, "flagged", None)
 
 
 def _call(callbacks: Sequence[Callback], step: Step) -> bool:
@@ -257,8 +319,11 @@ def _guarded_round(algorithm: Algorithm[S], state: S, fed: Federation, key: Key,
         if not bool(torch.isfinite(state.w).all()):
             raise NonFiniteError("the global model holds NaN or infinity")
     except NonFiniteError as error:
-        sizes = ["lr", *(name for name in STEP_SIZES if hasattr(algorithm, name))]
+        core: object = algorithm
+        while (inner := getattr(core, "algorithm", None)) is not None:  # a wrapper: see drfl.wrapped
+            core = inner
+        sizes = ["lr", *(name for name in STEP_SIZES if hasattr(core, name))]
         raise DivergedError(
-            f"{type(algorithm).__name__} diverged in round {r} ({error}): lower {' or '.join(sizes)}"
+            f"{type(core).__name__} diverged in round {r} ({error}): lower {' or '.join(sizes)}"
         ) from error
     return state, info

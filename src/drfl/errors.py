@@ -7,7 +7,14 @@ from collections.abc import Iterable
 
 
 class DrflError(Exception):
-    """Base of every error that drfl raises on purpose. The command prints it as one line, without a traceback."""
+    """Base of every error that drfl raises on purpose. The command prints it as one line, without a traceback.
+
+    Args:
+        message: the line. It often quotes what the user gave: what a terminal would not print becomes a space.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__("".join(c if c.isprintable() else " " for c in str(message)))
 
 
 class InputError(DrflError, ValueError):

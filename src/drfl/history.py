@@ -55,6 +55,7 @@ class Row(NamedTuple):
         lam: (N,) the mixture after that round.
         seconds: wall time since the start of the run.
         certificate: how far (w, λ) is from the saddle point; None where it was not asked for or is not to be had.
+        flagged: (N,) bool, the clients that a guard mistrusts; None where nobody looks.
     """
 
     round: int
@@ -63,13 +64,19 @@ class Row(NamedTuple):
     lam: Tensor
     seconds: float
     certificate: Certificate | None = None
+    flagged: Tensor | None = None
+
+    @property
+    def flagged_mass(self) -> float:
+        """Σ λ_i over the flagged clients; 0 where nobody looks."""
+        return 0.0 if self.flagged is None else float(self.lam[self.flagged].sum())
 
 
 SMALL_IS_GOOD = ("std_accuracy", "avg_loss", "worst_loss")
 """The metrics that are better the smaller they are."""
 
 LEDGER_COLUMNS = ("bytes_up", "bytes_down", "gradient_evaluations")
-COLUMNS = ("round", *Metrics._fields, *LEDGER_COLUMNS)
+COLUMNS = ("round", *Metrics._fields, *LEDGER_COLUMNS, "flagged_mass")
 CERTIFICATE_COLUMNS = ("primal", "lower", "gap")
 """What a history has beside `COLUMNS` where certificates were asked for."""
 
@@ -109,6 +116,7 @@ class History:
                     row.round,
                     *(f"{x:.{DIGITS}f}" for x in row.metrics),
                     *(row.ledger[c] for c in LEDGER_COLUMNS),
+                    f"{row.flagged_mass:.{DIGITS}f}",
                     *(certificate_cells(row.certificate) if self.certified else ()),
                 ]
                 for row in self.rows

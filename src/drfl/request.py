@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, Self, TypeVar
 
+import torch
 from torch import Tensor
 
-from drfl.federation import Federation, Gradients, Losses, Replies
+from drfl.federation import NOT_ASKED, Federation, Gradients, Losses, Replies
 from drfl.key import Key
 from drfl.local import LocalSGD
 
@@ -34,6 +35,15 @@ class Request(ABC, Generic[R]):
     def put(self, fed: Federation) -> R:
         """Ask a federation."""
 
+    @abstractmethod
+    def nobody(self) -> R:
+        """The reply that nobody sent: its parts are empty, of the shapes and types of a full one."""
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors (d,) it sends to each client."""
+        return 1
+
     def only(self, rows: Tensor) -> Self:
         """The same to some of the cohort: rows (k',) of positions in it, or (k,) bool."""
         return replace(self, cohort=self.cohort[rows])
@@ -55,6 +65,16 @@ class TrainRequest(Request[Replies]):
         options = {"prox": self.prox, "shift": self.shift, "snapshot": self.snapshot, "average": self.average}
         return fed.train(self.cohort, self.w, self.local, self.key, **options)
 
+    def nobody(self) -> Replies:
+        """Models (0, d), and what else was asked for."""
+        w = self.w.new_empty(0, self.w.numel())
+        return Replies(_nobody(), w, NOT_ASKED if self.snapshot is None else w, w if self.average else NOT_ASKED)
+
+    @property
+    def vectors(self) -> int:
+        """The model, and the shift where there is one."""
+        return 1 if self.shift is None else 2
+
     def only(self, rows: Tensor) -> Self:
         """The same to some of the cohort, with their shifts."""
         return replace(super().only(rows), shift=None if self.shift is None else self.shift[rows])
@@ -71,6 +91,10 @@ class LossRequest(Request[Losses]):
         """Ask a federation."""
         return fed.losses(self.cohort, self.w, self.key, batch=self.batch)
 
+    def nobody(self) -> Losses:
+        """Values (0,)."""
+        return Losses(_nobody(), torch.empty(0, dtype=torch.float64))
+
 
 @dataclass(frozen=True, eq=False)
 class GradientRequest(Request[Gradients]):
@@ -83,7 +107,15 @@ class GradientRequest(Request[Gradients]):
         """Ask a federation."""
         return fed.gradients(self.cohort, self.w, self.key, batch=self.batch)
 
+    def nobody(self) -> Gradients:
+        """Values (0, d) and losses (0,)."""
+        return Gradients(_nobody(), self.w.new_empty(0, self.w.numel()), torch.empty(0, dtype=torch.float64))
+
 
 def answers(reply: R, rows: Tensor) -> R:
     """Some rows of a reply: (k'',) positions in any order, or (k',) bool. A part that nobody asked for stays empty."""
     return reply._make(part[rows] if len(part) else part for part in reply)
+
+
+def _nobody() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)

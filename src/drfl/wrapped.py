@@ -114,8 +114,8 @@ class Carried(NamedTuple, Generic[S, M]):
 
 
 @dataclass(frozen=True)
-class WrappedAlgorithm(Generic[S]):
-    """The members of an algorithm that are no rounds, handed on.
+class Wrapper(Generic[S]):
+    """What an algorithm has beside its state and its rounds, handed on.
 
     Args:
         algorithm: the algorithm inside.
@@ -132,6 +132,11 @@ class WrappedAlgorithm(Generic[S]):
     def ambiguity(self) -> AmbiguitySet | None:
         """The set Λ of the algorithm inside, where it has one."""
         return getattr(self.algorithm, "ambiguity", None)
+
+
+@dataclass(frozen=True)
+class WrappedAlgorithm(Wrapper[S]):
+    """A wrapper that remembers nothing: its state is that of the algorithm inside."""
 
     def init(self, fed: Federation) -> S:
         """The state before the first round."""

@@ -292,7 +292,7 @@ def test_ctrl_c_stops_after_the_round_with_a_valid_run_directory(tmp_path):
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "report: a/report.html" in out
-    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {*FILES, "checkpoint"}
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     assert summary["stopped"] == "interrupted"
     assert int(rows(tmp_path / "a/history.csv")[-1]["round"]) == summary["rounds"]

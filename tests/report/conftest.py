@@ -32,9 +32,8 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
     low = np.maximum(0, worst * rise + noise[1])
     std = (average - worst) * 0.4 + 0.1 * (1 - rise) + 0.2 * noise[2]
     loss = 0.2 + 2 * (1 - rise) + 0.2 * np.abs(noise[0])
-    rows = np.column_stack(
-        [steps, avg, low, std, low + 0.01, avg + 0.04, loss, 2 * loss, steps * 4e5, steps * 6e5, steps * 6400]
-    )
+    costs = [steps * 4e5, steps * 6e5, steps * 6400, 0 * steps]
+    rows = np.column_stack([steps, avg, low, std, low + 0.01, avg + 0.04, loss, 2 * loss, *costs])
     rows, columns = changes.get("rows", rows), COLUMNS
     final = dict(zip(COLUMNS[1:8], map(float, rows[-1, 1:8]), strict=True))
     if "gap" in changes:

@@ -11,7 +11,7 @@ from tests.support.problems import federation
 from drfl.engine import Loop
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing import Lossy, Poisoned, Recording, Relabelled, Still, least_squares
+from drfl.testing import Claims, Lossy, Recording, Relabelled, Still, least_squares
 from drfl.testing.problems import curved_quadratics, logistic
 from drfl.testing.recording import first_asked
 from drfl.testing.trial import exact
@@ -91,7 +91,7 @@ def test_parts_not_asked_for_stay_empty(fed):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_poisoned_losses_only(fed, value):
-    poisoned = Poisoned(fed, [3], value)
+    poisoned = Claims(fed, [3], value)
     for mine, theirs in zip(all_requests(poisoned)[1:], all_requests(fed)[1:], strict=True):
         losses, clean = mine[-1], theirs[-1]
         assert torch.equal(losses[:3], clean[:3])

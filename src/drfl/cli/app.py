@@ -95,6 +95,8 @@ def run(
     config: o.File = None,
     algorithm: Annotated[str | None, typer.Option(help="Algorithm; see 'drfl algorithms'. (default: DRDM)")] = None,
     seed: Annotated[int | None, typer.Option(help="Root of all randomness. (default: 0)")] = None,
+    checkpoint_every: o.CheckpointEvery = None,
+    resume: o.Resume = False,
     **shared: object,
 ) -> int:
     """Train with one algorithm and write a run directory."""

@@ -12,7 +12,6 @@ from rich.table import Table
 from drfl.algorithm import Callback
 from drfl.algorithms import ALGORITHMS
 from drfl.cli import screen
-from drfl.cli.interrupt import INTERRUPTED
 from drfl.cli.overrides import overrides
 from drfl.errors import StoppedError
 from drfl.experiments.compared import Comparison, write_comparison
@@ -67,7 +66,7 @@ def compare_command(given: Mapping[str, object]) -> int:
     else:
         _print(comparison, stage.final)
     if watch.stop:
-        return INTERRUPTED
+        return watch.code
     return 0 if any(outcome.metrics for outcome in outcomes) else BROKEN
 
 

@@ -14,7 +14,7 @@ import typer
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
-DATA, TRAINING, RUNNING = "Data and clients", "Training", "Running"
+DATA, TRAINING, RUNNING, RESILIENCE = "Data and clients", "Training", "Running", "Faults and guards"
 
 
 def _option(help_text: str, panel: str, *names: str) -> object:
@@ -71,6 +71,34 @@ Param = Annotated[
         TRAINING,
     ),
 ]
+Guard = Annotated[
+    list[str] | None,
+    _option(
+        "What looks at loss reports before the algorithm does: robust:k=3,floor=0.1, clip:bound=3, trim:f=2, "
+        "peers:peers=5, probe:rows=16, or none. Repeatable. (default: robust, which is wide)",
+        RESILIENCE,
+        "--guard",
+    ),
+]
+MaxNorm = Annotated[
+    float | None, _option("Reject models that are farther from the one sent, and longer gradients.", RESILIENCE)
+]
+Fault = Annotated[
+    list[str] | None,
+    _option(
+        "How clients fail: NAME=VALUE with drop, crash, outage, groups, outage_rounds, slow, slowdown, deadline, "
+        "jitter or duplicate, e.g. drop=0.3. Repeatable.",
+        RESILIENCE,
+        "--fault",
+    ),
+]
+Oversample = Annotated[
+    float | None, _option("Ask so many times the cohort's size, and go on with the first that answer.", RESILIENCE)
+]
+MinReplies = Annotated[int | None, _option("A round that fewer clients answer does not count.", RESILIENCE)]
+Repeats = Annotated[
+    int | None, _option("It is repeated up to so many times then. (default: it is skipped)", RESILIENCE)
+]
 EvaluateEvery = Annotated[int | None, _option("Test every so many rounds. (default: 1)", RUNNING)]
 Until = Annotated[str | None, _option("Stop early, e.g. worst_accuracy=0.5.", RUNNING)]
 CertificateOption = Annotated[
@@ -97,6 +125,19 @@ Precision = Annotated[
     _option("bf16 works the local steps' products out in bfloat16: faster, less exact. (default: full)", RUNNING),
 ]
 Threads = Annotated[int | None, _option("Torch threads.", RUNNING)]
+CheckpointEvery = Annotated[
+    int | None,
+    _option("Keep the progress every so many rounds; 0 = never. (default: as often as takes 5 % of the time)", RUNNING),
+]
+Resume = Annotated[
+    bool,
+    _option(
+        "Go on with the run in --out that was stopped or killed, and start it if there is none; its options need not "
+        "be given again.",
+        RUNNING,
+        "--resume",
+    ),
+]
 Out = Annotated[Path | None, _option("Folder for the results; must be new or empty.", RUNNING)]
 Overwrite = Annotated[bool, _option("Replace what is in --out.", RUNNING, "--overwrite")]
 Json = Annotated[bool, _option("Print one JSON object on stdout and nothing else.", RUNNING, "--json")]
@@ -132,6 +173,12 @@ TRIAL: Mapping[str, object] = {
     "until": Until,
     "certificate": CertificateOption,
     "precision": Precision,
+    "guards": Guard,
+    "max_norm": MaxNorm,
+    "faults": Fault,
+    "oversample": Oversample,
+    "min_replies": MinReplies,
+    "repeats": Repeats,
 }
 """What goes with it where local steps and rounds are given."""
 

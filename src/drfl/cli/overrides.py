@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError
 from drfl.experiments.config import COMMON
 from drfl.experiments.parameters import canonical, takes
 
-NOT_CONFIG = ("config", "out", "overwrite", "as_json", "seeds", "names", "param")
+NOT_CONFIG = ("config", "out", "overwrite", "resume", "as_json", "seeds", "names", "param")
 
 
 class _Param(NamedTuple):
@@ -39,6 +39,8 @@ def overrides(given: Mapping[str, object], algorithms: Sequence[str]) -> dict[st
     values = {k: v for k, v in given.items() if v is not None and k not in NOT_CONFIG}
     if "batch" in values:
         values["batch"] = _plain(str(values["batch"]))
+    if isinstance(values.get("faults"), list):
+        values["faults"] = dict(_fault(str(text)) for text in cast("list[object]", values["faults"]))
     param = given.get("param")
     params = [_parsed(str(text), names) for text in param] if isinstance(param, list) else []
     _check_once(params)
@@ -50,6 +52,14 @@ def overrides(given: Mapping[str, object], algorithms: Sequence[str]) -> dict[st
         for name in names if own.algorithm is None else [own.algorithm]:
             tables.setdefault(name, {})[own.name] = own.value
     return {**values, "algorithms": tables} if tables else values
+
+
+def _fault(text: str) -> tuple[str, float]:
+    name, _, value = (part.strip() for part in text.partition("="))
+    try:
+        return name, float(value)
+    except ValueError:
+        raise InputError(f"--fault '{text}' is not of the form NAME=NUMBER, e.g. drop=0.3") from None
 
 
 def _parsed(text: str, names: Sequence[str]) -> _Param:
@@ -89,5 +99,5 @@ def _plain(text: str) -> object:
     """A TOML value where it is one, else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also of numbers with thousands of digits, and of deep nesting
         return text

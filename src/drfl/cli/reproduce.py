@@ -115,7 +115,7 @@ def _command(given: Mapping[str, object], out: Path) -> str:
 
 def _list(out: Path, quiet: bool) -> None:
     specs = [load_spec(name) for name in names()]
-    found = {spec.name: (out / spec.name / "table.md").is_file() for spec in specs}
+    found = {spec.name: os.path.isfile(out / spec.name / "table.md") for spec in specs}
     if quiet:
         rows = [{"name": s.name, "paper": s.paper, "title": s.title, "done": found[s.name]} for s in specs]
         print(json_text({"specifications": rows, "directory": str(out)}))

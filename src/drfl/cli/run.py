@@ -10,39 +10,50 @@ from rich.markup import escape
 from rich.table import Table
 
 from drfl.cli import screen
-from drfl.cli.interrupt import INTERRUPTED
 from drfl.cli.overrides import overrides
 from drfl.experiments.build import build, load_data
+from drfl.experiments.claim import claimed, unique
 from drfl.experiments.config import Config, load_config
-from drfl.experiments.place import check_free, default_directory
+from drfl.experiments.place import check_free
+from drfl.experiments.resume import begin, is_finished, keeper, kept_config
 from drfl.experiments.rundir import json_text, summary
-from drfl.experiments.runner import Finished, execute, save
+from drfl.experiments.runner import Finished, conclude, execute
 from drfl.history import Metrics
+
+PLACE = ("out", "overwrite", "resume", "as_json")
+"""Options that say nothing about the run itself."""
 
 
 def run_command(given: Mapping[str, object]) -> int:
     """Validate, build, run, write, print; gives the exit code."""
+    out, quiet = cast("Path | None", given["out"]), bool(given["as_json"])
     config = _config(given)
-    out = cast("Path | None", given["out"])
-    name = f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower()
-    directory = out or default_directory(Path("runs"), name)
-    check_free(directory, bool(given["overwrite"]))
-    quiet = bool(given["as_json"])
     with screen.interruptible() as watch:
         job = build(config, load_data(config, screen.lines(quiet)))
-        with screen.progress(config.algorithm, quiet) as show:
-            finished = execute(job, [show], watch)
-        directory = save(finished, directory, overwrite=bool(given["overwrite"]))
+        if out is not None and given["resume"] and is_finished(out, job):
+            screen.warn(f"{out} is finished: there is nothing to resume")
+            return 0
+        directory = out or unique(Path("runs"), f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower())
+        with claimed(directory, fresh=not given["resume"]) as claim:
+            start = begin(claim, job, screen.warn) if given["resume"] else None
+            with screen.progress(config.algorithm, quiet) as show:
+                finished = execute(job, [show], watch, start=start, keep=keeper(claim, job))
+            conclude(finished, claim)
     if quiet:
         content = summary(finished.job, finished.result, finished.stopped)
         print(json_text({**content, "directory": str(directory)}))
     else:
         _print(finished, directory)
-    return INTERRUPTED if finished.stopped == "interrupted" else 0
+    return watch.code if finished.stopped == "interrupted" else 0
 
 
 def _config(given: Mapping[str, object]) -> Config:
-    path = cast("Path | None", given["config"])
+    path, out = cast("Path | None", given["config"]), cast("Path | None", given["out"])
+    if given["resume"]:
+        told = any(value is not None for name, value in given.items() if name not in PLACE)
+        path = kept_config(out, overwrite=bool(given["overwrite"]), given=told) if path is None else path
+    elif out is not None:
+        check_free(out, bool(given["overwrite"]))
     # --param without an algorithm's name means the one that runs, which the file may name
     named = given["algorithm"] or load_config(path, {}).algorithm
     return load_config(path, overrides(given, [str(named)]))

@@ -22,20 +22,21 @@ err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 @contextmanager
 def interruptible() -> Iterator[Watch]:
-    """Within it the first Ctrl-C asks the run to stop after the present round; the second one aborts."""
+    """Within it the first Ctrl-C or SIGTERM asks the run to stop after the present round; the second one aborts."""
     watch = Watch()
 
     def ask(signum: int, frame: FrameType | None) -> None:
         if watch.stop:
             raise KeyboardInterrupt
-        watch.stop = True
-        err.print("stopping after this round (Ctrl-C again to abort without saving)")
+        watch.signal = signum
+        err.print("stopping after this round (Ctrl-C again to abort at once)")
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield watch
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -70,6 +71,11 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
 def lines(quiet: bool) -> Callable[[str], None] | None:
     """Prints a line on stderr; None when quiet."""
     return None if quiet else lambda line: err.print(line, markup=False)
+
+
+def warn(line: str) -> None:
+    """Print a line on stderr that matters even where only JSON is wanted on stdout."""
+    err.print(line, markup=False)
 
 
 def percent(fraction: float) -> str:

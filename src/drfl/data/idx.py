@@ -21,6 +21,8 @@ from drfl.errors import InputError
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MAX_DIMENSIONS = 32  # what every NumPy can reshape to
 _CHUNK = 1 << 20
+_LIMIT = 1 << 28  # bytes of values; MNIST's take 47 MB
+_MOST_RATIO = 100  # beyond the limit, bytes of values for a byte of the file; images' are below 10
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -68,6 +70,11 @@ def _parse(path: Path, file: BinaryIO) -> np.ndarray:
     expected = math.prod(shape) * dtype.itemsize
     if not expected:
         raise InputError(f"'{path}' holds no values: its shape is {shape}")
+    if isinstance(file, gzip.GzipFile) and expected > max(_LIMIT, _MOST_RATIO * path.stat().st_size):
+        # a small file could unpack to more than the memory holds
+        raise InputError(
+            f"'{path}' is too small for the {expected} bytes that its shape {shape} needs; get the file anew"
+        )
     body = _read_up_to(file, expected + 1)
     if len(body) != expected:
         fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,11 +66,11 @@ def obtain(
 
 
 def _below(name: str, source: Source, stems: Sequence[str], data_dir: Path) -> tuple[Path, ...]:
-    if data_dir.is_file() and source.members:
+    if os.path.isfile(data_dir) and source.members:  # unlike pathlib's, False for a name that is too long
         if data_dir.name in source.refused:
             raise _pickled(name, data_dir, source)
         return (data_dir,)
-    if not data_dir.is_dir():
+    if not os.path.isdir(data_dir):
         raise InputError(f"dataset '{name}': there is no folder '{data_dir}'; check data_dir, or leave it out")
     places = places_below(data_dir, source, stems)
     found = find(places)

@@ -14,6 +14,8 @@ from drfl.history import csv_text
 from drfl.report.load import RunRecord, load_run, table
 
 COLUMNS = ("tau", "seed", "rounds")
+DIGITS = 19
+"""The longest integer that is read, as long as the largest of 64 bits."""
 FREE = ("seed", "algorithms", "rounds", "until", "threads", "engine", "device", "data_dir")
 """What the configurations of runs of one job may differ in; the algorithm's own table is looked at apart."""
 
@@ -43,10 +45,13 @@ def read_csv(path: Path) -> list[Measurement]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"cannot read the measurements {path}: {reason}") from None
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(f"{path} lacks the column '{missing[0]}': its first line must name {', '.join(COLUMNS)}")
-    found = [_parsed(row, f"{path}, line {line}") for line, row in enumerate(reader, start=2)]
+    try:
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(f"{path} lacks the column '{missing[0]}': its first line must name {', '.join(COLUMNS)}")
+        found = [_parsed(row, f"{path}, line {line}") for line, row in enumerate(reader, start=2)]
+    except csv.Error as error:
+        raise InputError(f"cannot read the measurements {path}: {error}") from None
     if not found:
         raise InputError(f"{path} holds no measurements: give at least one row {','.join(COLUMNS)}")
     return found
@@ -67,7 +72,7 @@ def _parsed(row: Mapping[str, str | None], where: str) -> Measurement:
 
 def _whole(row: Mapping[str, str | None], name: str, low: int, where: str) -> int:
     text = (row[name] or "").strip()
-    if not text.isascii() or not text.isdigit() or int(text) < low:
+    if not text.isascii() or not text.isdigit() or len(text) > DIGITS or int(text) < low:
         raise InputError(f"{where}: {name} must be an integer of at least {low}, not '{text}'")
     return int(text)
 

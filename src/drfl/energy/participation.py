@@ -4,39 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from drfl.algorithm import Info
 from drfl.energy.channel import Rayleigh
+from drfl.faults.absent import Absent
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.request import R, Request, answers
-from drfl.wrapped import S, WrappedAlgorithm, WrappedFederation
-
-
-class Absent(WrappedFederation):
-    """A federation of which some clients hear every request, work, and do not get their answer through.
-
-    The ledger counts what was sent to them and what they computed, and nothing that they would have sent.
-
-    Args:
-        fed: the federation inside.
-        absent: (N,) bool, who they are.
-    """
-
-    def __init__(self, fed: Federation, absent: Tensor) -> None:
-        super().__init__(fed)
-        self.absent = absent
-
-    def exchange(self, request: Request[R]) -> R:
-        """Put a request; the replies that do not arrive are taken off the ledger."""
-        before = self.ledger.bytes_up
-        reply = request.put(self.fed)
-        kept = ~self.absent[reply.clients]
-        lost = len(kept) - int(kept.sum())
-        if lost:
-            self.ledger.up(-lost, (self.ledger.bytes_up - before) // len(kept))
-        return answers(reply, kept)
+from drfl.wrapped import S, WrappedAlgorithm
 
 
 @dataclass(frozen=True)

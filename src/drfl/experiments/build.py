@@ -16,6 +16,7 @@ from drfl.engine import ENGINES, Simulation
 from drfl.errors import InputError
 from drfl.experiments.config import Config
 from drfl.experiments.parameters import make
+from drfl.experiments.resilience import oversampled, surrounded
 from drfl.features import cache, featurise
 from drfl.features.images import load_images
 from drfl.key import Key
@@ -86,7 +87,8 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     with key.fold("model").torch_scope():
         model = MODELS[config.model](tuple(dataset.inputs.shape[1:]), dataset.classes)
     task = Task(model.to(getattr(torch, config.dtype)), LOSSES[config.loss])
-    algorithm = make(config.algorithm, config.parameters(config.algorithm, data.n))
+    parameters, keep = oversampled(config, data.n)
+    algorithm = surrounded(config, make(config.algorithm, parameters), keep, data, task)
     engine = ENGINES[config.engine]()
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
     algorithm.init(fed)  # a cohort larger than N and the like come to light before anything is written

@@ -68,6 +68,15 @@ class Config(BaseModel):
         dtype: type of models and data.
         precision: "bf16" works the local steps' products out in bfloat16.
         threads: torch's threads; None = its own default.
+        guards: what looks at loss reports before the algorithm does, e.g. "clip:bound=3"; None = the wide default,
+            "none" alone = nothing. See `drfl.experiments.resilience`.
+        max_norm: the greatest distance of a client's model from the one sent, and norm of a gradient; None = no bound.
+        faults: how clients fail, by the names of `drfl.faults.Faults`; None = they do not.
+        oversample: ask so many times the cohort's size, and go on with the first that answer.
+        min_replies: a round that fewer clients answer does not count.
+        repeats: it is repeated up to so many times then; None = it is skipped.
+        checkpoint_every: keep the progress every so many rounds; None = as often as takes a twentieth of the time at
+            most, 0 = never.
         algorithms: parameters by algorithm; they override ``cohort``, ``steps``, ``batch`` and ``lr``.
     """
 
@@ -101,6 +110,13 @@ class Config(BaseModel):
     dtype: Literal["float32", "float64"] = "float32"
     precision: Literal["full", "bf16"] = "full"
     threads: int | None = Field(None, ge=1, le=1024)  # torch dies of tens of thousands
+    guards: tuple[str, ...] | None = None
+    max_norm: float | None = None
+    faults: dict[str, float] | None = None
+    oversample: float | None = Field(None, ge=1, le=1000)
+    min_replies: int | None = Field(None, ge=1)
+    repeats: int | None = Field(None, ge=1, le=1000)
+    checkpoint_every: int | None = Field(None, ge=0)
     algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -122,6 +138,11 @@ class Config(BaseModel):
     def _yes_or_no(cls, value: object) -> object:
         return {True: "pooled", False: None}[value] if isinstance(value, bool) else value
 
+    @field_validator("guards", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
     @field_validator("algorithms")
     @classmethod
     def _known_algorithms(cls, tables: dict[str, dict[str, Value]]) -> dict[str, dict[str, Value]]:
@@ -135,6 +156,8 @@ class Config(BaseModel):
     def _parameters_fit(self) -> Config:
         self.partition_parameters()
         self.recipe()
+        if self.repeats is not None and self.min_replies is None:
+            raise InputError("repeats means nothing without min_replies: leave it out, or give both")
         for name in {self.algorithm, *self.algorithms}:
             make(name, {**self.parameters(name), **({"m": 1} if takes(name, "m") else {})})
         return self
@@ -238,7 +261,7 @@ def _read(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
         raise InputError(f"{path} is not valid TOML: {error}") from None
 
 

@@ -29,14 +29,23 @@ def check_free(path: Path, overwrite: bool) -> None:
         InputError: something is there already, what is there and may be overwritten is no run, or the place cannot
             be written to.
     """
+    try:
+        _check_free(path, overwrite)
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f"cannot write into {path} ({error.strerror}): give another --out") from None
+
+
+def _check_free(path: Path, overwrite: bool) -> None:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file: give another --out")
     if path.resolve() in (Path.cwd(), *Path.cwd().parents):
         raise InputError(f"{path} is the folder you are in, or around it: give another --out")
     if path.is_dir() and any(path.iterdir()):
+        if not overwrite and (path / "checkpoint").is_dir():
+            raise InputError(f"{path} holds a run that has not ended: give --resume to go on, or --overwrite")
         if not overwrite:
             raise InputError(f"{path} exists already: give another --out, or --overwrite to replace it")
-        if not (path / "summary.json").is_file():
+        if not (path / "summary.json").is_file() and not (path / "checkpoint").is_dir():
             raise InputError(f"{path} holds something else than a run, so it is not overwritten: give another --out")
     place = path
     while not place.exists():

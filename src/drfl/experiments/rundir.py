@@ -6,18 +6,26 @@ import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
 from safetensors.torch import save
 from torch import Tensor
 
-from drfl.algorithm import Result
+from drfl.algorithm import Result, State, flagged
 from drfl.certificate import Certificate
 from drfl.experiments.build import Job
 from drfl.experiments.config import Config
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
+from drfl.protection import Memory
+from drfl.wrapped import Carried
+
+FILES = (
+    "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
+    "model.safetensors", "model-averaged.safetensors", "report.html",
+)  # fmt: skip
+"""What a run may leave."""
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
@@ -69,12 +77,30 @@ def summary(job: Job, result: Result, stopped: str) -> dict[str, object]:
         "device": config.device,
         "dtype": config.dtype,
         "precision": config.precision,
+        **_protection(result.state, job.data.names),
         "final": _end(last.metrics, asked, last.certificate),
         "averaged": averaged,
         "ledger": last.ledger,
         "wall_seconds": round(last.seconds, 3),
         "versions": versions(),
     }
+
+
+def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
+    """How many replies were rejected and reports changed, and who is mistrusted at the end."""
+    memory, flags = _memory(state), flagged(state)
+    if memory is None or flags is None:
+        return {}
+    who = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
+    return {"rejected_replies": int(memory.rejected), "changed_reports": int(memory.clipped), "flagged_clients": who}
+
+
+def _memory(state: object) -> Memory | None:
+    while isinstance(state, Carried):
+        if isinstance(state.memory, Memory):
+            return state.memory
+        state = state.inner
+    return None
 
 
 def json_text(content: Mapping[str, object], indent: int | None = None) -> str:

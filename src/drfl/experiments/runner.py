@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import torch
 
-from drfl.algorithm import Callback, Result, Step, run
+from drfl.algorithm import Callback, Keeper, Progress, Result, Step, run
 from drfl.certificate import Certificate
 from drfl.data import Dataset
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.build import Job, build, load_data, target
+from drfl.experiments.claim import Claim, filled
 from drfl.experiments.config import Config
 from drfl.experiments.place import staged
 from drfl.experiments.rundir import write_run
@@ -42,18 +43,42 @@ class Finished(NamedTuple):
 
 
 class Watch:
-    """Ends a run after the present round once ``stop`` is set, as Ctrl-C does."""
+    """Ends a run after the present round once ``signal`` is set: the number of the signal that asked for it."""
 
     def __init__(self) -> None:
-        self.stop = False
+        self.signal: int | None = None
+
+    @property
+    def stop(self) -> bool:
+        """Whether somebody asked."""
+        return self.signal is not None
+
+    @property
+    def code(self) -> int:
+        """The exit code that tells: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + (self.signal or 0)
 
     def __call__(self, step: Step) -> bool:
         """Whether to stop."""
         return self.stop
 
 
-def execute(job: Job, callbacks: Sequence[Callback] = (), watch: Watch | None = None) -> Finished:
+def execute(
+    job: Job,
+    callbacks: Sequence[Callback] = (),
+    watch: Watch | None = None,
+    *,
+    start: Progress | None = None,
+    keep: Keeper | None = None,
+) -> Finished:
     """Run a job to its end, its target or an interruption.
+
+    Args:
+        job: what to run.
+        callbacks: called after every round.
+        watch: interrupts it.
+        start: where an earlier run of the same job was.
+        keep: is given the progress.
 
     Raises:
         DivergedError: see :func:`drfl.algorithm.run`.
@@ -68,6 +93,8 @@ def execute(job: Job, callbacks: Sequence[Callback] = (), watch: Watch | None = 
             evaluate_every=config.evaluate_every,
             callbacks=[*target(config.until), watch, *callbacks],
             certify=job.certify,
+            start=start,
+            keep=keep,
         )
     early = "interrupted" if watch.stop else "target"
     return Finished(job, result, early if result.rounds < config.rounds else "rounds")
@@ -84,20 +111,19 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def save(finished: Finished, directory: Path, *, overwrite: bool = False, report: bool = True) -> Path:
-    """Write a run directory, whole or not at all; gives where it is (see :func:`drfl.experiments.place.staged`).
+def conclude(finished: Finished, claim: Claim) -> None:
+    """Write the results and the report of a run into the folder that it holds.
 
     Raises:
         InputError: the place cannot be written to.
     """
     from drfl.report import load_run, write_report
 
-    with staged(directory, overwrite) as stage:
-        write_run(stage.folder, finished.job, finished.result, finished.stopped)
-        if report:
-            record = dataclasses.replace(load_run(stage.folder), label=directory.name)
-            write_report([record], stage.folder / "report.html")
-    return stage.final
+    with filled(claim) as folder:
+        write_run(folder, finished.job, finished.result, finished.stopped)
+        record = dataclasses.replace(load_run(folder), label=claim.directory.name)
+        write_report([record], folder / "report.html")
+    claim.finished = finished.stopped != "interrupted"
 
 
 class Outcome(NamedTuple):
@@ -184,7 +210,8 @@ def compare(
             continue
         if finished.stopped == "interrupted":  # a cell cut short would bias the means
             return
-        save(finished, directory / f"{algorithm}-seed{seed}", report=False)
+        with staged(directory / f"{algorithm}-seed{seed}") as stage:
+            write_run(stage.folder, finished.job, finished.result, finished.stopped)
         result, last = finished.result, finished.result.history.last
         yield Outcome(algorithm, seed, finished.stopped, result.rounds, last.metrics, last.certificate)
         if watch.stop:

@@ -55,7 +55,7 @@ class Backbone:
             with torch.random.fork_rng(devices=[]):  # the initial weights, which are overwritten, are drawn
                 model, channels, quarter = _network(name, state)
             model.load_state_dict(state, strict=True)
-        except (RuntimeError, IndexError, KeyError) as error:
+        except (RuntimeError, IndexError, KeyError, TypeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"backbone '{name}' does not have the weights that its names promise: {reason}") from None
         for parameter in model.parameters():
@@ -140,14 +140,32 @@ class Backbone:
             raise InputError(f"backbone '{self.name}' takes images, not inputs of shape {tuple(shape[1:])}")
 
 
+def _check_large(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse weights whose large parts are not there, before room is made for them: a small file may claim much.
+
+    Raises:
+        KeyError: one is missing.
+        RuntimeError: one is of another shape, or empty.
+    """
+    for name, shape in shapes.items():
+        if state[name].shape != shape or not state[name].numel():
+            raise RuntimeError(f"{name} is of shape {tuple(state[name].shape)}, where {shape} belongs")
+
+
 def _network(name: str, state: Mapping[str, Tensor]) -> tuple[nn.Sequential, int, int | None]:
     """The network that has such weights, the channels that it takes, and `Backbone.quarter`."""
     if "fc.weight" in state and "layer1.0.conv1.weight" in state:
         norm = "batch" if "bn1.running_mean" in state else "group"
-        return resnet18(len(state["fc.weight"]), norm, len(state["conv1.weight"])), 3, None
+        classes, width = len(state["fc.weight"]), len(state["conv1.weight"])
+        large = {"layer4.1.conv2.weight": (8 * width, 8 * width, 3, 3), "fc.weight": (classes, 8 * width)}
+        _check_large(state, large)
+        return resnet18(classes, norm, width), 3, None
     if set(state) == CNN_KEYS:
         channels, quarter = state["0.weight"].shape[1], state["5.weight"].shape[1] // 32
-        model = cnn((channels, 4, 4 * quarter), len(state["7.weight"]))
+        classes = len(state["7.weight"])
+        large = {"0.weight": (16, channels, 3, 3), "5.weight": (500, 32 * quarter), "7.weight": (classes, 500)}
+        _check_large(state, large)
+        model = cnn((channels, 4, 4 * quarter), classes)
         return cast(nn.Sequential, model), channels, quarter
     raise InputError(
         f"backbone '{name}' holds the weights of neither ResNet-18, as torchvision names them, nor the model 'cnn'"

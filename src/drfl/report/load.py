@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 CLIENT_COLUMNS = ("client", "accuracy", "loss", "samples", "train_samples", "lambda")
 CERTIFICATE = ("primal", "lower", "gap", "gradient_norm", "proven")
 """What a summary has beside the metrics where certificates were asked for."""
+
+MOST_ROUNDS = 2**53
+"""Up to here floating-point numbers count."""
+
+ROUNDING = 1e-3
+"""How far from [0, 1] a weight may lie that was worked out in float32 and written with few digits."""
 
 REMEDY = "give a folder that `drfl run` wrote"
 
@@ -86,11 +93,13 @@ def load_run(directory: Path) -> RunRecord:
     from drfl.history import COLUMNS
 
     directory = Path(directory)
-    if not directory.is_dir():
+    if not os.path.isdir(directory):  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{directory} is not a run directory: there is no such folder; {REMEDY}")
     summary = _summary(directory)
     clients = _frame(directory, "clients.csv", CLIENT_COLUMNS, words=("client",))
     lam = _frame(directory, "lambda.csv", ("round",))
+    if (abs(lam.iloc[:, 1:].to_numpy(float) - 0.5) > 0.5 + ROUNDING).any():  # NaN may be: a report leaves it out
+        raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
     if list(lam.columns[1:]) != clients["client"].tolist():
         raise _damaged(directory, "lambda.csv", "its columns are not the clients of clients.csv")
     return RunRecord(
@@ -106,9 +115,11 @@ def load_run(directory: Path) -> RunRecord:
 def number(values: Mapping[str, object], key: str) -> float:
     """A value as a float; NaN if it is missing, not a number or not finite."""
     value = values.get(key)
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    return math.nan
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # JSON's integers have no end
+        return math.nan
+    return found if math.isfinite(found) else math.nan
 
 
 def text(values: Mapping[str, object], key: str) -> str:
@@ -142,14 +153,16 @@ def _damaged(directory: Path, name: str, why: str) -> InputError:
 def _config(directory: Path) -> dict[str, object]:
     try:
         return tomllib.loads(_read(directory, "config.toml"))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
+        if isinstance(error, InputError):
+            raise
         raise _damaged(directory, "config.toml", str(error)) from None
 
 
 def _summary(directory: Path) -> dict[str, object]:
     try:
         summary = json.loads(_read(directory, "summary.json"))
-    except ValueError as error:  # InputError is one too, and says it better
+    except (ValueError, RecursionError) as error:  # InputError is one too, and says it better
         if isinstance(error, InputError):
             raise
         raise _damaged(directory, "summary.json", str(error)) from None
@@ -170,6 +183,9 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
     except csv.Error as error:
         raise _damaged(directory, name, str(error)) from None
     header, body = (rows[0], rows[1:]) if rows else ([], [])
+    twice = [column for column in columns if header.count(column) > 1 and header.index(column)]
+    if twice:  # not lambda.csv's first column: a client may be called "round" too
+        raise _damaged(directory, name, f"column '{twice[0]}' is there twice")
     absent = [column for column in columns if column not in header]
     if absent:
         raise _damaged(directory, name, f"column '{absent[0]}' is missing")
@@ -179,7 +195,7 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
         if len(row) != len(header):
             raise _damaged(directory, name, f"row {line} has {len(row)} values, not {len(header)}")
     try:
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             [
                 [cell if column in words else float(cell) for column, cell in zip(header, row, strict=True)]
                 for row in body
@@ -188,3 +204,6 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
         )
     except ValueError as error:
         raise _damaged(directory, name, str(error)) from None
+    if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
+        raise _damaged(directory, name, "a round is no number of a round")
+    return frame

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from drfl.testing.algorithm import ALGORITHM_CHECKS, check_algorithm, examine_algorithm, subject_of
 from drfl.testing.ambiguity import AMBIGUITY_CHECKS, Tried, check_ambiguity, examine_ambiguity
+from drfl.testing.attacks import Claims, Inflated, Scaled, SignFlipped, UnderReporting, label_noise
 from drfl.testing.exact import Exact
 from drfl.testing.federation import FEDERATION_CHECKS, check_federation, examine_federation
 from drfl.testing.hyperplane import Hyperplane
-from drfl.testing.lossy import Lossy, Poisoned
+from drfl.testing.lossy import Lossy
 from drfl.testing.optimum import AVERAGE, Q_FAIR, SADDLE, WEIGHTED, also_sampled
 from drfl.testing.recording import Call, Recording
 from drfl.testing.relabelled import Relabelled
@@ -32,27 +33,31 @@ __all__ = [
     "WEIGHTED",
     "Call",
     "CheckError",
+    "Claims",
     "ConformanceError",
     "Exact",
     "Hyperplane",
+    "Inflated",
     "Lossy",
     "Make",
     "NotApplicable",
     "Note",
     "Oracle",
     "Played",
-    "Poisoned",
     "Recording",
     "Reduction",
     "Reference",
     "Relabelled",
     "Report",
+    "Scaled",
     "Served",
+    "SignFlipped",
     "Solves",
     "Still",
     "Subject",
     "Trial",
     "Tried",
+    "UnderReporting",
     "also_sampled",
     "check_algorithm",
     "check_ambiguity",
@@ -60,6 +65,7 @@ __all__ = [
     "examine_algorithm",
     "examine_ambiguity",
     "examine_federation",
+    "label_noise",
     "least_squares",
     "subject_of",
     "verdict",

@@ -1,4 +1,4 @@
-"""Federations of which some clients are silent, or report nonsense."""
+"""Federations of which some clients are silent."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from drfl.federation import Federation, Gradients, Losses
-from drfl.key import Key
+from drfl.federation import Federation
 from drfl.request import R, Request, answers
 from drfl.wrapped import WrappedFederation
 
@@ -53,30 +51,3 @@ class Lossy(WrappedFederation):
         kept = [j for j, i in enumerate(reply.clients.tolist()) if i not in self.silent[request.kind]]
         order = kept if self._rng is None else self._rng.permutation(kept)
         return answers(reply, torch.tensor(order, dtype=torch.int64))
-
-
-class Poisoned(WrappedFederation):
-    """Some clients report a loss that is no number.
-
-    Args:
-        fed: the federation inside.
-        clients: who does.
-        value: what they report, e.g. NaN.
-    """
-
-    def __init__(self, fed: Federation, clients: Iterable[int], value: float) -> None:
-        super().__init__(fed)
-        self.clients, self.value = torch.tensor(sorted(clients), dtype=torch.int64), value
-
-    def _poisoned(self, clients: Tensor, values: Tensor) -> Tensor:
-        return torch.where(torch.isin(clients, self.clients), self.value, values)
-
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """See :class:`drfl.federation.Federation`."""
-        reply = self.fed.losses(cohort, w, key, batch=batch)
-        return Losses(reply.clients, self._poisoned(reply.clients, reply.values))
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        reply = self.fed.gradients(cohort, w, key, batch=batch)
-        return Gradients(reply.clients, reply.values, self._poisoned(reply.clients, reply.losses))

@@ -11,8 +11,8 @@ from drfl import ambiguity
 from drfl.ambiguity import AmbiguitySet
 from drfl.errors import InputError, NonFiniteError
 from drfl.key import Key
+from drfl.testing.attacks import Claims
 from drfl.testing.hyperplane import Hyperplane
-from drfl.testing.lossy import Poisoned
 from drfl.testing.recording import Recording
 from drfl.testing.report import NotApplicable, require
 from drfl.testing.state import leaves
@@ -87,7 +87,7 @@ def poison_stays_out(subject: Subject) -> None:
         algorithm = subject.variant(everybody=True, full=True, gamma=0.1)
         state = algorithm.init(subject.exact)
         try:
-            state, _ = algorithm.round(state, Poisoned(subject.exact, [2], value), Key(SEED).fold("round", 1))
+            state, _ = algorithm.round(state, Claims(subject.exact, [2], value), Key(SEED).fold("round", 1))
         except (NonFiniteError, InputError):
             continue
         if not bool(torch.isfinite(state.w).all()):

@@ -78,7 +78,9 @@ def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
         return
     try:
         before = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
+        return
+    if not isinstance(before, dict):
         return
     now = size(plan)
     for name, value in now.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -151,15 +152,25 @@ def hyperparameters(folder: Path, name: str) -> dict[str, object]:
     """A hyperparameter file: its ``provenance`` and a table of parameters by algorithm under ``algorithms``.
 
     Raises:
-        InputError: there is none, or it is not valid TOML.
+        InputError: there is none, it is not valid TOML, or it has no such tables.
     """
     path = folder / f"{name}.toml"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        json.dumps(found)  # the summary quotes it
     except OSError:
         raise InputError(f"there are no hyperparameters {path}: make them with 'drfl tune {name}'") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except TypeError:
+        raise InputError(f"{path} has a date or a time, which is no hyperparameter: write it as text") from None
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
         raise InputError(f"{path} is not valid TOML: {error}") from None
+    tables = found.get("algorithms")
+    for algorithm, table in tables.items() if isinstance(tables, dict) else ():
+        if not isinstance(table, dict):
+            raise InputError(
+                f"{path}: algorithms.{algorithm} is no table of parameters: make it with 'drfl tune {name}'"
+            )
+    return found
 
 
 def _hyperparameters(spec: Spec, scale: Scale) -> dict[str, object] | None:

@@ -131,7 +131,7 @@ def _known(text: str) -> str:
 def _plain(text: str) -> object:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also of numbers with thousands of digits, and of deep nesting
         return text
 
 

@@ -28,10 +28,10 @@ def check_place(folder: Path, name: str) -> None:
     Raises:
         InputError: the folder is a file, or holds another file of that name.
     """
-    if folder.exists() and not folder.is_dir():
+    if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{folder} is a file: give another --out")
     path = folder / f"{name}.toml"
-    if path.exists() and not _is_ours(path):
+    if os.path.exists(path) and not _is_ours(path):
         raise InputError(f"{path} is there already and was not made by drfl tune: give another --out")
 
 
@@ -132,5 +132,5 @@ def _csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
 def _is_ours(path: Path) -> bool:
     try:
         return "provenance" in tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+    except (OSError, ValueError, RecursionError):
         return False

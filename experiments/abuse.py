@@ -1,0 +1,269 @@
+"""What dishonest loss reports do to the minimax methods, and what each defence leaves of it: MNIST, linear model.
+
+    python experiments/abuse.py --data-dir DIR [--processes 2] [--quick]
+
+30 clients of which 1, 3 or 6 report 100 times their loss, or claim 1000; a client that is honest but hard, with random
+labels on 60 % of its training rows; and nobody at all. The step sizes are those of papers/tuned/mnist-linear.toml;
+three seeds and 100 rounds a cell. Writes results/abuse/cells.csv as it goes; cells that it holds already are not run
+again. Then table.md and summary.json. --quick runs a few cells on digits and prints their table only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import statistics
+import tomllib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import drfl
+from drfl.algorithm import Algorithm, Step, run
+from drfl.data import ClientData, Dataset, load
+from drfl.engine import Simulation
+from drfl.errors import DivergedError
+from drfl.experiments.build import build
+from drfl.experiments.config import load_config
+from drfl.experiments.rundir import versions
+from drfl.federation import Federation
+from drfl.history import csv_text
+from drfl.key import Key
+from drfl.protection import Audit, Clip, Guard, PeerAudit, Probe, Protected, RobustClip, Trim
+from drfl.task import Task
+from drfl.testing.attacks import Claims, Inflated, label_noise
+
+RESULTS = Path(__file__).parent / "results" / "abuse"
+TUNED = Path(drfl.__file__).parent / "experiments" / "papers" / "tuned" / "mnist-linear.toml"
+JOB = {
+    "dataset": "mnist",
+    "model": "linear",
+    "partition": "zipf-dirichlet",
+    "clients": 30,
+    "alpha": 0.1,
+    "sigma": 0.0,
+    "cohort": 20,
+    "steps": 10,
+    "batch": 32,
+    "rounds": 100,
+}
+QUICK = {**JOB, "dataset": "digits", "alpha": 1.0, "rounds": 10}
+ALGORITHMS = ("DRFA", "DRDM", "DualDRDM", "ScaffPD")
+LIARS = (1, 3, 6)
+SEEDS = range(3)
+LAST = 20
+"""Rounds at the end over which λ is averaged."""
+HARD, NOISE = 0, 0.6
+ALPHA, CAP = 0.3, 0.1
+ATTACKS: dict[str, Callable[[Federation, Iterable[int]], Federation]] = {
+    "100 times": lambda fed, liars: Inflated(fed, liars, 100.0),
+    "claim 1000": lambda fed, liars: Claims(fed, liars, 1000.0),
+}
+
+
+class Around(NamedTuple):
+    """What a defence may look at."""
+
+    liars: int
+    data: ClientData
+    task: Task
+    key: Key
+
+
+GUARDS: dict[str, Callable[[Around], tuple[Guard, ...]]] = {
+    "default": lambda a: (RobustClip(),),
+    "RobustClip(3, 0.1)": lambda a: (RobustClip(3.0, 0.1),),
+    "Clip(3)": lambda a: (Clip(3.0),),
+    "Trim(f)": lambda a: (Trim(max(1, a.liars)),),
+    "Audit(16 rows)": lambda a: (Audit(Probe.of(a.data, a.task, key=a.key)),),
+    "PeerAudit(5, 3, 0.1)": lambda a: (PeerAudit(5, 3.0, 0.1),),
+}
+SETS = {f"CVaR({ALPHA})": f"cvar:alpha={ALPHA}", f"Box({CAP})": f"box:cap={CAP}"}
+DEFENCES = ("none", *GUARDS, *SETS)
+
+
+class Cell(NamedTuple):
+    """One run; the attack is "none", "hard client" or one of ATTACKS."""
+
+    attack: str
+    liars: int
+    algorithm: str
+    defence: str
+    seed: int
+
+    def key(self) -> tuple[str, ...]:
+        """The first columns of its row."""
+        return tuple(map(str, self))
+
+
+class Found(NamedTuple):
+    """What came out, accuracies and shares of λ in percent; all 0 where the run diverged.
+
+    Args:
+        worst: accuracy of the worst client among the honest ones (those with clean labels).
+        average: their mean accuracy.
+        mass: λ on the liars, or on the hard client, mean over the last rounds.
+        other: accuracy of the hard client; 0 where there is none.
+        changed: loss reports that guards changed or dropped.
+        diverged: 1 or 0.
+    """
+
+    worst: float = 0.0
+    average: float = 0.0
+    mass: float = 0.0
+    other: float = 0.0
+    changed: float = 0.0
+    diverged: float = 0.0
+
+
+def cells(quick: bool) -> list[Cell]:
+    algorithms, liars, seeds = (ALGORITHMS[:1], LIARS[1:2], SEEDS[:1]) if quick else (ALGORITHMS, LIARS, SEEDS)
+    situations = [("none", 0), ("hard client", 0), *((attack, f) for attack in ATTACKS for f in liars)]
+    found = [(*situation, a, d) for situation in situations for a in algorithms for d in DEFENCES]
+    found += [(attack, 0, "FedAvg", "none") for attack in ("none", "hard client")]
+    return [Cell(*row, seed) for row in found for seed in seeds]
+
+
+_data: list[Dataset] = []  # one per process
+
+
+def start(dataset: str, data_dir: Path | None) -> None:
+    torch.set_num_threads(1)
+    logging.getLogger("drfl.protection").setLevel(logging.ERROR)
+    _data[:] = [load(dataset, data_dir=data_dir)]
+
+
+def measure(cell: Cell, job: dict[str, object]) -> Found:
+    values = dict(tomllib.loads(TUNED.read_text(encoding="utf-8"))["algorithms"][cell.algorithm])
+    if cell.defence in SETS:
+        values["ambiguity"] = SETS[cell.defence]
+    job = {**job, "algorithm": cell.algorithm, "seed": cell.seed, "algorithms": {cell.algorithm: values}}
+    config, key = load_config(None, job), Key(cell.seed).fold("abuse")
+    built = build(config, _data[0])
+    data, fed = built.data, built.fed
+    if cell.attack == "hard client":
+        data = label_noise(data, HARD, NOISE, key.fold("noise"))
+        fed = Simulation(data, built.task)
+    if cell.liars:
+        fed = ATTACKS[cell.attack](fed, range(cell.liars))
+    algorithm: Algorithm = built.algorithm
+    if cell.defence in GUARDS:
+        around = Around(cell.liars, data, built.task, key.fold("probe"))
+        algorithm = Protected(algorithm, guards=GUARDS[cell.defence](around))
+    others = torch.zeros(fed.n, dtype=torch.bool)
+    others[: cell.liars or cell.attack == "hard client"] = True
+    return outcome(algorithm, fed, config.rounds, cell, others)
+
+
+def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, others: Tensor) -> Found:
+    """Run it; ``others`` (N,) bool are the clients that the averages leave out."""
+    mixtures: list[Tensor] = []
+
+    def note(step: Step) -> None:
+        if step.round > max(rounds - LAST, 0):
+            mixtures.append(step.state.lam)
+
+    try:
+        result = run(algorithm, fed, rounds=rounds, seed=cell.seed, evaluate_every=rounds, callbacks=[note])
+    except DivergedError:
+        return Found(diverged=1)
+    mass = torch.stack(mixtures)[:, others].sum(1)
+    if cell.defence == f"CVaR({ALPHA})":
+        bound = int(others.sum()) / (ALPHA * fed.n)
+        assert float(mass.max()) <= bound + 1e-9, f"{cell}: {float(mass.max())} of λ, more than {bound}"
+    accuracy = 100 * result.evaluation.accuracy
+    honest = accuracy[~others]
+    changed = float(result.state.memory.clipped) if isinstance(algorithm, Protected) else 0.0
+    other = float(accuracy[HARD]) if cell.attack == "hard client" else 0.0
+    return Found(float(honest.min()), float(honest.mean()), 100 * float(mass.mean()), other, changed)
+
+
+def known(path: Path) -> dict[tuple[str, ...], Found]:
+    """Cells of earlier runs."""
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        return {tuple(row[:5]): Found(*map(float, row[5:])) for row in list(csv.reader(file))[1:]}
+
+
+def row_of(found: list[Found], names: Iterable[str]) -> list[str]:
+    """Means over the seeds; with a star where a run diverged and counts 0."""
+    star = "*" if any(one.diverged for one in found) else ""
+    return [f"{statistics.fmean(getattr(one, name) for one in found):.1f}{star}" for name in names]
+
+
+def rows(head: list[str], body: Iterable[list[str]]) -> list[str]:
+    return ["", *("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)), ""]
+
+
+def table(done: dict[Cell, Found]) -> str:
+    """Three kinds of tables: attacks, the hard client, nobody."""
+    groups: dict[tuple[str, int, str, str], list[Found]] = {}
+    for cell, found in done.items():
+        groups.setdefault(cell[:4], []).append(found)
+    counts = sorted({cell.liars for cell in done} - {0})
+    pairs = list(dict.fromkeys(cell[2:4] for cell in done))
+    lines = ["Means over seeds, in percent; * a run diverged and counts 0. λ: share of the mixture, last rounds."]
+    for attack in ATTACKS:
+        head = ["algorithm", "defence", *(f"{name}, {f} liars" for f in counts for name in ("worst", "avg", "λ"))]
+        body = [
+            [a, d, *(x for f in counts for x in row_of(groups[attack, f, a, d], ("worst", "average", "mass")))]
+            for a, d in pairs
+            if (attack, counts[0], a, d) in groups
+        ]
+        lines += ["", f"## Liars: {attack}; worst and average over honest clients", *rows(head, body)]
+    hard = ("mass", "other", "worst", "average", "changed")
+    head = ["algorithm", "defence", "λ of the hard client", "its accuracy", "worst of the others", "avg", "changed"]
+    body = [[a, d, *row_of(groups["hard client", 0, a, d], hard)] for a, d in pairs]
+    lines += ["", "## One client is honest but hard, nobody lies", *rows(head, body)]
+    clean = ("worst", "average", "changed")
+    body = [[a, d, *row_of(groups["none", 0, a, d], clean)] for a, d in pairs]
+    lines += ["", "## Nobody lies", *rows(["algorithm", "defence", "worst", "avg", "reports changed"], body)]
+    return "\n".join(lines)
+
+
+def summary(done: dict[Cell, Found], job: dict[str, object]) -> dict[str, object]:
+    """What was run, and how many reports the default guard changed where nobody lies (there must be none)."""
+    false_alarms = sum(
+        found.changed for cell, found in done.items() if cell[:2] == ("none", 0) and cell[3] == "default"
+    )
+    about = {"versions": versions(), "device": "cpu", "dtype": "float32", "job": job, "seeds": len(SEEDS)}
+    return {**about, "reports_changed_by_the_default_guard_in_clean_runs": int(false_alarms)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    job, path = (QUICK if options.quick else JOB), RESULTS / "cells.csv"
+    trials = {} if options.quick else known(path)
+    todo = [cell for cell in cells(options.quick) if cell.key() not in trials]
+    setting = (job["dataset"], options.data_dir)
+    with ProcessPoolExecutor(options.processes, initializer=start, initargs=setting) as pool:
+        for cell, found in zip(todo, pool.map(measure, todo, [job] * len(todo)), strict=True):
+            trials[cell.key()] = Found(*(round(x, 3) for x in found))
+            print(*cell.key(), *trials[cell.key()], flush=True)
+            if not options.quick:
+                RESULTS.mkdir(parents=True, exist_ok=True)
+                lines = ([*key, *row] for key, row in trials.items())
+                path.write_text(csv_text((*Cell._fields, *Found._fields), lines), encoding="utf-8")
+    done = {cell: trials[cell.key()] for cell in cells(options.quick)}
+    about = summary(done, job)
+    if options.quick:
+        print(table(done))
+    else:
+        (RESULTS / "table.md").write_text(table(done), encoding="utf-8")
+        (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    assert not about["reports_changed_by_the_default_guard_in_clean_runs"], "the default guard acted in a clean run"
+
+
+if __name__ == "__main__":
+    main()

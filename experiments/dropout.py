@@ -1,0 +1,172 @@
+"""What clients that drop out cost each algorithm: MNIST, 30 clients of few classes each, a linear model.
+
+    python experiments/dropout.py --data-dir DIR [--processes 2]
+    python experiments/dropout.py --quick
+
+In a round each client drops out with the same probability: it hears nothing, does nothing, answers nothing. Three seeds
+and 100 rounds a cell; the same seed loses the same clients at every algorithm, and those lost at a probability at every
+larger one too. Hyperparameters are those that `drfl tune mnist-linear` found without dropouts, and the default ones of
+algorithms that it did not tune. Writes results/dropout/cells.csv as it goes; cells that it holds already are not run
+again. Then table.md and summary.json. With --quick it runs on digits, one seed and 20 rounds, and writes to
+results/dropout-quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shlex
+import statistics
+import sys
+import tomllib
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import tune_mnist
+from drfl.algorithm import run
+from drfl.algorithms import ALGORITHMS
+from drfl.data import Dataset, load
+from drfl.errors import DivergedError
+from drfl.experiments.build import build
+from drfl.experiments.config import load_config
+from drfl.experiments.reproduce.spec import PAPERS
+from drfl.experiments.rundir import versions
+from drfl.faults import Faults, Faulty
+from drfl.history import csv_text
+
+RESULTS = Path(__file__).parent / "results"
+TUNED = PAPERS / "tuned" / "mnist-linear.toml"
+DROPS = (0.0, 0.1, 0.3, 0.5)
+COLUMNS = ("algorithm", "drop", "seed", "avg_percent", "worst_percent", "std_percent", "skipped_rounds", "messages")
+"""A cell that diverged has 0 for everything."""
+
+
+class Setup(NamedTuple):
+    """What runs, and where its results go."""
+
+    job: dict[str, object]
+    seeds: tuple[int, ...]
+    results: Path
+    tuned: bool
+
+
+FULL = Setup(tune_mnist.JOB, (0, 1, 2), RESULTS / "dropout", tuned=True)
+SMALL = {"dataset": "digits", "clients": 10, "alpha": 0.1, "rounds": 20}
+QUICK = Setup(SMALL, (0,), RESULTS / "dropout-quick", tuned=False)
+
+
+class Cell(NamedTuple):
+    """One run."""
+
+    algorithm: str
+    drop: float
+    seed: int
+
+    def key(self) -> tuple[str, ...]:
+        """The first columns of its row."""
+        return self.algorithm, str(self.drop), str(self.seed)
+
+
+def settings(setup: Setup) -> dict[str, dict[str, object]]:
+    """The hyperparameters of the algorithms that were tuned for this job."""
+    return tomllib.loads(TUNED.read_text(encoding="utf-8"))["algorithms"] if setup.tuned else {}
+
+
+def cells(setup: Setup) -> list[Cell]:
+    return [Cell(name, drop, seed) for name in ALGORITHMS for drop in DROPS for seed in setup.seeds]
+
+
+_data: list[Dataset] = []  # one per process
+
+
+def start(dataset: str, data_dir: Path | None) -> None:
+    torch.set_num_threads(1)
+    _data[:] = [load(dataset, data_dir=data_dir)]
+
+
+def scores(cell: Cell, setup: Setup) -> list[str]:
+    """The columns of a cell behind its key."""
+    own = {"algorithms": settings(setup), "algorithm": cell.algorithm, "seed": cell.seed}
+    config = load_config(None, {**setup.job, **own})
+    job = build(config, _data[0])
+    algorithm = Faulty(job.algorithm, Faults(drop=cell.drop))
+    try:
+        result = run(algorithm, job.fed, rounds=config.rounds, seed=cell.seed, evaluate_every=config.rounds)
+    except DivergedError:
+        return ["0"] * (len(COLUMNS) - len(cell))
+    last = result.history.last
+    percent = (last.metrics.avg_accuracy, last.metrics.worst_accuracy, last.metrics.std_accuracy)
+    return [*(f"{100 * x:.2f}" for x in percent), str(result.skipped), str(last.ledger["messages"])]
+
+
+def known(path: Path) -> dict[tuple[str, ...], list[str]]:
+    """Cells of earlier runs."""
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {tuple(row[:3]): row[3:] for row in list(csv.reader(file))[1:]}
+
+
+def spread(values: list[float]) -> str:
+    """Mean ± standard deviation over the seeds."""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{deviation}"
+
+
+def table(found: dict[tuple[str, ...], list[str]], setup: Setup) -> str:
+    """Average and worst client's accuracy by algorithm and probability, one table each."""
+    lines = []
+    for title, column in (("Average", 0), ("Worst client's", 1)):
+        lines += [f"{title} accuracy in % by the probability of dropping out", ""]
+        lines += ["| algorithm | " + " | ".join(f"{drop:g}" for drop in DROPS) + " |"]
+        lines += ["| --- |" + " ---: |" * len(DROPS)]
+        for name in ALGORITHMS:
+            rows = ([found[Cell(name, drop, seed).key()] for seed in setup.seeds] for drop in DROPS)
+            means = [spread([float(row[column]) for row in cell]) for cell in rows]
+            lines.append(f"| {name} | " + " | ".join(means) + " |")
+        lines.append("")
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def about(setup: Setup) -> dict[str, object]:
+    """How the table came about."""
+    tuned = settings(setup)
+    return {
+        "command": shlex.join(["python", "experiments/dropout.py", *sys.argv[1:]]),
+        "job": setup.job,
+        "parameters": {name: tuned.get(name, "default") for name in ALGORITHMS},
+        "drop": list(DROPS),
+        "seeds": list(setup.seeds),
+        "device": "cpu",
+        "dtype": "float32",
+        "versions": versions(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    setup = QUICK if options.quick else FULL
+    setup.results.mkdir(parents=True, exist_ok=True)
+    path = setup.results / "cells.csv"
+    found = known(path)
+    todo = [cell for cell in cells(setup) if cell.key() not in found]
+    given = (setup.job["dataset"], options.data_dir)
+    with ProcessPoolExecutor(options.processes, initializer=start, initargs=given) as pool:
+        for cell, row in zip(todo, pool.map(scores, todo, [setup] * len(todo)), strict=True):
+            found[cell.key()] = row
+            path.write_text(csv_text(COLUMNS, ([*key, *values] for key, values in found.items())))
+            print(*cell.key(), *row, flush=True)
+    (setup.results / "table.md").write_text(table(found, setup), encoding="utf-8")
+    (setup.results / "summary.json").write_text(json.dumps(about(setup), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

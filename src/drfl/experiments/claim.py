@@ -1,0 +1,129 @@
+"""A run's folder while it runs: held by one process, with the checkpoints to resume from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from drfl.errors import DivergedError, InputError
+from drfl.experiments.place import default_directory
+from drfl.experiments.rundir import FILES
+
+FOLDER, CONFIG, LOCK = "checkpoint", "config.toml", "lock"
+
+
+@dataclass
+class Claim:
+    """A folder that this process alone writes to.
+
+    Args:
+        directory: the run's folder.
+        fresh: whether what lies there is of an earlier run, to be replaced.
+        finished: set once the results are whole and there is nothing to resume.
+    """
+
+    directory: Path
+    fresh: bool = True
+    finished: bool = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where its checkpoints lie."""
+        return self.directory / FOLDER
+
+
+@contextmanager
+def claimed(directory: Path, *, fresh: bool = True) -> Iterator[Claim]:
+    """Hold a run's folder, which is made if need be; a second process is refused for as long.
+
+    Afterwards its checkpoints are gone if the run has finished or diverged; otherwise they stay. A folder in which
+    nothing would be left is removed.
+
+    Args:
+        directory: the run's folder.
+        fresh: whether what lies there is of an earlier run: its checkpoints go now, its results once there are others.
+
+    Raises:
+        InputError: another process holds it, or it cannot be written to.
+    """
+    made = [place for place in (directory, *directory.parents) if not place.exists()]
+    claim = Claim(directory, fresh)
+    try:
+        claim.checkpoints.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(claim.checkpoints / LOCK, timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"another process is running in {directory}: wait for it, or give another --out") from None
+    except OSError as error:
+        _remove(made)
+        raise InputError(f"cannot write into {directory} ({error.strerror}): give another --out") from None
+    try:
+        if fresh:
+            _clear(claim.checkpoints, but=(LOCK,))
+        yield claim
+    except DivergedError:  # it would diverge again
+        claim.finished = True
+        raise
+    finally:
+        if claim.finished or not any(claim.checkpoints.glob("round-*")):
+            shutil.rmtree(claim.checkpoints, ignore_errors=True)
+        lock.release()
+        _remove(made)
+
+
+def unique(root: Path, name: str) -> Path:
+    """A new, empty folder ``root/name``, or ``root/name-2`` and so on: no other process has it."""
+    while True:
+        directory = default_directory(root, name)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            directory.mkdir()
+            return directory
+
+
+@contextmanager
+def filled(claim: Claim) -> Iterator[Path]:
+    """A temporary folder whose files take their places in the run's folder, summary.json last, when the block succeeds.
+
+    What an earlier run left there goes; where this run is resumed, only results that it does not write any more.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    stage = claim.checkpoints / ".results"
+    try:
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir()
+        yield stage
+        names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == "summary.json", name))
+        for name in names:
+            os.replace(stage / name, claim.directory / name)
+        if claim.fresh:
+            _clear(claim.directory, but=(FOLDER, *names))
+        for name in set(FILES).difference(names):
+            (claim.directory / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {claim.directory}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _clear(folder: Path, but: Collection[str]) -> None:
+    for path in folder.iterdir():
+        if path.name not in but:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
+def _remove(made: list[Path]) -> None:
+    with suppress(OSError):  # what is not empty is of use
+        for place in made:
+            place.rmdir()

@@ -1,0 +1,101 @@
+"""What a run and its checkpoint must have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from torch import Tensor
+
+from drfl.errors import InputError
+from drfl.experiments.build import Job
+from drfl.experiments.rundir import config_toml, versions
+
+FREE = ("data_dir", "checkpoint_every")
+"""Keys of a configuration that have no say in the results."""
+
+
+def identity(job: Job) -> dict[str, object]:
+    """The configuration, what the data and the initial model are (as digests), and versions, as plain values."""
+    data = job.data
+    pools = (data.inputs, data.targets, data.test_inputs, data.test_targets)
+    layout = job.task.layout
+    named = "\n".join((*data.names, *layout.names, *map(str, layout.shapes)))
+    return {
+        "config": settings(job),
+        "data": _digest([*pools, *data.train, *data.test], named),
+        "model": _digest([job.task.w0], named),
+        "versions": versions(),
+    }
+
+
+def settings(job: Job) -> dict[str, object]:
+    """The configuration with every default spelt out, but for what has no say in the results."""
+    full = tomllib.loads(config_toml(job.config, job.data.n))
+    return {name: value for name, value in full.items() if name not in FREE}
+
+
+def check_same(job: Job, kept: Mapping[str, object]) -> list[str]:
+    """Make sure that a run may go on from a checkpoint.
+
+    Args:
+        job: the run.
+        kept: the checkpoint's :func:`identity`.
+
+    Returns:
+        Differences that need not matter, each in a sentence: other versions may round otherwise.
+
+    Raises:
+        InputError: they differ; names the first difference.
+    """
+    check_settings(job, cast("dict[str, object]", kept["config"]))
+    own = identity(job)
+    for what in ("data", "model"):
+        if own[what] != kept[what]:
+            raise InputError(
+                f"the run to resume is one on {'other data' if what == 'data' else 'another initial model'} of the "
+                "same name: resume with what it started with, or start anew in another --out"
+            )
+    before, now = (cast("dict[str, str]", side["versions"]) for side in (kept, own))
+    return [
+        f"the checkpoint was written with {name} {before.get(name)}, this is {now.get(name)}: digits may differ"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+
+
+def check_settings(job: Job, kept: Mapping[str, object]) -> None:
+    """Make sure that a run is the one that was kept, going by its :func:`settings`.
+
+    Raises:
+        InputError: they differ; names the first difference.
+    """
+    ours, theirs = _flat(settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
+            raise InputError(
+                f"the run to resume has {name} = {_shown(theirs, name)}, not {_shown(ours, name)}: resume with the "
+                "same options, or start anew in another --out"
+            )
+
+
+def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in table.items():
+        found.update(_flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
+    return found
+
+
+def _shown(values: Mapping[str, object], name: str) -> str:
+    return repr(values[name]) if name in values else "no value"
+
+
+def _digest(tensors: Iterable[Tensor], text: str) -> str:
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        for part in tensor.detach().cpu().contiguous().reshape(-1).split(2**24):  # bounded where it is a mapped file
+            digest.update(part.numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""Going on with a run that was stopped or killed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from drfl.algorithm import Keeper, Progress
+from drfl.checkpoint import Checkpoints, DamagedError, newest
+from drfl.data.files import atomic_write
+from drfl.errors import InputError
+from drfl.experiments.build import Job
+from drfl.experiments.claim import CONFIG, FOLDER, Claim
+from drfl.experiments.identity import check_same, check_settings, identity
+from drfl.experiments.rundir import config_toml
+
+
+def kept_config(directory: Path | None, *, overwrite: bool, given: bool) -> Path | None:
+    """The configuration file that a run to be resumed left; None where there is no such run yet.
+
+    Args:
+        directory: the run's folder.
+        overwrite: whether it was asked to replace what is there.
+        given: whether there is a configuration to begin with where there is no run.
+
+    Raises:
+        InputError: there is nothing to go on with.
+    """
+    if directory is None:
+        raise InputError("--resume needs --out, the folder of the run to go on with")
+    if overwrite:
+        raise InputError("--resume goes on with what is there and --overwrite replaces it: leave one of them out")
+    for path in (directory / FOLDER / CONFIG, directory / CONFIG):
+        if path.is_file():
+            return path
+    if directory.is_dir() and any(path.name != FOLDER for path in directory.iterdir()):
+        raise InputError(f"{directory} holds something else than a run: give another --out")
+    if not given:
+        raise InputError(f"there is no run in {directory} to resume: give the options of one to start it there")
+    return None
+
+
+def is_finished(directory: Path, job: Job) -> bool:
+    """Whether a run's results are there and nothing is left to go on with.
+
+    Raises:
+        InputError: they are those of another run.
+    """
+    if not (directory / "summary.json").is_file() or any((directory / FOLDER).glob("round-*")):
+        return False
+    try:
+        kept = tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {directory / CONFIG} ({error}): start anew with --overwrite") from None
+    check_settings(job, kept)
+    return True
+
+
+def begin(claim: Claim, job: Job, warn: Callable[[str], None]) -> Progress | None:
+    """Where a run was when it was stopped; None where it had kept nothing yet.
+
+    Args:
+        claim: its folder.
+        job: the run.
+        warn: gets a line where a checkpoint is damaged or was written by other versions.
+
+    Raises:
+        InputError: the checkpoint is of another run, or none can be used.
+    """
+    try:
+        found = newest(claim.checkpoints)
+        if found is None:
+            return None
+        for line in (*found.damaged, *check_same(job, found.identity)):
+            warn(line)
+        progress = found.progress(job.algorithm.init(job.fed))
+    except DamagedError as error:
+        raise InputError(f"{error}: nothing can be resumed, start anew with --overwrite") from None
+    warn(f"going on after round {progress.round} of {job.config.rounds}")
+    return progress
+
+
+def keeper(claim: Claim, job: Job) -> Keeper | None:
+    """Who keeps the progress of a run in its folder; None where it is not to be kept.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    every = job.config.checkpoint_every
+    if every == 0:
+        return None
+    try:
+        with atomic_write(claim.checkpoints / CONFIG) as file:
+            file.write(config_toml(job.config, job.data.n).encode())
+    except OSError as error:
+        raise InputError(f"cannot write into {claim.directory} ({error.strerror}): give another --out") from None
+    return Checkpoints(claim.checkpoints, partial(identity, job), every)

@@ -1,0 +1,181 @@
+"""`drfl run --resume`: stopped, killed, damaged, changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.cli.test_run import FILES
+
+from drfl.callbacks import Progress
+from drfl.checkpoint import store
+from drfl.cli.app import call
+
+SMALL = ["--clients", "6", "--rounds", "6", "--steps", "2", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def stop(monkeypatch):
+    """Raises a signal so that the run stops after round r; None = never."""
+
+    def arm(r, number=signal.SIGINT):  # callbacks come after the look at whether to stop
+        def show(self, step):
+            if r is not None and step.round + 1 == r:
+                signal.raise_signal(number)
+
+        monkeypatch.setattr(Progress, "__call__", show)
+
+    yield arm
+    monkeypatch.undo()
+
+
+def same(a, b):
+    """Whether two runs left the same files, but for wall time."""
+    timeless = FILES - {"timing.csv", "summary.json", "report.html"}
+    alike = all((a / name).read_bytes() == (b / name).read_bytes() for name in timeless)
+    first, second = (json.loads((run / "summary.json").read_text()) for run in (a, b))
+    return alike and {**first, "wall_seconds": 0} == {**second, "wall_seconds": 0}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_and_resumed_it_is_the_undisturbed_run(number, code, stop, tmp_path, capsys):
+    assert call(["run", *SMALL, "--out", "whole"]) == 0
+    stop(4, number)
+    assert call(["run", *SMALL, "--out", "a", "--evaluate-every", "1"]) == code
+    assert json.loads((tmp_path / "a/summary.json").read_text())["stopped"] == "interrupted"
+    assert "give --resume" in refused(["run", *SMALL, "--out", "a"], capsys)
+    stop(None)
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert "going on after round 4 of 6" in capsys.readouterr().err
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+    assert same(tmp_path / "a", tmp_path / "whole")
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert "a is finished" in capsys.readouterr().err
+
+
+def refused(arguments, capsys):
+    capsys.readouterr()
+    assert call(arguments) == 2
+    return capsys.readouterr().err
+
+
+def test_another_run_is_refused_by_the_difference(stop, capsys):
+    stop(3)
+    call(["run", *SMALL, "--out", "a"])
+    for options, difference in (
+        (["--lr", "0.7"], "algorithms.DRDM.lr = 0.1, not 0.7"),
+        (["--seed", "4"], "seed = 0, not 4"),
+        (["--algorithm", "DRFA"], "algorithm = 'DRDM', not 'DRFA'"),
+        (["--rounds", "9"], "rounds = 6, not 9"),
+    ):
+        assert difference in refused(["run", "--out", "a", "--resume", *options], capsys)
+    stop(None)
+    assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
+    assert "lr = 0.1, not 0.7" in refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys)
+
+
+@pytest.mark.parametrize(("what", "message"), [("data", "on other data"), ("model", "on another initial model")])
+def test_other_data_of_the_same_name_are_refused(what, message, stop, tmp_path, capsys):
+    stop(3)
+    call(["run", *SMALL, "--out", "a"])
+    for path in (tmp_path / "a/checkpoint").glob("round-*"):
+        content = json.loads((path / "run.json").read_text())
+        content["identity"][what] = "0" * 32
+        (path / "run.json").write_text(json.dumps(content))
+        files = {name: (path / name).read_bytes() for name in ("state.safetensors", "run.json")}
+        (path / "SHA256SUMS").write_bytes(store._sums(files))
+    assert message in refused(["run", "--out", "a", "--resume"], capsys)
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path, capsys):
+    call(["run", *SMALL, "--out", "whole"])
+    stop(5)
+    call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])
+    (tmp_path / "a/checkpoint/round-00000005/state.safetensors").write_bytes(b"x")
+    stop(None)
+    capsys.readouterr()
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    told = capsys.readouterr().err
+    assert "round-00000005 cannot be used: its checksums do not fit" in told
+    assert "going on after round 4 of 6" in told
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "whole/history.csv").read_bytes()
+
+
+def test_where_no_checkpoint_can_be_used_it_says_so(stop, tmp_path, capsys):
+    stop(5)
+    call(["run", *SMALL, "--out", "a"])
+    for path in (tmp_path / "a/checkpoint").glob("round-*"):
+        (path / "run.json").unlink()
+    assert "start anew with --overwrite" in refused(["run", "--out", "a", "--resume"], capsys)
+    stop(None)
+    assert call(["run", *SMALL, "--out", "a", "--overwrite"]) == 0
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume"], "--resume needs --out"),
+        (["--resume", "--out", "none"], "no run in none to resume"),
+        (["--resume", "--overwrite", "--out", "none"], "leave one of them out"),
+        (["--resume", "--out", "mine"], "mine holds something else than a run"),
+        (["--checkpoint-every", "-1", "--out", "none"], "checkpoint_every = -1"),
+    ],
+)
+def test_nothing_to_resume(arguments, message, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("mine")
+    assert message in refused(["run", *arguments], capsys)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "thesis.txt"]
+
+
+def test_the_same_command_starts_and_resumes(tmp_path):
+    assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+
+
+def test_a_full_disk_is_one_line_and_the_run_can_go_on(monkeypatch, tmp_path, capsys):
+    put, calls = store._put, []
+
+    def full(path, data):
+        calls.append(path)
+        if len(calls) > 6:
+            raise OSError(28, os.strerror(28))
+        put(path, data)
+
+    monkeypatch.setattr(store, "_put", full)
+    assert call(["run", *SMALL, "--out", "a", "--checkpoint-every", "1"]) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("drfl: cannot write a checkpoint of round 3")
+    assert "No space left" in last
+    assert "that of round 2 is intact" in last
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert call(["run", "--out", "a", "--resume"]) == 0
+
+
+def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_path, capsys):
+    job = ["--clients", "6", "--rounds", "40", "--steps", "2", "--threads", "1", "--checkpoint-every", "3"]
+    assert call(["run", *job, "--out", "whole"]) == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "drfl", "run", *job, "--rounds", "40", "--out", "a"], cwd=tmp_path
+    )
+    while not any((tmp_path / "a/checkpoint").glob("round-*")):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert "another process is running in a" in refused(["run", "--out", "a", "--resume"], capsys)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert same(tmp_path / "a", tmp_path / "whole")

@@ -1,0 +1,99 @@
+"""What the dual step and the model average are on average when clients drop out."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from drfl.algorithms import DRFA
+from drfl.faults import Faults, Faulty
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.testing import Still
+
+LOSSES = torch.tensor([0.1, 2.0, 0.7, 1.3, 0.4, 3.1, 0.9], dtype=torch.float64)
+N, M, ROUNDS = 7, 3, 2000
+AFTER_LOSS = tuple(float(0.2 + 0.6 * loss / LOSSES.max()) for loss in LOSSES)
+UNEVEN = torch.tensor([0.1] * 6 + [0.4], dtype=torch.float64)
+
+
+class Everything:
+    """λ may be any vector."""
+
+    penalised = False
+
+    def project(self, v):
+        return v
+
+    def prox(self, v, step):
+        return v
+
+
+def estimates(faults, lam=None, count=ROUNDS):
+    """v (R, N) and the mean index of the models (R,), over many rounds from one state, each if anybody answered."""
+    fed = Still(LOSSES)
+    faulty = Faulty(DRFA(m=M, gamma=1.0, local=LocalSGD(steps=1), ambiguity=Everything()), faults)
+    state = faulty.init(fed)
+    state = state if lam is None else state._replace(inner=state.inner._replace(lam=lam))
+    v, mean = [], []
+    for r in range(count):
+        after, info = faulty.round(state, fed, Key(7).fold("round", r))
+        if info.losses is not None and info.losses.clients.numel():
+            v.append((after.lam - state.lam).numpy())
+        if not info.empty:
+            mean.append(float(after.w[0]))
+    return np.array(v), np.array(mean)
+
+
+def z(samples, expected):
+    error = samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
+    return np.abs(samples.mean(axis=0) - np.asarray(expected)) / error
+
+
+@pytest.fixture(scope="module")
+def independent():
+    return estimates(Faults(drop=0.4))
+
+
+def test_reports_are_unbiased_when_dropping_out_does_not_depend_on_the_data(independent):
+    v, _ = independent
+    assert len(v) < ROUNDS
+    assert z(v, LOSSES).max() < 4
+
+
+def test_the_model_average_is_unbiased_under_a_uniform_mixture(independent):
+    _, mean = independent
+    assert z(mean, 3.0) < 4
+
+
+def test_both_are_biased_when_those_with_large_losses_drop_out():
+    v, _ = estimates(Faults(drop=AFTER_LOSS), count=500)
+    assert z(v, LOSSES).max() > 8
+    assert v.mean(0)[5] < 0.6 * LOSSES[5]
+    _, mean = estimates(Faults(drop=tuple(i / 8 for i in range(N))), count=500)
+    assert z(mean, 3.0) > 8
+
+
+def expected_weights(lam, drop, m):
+    """E[a] (N,) of the mean over those who answered, by summing over who does not drop out, given that any draw is."""
+    total, weights = 0.0, np.zeros(len(lam))
+    for there in itertools.product([False, True], repeat=len(lam)):
+        there = np.array(there)
+        inside = lam[there].sum()
+        chance = np.prod(np.where(there, 1 - drop, drop)) * (1 - (1 - inside) ** m)
+        weights += chance * np.where(there, lam, 0) / max(inside, 1e-300)
+        total += chance
+    return weights / total
+
+
+def test_under_another_mixture_the_average_is_one_over_those_who_answered():
+    """Those drawn in spite of dropouts follow λ among those who are there, which shrinks a large λ_i."""
+    lam, clients = UNEVEN.numpy(), np.arange(N)
+    a = expected_weights(lam, 0.6, M)
+    assert a[6] < 0.35 < lam[6]
+    np.testing.assert_allclose(expected_weights(np.full(N, 1 / N), 0.6, M), 1 / N)
+    _, mean = estimates(Faults(drop=0.6), UNEVEN, count=1500)
+    assert z(mean, a @ clients) < 2 < z(mean, lam @ clients)

@@ -1,0 +1,97 @@
+"""What can happen is drawn by seed, round and client, with the probabilities that were asked for."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from drfl.errors import InputError
+from drfl.faults import Faults
+from drfl.key import Key
+
+N = 4000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"drop": -0.1},
+        {"drop": (0.1, 1.5)},
+        {"drop": "often"},
+        {"crash": 2.0},
+        {"outage": float("nan")},
+        {"groups": 0},
+        {"outage_rounds": 1.5},
+        {"slow": 1.1},
+        {"slowdown": 0.5},
+        {"slowdown": -3.0},
+        {"deadline": 0.0},
+        {"jitter": -1.0},
+        {"duplicate": 1.01},
+    ],
+)
+def test_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))) as error:
+        Faults(**wrong)
+    assert "\n" not in str(error.value)
+
+
+def test_refused_for_so_many_clients():
+    Faults(drop=(0.1, 0.2), groups=2).check(2)
+    with pytest.raises(InputError, match="give one for each"):
+        Faults(drop=(0.1, 0.2)).check(3)
+    with pytest.raises(InputError, match="groups=3"):
+        Faults(groups=3).check(2)
+
+
+@pytest.mark.parametrize("draw", ["dropped", "crashed"])
+def test_probabilities(draw):
+    name = {"dropped": "drop", "crashed": "crash"}[draw]
+    hit = [getattr(Faults(**{name: p}), draw)(N, Key(1).fold("round", 1)) for p in (0.0, 0.2, 0.5, 1.0)]
+    for p, found in zip((0.0, 0.2, 0.5, 1.0), hit, strict=True):
+        assert abs(float(found.double().mean()) - p) <= 4 * (p * (1 - p) / N) ** 0.5
+    assert all(bool((more | ~less).all()) for less, more in itertools.pairwise(hit))  # who is lost stays lost
+
+
+def test_a_probability_for_each_client():
+    faults = Faults(drop=(0.0, 1.0, 0.3))
+    hit = torch.stack([faults.dropped(3, Key(0).fold("round", r)) for r in range(400)]).double().mean(0)
+    assert hit[:2].tolist() == [0.0, 1.0]
+    assert abs(float(hit[2]) - 0.3) < 4 * (0.21 / 400) ** 0.5
+
+
+def test_draws_belong_to_seed_round_client_and_purpose():
+    faults = Faults(drop=0.5, crash=0.5)
+    key = Key(1).fold("round", 1)
+    assert torch.equal(faults.dropped(N, key), faults.dropped(N, key))
+    assert torch.equal(faults.dropped(N, key)[:10], faults.dropped(10, key))
+    others = (faults.dropped(N, Key(1).fold("round", 2)), faults.dropped(N, Key(2).fold("round", 1)))
+    for other in (*others, faults.crashed(N, key)):
+        assert 0.4 < float((faults.dropped(N, key) != other).double().mean()) < 0.6
+
+
+def test_who_is_slow_stays_slow():
+    faults = Faults(slow=0.3, slowdown=4.0)
+    pace = faults.pace(10, Key(5).fold("round", 1))
+    assert sorted(pace.tolist()) == [1.0] * 7 + [4.0] * 3
+    assert torch.equal(pace, faults.pace(10, Key(5).fold("round", 2, "again", 1)))
+    assert len({tuple(faults.pace(10, Key(seed)).tolist()) for seed in range(5)}) > 1
+    assert bool((Faults(slow=0.6, slowdown=4.0).pace(10, Key(5)) >= pace).all())
+
+
+def test_an_outage_begins_lasts_and_ends():
+    faults, zero = Faults(outage=1.0, groups=2, outage_rounds=3), torch.zeros(2, dtype=torch.int64)
+    assert faults.struck(zero, Key(0)).tolist() == [3, 3]
+    assert faults.struck(torch.tensor([2, 0]), Key(0)).tolist() == [2, 3]
+    assert Faults(groups=2, outage_rounds=3).struck(torch.tensor([2, 0]), Key(0)).tolist() == [2, 0]
+    some = Faults(outage=0.25, groups=N).struck(torch.zeros(N, dtype=torch.int64), Key(3))
+    assert abs(float(some.double().mean()) - 0.25) < 4 * (0.1875 / N) ** 0.5
+
+
+def test_when_times_are_drawn():
+    assert Faults(drop=0.5, crash=0.5, duplicate=0.5).spread is None
+    assert Faults(slow=0.1).spread == Faults(deadline=3.0).spread == 0.5
+    assert Faults(slow=0.1, jitter=0.0).spread == 0.0
+    assert Faults(jitter=0.2).spread == 0.2

@@ -1,0 +1,77 @@
+"""Deliberately broken parsers: each must be found out by the fuzzers, or these have no teeth."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+import warnings
+
+import numpy as np
+
+from drfl.errors import DrflError, InputError
+
+from . import judge
+from .binaries import idx, partition
+from .judge import Parser
+from .texts import measured, toml
+
+
+def trusting_idx(item, folder):
+    """Believes what a header says."""
+    data = item[1]
+    count = data[3]
+    shape = np.frombuffer(data[4 : 4 + 4 * count], ">u4")
+    return np.frombuffer(data[4 + 4 * count :], np.uint8).reshape(shape)
+
+
+def hasty_toml(item, folder):
+    """Catches what the manual of tomllib names, and no more."""
+    try:
+        return tomllib.loads(item.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"no TOML: {error}") from None
+
+
+class TalkativeError(DrflError):
+    """An error whose message keeps its line breaks."""
+
+    def __str__(self):
+        return "first line\nsecond line"
+
+
+def talkative(item, folder):
+    """Says too much."""
+    raise TalkativeError
+
+
+def warning(item, folder):
+    """Goes on with a warning."""
+    if b"," not in item:
+        warnings.warn("there is no comma", stacklevel=1)
+
+
+def slow(item, folder):
+    """Takes its time over what is no JSON."""
+    try:
+        return json.loads(item)
+    except (ValueError, RecursionError):
+        end = time.process_time() + 0.005
+        while time.process_time() < end:
+            pass
+        raise InputError("no JSON") from None
+
+
+def greedy(item, folder):
+    """Makes room for what it is told."""
+    return np.ones(3 * judge.MEMORY // 2 if item[:1] != b"{" else 1, np.uint8)
+
+
+BROKEN = (
+    Parser("an IDX reader that trusts the header", idx, trusting_idx),
+    Parser("a TOML reader that catches TOMLDecodeError only", toml, hasty_toml),
+    Parser("a message of two lines", measured, talkative),
+    Parser("a warning", measured, warning),
+    Parser("a slow refusal", partition, slow, seconds=0.003),
+    Parser("an array as large as asked for", partition, greedy, seconds=60),
+)

@@ -1,0 +1,209 @@
+"""The command's words: right and wrong options with values of every kind, in a folder with files of every kind."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+
+from drfl.cli.app import call
+from drfl.errors import InputError
+
+from .judge import Parser
+from .mutate import NUMBERS, WORDS, reworded
+from .texts import MEASURED
+
+VALUES = {
+    "--dataset": ["digits", "heart-disease", "mnist", "digit"],
+    "--data-dir": ["files", "file.bin", "none", "a" * 300],
+    "--partition": ["iid", "one-class", "natural", "zipf-dirichlet", "dirichlet-drop"],
+    "--clients": ["4", "1", "0", "2000"],
+    "--alpha": ["0.1", "inf", "nan", "0"],
+    "--sigma": ["0", "2", "-1", "1e6"],
+    "--features": ["entk", "penultimate"],
+    "--backbone": ["none.safetensors", "file.pth", "resnet18-mars"],
+    "--feature-count": ["5", "0"],
+    "--resize": ["8", "5000"],
+    "--model": ["linear", "mlp", "cnn"],
+    "--loss": ["squared", "hinge"],
+    "--cohort": ["2", "0", "5000"],
+    "--steps": ["1", "0"],
+    "--batch": ["full", "8", "0"],
+    "--lr": ["0.1", "inf", "0"],
+    "--param": ["mu=1", "DRDM.gamma=0", "ambiguity=cvar:alpha=0.5", "sampling=everybody", "m=2", "mu=-1"],
+    "--engine": ["auto", "loop", "stacked", "threads"],
+    "--device": ["cpu", "gpu", "cuda:99", "meta", "mps", "cpu:7"],
+    "--dtype": ["float32", "float64", "float16"],
+    "--precision": ["bf16", "full"],
+    "--threads": ["1", "0", "100000"],
+    "--evaluate-every": ["1", "0"],
+    "--until": ["worst_accuracy=0.1", "worst_accuracy", "x=1"],
+    "--out": ["new", "files", "file.bin", "new/er", "/dev/null/x", "/proc/x", ".", "", "a" * 300],
+    "--seed": ["0", "-1", str(2**63)],
+}
+FLAGS = (
+    "--certificate",
+    "--no-certificate",
+    "--json",
+    "--overwrite",
+    "--version",
+    "--help",
+    "--fading",
+    "--all",
+    "--x",
+)
+OTHER = {
+    "--seeds": ["1", "0", "1,1", "3..1", "x"],
+    "--algorithms": ["DRDM", "DRFA,FedAvg", "DRDM,,", "all"],
+    "--snr": ["0", "nan", "inf", "5000"],
+    "--bandwidth": ["1e6", "0", "nan"],
+    "--target-worst": ["0.5", "0", "nan", "2"],
+    "--measurements": ["file.csv", "file.bin", "files"],
+    "--runs": ["files", "none", "file.bin", "a" * 300],
+    "--rate-min": ["1e5", "-1"],
+    "--power": ["0.2", "0", "nan"],
+    "--trials": ["1", "0", "100000"],
+    "--metric": ["worst_accuracy", "loss"],
+    "--set": ["clients=4", "rounds=0", "clients"],
+    "--settings": ["α = 0.1", "x"],
+    "--repeats": ["1", "0"],
+    "--tuned": ["files", "none", "a" * 300],
+    "--jobs": ["0", "-1", "x"],
+    "--data": ["auto", "mine"],
+}
+FILES = [
+    "good.toml",
+    "bad.toml",
+    "file.bin",
+    "files",
+    "none.toml",
+    "/dev/null",
+    "/proc/self/mem",
+    "\udcff.toml",
+    "",
+    "latin.toml",
+]
+MISTAKES = (("--jobs", "0"), ("--x",), ("--out", "file.bin"))
+"""One of them ends a command that would else take its time."""
+
+
+def arguments(rng):
+    """A command with up to five options; one that is right takes no time."""
+    command = rng.choice(
+        ("run",) * 6 + ("compare", "energy", "tune", "reproduce", "algorithms", "datasets", "rum", "", "\n")
+    )
+    words = [command]
+    if command in ("run", "compare", "energy") and rng.random() < 0.3:
+        words.append(rng.choice(FILES))
+    if command in ("tune", "reproduce"):
+        words += rng.choice((["mnist-linear"], ["drdm-table-3"], [rng.choice(FILES)], [rng.choice(WORDS)], []))
+    known = VALUES if rng.random() < 0.8 else {**VALUES, **OTHER}
+    for name in rng.sample(list(known), rng.choice((0, 1, 1, 2, 3))):
+        words += option(rng, name, known[name])
+    if rng.random() < 0.3:
+        words.append(rng.choice(FLAGS))
+    if command in ("run", "compare"):
+        words += ["--rounds", rng.choice(("0",) * 9 + ("-1", "x", ""))]  # the last one counts
+        words += ["--seeds", rng.choice(("1", "1", "0", "x"))] if command == "compare" else []
+    elif command in ("energy", "tune", "reproduce"):
+        words += rng.choice(MISTAKES[:2] if command != "energy" else MISTAKES[1:])
+    if rng.random() < 0.1:
+        del words[rng.randrange(len(words) - 1) if len(words) > 2 else 0]
+        words += ["--x"]
+    return [word.replace("\0", "") for word in words]  # the system lets no program have these
+
+
+def option(rng, name, values):
+    """A name, perhaps misspelt, with a value, perhaps none."""
+    kind = rng.randrange(12)
+    if kind == 0:
+        return [name]
+    value = (
+        values[0]
+        if kind < 5
+        else rng.choice(values)
+        if kind < 9
+        else rng.choice((rng.choice(NUMBERS), rng.choice(WORDS), "\udcff"))
+    )
+    if name in ("--out", "--data-dir") and kind >= 9:
+        value = rng.choice(values)  # no folder but this one may get files
+    if name == "--threads" and kind >= 9:
+        value = rng.choice(("0", "-1", "x"))  # this process would have to live with them
+    name = reworded(rng, name) if kind == 8 and rng.random() < 0.3 else name
+    return [f"{name}={value}"] if kind == 7 else [name, value]
+
+
+def prepare(folder):
+    """The files that the arguments name, and a folder to work in that has them."""
+    here = folder / "here"
+    if not here.is_dir():
+        (here / "files").mkdir(parents=True)
+        (here / "files" / "summary.json").write_text("{")
+        (here / "file.bin").write_bytes(bytes(range(256)))
+        (here / "file.pth").write_bytes(bytes(range(256)))
+        (here / "file.csv").write_text(MEASURED)
+        (here / "good.toml").write_text('algorithm = "FedAvg"\nclients = 3\nrounds = 0\n')
+        (here / "bad.toml").write_text("rounds = [")
+        (here / "latin.toml").write_bytes(b'dataset = "\xe9"')
+    return here
+
+
+@contextlib.contextmanager
+def elsewhere(folder):
+    """Works in a folder, on a machine without data sets and without a network."""
+    before, where = dict(os.environ), os.getcwd()
+    for name in ("DRFL_DATA", "TORCH_HOME", "XDG_CACHE_HOME"):
+        os.environ.pop(name, None)
+    os.environ |= {"HOME": str(folder / "home"), "DRFL_MIRROR": "http://127.0.0.1:9"}
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(where)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class CommandError(Exception):
+    """The command did what it must not."""
+
+
+def run_command(item, folder):
+    """One call of the command; a refusal is an InputError, as for the other parsers."""
+    here = prepare(folder)
+    before = listing(here)
+    out, err = io.StringIO(), io.StringIO()
+    with elsewhere(here), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = call(item)
+    after, said = listing(here), err.getvalue()
+    if code not in (0, 1, 2, 130):
+        raise CommandError(f"exit code {code}")
+    if code == 0:
+        clean(here, before)
+        return
+    if "Traceback" in said or not said.strip().splitlines()[-1].startswith("drfl: "):
+        raise CommandError(f"no line of drfl's own: {said!r}")
+    if code == 2 and (len(said.splitlines()) != 1 or out.getvalue()):
+        raise CommandError(f"more than one line: {said!r} and {out.getvalue()[:200]!r}")
+    if after != before:
+        clean(here, before)
+        raise CommandError(f"files left after a refusal: {sorted(after - before)}, gone: {sorted(before - after)}")
+    raise InputError("refused")
+
+
+def listing(folder):
+    """Every path below, and the size of every file."""
+    return {
+        (str(path.relative_to(folder)), path.stat().st_size if path.is_file() else -1) for path in folder.rglob("*")
+    }
+
+
+def clean(folder, before):
+    """Delete what is new."""
+    known = {name for name, _ in before}
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if str(path.relative_to(folder)) not in known:
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+COMMANDS = (Parser("the command", arguments, run_command, cost=5, seconds=20),)

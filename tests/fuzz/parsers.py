@@ -1,0 +1,10 @@
+"""Everything that reads what a user gives, by name."""
+
+from __future__ import annotations
+
+from .binaries import BINARIES
+from .commands import COMMANDS
+from .rundirs import RUNS
+from .texts import TEXTS
+
+PARSERS = {parser.name: parser for parser in (*BINARIES, *TEXTS, *RUNS, *COMMANDS)}
