@@ -68,9 +68,9 @@ def history():
 def test_csv():
     assert history().to_csv() == (
         "round,avg_accuracy,worst_accuracy,std_accuracy,worst20_accuracy,best20_accuracy,avg_loss,worst_loss,"
-        "bytes_up,bytes_down,gradient_evaluations\n"
-        "0,0.500000,0.100000,0.282843,0.100000,0.900000,3.000000,5.000000,5,6,7\n"
-        "12,0.500000,0.100000,0.282843,0.100000,0.900000,0.333333,5.000000,50,60,70\n"
+        "bytes_up,bytes_down,gradient_evaluations,flagged_mass\n"
+        "0,0.500000,0.100000,0.282843,0.100000,0.900000,3.000000,5.000000,5,6,7,0.000000\n"
+        "12,0.500000,0.100000,0.282843,0.100000,0.900000,0.333333,5.000000,50,60,70,0.000000\n"
     )
 
 

@@ -218,7 +218,7 @@ def _no_markup(value):
 
 
 def test_values_that_are_not_finite(record):
-    rows = np.array([[0, 0.1, 0.05, 0.02, 0.05, 0.2, 2.3, 2.5, 0, 0, 0], [1, *[np.nan] * 6, np.inf, 1, 1, 1]])
+    rows = np.array([[0, 0.1, 0.05, 0.02, 0.05, 0.2, 2.3, 2.5, *[0] * 4], [1, *[np.nan] * 6, np.inf, 1, 1, 1, 0]])
     final = {"avg_accuracy": float("nan"), "worst_accuracy": None, "avg_loss": float("inf")}
     summary = {"final": final, "stopped": "interrupted", "skipped_rounds": 2}
     runs = [record("a", "FedAvg", rows=rows, rounds=1, summary=summary), record("b", "DRFA")]

@@ -1,0 +1,203 @@
+"""SIGKILL at random moments, and a long run: does every resume end as if nothing had happened, does memory stay flat?
+
+    python experiments/survival.py [--kills 100] [--rounds 20000]
+
+Kills: `drfl run` on digits in a process of its own, which is killed at a moment drawn uniformly from the length of an
+undisturbed run; then the same command with --resume, which may be killed again; five algorithms in turn. Files are
+compared byte for byte, but for wall time. Soak: one small run with checkpoints, its memory and open files every 1,000
+rounds. Writes results/survival/. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from drfl.callbacks import Progress
+from drfl.checkpoint import newest
+from drfl.cli.app import call
+from drfl.experiments.build import build
+from drfl.experiments.claim import claimed
+from drfl.experiments.config import Config
+from drfl.experiments.resume import keeper
+from drfl.experiments.rundir import FILES, versions
+from drfl.experiments.runner import execute
+from drfl.history import csv_text
+
+RESULTS = Path(__file__).parent / "results" / "survival"
+ALGORITHMS = ("FedAvg", "SCAFFOLD", "DRFA", "ScaffPD", "DualDRDM")
+EVERY = 3
+TIMELESS = sorted(set(FILES) - {"timing.csv", "summary.json", "report.html", "model-averaged.safetensors"})
+COLUMNS = ("algorithm", "killed_after_round", "checkpoint_round", "lost_rounds", "resumed")
+
+
+class Kill(NamedTuple):
+    """A run that was killed: the last round that it finished, and what it had kept."""
+
+    algorithm: str
+    round: int
+    kept: int
+    resumed: bool
+
+
+def command(algorithm: str, out: Path) -> list[str]:
+    """What a user would type."""
+    job = ["--clients", "10", "--rounds", "60", "--steps", "3", "--threads", "1", "--checkpoint-every", str(EVERY)]
+    return ["run", "--algorithm", algorithm, *job, "--out", str(out), "--resume"]
+
+
+def launched(arguments: list[str]) -> tuple[int, int]:
+    """Start the command in a process of its own: its number, and a pipe that gets each finished round."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(write)
+        return child, read
+    os.close(read)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    Progress.__call__ = lambda self, step: os.write(write, struct.pack("i", step.round)) and None
+    code = 99
+    try:
+        code = call(arguments)
+    finally:
+        os._exit(code)
+
+
+def rounds_seen(pipe: int) -> int:
+    """The last round that came through a pipe that nobody writes to any more; 0 = none."""
+    data = b""
+    while part := os.read(pipe, 2**16):
+        data += part
+    os.close(pipe)
+    whole = len(data) // 4 * 4
+    return max(struct.unpack(f"{whole // 4}i", data[:whole]), default=0)
+
+
+def ended(arguments: list[str]) -> float:
+    """Run the command to its end; seconds."""
+    start = time.perf_counter()
+    child, pipe = launched(arguments)
+    rounds_seen(pipe)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code != 0:
+        raise SystemExit(f"{' '.join(arguments)} ended with {code}")
+    return time.perf_counter() - start
+
+
+def check_same(a: Path, b: Path) -> None:
+    """Leave with a line where two runs differ."""
+    for name in TIMELESS:
+        if (a / name).read_bytes() != (b / name).read_bytes():
+            raise SystemExit(f"{a / name} and {b / name} differ")
+
+
+def killed(algorithm: str, kills: int, folder: Path, rng: random.Random) -> tuple[list[Kill], int]:
+    """Kill runs of one algorithm so many times; also how many of them came to their end, all of them compared."""
+    whole = folder / f"{algorithm}-whole"
+    seconds, found, ends, out = ended(command(algorithm, whole)), [], 0, folder / f"{algorithm}-0"
+    pending = False
+    while len(found) < kills or pending:
+        last = len(found) >= kills
+        resumed = (out / "checkpoint").exists()
+        child, pipe = launched(command(algorithm, out))
+        if not last:
+            time.sleep(rng.uniform(0, seconds))
+            os.kill(child, signal.SIGKILL)
+        seen = rounds_seen(pipe)
+        status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            kept = newest(out / "checkpoint")
+            found.append(Kill(algorithm, seen, 0 if kept is None else int(kept.content["round"]), resumed))
+            pending = True
+            continue
+        if os.waitstatus_to_exitcode(status) != 0:
+            raise SystemExit(f"a resume of {algorithm} ended with {os.waitstatus_to_exitcode(status)}")
+        check_same(out, whole)
+        ends, pending = ends + 1, False
+        out = folder / f"{algorithm}-{ends}"
+    return found, ends
+
+
+def soak(rounds: int, folder: Path) -> list[tuple[int, int, int]]:
+    """(round, resident KiB, open files) every 1,000 rounds of one run."""
+    config = Config(clients=6, cohort=4, steps=1, batch=4, algorithm="DualDRDM", rounds=rounds, evaluate_every=1000,
+                    checkpoint_every=50, threads=1)  # fmt: skip
+    job, found = build(config), []
+
+    def measure(step: object) -> None:
+        r = getattr(step, "round", 0)
+        if r % 1000 == 0:
+            gc.collect()
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            found.append((r, pages * os.sysconf("SC_PAGE_SIZE") // 1024, len(os.listdir("/proc/self/fd"))))
+
+    with claimed(folder / "soak") as claim:
+        execute(job, [measure], keep=keeper(claim, job))
+        claim.finished = True
+    return found
+
+
+def main() -> None:
+    """Run both and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=20_000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    folder, rng = Path(tempfile.mkdtemp(prefix="drfl-survival-")), random.Random(0)
+    try:
+        kills, ends = [], 0
+        for k, algorithm in enumerate(ALGORITHMS):
+            share = options.kills // len(ALGORITHMS) + (k < options.kills % len(ALGORITHMS))
+            own, done = killed(algorithm, share, folder, rng)
+            kills, ends = [*kills, *own], ends + done
+            print(f"{algorithm}: {len(own)} kills, {done} runs compared", flush=True)
+        levels = soak(options.rounds, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    write(kills, ends, levels, options)
+
+
+def write(kills: list[Kill], ends: int, levels: list[tuple[int, int, int]], options: argparse.Namespace) -> None:
+    """The files of both."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    rows = [[k.algorithm, k.round, k.kept, k.round - k.kept, k.resumed] for k in kills]
+    (RESULTS / "kills.csv").write_text(csv_text(COLUMNS, rows))
+    (RESULTS / "soak.csv").write_text(csv_text(("round", "resident_kib", "open_files"), levels))
+    warm = [level for level in levels if level[0] >= min(2000, options.rounds // 2)]
+    memory = [kib for _, kib, _ in warm]
+    summary = {
+        "command": f"python experiments/survival.py --kills {options.kills} --rounds {options.rounds}",
+        "kills": len(kills),
+        "of_resumed_runs": sum(k.resumed for k in kills),
+        "runs_compared": ends,
+        "runs_that_differ": 0,
+        "most_rounds_lost": max(k.round - k.kept for k in kills),
+        "checkpoint_every": EVERY,
+        "soak_rounds": options.rounds,
+        "soak_growth_after_warm_up": round(max(memory) / memory[0] - 1, 4),
+        "soak_open_files": sorted({files for _, _, files in warm}),
+        "seed": 0,
+        "device": "cpu",
+        "versions": versions(),
+    }
+    (RESULTS / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    print(json.dumps(summary, indent=2))
+
+
+if __name__ == "__main__":
+    main()
