@@ -12,8 +12,9 @@ from drfl.energy import Measurement, from_runs, read_csv
 from drfl.energy.measurements import to_csv
 from drfl.errors import InputError
 from drfl.experiments.build import build
+from drfl.experiments.claim import claimed
 from drfl.experiments.config import Config
-from drfl.experiments.runner import execute, save
+from drfl.experiments.runner import conclude, execute
 
 ROWS = st.lists(
     st.builds(
@@ -93,7 +94,8 @@ def made(tmp_path_factory):
         job = {"algorithm": "FedAvg", "clients": 4, "engine": "loop", "rounds": 8, "lr": 0.5, **options}
         path = folder / name
         if not path.exists():
-            save(execute(build(Config.model_validate(job))), path, report=False)
+            with claimed(path) as claim:
+                conclude(execute(build(Config.model_validate(job))), claim)
         return path
 
     return make

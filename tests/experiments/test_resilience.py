@@ -1,0 +1,119 @@
+"""What stands around an algorithm in a run, as a configuration asks for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from drfl.cli.app import call
+from drfl.errors import InputError
+from drfl.experiments.build import build
+from drfl.experiments.config import Config, load_config
+from drfl.experiments.resilience import ProbeAudit, faults_of, guards_of
+from drfl.faults import Faults, Faulty
+from drfl.participation import OverSampled, Quorum
+from drfl.protection import Audit, Clip, PeerAudit, Protected, RobustClip, Trim
+
+SMALL = ["--clients", "6", "--rounds", "3", "--steps", "2", "--threads", "1"]
+
+
+def layers(algorithm):
+    found = [algorithm]
+    while hasattr(found[-1], "algorithm"):
+        found.append(found[-1].algorithm)
+    return found
+
+
+def test_the_wide_guard_alone_by_default():
+    protected, inner = layers(build(Config(clients=6)).algorithm)
+    assert isinstance(protected, Protected)
+    assert protected.guards == (RobustClip(),)
+    assert type(inner).__name__ == "DRDM"
+
+
+def test_everything_in_its_place():
+    config = load_config(
+        None,
+        {
+            "clients": 6, "cohort": 3, "oversample": 1.5, "min_replies": 2, "repeats": 4, "max_norm": 7.0,
+            "faults": {"drop": 0.25, "groups": 2}, "guards": ["clip:bound=3", "probe:rows=4,slack=0.5"],
+        },
+    )  # fmt: skip
+    quorum, faulty, protected, sampled, inner = layers(build(config).algorithm)
+    assert isinstance(quorum, Quorum)
+    assert (quorum.at_least, quorum.then, quorum.most) == (2, "repeat", 4)
+    assert isinstance(faulty, Faulty)
+    assert faulty.faults == Faults(drop=0.25, groups=2)
+    assert isinstance(protected, Protected)
+    assert protected.norm == 7.0
+    clip, audit = protected.guards
+    assert clip == Clip(3.0)
+    assert isinstance(audit, Audit)
+    assert (audit.factor, audit.slack) == (2.0, 0.5)
+    assert isinstance(sampled, OverSampled)
+    assert (sampled.keep, inner.m) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "guards"),
+    [
+        (None, (RobustClip(),)),
+        (("none",), ()),
+        (("Robust:k=3,floor=0.1", "trim:f=2"), (RobustClip(3.0, 0.1), Trim(2))),
+        (("peers:peers=4", "probe"), (PeerAudit(4), ProbeAudit())),
+    ],
+)
+def test_guards_by_name(texts, guards):
+    assert guards_of(texts) == guards
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--guard", "clap"], "unknown guard 'clap': did you mean 'clip'?"),
+        (["--guard", "clip"], "guard 'clip': bound is missing"),
+        (["--guard", "trim:f=1.5"], "f=1.5 is no whole number"),
+        (["--guard", "robust", "--guard", "none"], "unknown guard 'none'"),
+        (["--fault", "drp=0.2"], "unknown fault 'drp': did you mean 'drop'?"),
+        (["--fault", "drop=2"], "faults: drop must lie between 0 and 1, not 2.0"),
+        (["--fault", "drop"], "--fault 'drop' is not of the form NAME=NUMBER"),
+        (["--fault", "groups=1.5"], "faults: groups: "),
+        (["--fault", "groups=9"], "groups=9 must be at most the number of clients"),
+        (["--repeats", "2"], "repeats means nothing without min_replies"),
+        (["--min-replies", "9"], "at_least=9 must be at most the number of clients"),
+        (["--max-norm", "0"], "norm must be a finite number above 0"),
+        (["--oversample", "0.5"], "oversample = 0.5"),
+        (["--oversample", "2", "--algorithm", "AFL"], "oversample means nothing to AFL"),
+    ],
+)
+def test_a_mistake_is_one_line(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(["run", *SMALL, *options]) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert len(told) == 1
+    assert message in told[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_faults_are_numbers():
+    with pytest.raises(InputError, match="faults: drop"):
+        faults_of({"drop": "often"})
+
+
+def test_a_run_with_all_of_it_tells_what_it_rejected_and_repeats(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--fault", "drop=0.3", "--fault", "duplicate=0.5", "--guard", "robust:k=3,floor=0.1"]
+    assert call(["run", *SMALL, *options, "--min-replies", "1", "--oversample", "1.5", "--out", "a"]) == 0
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert summary["rejected_replies"] > 0
+    assert call(["run", "a/config.toml", "--out", "b"]) == 0
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
+
+
+def test_the_default_guard_leaves_a_clean_run_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call(["run", *SMALL, "--out", "a"]) == 0
+    assert call(["run", *SMALL, "--guard", "none", "--out", "b"]) == 0
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
+    assert json.loads((tmp_path / "a/summary.json").read_text())["changed_reports"] == 0
