@@ -98,6 +98,14 @@ def ended(arguments: list[str]) -> float:
     return time.perf_counter() - start
 
 
+def kept_round(out: Path, seen: int) -> int:
+    """The round that a killed run can go on from; the last one where its results were whole already."""
+    kept = newest(out / "checkpoint")
+    if kept is None:
+        return seen if (out / "summary.json").exists() else 0
+    return int(kept.content["round"])
+
+
 def check_same(a: Path, b: Path) -> None:
     """Leave with a line where two runs differ."""
     for name in TIMELESS:
@@ -120,8 +128,7 @@ def killed(algorithm: str, kills: int, folder: Path, rng: random.Random) -> tupl
         seen = rounds_seen(pipe)
         status = os.waitpid(child, 0)[1]
         if os.WIFSIGNALED(status):
-            kept = newest(out / "checkpoint")
-            found.append(Kill(algorithm, seen, 0 if kept is None else int(kept.content["round"]), resumed))
+            found.append(Kill(algorithm, seen, kept_round(out, seen), resumed))
             pending = True
             continue
         if os.waitstatus_to_exitcode(status) != 0:

@@ -12,7 +12,7 @@ from rich.table import Table
 from drfl.cli import screen
 from drfl.cli.overrides import overrides
 from drfl.experiments.build import build, load_data
-from drfl.experiments.claim import claimed, unique
+from drfl.experiments.claim import claimed
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.place import check_free
 from drfl.experiments.resume import begin, is_finished, keeper, kept_config
@@ -33,17 +33,17 @@ def run_command(given: Mapping[str, object]) -> int:
         if out is not None and given["resume"] and is_finished(out, job):
             screen.warn(f"{out} is finished: there is nothing to resume")
             return 0
-        directory = out or unique(Path("runs"), f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower())
-        with claimed(directory, fresh=not given["resume"]) as claim:
+        default = Path("runs") / f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower()
+        with claimed(out or default, fresh=not given["resume"], anew=out is None) as claim:
             start = begin(claim, job, screen.warn) if given["resume"] else None
             with screen.progress(config.algorithm, quiet) as show:
                 finished = execute(job, [show], watch, start=start, keep=keeper(claim, job))
             conclude(finished, claim)
     if quiet:
         content = summary(finished.job, finished.result, finished.stopped)
-        print(json_text({**content, "directory": str(directory)}))
+        print(json_text({**content, "directory": str(claim.directory)}))
     else:
-        _print(finished, directory)
+        _print(finished, claim.directory)
     return watch.code if finished.stopped == "interrupted" else 0
 
 

@@ -39,7 +39,7 @@ class Claim:
 
 
 @contextmanager
-def claimed(directory: Path, *, fresh: bool = True) -> Iterator[Claim]:
+def claimed(directory: Path, *, fresh: bool = True, anew: bool = False) -> Iterator[Claim]:
     """Hold a run's folder, which is made if need be; a second process is refused for as long.
 
     Afterwards its checkpoints are gone if the run has finished or diverged; otherwise they stay. A folder in which
@@ -48,14 +48,16 @@ def claimed(directory: Path, *, fresh: bool = True) -> Iterator[Claim]:
     Args:
         directory: the run's folder.
         fresh: whether what lies there is of an earlier run: its checkpoints go now, its results once there are others.
+        anew: take a folder that was not there, with a number added to the name if need be.
 
     Raises:
         InputError: another process holds it, or it cannot be written to.
     """
-    made = [place for place in (directory, *directory.parents) if not place.exists()]
-    claim = Claim(directory, fresh)
+    made: list[Path] = []
     try:
-        claim.checkpoints.mkdir(parents=True, exist_ok=True)
+        directory, made = _make(directory, anew)
+        claim = Claim(directory, fresh)
+        claim.checkpoints.mkdir(exist_ok=True)
         lock = FileLock(claim.checkpoints / LOCK, timeout=0)
         lock.acquire()
     except Timeout:
@@ -77,14 +79,21 @@ def claimed(directory: Path, *, fresh: bool = True) -> Iterator[Claim]:
         _remove(made)
 
 
-def unique(root: Path, name: str) -> Path:
-    """A new, empty folder ``root/name``, or ``root/name-2`` and so on: no other process has it."""
+def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
+    """A folder, and what had to be made for it; where it must be a new one, the next free name is taken."""
     while True:
-        directory = default_directory(root, name)
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            directory.mkdir()
-            return directory
+        place = default_directory(directory.parent, directory.name) if anew else directory
+        made = [path for path in (place, *place.parents) if not path.exists()]
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.mkdir(exist_ok=not anew)
+            return place, made
+        except FileExistsError:  # another process was faster
+            if not anew:
+                raise
+        except OSError:
+            _remove(made)
+            raise
 
 
 @contextmanager
