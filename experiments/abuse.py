@@ -11,13 +11,12 @@ again. Then table.md and summary.json. --quick runs a few cells on digits and pr
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import logging
 import statistics
 import tomllib
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 import drfl
+import kept
 from drfl.algorithm import Algorithm, Step, run
 from drfl.data import ClientData, Dataset, load
 from drfl.engine import Simulation
@@ -33,7 +33,6 @@ from drfl.experiments.build import build
 from drfl.experiments.config import load_config
 from drfl.experiments.rundir import versions
 from drfl.federation import Federation
-from drfl.history import csv_text
 from drfl.key import Key
 from drfl.protection import Audit, Clip, Guard, PeerAudit, Probe, Protected, RobustClip, Trim
 from drfl.task import Task
@@ -134,7 +133,6 @@ _data: list[Dataset] = []  # one per process
 
 
 def start(dataset: str, data_dir: Path | None) -> None:
-    torch.set_num_threads(1)
     logging.getLogger("drfl.protection").setLevel(logging.ERROR)
     _data[:] = [load(dataset, data_dir=data_dir)]
 
@@ -161,6 +159,11 @@ def measure(cell: Cell, job: dict[str, object]) -> Found:
     return outcome(algorithm, fed, config.rounds, cell, others)
 
 
+def row(cell: Cell, job: dict[str, object]) -> list[str]:
+    """The columns behind the key."""
+    return [str(round(x, 3)) for x in measure(cell, job)]
+
+
 def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, others: Tensor) -> Found:
     """Run it; ``others`` (N,) bool are the clients that the averages leave out."""
     mixtures: list[Tensor] = []
@@ -182,14 +185,6 @@ def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, othe
     changed = float(result.state.memory.clipped) if isinstance(algorithm, Protected) else 0.0
     other = float(accuracy[HARD]) if cell.attack == "hard client" else 0.0
     return Found(float(honest.min()), float(honest.mean()), 100 * float(mass.mean()), other, changed)
-
-
-def known(path: Path) -> dict[tuple[str, ...], Found]:
-    """Cells of earlier runs."""
-    if not path.exists():
-        return {}
-    with path.open(newline="", encoding="utf-8") as file:
-        return {tuple(row[:5]): Found(*map(float, row[5:])) for row in list(csv.reader(file))[1:]}
 
 
 def row_of(found: list[Found], names: Iterable[str]) -> list[str]:
@@ -243,19 +238,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    job, path = (QUICK if options.quick else JOB), RESULTS / "cells.csv"
-    trials = {} if options.quick else known(path)
-    todo = [cell for cell in cells(options.quick) if cell.key() not in trials]
-    setting = (job["dataset"], options.data_dir)
-    with ProcessPoolExecutor(options.processes, initializer=start, initargs=setting) as pool:
-        for cell, found in zip(todo, pool.map(measure, todo, [job] * len(todo)), strict=True):
-            trials[cell.key()] = Found(*(round(x, 3) for x in found))
-            print(*cell.key(), *trials[cell.key()], flush=True)
-            if not options.quick:
-                RESULTS.mkdir(parents=True, exist_ok=True)
-                lines = ([*key, *row] for key, row in trials.items())
-                path.write_text(csv_text((*Cell._fields, *Found._fields), lines), encoding="utf-8")
-    done = {cell: trials[cell.key()] for cell in cells(options.quick)}
+    job, path = (QUICK if options.quick else JOB), RESULTS / ("quick.csv" if options.quick else "cells.csv")
+    columns, todo = (*Cell._fields, *Found._fields), cells(options.quick)
+    workers = kept.Workers(options.processes, start, (job["dataset"], options.data_dir))
+    rows = kept.fill(path, columns, {cell.key(): cell for cell in todo}, partial(row, job=job), workers)
+    done = {cell: Found(*map(float, rows[cell.key()])) for cell in todo}
     about = summary(done, job)
     if options.quick:
         print(table(done))

@@ -10,15 +10,12 @@ results/defaults/trials.csv as it goes; trials that it holds already are not run
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
+import kept
 import tune_mnist
 from drfl.algorithm import run
 from drfl.algorithms import ALGORITHMS, penalty
@@ -27,7 +24,6 @@ from drfl.errors import DivergedError
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
 from drfl.experiments.rundir import versions
-from drfl.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "defaults"
 TRIALS = RESULTS / "trials.csv"
@@ -78,7 +74,6 @@ _data: dict[str, Dataset] = {}  # one per process
 
 
 def start(data_dir: Path | None) -> None:
-    torch.set_num_threads(1)
     mnist = tune_mnist.validation(load("mnist", data_dir=data_dir))
     _data.update(digits=load("digits"), hospitals=load("heart-disease"), mnist=mnist)
 
@@ -105,15 +100,12 @@ def scores(cell: Cell) -> tuple[float, float, float]:
     return 100 * metrics.avg_accuracy, 100 * metrics.worst_accuracy, 100 * metrics.std_accuracy
 
 
-def known() -> dict[tuple[str, ...], list[str]]:
-    """Trials of earlier runs."""
-    if not TRIALS.exists():
-        return {}
-    with TRIALS.open(newline="") as file:
-        return {tuple(row[:5]): row[5:] for row in list(csv.reader(file))[1:]}
+def percents(cell: Cell) -> list[str]:
+    """The columns behind the key."""
+    return [f"{x:.2f}" for x in scores(cell)]
 
 
-def table(trials: dict[tuple[str, ...], list[str]]) -> str:
+def table(trials: kept.Rows) -> str:
     """Means over the seeds."""
     lines = ["| job | algorithm | rate | κ | avg % | worst % | std |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for setting in dict.fromkeys(cell[:4] for cell in cells()):
@@ -128,14 +120,9 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    trials = known()
-    todo = [cell for cell in cells() if cell.key() not in trials]
-    with ProcessPoolExecutor(options.processes, initializer=start, initargs=(options.data_dir,)) as pool:
-        for cell, found in zip(todo, pool.map(scores, todo), strict=True):
-            trials[cell.key()] = [f"{x:.2f}" for x in found]
-            TRIALS.write_text(csv_text(COLUMNS, ([*key, *row] for key, row in trials.items())))
-            print(*cell.key(), *trials[cell.key()], flush=True)
+    todo = {cell.key(): cell for cell in cells()}
+    workers = kept.Workers(options.processes, start, (options.data_dir,))
+    trials = kept.fill(TRIALS, COLUMNS, todo, percents, workers)
     (RESULTS / "table.md").write_text(table(trials), encoding="utf-8")
     about = {"versions": versions(), "device": "cpu", "dtype": "float32", "rounds": 100}
     (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n")

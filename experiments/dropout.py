@@ -14,18 +14,16 @@ results/dropout-quick.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shlex
 import statistics
 import sys
 import tomllib
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
+import kept
 import tune_mnist
 from drfl.algorithm import run
 from drfl.algorithms import ALGORITHMS
@@ -36,7 +34,6 @@ from drfl.experiments.config import load_config
 from drfl.experiments.reproduce.spec import PAPERS
 from drfl.experiments.rundir import versions
 from drfl.faults import Faults, Faulty
-from drfl.history import csv_text
 
 RESULTS = Path(__file__).parent / "results"
 TUNED = PAPERS / "tuned" / "mnist-linear.toml"
@@ -84,7 +81,6 @@ _data: list[Dataset] = []  # one per process
 
 
 def start(dataset: str, data_dir: Path | None) -> None:
-    torch.set_num_threads(1)
     _data[:] = [load(dataset, data_dir=data_dir)]
 
 
@@ -103,21 +99,13 @@ def scores(cell: Cell, setup: Setup) -> list[str]:
     return [*(f"{100 * x:.2f}" for x in percent), str(result.skipped), str(last.ledger["messages"])]
 
 
-def known(path: Path) -> dict[tuple[str, ...], list[str]]:
-    """Cells of earlier runs."""
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {tuple(row[:3]): row[3:] for row in list(csv.reader(file))[1:]}
-
-
 def spread(values: list[float]) -> str:
     """Mean ± standard deviation over the seeds."""
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.1f}{deviation}"
 
 
-def table(found: dict[tuple[str, ...], list[str]], setup: Setup) -> str:
+def table(found: kept.Rows, setup: Setup) -> str:
     """Average and worst client's accuracy by algorithm and probability, one table each."""
     lines = []
     for title, column in (("Average", 0), ("Worst client's", 1)):
@@ -154,16 +142,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     setup = QUICK if options.quick else FULL
-    setup.results.mkdir(parents=True, exist_ok=True)
-    path = setup.results / "cells.csv"
-    found = known(path)
-    todo = [cell for cell in cells(setup) if cell.key() not in found]
-    given = (setup.job["dataset"], options.data_dir)
-    with ProcessPoolExecutor(options.processes, initializer=start, initargs=given) as pool:
-        for cell, row in zip(todo, pool.map(scores, todo, [setup] * len(todo)), strict=True):
-            found[cell.key()] = row
-            path.write_text(csv_text(COLUMNS, ([*key, *values] for key, values in found.items())))
-            print(*cell.key(), *row, flush=True)
+    todo = {cell.key(): cell for cell in cells(setup)}
+    workers = kept.Workers(options.processes, start, (setup.job["dataset"], options.data_dir))
+    found = kept.fill(setup.results / "cells.csv", COLUMNS, todo, partial(scores, setup=setup), workers)
     (setup.results / "table.md").write_text(table(found, setup), encoding="utf-8")
     (setup.results / "summary.json").write_text(json.dumps(about(setup), indent=2) + "\n", encoding="utf-8")
 

@@ -65,7 +65,7 @@ def main() -> int:
     for row in broken:
         print(f"broken on purpose: {row['parser']}: {row['failures']} of {row['inputs']} found", flush=True)
     chosen = [known[name] for name in given.names] if given.names else list(known.values())
-    rows = [shown(tallied(parser, max(1, given.inputs // parser.cost), given.seed)) for parser in chosen]
+    rows = [shown(tallied(parser, given.inputs, given.seed)) for parser in chosen]
     from drfl.experiments.rundir import versions
 
     command = f"python experiments/fuzz.py --inputs {given.inputs} --seed {given.seed}"

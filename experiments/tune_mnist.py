@@ -10,7 +10,6 @@ trial into results/mnist_linear/tuning.csv. Trials that this file holds already 
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import itertools
 import statistics
@@ -18,14 +17,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import tomli_w
-import torch
 
+import kept
 from drfl.algorithm import run
 from drfl.data import Dataset, load
 from drfl.errors import DivergedError
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
-from drfl.history import csv_text
 from drfl.key import Key
 
 HERE = Path(__file__).parent
@@ -89,7 +87,6 @@ _data: list[Dataset] = []  # one per process
 
 
 def start(data_dir: Path | None) -> None:
-    torch.set_num_threads(1)
     _data[:] = [validation(load("mnist", data_dir=data_dir))]
 
 
@@ -104,20 +101,7 @@ def worst(cell: tuple[str, Setting, int]) -> float:
     return result.history.last.metrics.worst_accuracy
 
 
-def known() -> dict[tuple[str, str], list[str]]:
-    """Trials of earlier runs by algorithm and setting."""
-    if not TRIALS.exists():
-        return {}
-    with TRIALS.open(newline="") as file:
-        return {(row[0], row[1]): row[2:] for row in list(csv.reader(file))[1:]}
-
-
-def save(trials: dict[tuple[str, str], list[str]]) -> None:
-    TRIALS.parent.mkdir(parents=True, exist_ok=True)
-    TRIALS.write_text(csv_text(COLUMNS, ([*key, *found] for key, found in trials.items())))
-
-
-def choose(trials: dict[tuple[str, str], list[str]]) -> dict[str, Setting]:
+def choose(trials: kept.Rows) -> dict[str, Setting]:
     """The setting with the best mean, for every algorithm all of whose trials are there."""
     chosen = {}
     for algorithm, settings in GRIDS.items():
@@ -133,16 +117,17 @@ def main() -> None:
     parser.add_argument("--algorithms", default=",".join(GRIDS))
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    trials = known()
+    trials = kept.known(TRIALS, 2)
     todo = [(a, s) for a in options.algorithms.split(",") for s in GRIDS[a] if (a, text(s)) not in trials]
     cells = [(a, s, seed) for a, s in todo for seed in SEEDS]
-    with ProcessPoolExecutor(options.processes, initializer=start, initargs=(options.data_dir,)) as pool:
+    workers = kept.Workers(options.processes, start, (options.data_dir,))
+    with ProcessPoolExecutor(workers.processes, initializer=workers.ready) as pool:
         scores = pool.map(worst, cells)
         for algorithm, setting in todo:
             found = [next(scores) for _ in SEEDS]
             trials[algorithm, text(setting)] = [f"{x:.4f}" for x in found]
             print(algorithm, text(setting), f"{statistics.fmean(found):.4f}", flush=True)
-            save(trials)
+            kept.save(TRIALS, COLUMNS, trials)
     (HERE / "mnist_linear.toml").write_text(tomli_w.dumps({**JOB, "algorithms": choose(trials)}))
 
 

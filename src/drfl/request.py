@@ -117,5 +117,19 @@ def answers(reply: R, rows: Tensor) -> R:
     return reply._make(part[rows] if len(part) else part for part in reply)
 
 
+def reports_of(reply: R) -> Losses | None:
+    """The clients and losses (k',) that a reply reports; None for models."""
+    if isinstance(reply, Replies):
+        return None
+    return reply if isinstance(reply, Losses) else Losses(reply.clients, reply.losses)
+
+
+def with_reports(reply: R, values: Tensor) -> R:
+    """The reply with other losses (k',); models stay as they are."""
+    if isinstance(reply, Losses):
+        return reply._replace(values=values)
+    return reply._replace(losses=values) if isinstance(reply, Gradients) else reply
+
+
 def _nobody() -> Tensor:
     return torch.empty(0, dtype=torch.int64)

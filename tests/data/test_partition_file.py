@@ -52,6 +52,8 @@ def content(**changes):
         (content(format="other"), "not marked as"),
         (content(recipe=[]), "table 'recipe'"),
         (content(recipe={"a": None}), "strings or numbers"),
+        (content(recipe={"seed": math.nan}), "strings or numbers"),
+        (content(recipe={"seed": -math.inf}), "strings or numbers"),
         (content(clients={}), "list 'clients'"),
         (content(clients=[]), "at least one"),
         (content(clients=[3]), "every client needs a 'name'"),

@@ -83,6 +83,13 @@ def test_hidden_files_and_others_are_passed_over(tmp_path):
     assert len(loaded(tmp_path, {**FILES, **others}, packed=False).targets) == 6
 
 
+def test_a_member_without_a_name_is_passed_over(tmp_path):
+    raw = zipped({**FILES, "~~~": b""}).replace(b"tiny-imagenet-200/~~~", b"\0" * 21)
+    write_files(tmp_path, {"tiny-imagenet-200.zip": raw})
+    assert "" in zipfile.ZipFile(tmp_path / "tiny-imagenet-200.zip").namelist()
+    assert len(load_pixels("tiny-imagenet", data_dir=tmp_path).targets) == 6
+
+
 def test_without_pillow_it_says_what_to_install_before_it_looks_for_anything(bare_machine, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(InputError) as caught:

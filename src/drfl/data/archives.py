@@ -165,7 +165,8 @@ class Zip:
         with reading(path):
             self._zip = zipfile.ZipFile(path)
         self._files: dict[str, list[str]] = {}
-        for name in sorted({info.filename for info in self._zip.infolist() if not info.is_dir()}):
+        names = set(self._zip.namelist()) - {""}  # a crafted one can be empty, which is_dir() does not take
+        for name in sorted(name for name in names if not self._zip.getinfo(name).is_dir()):
             folder, _, file = name.rpartition("/")
             self._files.setdefault(folder, []).append(file)
 

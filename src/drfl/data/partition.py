@@ -107,7 +107,7 @@ class Partition:
         recipe, clients = content.get("recipe"), content.get("clients")
         if not isinstance(recipe, dict) or not isinstance(clients, list):
             raise InputError("it needs a table 'recipe' and a list 'clients'")
-        if not all(isinstance(value, str | int | float) for value in recipe.values()):
+        if not all(isinstance(value, str | int) or _number(value) for value in recipe.values()):
             raise InputError("the values in 'recipe' must be strings or numbers")
         if not all(isinstance(client, dict) and isinstance(client.get("name"), str) for client in clients):
             raise InputError("every client needs a 'name', a list 'train' and a list 'test'")
@@ -117,6 +117,11 @@ class Partition:
             tuple(client["name"] for client in clients),
             {name: math.inf if value == "inf" else value for name, value in recipe.items()},
         )
+
+
+def _number(value: object) -> bool:
+    """Whether it is a float that `save` can write: α may be ∞, no value is NaN or −∞."""
+    return isinstance(value, float) and value > -math.inf
 
 
 def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl.federation import Federation, Gradients, Losses, Replies
-from drfl.request import GradientRequest, LossRequest, R
+from drfl.federation import Federation, Losses
+from drfl.request import GradientRequest, LossRequest
 
 
 class Judged(NamedTuple):
@@ -73,17 +73,3 @@ def judge(
             found = guard.judge(Losses(reports.clients[rows], values[rows]), request, fed, memories[g])
             values[rows], kept[rows], memories[g] = found.values, found.kept, found.memory
     return Judged(values, kept, torch.cat([memory[:0], *memories]))
-
-
-def reports_of(reply: R) -> Losses | None:
-    """The loss reports in a reply; None for models."""
-    if isinstance(reply, Replies):
-        return None
-    return reply if isinstance(reply, Losses) else Losses(reply.clients, reply.losses)
-
-
-def with_reports(reply: R, values: Tensor) -> R:
-    """The reply with other losses (k',); models stay as they are."""
-    if isinstance(reply, Losses):
-        return reply._replace(values=values)
-    return reply._replace(losses=values) if isinstance(reply, Gradients) else reply

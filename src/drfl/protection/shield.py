@@ -7,9 +7,9 @@ from torch import Tensor
 
 from drfl.federation import Federation
 from drfl.protection import guard
-from drfl.protection.guard import Guard, reports_of, with_reports
+from drfl.protection.guard import Guard
 from drfl.protection.validation import FAULTS, REASONS, Checked, validated
-from drfl.request import GradientRequest, LossRequest, R, Request, answers
+from drfl.request import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
 from drfl.wrapped import WrappedFederation
 
 
@@ -44,10 +44,10 @@ class Validated(WrappedFederation):
     def _note(self, checked: Checked[R]) -> None:
         """(N + 1, reasons) why whose reply was rejected; whoever is no client at all counts as client N."""
         clients, codes = checked.clients, checked.codes
-        row = torch.where((clients >= 0) & (clients < self.n), clients, self.n)
         bad = codes > 0
         self.answered[clients[codes == 0]] = True
         if bool(bad.any()):
+            row = torch.where((clients >= 0) & (clients < self.n), clients, self.n)
             self.rejected += int(bad.sum())
             self.faulty[clients[checked.rows_with(*FAULTS)]] = True
             self.reasons[row[bad], codes[bad] - 1] = True

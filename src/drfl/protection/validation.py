@@ -101,6 +101,8 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
         return Checked(reply, clients, codes)
     codes = torch.where(sent, _codes(request, reply[1:], k, norm), codes)
     checked = Checked(reply, clients, codes)
+    if not bool(codes.any()):
+        return checked
     broken = clients[checked.rows_with(Reason.NOT_FINITE)]
     if 2 * len(broken) > int(sent.sum()):
         raise NonFiniteError(
@@ -108,22 +110,17 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
             "infinite"
         )
     valid = codes == 0
-    if bool(valid.all()):
-        return checked
     return checked._replace(reply=answers(reply, valid) if bool(valid.any()) else request.nobody())
 
 
 def _who(request: Request[R], clients: Tensor) -> Tensor:
     """(k',) codes of strangers and of second answers."""
-    codes = torch.zeros(len(clients), dtype=torch.int64)
-    codes[~torch.isin(clients, request.cohort)] = REASONS.index(Reason.STRANGER) + 1
-    if clients.unique().numel() < len(clients):
-        seen: set[int] = set()
-        for j, client in enumerate(clients.tolist()):
-            if client in seen and not codes[j]:
-                codes[j] = REASONS.index(Reason.DUPLICATE) + 1
-            seen.add(client)
-    return codes
+    stranger, duplicate = REASONS.index(Reason.STRANGER) + 1, REASONS.index(Reason.DUPLICATE) + 1
+    asked, seen, codes = set(request.cohort.tolist()), set(), []
+    for client in clients.tolist():
+        codes.append(stranger if client not in asked else duplicate if client in seen else 0)
+        seen.add(client)
+    return torch.tensor(codes, dtype=torch.int64)
 
 
 def _expected(request: Request[R]) -> tuple[_Part | None, ...]:
@@ -144,7 +141,8 @@ def _codes(request: Request[R], parts: Sequence[Tensor], k: int, norm: float | N
         return codes + REASONS.index(reason) + 1
     for part, wanted in zip(parts, expected, strict=False):
         if wanted is not None:
-            codes[(codes == 0) & _not_finite(part)] = REASONS.index(Reason.NOT_FINITE) + 1
+            if not _all_finite(part):
+                codes[(codes == 0) & _not_finite(part)] = REASONS.index(Reason.NOT_FINITE) + 1
             if norm is not None and wanted.shape:
                 codes[(codes == 0) & _far(part, wanted.near, norm)] = REASONS.index(Reason.FAR) + 1
     return codes
@@ -163,16 +161,17 @@ def _unfit(expected: Sequence[_Part | None], parts: Sequence[Tensor], k: int) ->
     return None
 
 
-def _not_finite(part: Tensor) -> Tensor:
-    """(k,) bool, the rows of a part (k, …) that hold NaN or infinity.
+def _all_finite(part: Tensor) -> bool:
+    """Whether no number of a part (k, …) is NaN or infinite; False also where their sum is merely too large.
 
-    A sum shows both and takes no memory; only where it is not finite (it may merely be too large) is the row looked at.
+    A sum shows both and takes no memory.
     """
-    totals = part if part.ndim == 1 else part.sum(1)
-    bad = (~torch.isfinite(totals)).cpu()
-    for j in bad.nonzero().flatten().tolist():
-        bad[j] = not bool(torch.isfinite(part[j]).all())
-    return bad
+    return bool(torch.isfinite(part.sum()))
+
+
+def _not_finite(part: Tensor) -> Tensor:
+    """(k,) bool, the rows of a part (k, …) that hold NaN or infinity; a row at a time, to save memory."""
+    return torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
 
 
 def _far(part: Tensor, near: Tensor | None, norm: float) -> Tensor:

@@ -17,9 +17,9 @@ from torch import Tensor
 from drfl import checks
 from drfl.data import ClientData
 from drfl.errors import InputError
-from drfl.federation import Federation, Gradients, Losses, Replies
+from drfl.federation import Federation, Gradients, Losses
 from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.request import R, Request, reports_of, with_reports
 from drfl.wrapped import WrappedFederation
 
 
@@ -47,18 +47,14 @@ class FalseLosses(Dishonest, ABC):
     def claims(self, values: Tensor) -> Tensor:
         """(k,) what is claimed in place of the losses (k,)."""
 
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """See :class:`drfl.federation.Federation`."""
-        reply = super().losses(cohort, w, key, batch=batch)
-        return reply._replace(values=self._false(reply.clients, reply.values))
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        reply = super().gradients(cohort, w, key, batch=batch)
-        return reply._replace(losses=self._false(reply.clients, reply.losses))
-
-    def _false(self, clients: Tensor, values: Tensor) -> Tensor:
-        return torch.where(self.lying(clients), self.claims(values), values)
+    def exchange(self, request: Request[R]) -> R:
+        """Put a request and falsify the loss reports in what comes back."""
+        reply = super().exchange(request)
+        reports = reports_of(reply)
+        if reports is None:
+            return reply
+        clients, values = reports
+        return with_reports(reply, torch.where(self.lying(clients), self.claims(values), values))
 
 
 class Inflated(FalseLosses):
@@ -126,29 +122,16 @@ class Scaled(Dishonest):
         super().__init__(fed, clients)
         self.factor = factor
 
-    def train(
-        self,
-        cohort: Tensor,
-        w: Tensor,
-        local: LocalSGD,
-        key: Key,
-        *,
-        prox: float = 0.0,
-        shift: Tensor | None = None,
-        snapshot: int | None = None,
-        average: bool = False,
-    ) -> Replies:
-        """See :class:`drfl.federation.Federation`."""
-        reply = super().train(cohort, w, local, key, prox=prox, shift=shift, snapshot=snapshot, average=average)
-        lying = self.lying(reply.clients).to(w.device)[:, None]
-        models = (torch.where(lying, w + self.factor * (U - w), U) if len(U) else U for U in reply[1:])
-        return Replies(reply.clients, *models)
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        reply = super().gradients(cohort, w, key, batch=batch)
-        lying = self.lying(reply.clients).to(w.device)[:, None]
-        return reply._replace(values=torch.where(lying, self.factor * reply.values, reply.values))
+    def exchange(self, request: Request[R]) -> R:
+        """Put a request and stretch the vectors in what comes back."""
+        reply = super().exchange(request)
+        if isinstance(reply, Losses):
+            return reply
+        lying, origin = self.lying(reply.clients).to(request.w.device)[:, None], request.w
+        if isinstance(reply, Gradients):
+            return reply._replace(values=torch.where(lying, self.factor * reply.values, reply.values))
+        models = (torch.where(lying, origin + self.factor * (U - origin), U) if len(U) else U for U in reply[1:])
+        return reply._make((reply.clients, *models))
 
 
 class SignFlipped(Scaled):
