@@ -85,7 +85,7 @@ def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
     # newer versions of typer check numbers by pydantic, so that it may be there; no module of ours has asked for it
     assert not ({"torch", "numpy"} | PLOTTING) & modules
     ours = {name for name in modules if name.startswith("drfl")}
-    grammar = ("app", "energy_options", "interrupt", "lists_of_values", "options")
+    grammar = ("app", "deploy", "energy_options", "interrupt", "lists_of_values", "options")
     assert ours == {"drfl", "drfl.errors", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar)}
 
 

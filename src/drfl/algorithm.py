@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self, TypeVar, cast
+from typing import NamedTuple, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from drfl.federation import Evaluation, Federation, Losses
 from drfl.history import History, Metrics, Row
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.request import Foreseen, Foresight, Request
 
 
 class Average(NamedTuple):
@@ -186,6 +187,15 @@ class Progress(NamedTuple):
     point: Tensor | None = None
 
 
+@runtime_checkable
+class Announced(Protocol):
+    """A federation that can send a test and the request after it in one message."""
+
+    def announce(self, request: Request) -> None:
+        """The request that will follow the next test, if the run goes on."""
+        ...
+
+
 class Keeper(Protocol):
     """Somebody who keeps a run's progress, such as :class:`drfl.checkpoint.Checkpoints`."""
 
@@ -230,6 +240,7 @@ def run(
     if start is not None:
         r, skipped, state = start.round, start.skipped, cast("S", start.state)
     else:
+        _announce(algorithm, state, fed, key.fold("round", 1), last=rounds == 0)
         evaluation = log.test(r, state)
     stop = _call(callbacks, Step(r, rounds, state, None, log.history.last if log.history.last.round == r else None))
     while r < rounds and not stop:
@@ -238,6 +249,7 @@ def run(
         skipped += info.empty
         due = r % evaluate_every == 0 or r == rounds
         if due:
+            _announce(algorithm, state, fed, key.fold("round", r + 1), last=r == rounds)
             evaluation = log.test(r, state)
         stop = _call(callbacks, Step(r, rounds, state, info, log.history.last if due else None))
         if keep is not None and r < rounds:
@@ -245,6 +257,16 @@ def run(
     if evaluation is None or log.history.last.round != r:
         evaluation = log.test(r, state)
     return Result(state, log.history, evaluation, r, skipped, *log.averaged(state.average))
+
+
+def _announce(algorithm: Algorithm[S], state: S, fed: Federation, key: Key, *, last: bool) -> None:
+    """Tell a federation that can send both in one message what will be asked right after the coming test."""
+    if last or not isinstance(fed, Announced):
+        return
+    try:
+        algorithm.round(state, Foresight(fed), key)
+    except Foreseen as first:
+        fed.announce(first.request)
 
 
 def _check_numbers(rounds: int, evaluate_every: int) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
-from drfl.federation import NOT_ASKED, Federation, Gradients, Losses, Replies
+from drfl.federation import NOT_ASKED, Evaluation, Federation, Gradients, Losses, Replies
 from drfl.key import Key
 from drfl.local import LocalSGD
 
@@ -110,6 +110,66 @@ class GradientRequest(Request[Gradients]):
     def nobody(self) -> Gradients:
         """Values (0, d) and losses (0,)."""
         return Gradients(_nobody(), self.w.new_empty(0, self.w.numel()), torch.empty(0, dtype=torch.float64))
+
+
+class Exchanges(ABC):
+    """The part of a federation whose verbs all come down to :meth:`exchange`."""
+
+    @abstractmethod
+    def exchange(self, request: Request[R]) -> R:
+        """Every request passes here on its way to the clients, and its reply on the way back."""
+
+    def train(
+        self,
+        cohort: Tensor,
+        w: Tensor,
+        local: LocalSGD,
+        key: Key,
+        *,
+        prox: float = 0.0,
+        shift: Tensor | None = None,
+        snapshot: int | None = None,
+        average: bool = False,
+    ) -> Replies:
+        """See :class:`drfl.federation.Federation`."""
+        return self.exchange(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average))
+
+    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
+        """See :class:`drfl.federation.Federation`."""
+        return self.exchange(LossRequest(cohort, w, key, batch))
+
+    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
+        """See :class:`drfl.federation.Federation`."""
+        return self.exchange(GradientRequest(cohort, w, key, batch))
+
+
+class Foreseen(Exception):  # noqa: N818 - it is no error
+    """Ends a round at its first request."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+
+class Foresight(Exchanges):
+    """Stands for a federation during a round that is only to show what it will ask first.
+
+    Args:
+        fed: the federation that the round will be run on.
+
+    Raises:
+        Foreseen: at the first request.
+    """
+
+    def __init__(self, fed: Federation) -> None:
+        self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
+
+    def exchange(self, request: Request[R]) -> R:
+        """Ends the round."""
+        raise Foreseen(request)
+
+    def evaluate(self, w: Tensor) -> Evaluation:
+        """No round does this."""
+        raise RuntimeError("a round tests nothing")
 
 
 def answers(reply: R, rows: Tensor) -> R:

@@ -9,16 +9,15 @@ from torch import Tensor
 
 from drfl.algorithm import Algorithm, Average, State
 from drfl.ambiguity import AmbiguitySet
-from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
-from drfl.key import Key
+from drfl.federation import Evaluation, Federation, Ledger
 from drfl.local import LocalSGD
-from drfl.request import GradientRequest, LossRequest, R, Request, TrainRequest
+from drfl.request import Exchanges, R, Request
 
 S = TypeVar("S", bound=State)
 M = TypeVar("M")
 
 
-class WrappedFederation:
+class WrappedFederation(Exchanges):
     """Behaves as the federation inside; a subclass overrides :meth:`exchange`, or one verb, or both.
 
     Args:
@@ -49,31 +48,8 @@ class WrappedFederation:
         return self.fed.ledger
 
     def exchange(self, request: Request[R]) -> R:
-        """Every request passes here on its way to the federation inside, and its reply on the way back."""
+        """See :class:`Exchanges`."""
         return request.put(self.fed)
-
-    def train(
-        self,
-        cohort: Tensor,
-        w: Tensor,
-        local: LocalSGD,
-        key: Key,
-        *,
-        prox: float = 0.0,
-        shift: Tensor | None = None,
-        snapshot: int | None = None,
-        average: bool = False,
-    ) -> Replies:
-        """See :class:`drfl.federation.Federation`."""
-        return self.exchange(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average))
-
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """See :class:`drfl.federation.Federation`."""
-        return self.exchange(LossRequest(cohort, w, key, batch))
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        return self.exchange(GradientRequest(cohort, w, key, batch))
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""

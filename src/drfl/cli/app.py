@@ -9,8 +9,8 @@ from typing import Annotated, cast
 
 import typer
 
+from drfl.cli import deploy, interrupt
 from drfl.cli import energy_options as e
-from drfl.cli import interrupt
 from drfl.cli import options as o
 from drfl.cli.lists_of_values import expand
 from drfl.errors import DivergedError, DrflError, InputError, StoppedError, unknown
@@ -23,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.add_typer(deploy.app)
 
 
 def call(arguments: Sequence[str]) -> int:
@@ -47,17 +48,15 @@ def call(arguments: Sequence[str]) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        return _complain(_usage(message()), 2)
+        return _complain(_usage(message(), getattr(error, "ctx", None)), 2)
 
 
-def _usage(message: str) -> object:
+def _usage(message: str, context: typer.Context | None) -> object:
     """typer's sentence on a wrong call, with the nearest name or the way to help."""
     command = re.match(r"No such command '(.*?)'", message)
-    if command:
-        return unknown(
-            "command", command[1], [info.callback.__name__ for info in app.registered_commands if info.callback]
-        )
-    return f"{message.rstrip('.')}; see 'drfl --help'"
+    if command and context is not None:
+        return unknown("command", command[1], getattr(context.command, "commands", ()))
+    return f"{message.rstrip('.')}; see '{'drfl' if context is None else context.command_path} --help'"
 
 
 def _complain(message: object, code: int) -> int:

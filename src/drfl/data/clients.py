@@ -85,10 +85,18 @@ class ClientData:
         """N, the number of clients."""
         return len(self.train)
 
-    @cached_property
+    @property
     def sizes(self) -> Tensor:
         """Training samples per client, (N,) int64."""
+        return self._sizes
+
+    @cached_property
+    def _sizes(self) -> Tensor:
         return _lengths(self.train)
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that it is made of, for a digest."""
+        return [self.inputs, self.targets, self.test_inputs, self.test_targets, *self.train, *self.test]
 
     @property
     def shares(self) -> Tensor:

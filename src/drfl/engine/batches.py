@@ -49,10 +49,10 @@ class Batches(NamedTuple):
         return Batches(self.samples[part, :, :kept], counts)
 
 
-def draw(rows: Rows, clients: Tensor, steps: int, batch: int | None, key: Key) -> Batches:
+def draw(rows: Rows, clients: Tensor, steps: int, batch: int | None, key: Key, first: int = 0) -> Batches:
     """min(batch, n_i) distinct samples for each client and step, uniform, independent over clients and steps.
 
-    Client i draws from ``key.fold("client", i)``, so its samples do not depend on who else is in the cohort.
+    Client number i draws from ``key.fold("client", i)``, so its samples do not depend on who else is in the cohort.
 
     Args:
         rows: all clients' rows of the pool.
@@ -60,22 +60,23 @@ def draw(rows: Rows, clients: Tensor, steps: int, batch: int | None, key: Key) -
         steps: T.
         batch: samples per step; None = all. Clients with no more than ``batch`` samples use all of them.
         key: the purpose's key.
+        first: the number of client 0.
     """
     sizes = rows.sizes[clients]
     counts = sizes if batch is None else sizes.clamp(max=batch)
     if bool((counts == sizes).all()):
         local = torch.arange(int(counts.max())).expand(len(clients), 1, -1)
     else:
-        local = torch.from_numpy(_places(sizes.numpy(), clients.tolist(), steps, int(batch or 0), key))
+        local = torch.from_numpy(_places(sizes.numpy(), (clients + first).tolist(), steps, int(batch or 0), key))
     local = torch.where(local < sizes[:, None, None], local, 0)  # fillers
     return Batches(rows.index[rows.starts[clients][:, None, None] + local], counts)
 
 
-def _places(sizes: np.ndarray, clients: list[int], steps: int, width: int, key: Key) -> np.ndarray:
+def _places(sizes: np.ndarray, numbers: list[int], steps: int, width: int, key: Key) -> np.ndarray:
     """(k, T, B) distinct places among each client's samples; beyond a client's size they are fillers."""
-    uniforms = np.zeros((len(clients), steps, width))
+    uniforms = np.zeros((len(numbers), steps, width))
     drawing = np.flatnonzero(sizes > width)
-    generators = key.generators("client", [clients[j] for j in drawing])
+    generators = key.generators("client", [numbers[j] for j in drawing])
     for j, generator in zip(drawing, generators, strict=True):
         generator.random(out=uniforms[j])
     return distinct(uniforms, np.maximum(sizes, width))

@@ -30,6 +30,8 @@ class Simulation:
         task: model, loss and score; the model's present parameters are the initial model.
         engine: the backend that computes; None = :class:`Auto`, the one that fits the model and the device.
         device: where models and data live, e.g. ``"cpu"`` or ``"cuda"``.
+        first: the number of the first client, under which it draws its samples: not 0 where this process holds one of
+            many clients.
         precision: "full", or "bf16": matrix products and convolutions of the local steps are then worked out in
             bfloat16. Parameters, updates, loss reports and tests keep the model's type, which must be float32.
 
@@ -49,6 +51,7 @@ class Simulation:
         engine: Engine | None = None,
         device: str = "cpu",
         precision: str = "full",
+        first: int = 0,
     ) -> None:
         if isinstance(engine, str | type):
             raise InputError(f"engine={engine!r} must be an engine itself, such as Loop() or Stacked()")
@@ -67,6 +70,7 @@ class Simulation:
         train, self._test = _behind_backbone(train, test)
         self._train = train._replace(autocast=_autocast(precision, dtype))
         self._rows, self._test_rows = Rows.of(data.train), Rows.of(data.test)
+        self._first = first
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
 
     def train(
@@ -121,7 +125,7 @@ class Simulation:
     def _draw(self, cohort: Tensor, key: Key, steps: int, batch: int | None) -> Batches:
         if batch is not None:
             checks.whole("batch", batch)
-        return draw(self._rows, cohort, steps, batch, key)
+        return draw(self._rows, cohort, steps, batch, key, self._first)
 
 
 def _behind_backbone(train: Problem, test: Problem) -> tuple[Problem, Problem]:

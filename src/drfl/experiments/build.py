@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from drfl.algorithm import Algorithm, Callback
 from drfl.callbacks import Target
@@ -19,10 +20,73 @@ from drfl.experiments.parameters import make
 from drfl.experiments.resilience import oversampled, surrounded
 from drfl.features import cache, featurise
 from drfl.features.images import load_images
+from drfl.federation import Federation
 from drfl.key import Key
 from drfl.losses import LOSSES
 from drfl.models import MODELS
 from drfl.task import Task
+
+
+class Clients(Protocol):
+    """What a run's files say of its clients."""
+
+    @property
+    def n(self) -> int:
+        """N, how many there are."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """(N,) what they are called."""
+        ...
+
+    @property
+    def sizes(self) -> Tensor:
+        """(N,) int64, their training samples."""
+        ...
+
+    def tensors(self) -> Sequence[Tensor]:
+        """What their data are known by."""
+        ...
+
+
+class Running(Protocol):
+    """What can be run, kept and written: a simulation's :class:`Job`, or a deployment."""
+
+    @property
+    def config(self) -> Config:
+        """Where it came from."""
+        ...
+
+    @property
+    def partition(self) -> Partition | None:
+        """Who holds which samples; None where only the clients know."""
+        ...
+
+    @property
+    def data(self) -> Clients:
+        """The clients."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """The model and its loss."""
+        ...
+
+    @property
+    def fed(self) -> Federation:
+        """The clients, to ask."""
+        ...
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The server program."""
+        ...
+
+    @property
+    def certify(self) -> Certifier | None:
+        """Makes the certificates, where they were asked for."""
+        ...
 
 
 class Job(NamedTuple):

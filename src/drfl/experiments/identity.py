@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
-from torch import Tensor
-
+from drfl.digest import digest_of
 from drfl.errors import InputError
-from drfl.experiments.build import Job
+from drfl.experiments.build import Running
 from drfl.experiments.rundir import config_toml, versions
 
 FREE = ("data_dir", "checkpoint_every")
 """Keys of a configuration that have no say in the results."""
 
 
-def identity(job: Job) -> dict[str, object]:
+def identity(job: Running) -> dict[str, object]:
     """The configuration, what the data and the initial model are (as digests), and versions, as plain values."""
     data = job.data
-    pools = (data.inputs, data.targets, data.test_inputs, data.test_targets)
     layout = job.task.layout
     named = "\n".join((*data.names, *layout.names, *map(str, layout.shapes)))
     return {
         "config": settings(job),
-        "data": _digest([*pools, *data.train, *data.test], named),
-        "model": _digest([job.task.w0], named),
+        "data": digest_of(data.tensors(), named),
+        "model": digest_of([job.task.w0], named),
         "versions": versions(),
     }
 
 
-def settings(job: Job) -> dict[str, object]:
+def settings(job: Running) -> dict[str, object]:
     """The configuration with every default spelt out, but for what has no say in the results."""
     full = tomllib.loads(config_toml(job.config, job.data.n))
     return {name: value for name, value in full.items() if name not in FREE}
 
 
-def check_same(job: Job, kept: Mapping[str, object]) -> list[str]:
+def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
     """Make sure that a run may go on from a checkpoint.
 
     Args:
@@ -66,7 +63,7 @@ def check_same(job: Job, kept: Mapping[str, object]) -> list[str]:
     ]
 
 
-def check_settings(job: Job, kept: Mapping[str, object]) -> None:
+def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     """Make sure that a run is the one that was kept, going by its :func:`settings`.
 
     Raises:
@@ -90,12 +87,3 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 def _shown(values: Mapping[str, object], name: str) -> str:
     return repr(values[name]) if name in values else "no value"
-
-
-def _digest(tensors: Iterable[Tensor], text: str) -> str:
-    digest = hashlib.blake2b(text.encode(), digest_size=16)
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        for part in tensor.detach().cpu().contiguous().reshape(-1).split(2**24):  # bounded where it is a mapped file
-            digest.update(part.numpy().data)
-    return digest.hexdigest()

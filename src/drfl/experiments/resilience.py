@@ -89,14 +89,16 @@ def oversampled(config: Config, clients: int) -> tuple[dict[str, Value], int | N
     return {**values, "m": min(clients, math.ceil(config.oversample * m))}, m
 
 
-def surrounded(config: Config, algorithm: Algorithm, keep: int | None, data: ClientData, task: Task) -> Algorithm:
+def surrounded(
+    config: Config, algorithm: Algorithm, keep: int | None, data: ClientData | None, task: Task
+) -> Algorithm:
     """The algorithm as a run has it: ``Quorum(Faulty(Protected(OverSampled(algorithm))))``, less what is not asked for.
 
     Args:
         config: what to run.
         algorithm: the algorithm.
         keep: how many answers of a cohort are wanted; None = all.
-        data: the clients' samples, for a guard that keeps some of them.
+        data: the clients' samples, for a guard that keeps some of them; None where only the clients have them.
         task: the model and its loss, for the same.
 
     Raises:
@@ -118,7 +120,9 @@ def _called_off(algorithm: Algorithm, config: Config) -> Algorithm:
     return Quorum(algorithm, config.min_replies, "repeat" if config.repeats else "skip", config.repeats or 1)
 
 
-def _at(guard: Guard | ProbeAudit, data: ClientData, task: Task, device: str) -> Guard:
+def _at(guard: Guard | ProbeAudit, data: ClientData | None, task: Task, device: str) -> Guard:
     if not isinstance(guard, ProbeAudit):
         return guard
+    if data is None:
+        raise InputError("the guard 'probe' needs rows of the clients, which stay at the sites here: take 'peers'")
     return Audit(Probe.of(data, task, rows=guard.rows, device=device), guard.factor, guard.slack)

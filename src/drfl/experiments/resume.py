@@ -11,7 +11,7 @@ from drfl.algorithm import Keeper, Progress
 from drfl.checkpoint import Checkpoints, DamagedError, newest
 from drfl.data.files import atomic_write
 from drfl.errors import InputError
-from drfl.experiments.build import Job
+from drfl.experiments.build import Running
 from drfl.experiments.claim import CONFIG, FOLDER, Claim
 from drfl.experiments.identity import check_same, check_settings, identity
 from drfl.experiments.rundir import config_toml
@@ -42,7 +42,7 @@ def kept_config(directory: Path | None, *, overwrite: bool, given: bool) -> Path
     return None
 
 
-def is_finished(directory: Path, job: Job) -> bool:
+def is_finished(directory: Path, job: Running) -> bool:
     """Whether a run's results are there and nothing is left to go on with.
 
     Raises:
@@ -58,7 +58,7 @@ def is_finished(directory: Path, job: Job) -> bool:
     return True
 
 
-def begin(claim: Claim, job: Job, warn: Callable[[str], None]) -> Progress | None:
+def begin(claim: Claim, job: Running, warn: Callable[[str], None]) -> Progress | None:
     """Where a run was when it was stopped; None where it had kept nothing yet.
 
     Args:
@@ -82,7 +82,7 @@ def begin(claim: Claim, job: Job, warn: Callable[[str], None]) -> Progress | Non
     return progress
 
 
-def keeper(claim: Claim, job: Job) -> Keeper | None:
+def keeper(claim: Claim, job: Running) -> Keeper | None:
     """Who keeps the progress of a run in its folder; None where it is not to be kept.
 
     Raises:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drfl.algorithm import Result, State, flagged
 from drfl.certificate import Certificate
-from drfl.experiments.build import Job
+from drfl.experiments.build import Running
 from drfl.experiments.config import Config
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
 from drfl.protection import Memory
@@ -30,7 +30,7 @@ FILES = (
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
 
-def write_run(directory: Path, job: Job, result: Result, stopped: str) -> None:
+def write_run(directory: Path, job: Running, result: Result, stopped: str) -> None:
     """Fill an existing, empty directory with everything but the report.
 
     Args:
@@ -49,13 +49,14 @@ def write_run(directory: Path, job: Job, result: Result, stopped: str) -> None:
     }
     for name, text in write.items():
         (directory / name).write_text(text, encoding="utf-8")
-    job.partition.save(directory / "partition.json")
+    if job.partition is not None:
+        job.partition.save(directory / "partition.json")
     _save_model(job, result.state.w, directory / "model.safetensors")
     if result.state.average is not None:
         _save_model(job, result.state.average.w, directory / "model-averaged.safetensors")
 
 
-def summary(job: Job, result: Result, stopped: str) -> dict[str, object]:
+def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
     """The run in one object: what ran, on what, how it ended, what it cost."""
     config, last, asked = job.config, result.history.last, job.certify is not None
     averaged = None
@@ -65,7 +66,7 @@ def summary(job: Job, result: Result, stopped: str) -> dict[str, object]:
         "algorithm": config.algorithm,
         "parameters": config.parameters(config.algorithm, job.data.n),
         "dataset": config.dataset,
-        "partition": job.partition.recipe,
+        "partition": config.partition if job.partition is None else job.partition.recipe,
         "model": config.model,
         "model_parameters": job.task.layout.d,
         "clients": job.data.n,
@@ -146,12 +147,12 @@ def config_toml(config: Config, clients: int) -> str:
     return tomli_w.dumps({**plain, "algorithms": {config.algorithm: table}})
 
 
-def _save_model(job: Job, w: Tensor, path: Path) -> None:
+def _save_model(job: Running, w: Tensor, path: Path) -> None:
     parameters = job.task.layout.views(w.detach().cpu())
     path.write_bytes(save({name: value.contiguous() for name, value in parameters.items()}))
 
 
-def _clients_csv(job: Job, result: Result) -> str:
+def _clients_csv(job: Running, result: Result) -> str:
     evaluation = result.evaluation
     columns = zip(
         job.data.names,

@@ -17,7 +17,7 @@ from drfl.algorithm import Callback, Keeper, Progress, Result, Step, run
 from drfl.certificate import Certificate
 from drfl.data import Dataset
 from drfl.errors import DivergedError, InputError
-from drfl.experiments.build import Job, build, load_data, target
+from drfl.experiments.build import Running, build, load_data, target
 from drfl.experiments.claim import Claim, filled
 from drfl.experiments.config import Config
 from drfl.experiments.place import staged
@@ -37,7 +37,7 @@ class Finished(NamedTuple):
         stopped: why: "rounds", "target" or "interrupted".
     """
 
-    job: Job
+    job: Running
     result: Result
     stopped: str
 
@@ -64,7 +64,7 @@ class Watch:
 
 
 def execute(
-    job: Job,
+    job: Running,
     callbacks: Sequence[Callback] = (),
     watch: Watch | None = None,
     *,

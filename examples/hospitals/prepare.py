@@ -1,0 +1,69 @@
+"""Every hospital's part of the simulation's data, as a file of its own: what a deployed site trains and tests on.
+
+    python examples/hospitals/prepare.py DIR [--seed 0]
+
+Writes DIR/<name>.npz with train_inputs, train_targets, test_inputs and test_targets, bit for bit what the simulation at
+that seed holds for this client, standardised, in the same order; and DIR/order.txt with the clients' names in the
+simulation's order, one a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from drfl.data import ClientData
+from drfl.errors import DrflError
+from drfl.experiments.build import build
+from drfl.experiments.config import load_config
+
+HERE = Path(__file__).parent
+
+
+def parts(data: ClientData) -> dict[str, dict[str, np.ndarray]]:
+    """Every client's arrays by its name, in the clients' order."""
+    return {
+        name: {
+            "train_inputs": data.inputs[train].numpy(),
+            "train_targets": data.targets[train].numpy(),
+            "test_inputs": data.test_inputs[test].numpy(),
+            "test_targets": data.test_targets[test].numpy(),
+        }
+        for name, train, test in zip(data.names, data.train, data.test, strict=True)
+    }
+
+
+def prepare(directory: Path, seed: int) -> dict[str, dict[str, np.ndarray]]:
+    """Write the files; gives what is in them. Model and algorithm have no say in who holds which patients.
+
+    Raises:
+        InputError: the seed is impossible.
+    """
+    found = parts(build(load_config(HERE / "linear.toml", {"algorithm": "FedAvg", "seed": seed})).data)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, arrays in found.items():
+        np.savez(directory / f"{name}.npz", **arrays)
+    (directory / "order.txt").write_text("".join(f"{name}\n" for name in found), encoding="utf-8")
+    return found
+
+
+def main() -> None:
+    """Write the files and say what was written."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    try:
+        found = prepare(options.directory, options.seed)
+    except (DrflError, OSError) as error:
+        parser.error(str(error))
+    for name, arrays in found.items():
+        shapes = ", ".join(f"{key} {'×'.join(map(str, a.shape))} {a.dtype}" for key, a in arrays.items())
+        print(f"{options.directory / name}.npz: {shapes}")
+    print(f"{options.directory / 'order.txt'}: {', '.join(found)}")
+
+
+if __name__ == "__main__":
+    main()

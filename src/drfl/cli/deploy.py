@@ -1,0 +1,166 @@
+"""``drfl deploy``: the grammar, and what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drfl.cli import interrupt
+
+app = typer.Typer(
+    name="deploy",
+    help="A real deployment over Flower: write its folder, check it, train with it.",
+    no_args_is_help=True,
+)
+
+Place = Annotated[Path, typer.Argument(metavar="DIR", help="The deployment's folder.")]
+Number = Annotated[str, typer.Argument(metavar="RUN", help="The run's number, as 'drfl deploy run' printed it.")]
+
+GRACE = 5.0
+"""Seconds after Ctrl-C in which a second one stops the run itself."""
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    sites: Annotated[str, typer.Option(help="The sites' names with commas between, in the order of the clients.")],
+    host: Annotated[
+        str | None, typer.Option(help="Name or address where the sites reach the SuperLink. (default: localhost)")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Its port. (default: 8000)")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys; to try things out.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Make keys and certificates too, by make-keys.sh.")] = False,
+) -> int:
+    """Write a deployment's folder: settings, scripts and services, for the SuperLink and for each site."""
+    with interrupt.as_stopped():
+        _require()
+        from drfl.deploy.plan import Plan
+        from drfl.deploy.write import write
+
+        write(Plan.of(sites, host, port, insecure), directory, keys)
+        typer.echo(f"{directory}: written; its README.md says how to start it")
+    return 0
+
+
+@app.command()
+def check(
+    directory: Place,
+    site: Annotated[
+        str | None, typer.Option(help="Check this site, on its machine: its key, its way to the SuperLink, its data.")
+    ] = None,
+) -> int:
+    """Find out what keeps a deployment from working. In a site's own folder it checks that site."""
+    with interrupt.as_stopped():
+        _require()
+        from drfl.deploy.check.everything import check_deployment, check_site
+        from drfl.deploy.folder import SiteFolder, find
+        from drfl.errors import InputError, unknown
+
+        place = find(directory)
+        if isinstance(place, SiteFolder):
+            if site is not None:
+                raise InputError(f"{directory} is the folder of one site: leave --site out")
+            verdicts = check_site(place)
+        elif site is not None:
+            names = [known.name for known in place.sites()]
+            if site not in names:
+                raise unknown("site", site, names)
+            verdicts = check_site(place.site(site))
+        else:
+            verdicts = check_deployment(place)
+        good = True
+        for verdict in verdicts:
+            good = good and verdict.ok
+            typer.echo(f"{'ok' if verdict.ok else 'problem':8} {verdict.subject}: {verdict.text}")
+    return 0 if good else 1
+
+
+@app.command()
+def run(
+    directory: Place,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit it, print its number and leave.")] = False,
+) -> int:
+    """Train: submit a run, show its log, and end with its result. Exit code 0 only if it completed."""
+    with interrupt.as_stopped():
+        _require()
+        from drfl.deploy.folder import deployment
+        from drfl.deploy.runs import submit
+
+        folder = deployment(directory)
+        number = submit(folder)
+        typer.echo(f"run {number} submitted", err=not detach)
+        if detach:
+            typer.echo(f"to follow it: drfl deploy follow {directory} {number}", err=True)
+            return 0
+        return _follow(directory, number)
+
+
+@app.command()
+def follow(directory: Place, number: Number) -> int:
+    """Show a run's log until it ends. Exit code 0 only if it completed."""
+    with interrupt.as_stopped():
+        _require()
+        return _follow(directory, number)
+
+
+@app.command()
+def stop(directory: Place, number: Number) -> int:
+    """Stop a run."""
+    with interrupt.as_stopped():
+        _require()
+        from drfl.deploy.folder import deployment
+        from drfl.deploy.runs import stop as stop_run
+
+        stop_run(deployment(directory), number)
+        typer.echo(f"run {number} stopped")
+    return 0
+
+
+def _require() -> None:
+    from drfl.deploy.programs import require
+
+    require()
+
+
+def _follow(directory: Path, number: str) -> int:
+    from drfl.deploy.folder import deployment
+    from drfl.deploy.result import print_result
+    from drfl.deploy.runs import follow
+
+    folder = deployment(directory)
+    try:
+        end = follow(folder, number, typer.echo)
+    except KeyboardInterrupt:
+        return _leave(directory, number)
+    if not end.completed:
+        typer.echo(f"drfl: run {number} {end}", err=True)
+        return 1
+    typer.echo(f"run {number} completed", err=True)
+    print_result(folder)
+    return 0
+
+
+def _leave(directory: Path, number: str) -> int:
+    """After Ctrl-C: the run goes on, unless Ctrl-C is pressed again."""
+    from drfl.deploy.folder import deployment
+    from drfl.deploy.runs import stop as stop_run
+
+    typer.echo(
+        f"run {number} goes on; 'drfl deploy stop {directory} {number}' stops it, and so does Ctrl-C again within "
+        f"{GRACE:g} seconds",
+        err=True,
+    )
+    try:
+        _wait(GRACE)
+    except KeyboardInterrupt:
+        stop_run(deployment(directory), number)
+        typer.echo(f"run {number} stopped", err=True)
+    return interrupt.INTERRUPTED
+
+
+def _wait(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)

@@ -1,0 +1,1 @@
+"""Find out what keeps a deployment from working, and say it in plain words."""

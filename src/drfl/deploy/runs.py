@@ -1,0 +1,140 @@
+"""Submit a run to the SuperLink, follow it, and learn how it really ended."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from drfl.deploy.folder import Folder
+from drfl.deploy.programs import ask, environment, program
+from drfl.errors import DrflError, InputError
+
+COMPLETED = "finished:completed"
+"""What Flower calls a run that ended well."""
+
+PAUSE, PATIENCE = 2.0, 60.0
+"""Seconds between two questions after the status; seconds that the SuperLink may be away meanwhile."""
+
+
+class Status(NamedTuple):
+    """Where a run stands.
+
+    Args:
+        name: as Flower says it: pending, starting, running, or finished: and how.
+        details: why it failed, in one line; empty if nothing was said.
+    """
+
+    name: str
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.name.startswith("finished")
+
+    @property
+    def completed(self) -> bool:
+        """Whether it has ended well."""
+        return self.name == COMPLETED
+
+    def __str__(self) -> str:
+        what = {"finished:failed": "failed", "finished:stopped": "was stopped", COMPLETED: "completed"}
+        told = what.get(self.name, f"is {self.name}")
+        return f"{told}: {self.details}" if self.details and not self.completed else told
+
+
+def submit(folder: Folder) -> str:
+    """Submit the deployment's app and give the run's number.
+
+    Raises:
+        DrflError: the SuperLink refused it, or does not answer.
+    """
+    # the folder may have been moved since it was written: what is submitted names the place where it is now
+    override = f'deployment="{folder.settings}"'
+    answer = ask(folder.home, ["run", str(folder.app), "--run-config", override])
+    number = answer.get("run-id")
+    if not number:
+        raise DrflError("the SuperLink took the run but gave no number")
+    return str(number)
+
+
+def status(folder: Folder, number: str) -> Status:
+    """Where a run stands.
+
+    Raises:
+        InputError: the number is none.
+        DrflError: the SuperLink does not know the run, or does not answer.
+    """
+    runs = ask(folder.home, ["list", "--run-id", _number(number)]).get("runs")
+    if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
+        raise DrflError(f"the SuperLink knows no run {number}")
+    details = " ".join(str(runs[0].get("status-details", "")).split())
+    return Status(str(runs[0].get("status", "unknown")), "" if details == "N/A" else details)
+
+
+def stop(folder: Folder, number: str) -> None:
+    """Stop a run.
+
+    Raises:
+        InputError: the number is none.
+        DrflError: the SuperLink refused, or does not answer.
+    """
+    ask(folder.home, ["stop", _number(number)])
+
+
+def follow(folder: Folder, number: str, show: Callable[[str], None]) -> Status:
+    """Show a run's log until it ends, and give how it ended.
+
+    Args:
+        folder: the deployment.
+        number: the run's.
+        show: takes a line of the log.
+
+    Raises:
+        InputError: the number is none.
+        DrflError: the SuperLink was away for too long.
+        KeyboardInterrupt: the user stopped following; the run goes on.
+    """
+    command = [str(program("flwr")), "log", _number(number), "--stream"]
+    with subprocess.Popen(
+        command, env={**environment(folder.home), "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
+        start_new_session=True,  # Ctrl-C is for this process to answer, not for that one
+    ) as process:  # fmt: skip
+        try:
+            for line in process.stdout or ():
+                if not _of_flwr(line):
+                    show(line.rstrip("\n"))
+        finally:
+            process.kill()
+    return _end(folder, number)
+
+
+def _of_flwr(line: str) -> bool:
+    """Whether a line is of the command itself, not of the run."""
+    return line.startswith("Using SuperLink:") or "logstream for run_id" in line
+
+
+def _end(folder: Folder, number: str) -> Status:
+    """Wait for the end. The log may break off before, as when the connection does."""
+    limit = time.monotonic() + PATIENCE
+    while True:
+        try:
+            found = status(folder, number)
+            if found.finished:
+                return found
+            limit = time.monotonic() + PATIENCE
+        except InputError:
+            raise
+        except DrflError:
+            if time.monotonic() > limit:
+                raise
+        time.sleep(PAUSE)
+
+
+def _number(number: str) -> str:
+    if not number.isdecimal():
+        raise InputError(f"a run's number has digits only, not '{number}': 'drfl deploy run' prints it")
+    return number

@@ -1,0 +1,3 @@
+#!/bin/sh
+# This deployment is insecure: it has no keys and no certificates.
+echo "nothing to make: the deployment is insecure"

@@ -1,0 +1,120 @@
+#!/bin/sh
+# Makes what the processes prove by who they are. Needs openssl and ssh-keygen; nothing leaves this machine.
+#
+#   certificates/ca.crt, ca.key                 a private authority, for this deployment alone
+#   certificates/superlink.crt, superlink.key   the SuperLink's certificate, for the names below
+#   sites/NAME/ca.crt                           a copy for each site, which knows the SuperLink by it
+#   sites/NAME/key, key.pub                     the key of each site (ECDSA, P-384)
+#   keys/NAME.pub                               its public half, which register-sites.sh registers
+#
+# Safe to repeat: it makes what is missing and never overwrites. For a new certificate (they are valid for @DAYS@ days)
+# delete certificates/superlink.* first; for a new key of a site sites/NAME/key*, keys/NAME.* and register it anew.
+# A site that makes its own key (ssh-keygen -t ecdsa -b 384 -N '' -f key) sends its key.pub only: save it as
+# keys/NAME.pub before you run this. Keep certificates/ca.key away from the network, or delete it once all is made.
+set -eu
+umask 077
+cd "$(dirname "$0")"
+
+names='@SAN@'
+
+for program in openssl ssh-keygen; do
+    if ! command -v "$program" >/dev/null; then
+        echo "$program is missing: install it, then run this again" >&2
+        exit 1
+    fi
+done
+
+# What is half made, as after an interruption, never stays under its final name.
+work=$(mktemp -d ./.keys.XXXXXX)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+mkdir -p certificates keys
+chmod 700 certificates
+
+if [ ! -e certificates/ca.crt ]; then
+    if [ -e certificates/ca.key ]; then
+        echo "certificates/ca.key is there without ca.crt: delete it, or bring its ca.crt back" >&2
+        exit 1
+    fi
+    openssl ecparam -name secp384r1 -genkey -noout -out "$work/ca.key"
+    cat >"$work/ca.cnf" <<'END'
+[req]
+distinguished_name = name
+x509_extensions = authority
+prompt = no
+[name]
+CN = drfl deployment
+[authority]
+basicConstraints = critical, CA:true, pathlen:0
+keyUsage = critical, keyCertSign, cRLSign
+subjectKeyIdentifier = hash
+END
+    openssl req -x509 -new -sha384 -key "$work/ca.key" -config "$work/ca.cnf" -days @CA_DAYS@ -out "$work/ca.crt"
+    mv "$work/ca.key" certificates/ca.key
+    mv "$work/ca.crt" certificates/ca.crt
+    echo "certificates/ca.crt: made"
+fi
+
+if [ ! -e certificates/superlink.crt ]; then
+    if [ -e certificates/superlink.key ]; then
+        echo "certificates/superlink.key is there without superlink.crt: delete it, or bring its superlink.crt back" >&2
+        exit 1
+    fi
+    if [ ! -e certificates/ca.key ]; then
+        echo "certificates/ca.key is missing, and only it can sign superlink.crt: bring it back" >&2
+        exit 1
+    fi
+    openssl ecparam -name secp384r1 -genkey -noout -out "$work/superlink.key"
+    cat >"$work/superlink.cnf" <<END
+[req]
+distinguished_name = name
+prompt = no
+[name]
+CN = drfl SuperLink
+[server]
+basicConstraints = critical, CA:false
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth
+subjectAltName = $names
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
+END
+    openssl req -new -sha384 -key "$work/superlink.key" -config "$work/superlink.cnf" -out "$work/superlink.csr"
+    openssl x509 -req -sha384 -in "$work/superlink.csr" -CA certificates/ca.crt -CAkey certificates/ca.key \
+        -set_serial "0x$(openssl rand -hex 16)" -extfile "$work/superlink.cnf" -extensions server -days @DAYS@ \
+        -out "$work/superlink.crt" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
+    mv "$work/superlink.key" certificates/superlink.key
+    mv "$work/superlink.crt" certificates/superlink.crt
+    echo "certificates/superlink.crt: made for $names"
+fi
+chmod 644 certificates/ca.crt certificates/superlink.crt
+
+for name in @NAMES@; do
+    mkdir -p "sites/$name"
+    if [ ! -e "sites/$name/ca.crt" ]; then
+        cp certificates/ca.crt "$work/copy"
+        chmod 644 "$work/copy"
+        mv "$work/copy" "sites/$name/ca.crt"
+    fi
+    if [ -e "sites/$name/key" ]; then
+        if [ ! -e "keys/$name.pub" ]; then
+            ssh-keygen -y -f "sites/$name/key" >"$work/public"
+            chmod 644 "$work/public"
+            mv "$work/public" "keys/$name.pub"
+            echo "keys/$name.pub: made from sites/$name/key"
+        fi
+    elif [ -e "keys/$name.pub" ]; then
+        echo "keys/$name.pub: kept; its private half is not here, but at the site"
+    else
+        ssh-keygen -q -t ecdsa -b 384 -N '' -C "$name" -f "$work/key"
+        chmod 644 "$work/key.pub"
+        cp "$work/key.pub" "keys/$name.pub"
+        chmod 644 "keys/$name.pub"
+        mv "$work/key.pub" "sites/$name/key.pub"
+        mv "$work/key" "sites/$name/key"
+        echo "sites/$name/key: made"
+    fi
+done
+echo "all keys and certificates are there"

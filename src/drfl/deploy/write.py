@@ -1,0 +1,168 @@
+"""Write a deployment's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import resources
+from pathlib import Path
+
+from drfl.deploy.plan import Plan
+from drfl.errors import DrflError, InputError
+
+DAYS, CA_DAYS = 825, 3650
+"""How long the SuperLink's certificate and that of its authority are valid."""
+
+AWKWARD = "\"'\\$`%:\n"
+"""What a path must not contain, as shells, systemd, compose files and Flower all read it in their own way."""
+
+
+def write(plan: Plan, path: Path, keys: bool = False) -> None:
+    """Write a deployment's folder, whole or not at all.
+
+    Args:
+        plan: the sites, and where the SuperLink is.
+        path: the folder; it must be empty or not exist.
+        keys: make keys and certificates too.
+
+    Raises:
+        InputError: the folder is not empty or cannot be written, or its path would be misread by scripts.
+        DrflError: the keys could not be made.
+    """
+    root = path.absolute()
+    if root.exists() and not root.is_dir():
+        raise InputError(f"{path} is a file: give a folder")
+    if root.is_dir() and any(root.iterdir()):
+        raise InputError(f"{path} is not empty: give a new folder")
+    if any(c in AWKWARD or not c.isprintable() for c in str(root)):
+        raise InputError(f"{root}: scripts cannot take quotes, backslashes, $, %, : in a folder's path; give another")
+    with _whole(root) as stage:
+        for name, text in files(plan, root).items():
+            target = stage / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8", newline="\n")
+            if name.endswith(".sh"):
+                target.chmod(0o755)
+        for name in plan.sites:
+            (stage / "sites" / name).chmod(0o700)  # a private key will lie there
+        if keys:
+            _make_keys(stage)
+
+
+def files(plan: Plan, root: Path) -> dict[str, str]:
+    """The texts of all files by path.
+
+    Args:
+        plan: the sites, and where the SuperLink is.
+        root: the folder's absolute path, which some files name.
+    """
+    secure = not plan.insecure
+    kind = "secure" if secure else "insecure"
+    address = {"ADDRESS": plan.address, "PORT": str(plan.port)}
+    days = {"DAYS": str(DAYS), "CA_DAYS": str(CA_DAYS)}
+    names = " ".join(plan.sites)
+    trust = f"root-certificates = {json.dumps(str(root / 'certificates/ca.crt'))}" if secure else "insecure = true"
+    superlink = {"PROGRAMS": _programs("flower-superlink"), "SECURITY": _text(f"superlink-{kind}.sh")}
+    made = {
+        "README.md": _readme(plan, kind, days),
+        ".gitignore": _text("gitignore"),
+        "server.toml": _server(plan),
+        "superlink.env": _environment(plan, BIND=plan.bind, PORT=plan.port),
+        "start-superlink.sh": _filled("start-superlink.sh", superlink),
+        "register-sites.sh": _filled("register-sites.sh", {"PROGRAMS": _programs("flwr"), "NAMES": names})
+        if secure
+        else _text("register-insecure.sh"),
+        "make-keys.sh": _filled("make-keys.sh", {**days, "NAMES": names, "SAN": ",".join(plan.names)})
+        if secure
+        else _text("make-keys-insecure.sh"),
+        "app/pyproject.toml": _filled("app.toml", {"SERVER": json.dumps(str(root / "server.toml"))}),
+        "flwr/config.toml": _filled("config.toml", {**address, "TRUST": trust}),
+        "systemd/drfl-superlink.service": _filled("drfl-superlink.service", {"ROOT": str(root)}),
+        "systemd/drfl-supernode@.service": _text("drfl-supernode@.service"),
+        "compose.yaml": _compose(plan, root),
+    }
+    security = _text(f"supernode-{kind}.sh")
+    for name, port in zip(plan.sites, plan.site_ports, strict=True):
+        place = f"sites/{name}"
+        values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security}
+        made[f"{place}/site.toml"] = _filled("site.toml", values)
+        made[f"{place}/superlink.env"] = _environment(plan, PORT=port)
+        made[f"{place}/start-supernode.sh"] = _filled("start-supernode.sh", values)
+    return made
+
+
+def _readme(plan: Plan, kind: str, days: Mapping[str, str]) -> str:
+    count = "one site" if len(plan.sites) == 1 else f"{len(plan.sites)} sites"
+    note = _filled(f"readme-{kind}.md", days).rstrip("\n")
+    shown = {"COUNT": count, "LIST": ", ".join(plan.sites), "ADDRESS": plan.address, "NOTE": note}
+    return _filled("README.md", shown)
+
+
+def _server(plan: Plan) -> str:
+    head = _filled("server.toml", {"INSECURE": "true " if plan.insecure else "false"})
+    keys = {name: "" if plan.insecure else f'public_key = "keys/{name}.pub"\n' for name in plan.sites}
+    return head + "".join(f'\n[[sites]]\nname = "{name}"\n{key}' for name, key in keys.items())
+
+
+def _environment(plan: Plan, **values: object) -> str:
+    lines = {"ADDRESS": plan.address, "INSECURE": "yes" if plan.insecure else "no", **values}
+    return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+
+def _compose(plan: Plan, root: Path) -> str:
+    port = str(plan.port)
+    volume = json.dumps(f".:{root}")
+    head = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": volume, "PORT": port}
+    sites = (_filled("compose-site.yaml", {"NAME": name, "PORT": port}) for name in plan.sites)
+    return "\n".join((_filled("compose.yaml", head), *sites))
+
+
+def _programs(program: str) -> str:
+    """Lines of shell that find the programs; not through links, as a virtual environment's python is one."""
+    folder = shlex.quote(str(Path(sys.executable).parent))
+    return _filled("programs.sh", {"BIN": folder, "PROGRAM": program}).rstrip("\n")
+
+
+def _text(name: str) -> str:
+    return (resources.files("drfl.deploy") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _filled(name: str, values: Mapping[str, str]) -> str:
+    text = _text(name)
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+def _make_keys(stage: Path) -> None:
+    done = subprocess.run(["sh", "./make-keys.sh"], cwd=stage, capture_output=True, text=True)
+    if done.returncode:
+        raise DrflError(f"make-keys.sh failed, so nothing was written: {(done.stderr or done.stdout).strip()}")
+
+
+@contextmanager
+def _whole(root: Path) -> Iterator[Path]:
+    """A folder beside ``root`` that takes its place when the block succeeds, and vanishes when it fails."""
+    made = [place for place in root.parents if not place.exists()]
+    stage = None
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
+        stage.chmod(0o755)
+        yield stage
+        os.rename(stage, root)  # fails if there is anything but an empty folder
+    except OSError as error:
+        raise InputError(f"cannot write {root}: {error.strerror}") from None
+    finally:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+        with suppress(OSError):  # a folder that is not empty is of use
+            for place in made:
+                place.rmdir()

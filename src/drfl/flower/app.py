@@ -1,0 +1,185 @@
+"""The server's end of a Flower app: runs what ``server.toml`` says, and leaves the files of a simulation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from drfl.algorithm import Algorithm, Step
+from drfl.errors import InputError
+from drfl.experiments.claim import claimed
+from drfl.experiments.parameters import make
+from drfl.experiments.resilience import oversampled, surrounded
+from drfl.experiments.resume import begin, is_finished, keeper
+from drfl.experiments.runner import conclude, execute
+from drfl.flower.roster import Member, Registered, Roster, SelfNamed, gathered
+from drfl.flower.server import FlowerFederation
+from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
+from drfl.flower.site import task_of
+from drfl.flower.wire import Model
+from drfl.key import Key
+from drfl.task import Task
+
+LOG = logging.getLogger("drfl.flower")
+
+DEPLOYMENT = "deployment"
+"""The key of the app's configuration that has the path of server.toml."""
+
+app = ServerApp()
+"""The ready one."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the deployment that the app's configuration names.
+
+    Raises:
+        DrflError: it cannot run, or diverges; Flower shows the line as the reason why the run failed.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    path = context.run_config.get(DEPLOYMENT)
+    if path is None:
+        raise InputError(
+            f"the app's configuration names no server.toml: set '{DEPLOYMENT}' in its [tool.flwr.app.config]"
+        )
+    serve(grid, Path(str(path)))
+
+
+class Sites(NamedTuple):
+    """The clients of a deployment, for a run's files."""
+
+    members: tuple[Member, ...]
+
+    @property
+    def n(self) -> int:
+        """N, how many there are."""
+        return len(self.members)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """(N,) what the sites are called."""
+        return tuple(member.name for member in self.members)
+
+    @property
+    def sizes(self) -> Tensor:
+        """(N,) int64, their training samples."""
+        return torch.tensor([member.train for member in self.members])
+
+    def tensors(self) -> list[Tensor]:
+        """What the sites told of their data, by which these are known again."""
+        return [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
+
+
+class Deployment(NamedTuple):
+    """A run on sites that can start; see :class:`drfl.experiments.build.Running`."""
+
+    config: DeployedConfig
+    data: Sites
+    task: Task
+    fed: FlowerFederation
+    algorithm: Algorithm
+    partition: None = None
+    certify: None = None
+
+
+def serve(grid: Grid, path: Path) -> Path:
+    """Run a deployment, or go on with it where it stopped.
+
+    Args:
+        grid: where the sites are.
+        path: its server.toml.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        DrflError: see :func:`main`.
+    """
+    settings = read_server(path)
+    folder = path.resolve().parent
+    roster = roster_of(settings, folder)
+    members = gathered(grid, roster, settings.wait, settings.timeout)
+    deployed = deployment(grid, roster, members, settings)
+    out = folder / settings.out
+    if is_finished(out, deployed):
+        raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it anew")
+    with claimed(out, fresh=not out.exists()) as claim:
+        start = begin(claim, deployed, LOG.warning)
+        finished = execute(deployed, [_told], start=start, keep=keeper(claim, deployed))
+        conclude(finished, claim)
+    traffic = deployed.fed.traffic
+    LOG.info("%d messages, %d bytes to the sites, %d from them", traffic.messages, traffic.down, traffic.up)
+    LOG.info("results: %s", out)
+    return out
+
+
+def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settings: ServerSettings) -> Deployment:
+    """What is to run, on sites that are there.
+
+    Raises:
+        InputError: model, algorithm and sites do not work together.
+    """
+    config = settings.job
+    sites = Sites(tuple(member for _, member in sorted(members.items())))
+    needed = max(member.classes for member in sites.members)
+    classes = needed if config.classes is None else config.classes
+    if classes < needed:
+        raise InputError(
+            f"classes = {classes}, and the sites have labels up to {needed - 1}: raise it, or leave it out"
+        )
+    model = Model(config.model, config.loss, config.dtype, classes, config.engine)
+    with Key(config.seed).fold("model").torch_scope():
+        task = task_of(model, sites.members[0].shape)
+    fed = FlowerFederation(grid, roster, members, model, task.w0, settings.timeout)
+    parameters, keep = oversampled(config, sites.n)
+    algorithm = surrounded(config, make(config.algorithm, parameters), keep, None, task)
+    algorithm.init(fed)
+    return Deployment(config, sites, task, fed, algorithm)
+
+
+def roster_of(settings: ServerSettings, folder: Path) -> Roster:
+    """Who the sites are.
+
+    Raises:
+        InputError: a key cannot be read.
+    """
+    names = tuple(site.name for site in settings.sites)
+    if settings.insecure:
+        return SelfNamed(names, settings.timeout)
+    return Registered(names, tuple(public_key(folder / str(site.public_key)) for site in settings.sites))
+
+
+def public_key(path: Path) -> bytes:
+    """An OpenSSH file's key in the form in which the SuperLink has it.
+
+    Raises:
+        InputError: there is no such file, or it holds no such key.
+    """
+    try:
+        key = serialization.load_ssh_public_key(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read the key '{path}': {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"'{path}' is no OpenSSH public key: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InputError(f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384")
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _told(step: Step) -> None:
+    """A line in the log for each round."""
+    if step.row is None:
+        LOG.info("round %d of %d", step.round, step.rounds)
+    else:
+        metrics = step.row.metrics
+        worst, average = 100 * metrics.worst_accuracy, 100 * metrics.avg_accuracy
+        LOG.info("round %d of %d: average %.2f %%, worst %.2f %%", step.round, step.rounds, average, worst)

@@ -1,0 +1,180 @@
+"""Which node is which client."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from drfl.errors import InputError
+from drfl.flower.client import IDENTITY
+from drfl.flower.wire import ProtocolError, read_note
+
+LOG = logging.getLogger("drfl.flower")
+PAUSE = 1.0
+"""Seconds between two looks at what has come."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a site has told of itself.
+
+    Args:
+        name: what it is called.
+        shape: of an input.
+        classes: as many as its labels need.
+        train: number of training samples.
+        test: number of test samples.
+        digest: names its data.
+        versions: of drfl and torch there.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int
+    train: int
+    test: int
+    digest: str
+    versions: Mapping[str, str]
+
+
+class Roster(Protocol):
+    """Knows the nodes of the clients; nodes may come, go, and come back under another id."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """(N,) what the clients are called."""
+        ...
+
+    def nodes(self, grid: Grid) -> dict[int, int]:
+        """Client → node, for those that are there now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Nodes known by the public key with which the SuperLink has let them in.
+
+    Args:
+        names: (N,) what the clients are called.
+        keys: (N,) their public keys, as the SuperLink has them.
+    """
+
+    names: tuple[str, ...]
+    keys: tuple[bytes, ...]
+
+    def nodes(self, grid: Grid) -> dict[int, int]:
+        """See :class:`Roster`."""
+        known = {key: client for client, key in enumerate(self.keys)}
+        return {known[n.public_key]: n.node_id for n in grid.get_nodes() if n.public_key in known}
+
+
+class SelfNamed:
+    """Nodes that are believed who they are: for trials only.
+
+    Args:
+        names: (N,) what the clients are called.
+        timeout: seconds that a node may take to tell its name.
+    """
+
+    def __init__(self, names: Sequence[str], timeout: float = 60.0) -> None:
+        self.names, self.timeout = tuple(names), timeout
+        self._named: dict[int, str | None] = {}
+        LOG.warning("insecure: sites are taken for who they say they are; anybody who can reach the server can join")
+
+    def nodes(self, grid: Grid) -> dict[int, int]:
+        """See :class:`Roster`. Of two nodes with one name the older keeps it, as long as it is there."""
+        present = sorted(grid.get_node_ids())
+        self._named = {node: name for node, name in self._named.items() if node in present}
+        new = [node for node in present if node not in self._named]
+        self._named |= {node: found.name for node, found in identities(grid, new, self.timeout).items()}
+        nodes: dict[int, int] = {}
+        for node, name in self._named.items():
+            if name in self.names:
+                nodes.setdefault(self.names.index(name), node)
+        return nodes
+
+
+def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Member]:
+    """What nodes tell of themselves; those that do not answer, or not in drfl's language, are left out and logged."""
+    asked = [Message(RecordDict(), node, IDENTITY, ttl=timeout) for node in nodes]
+    found: dict[int, Member] = {}
+    for reply in exchange(grid, asked, timeout):
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            LOG.warning("node %d cannot say who it is: %s", node, reply.error.reason or f"error {reply.error.code}")
+            continue
+        try:
+            found[node] = member_of(reply.content)
+        except ProtocolError as error:
+            LOG.warning("node %d: %s", node, error)
+    return found
+
+
+def member_of(content: RecordDict) -> Member:
+    """What a site has told of itself.
+
+    Raises:
+        ProtocolError: it is not in this version of drfl's language.
+    """
+    told = read_note(content, "identity")
+    try:
+        versions = {name: str(told[name]) for name in ("drfl", "torch")}
+        shape = tuple(map(int, told["shape"]))
+        classes, train, test = (int(told[name]) for name in ("classes", "train", "test"))
+        return Member(str(told["name"]), shape, classes, train, test, str(told["digest"]), versions)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"it is no site of drfl's ({type(error).__name__}: {error})") from error
+
+
+def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
+    """Send messages and collect what comes within so many seconds, at most one reply to each."""
+    waiting = {i for i in grid.push_messages(messages) if i}
+    end, replies = time.monotonic() + timeout, []
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            if reply.metadata.reply_to_message_id in waiting:
+                waiting.remove(reply.metadata.reply_to_message_id)
+                replies.append(reply)
+        if not waiting or time.monotonic() >= end:
+            break
+        time.sleep(PAUSE)
+    return replies
+
+
+def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[int, Member]:
+    """Wait until all clients are there and have told of themselves.
+
+    Args:
+        grid: where the nodes are.
+        roster: who they are.
+        wait: seconds until they must all be there.
+        timeout: seconds that a client may take to answer.
+
+    Raises:
+        InputError: some are not there in time; names them.
+    """
+    end = time.monotonic() + wait
+    while True:
+        nodes = roster.nodes(grid)
+        missing = [name for client, name in enumerate(roster.names) if client not in nodes]
+        if not missing:
+            break
+        if time.monotonic() >= end:
+            raise InputError(
+                f"after {wait:g} s these sites are not there: {', '.join(missing)}; see that their SuperNodes run and "
+                "are registered (drfl deploy check), or leave them out of server.toml"
+            )
+        time.sleep(PAUSE)
+    told = identities(grid, nodes.values(), timeout)
+    silent = [roster.names[client] for client, node in nodes.items() if node not in told]
+    if silent:
+        raise InputError(
+            f"these sites do not say who they are: {', '.join(silent)}; see the log for the reason of each"
+        )
+    return {client: told[node] for client, node in sorted(nodes.items())}

@@ -1,0 +1,45 @@
+"""Servers of one's own on the loopback: what answers where the SuperLink should."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def serving(answer, certificates=None):
+    """Gives the port. Every connection is answered with the same bytes, over TLS if certificates are given."""
+    context = None
+    if certificates is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates / "superlink.crt", certificates / "superlink.key")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with suppress(OSError):  # it is closed at the end
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    _answer(connection, context, answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def _answer(connection, context, answer):
+    connection.settimeout(5)
+    if context is None:
+        connection.recv(1000)
+        connection.sendall(answer)
+        return
+    with context.wrap_socket(connection, server_side=True) as wrapped:
+        wrapped.recv(1000)
+        wrapped.sendall(answer)

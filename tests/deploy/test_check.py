@@ -1,0 +1,198 @@
+"""What `drfl deploy check` finds."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from datetime import datetime, timedelta
+
+import pytest
+from cryptography import x509
+from tests.deploy.servers import serving
+
+from drfl.deploy.check import certificates, connection, everything, sites
+from drfl.deploy.folder import Address, Folder, find
+from drfl.deploy.plan import Plan
+from drfl.deploy.write import write
+from drfl.errors import DrflError, InputError
+
+HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
+
+
+def problems(verdicts):
+    return [f"{v.subject}: {v.text}" for v in verdicts if not v.ok]
+
+
+def reach(port, folder, insecure=False, host="localhost"):
+    return problems(connection.reach(Address(host, port, insecure), folder / "certificates/ca.crt"))
+
+
+def test_a_superlink_over_tls_is_known_by_its_authority(with_keys):
+    with serving(HTTP, with_keys / "certificates") as port:
+        assert reach(port, with_keys) == []
+
+
+def test_another_authority_is_refused(with_keys, tmp_path):
+    write(Plan(("a",)), tmp_path / "other", keys=True)
+    with serving(HTTP, with_keys / "certificates") as port:
+        (found,) = reach(port, tmp_path / "other")
+    assert "does not vouch for the SuperLink" in found
+    assert "copy certificates/ca.crt" in found
+
+
+def test_a_certificate_for_another_host_is_refused(with_keys, monkeypatch):
+    connect = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", lambda a, timeout: connect(("127.0.0.1", a[1]), timeout))
+    with serving(HTTP, with_keys / "certificates") as port:
+        (found,) = reach(port, with_keys, host="fl.example.org")
+    assert "the certificate is not for fl.example.org" in found
+
+
+def test_plain_http_where_tls_is_expected_and_the_other_way_round(with_keys):
+    with serving(HTTP) as port:
+        assert "plain HTTP" in reach(port, with_keys)[0]
+        assert reach(port, with_keys, insecure=True) == []
+    with serving(HTTP, with_keys / "certificates") as port:
+        assert "where plain HTTP is expected" in reach(port, with_keys, insecure=True)[0]
+
+
+def test_what_is_no_superlink(with_keys):
+    with serving(b"SSH-2.0-x\r\n") as port:
+        assert "is no SuperLink" in reach(port, with_keys)[0]
+        assert "is no SuperLink" in reach(port, with_keys, insecure=True)[0]
+    with serving(b"220 hello\r\n", with_keys / "certificates") as port:
+        assert "speaks no HTTP" in reach(port, with_keys)[0]
+
+
+def test_nothing_listens(with_keys, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert f"nothing listens at localhost:{port}" in reach(port, with_keys)[0]
+
+    def unknown(*_, **__):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", unknown)
+    assert "the name nowhere.example is not known" in reach(1, with_keys, host="nowhere.example")[0]
+
+    def silent(*_, **__):
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", silent)
+    assert "a firewall may be in between" in reach(1, with_keys)[0]
+
+
+def certificate_problems(root, host="localhost"):
+    folder = Folder(root)
+    look = everything.guarded("certificate", lambda: certificates.superlink(folder, Address(host, 1, False)))
+    return problems(look)
+
+
+def test_certificates_that_are_well(with_keys):
+    assert certificate_problems(with_keys) == []
+    assert certificate_problems(with_keys, "127.0.0.1") == []
+
+
+def test_certificates_that_are_not(copy, tmp_path):
+    (found,) = certificate_problems(copy, "fl.example.org")
+    assert "not made for fl.example.org, but for localhost" in found
+    place = copy / "certificates"
+    place.joinpath("superlink.key").chmod(0o644)
+    assert "others can read" in certificate_problems(copy)[0]
+    shutil.copy(place / "ca.key", place / "superlink.key")
+    assert "does not belong to superlink.crt" in certificate_problems(copy)[0]
+    write(Plan(("a",)), tmp_path / "other", keys=True)
+    shutil.copy(tmp_path / "other/certificates/ca.crt", place / "ca.crt")
+    assert "is not signed by ca.crt" in certificate_problems(copy)[0]
+    (place / "superlink.crt").write_text("nonsense")
+    assert "is no certificate" in certificate_problems(copy)[0]
+    (place / "superlink.crt").unlink()
+    assert "superlink.crt is missing; run ./make-keys.sh" in certificate_problems(copy)[0]
+
+
+@pytest.mark.parametrize(
+    ("days", "message"),
+    [(1, "superlink.crt has expired on"), (-5, "superlink.crt expires in 5 days"), (-31, None), (-900, "only from")],
+)
+def test_certificates_end(with_keys, monkeypatch, days, message):
+    text = (with_keys / "certificates/superlink.crt").read_bytes()
+    moment = x509.load_pem_x509_certificate(text).not_valid_after_utc + timedelta(days=days)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return moment.astimezone(tz)
+
+    monkeypatch.setattr(certificates, "datetime", Clock)
+    found = [text for text in certificate_problems(with_keys) if "superlink.crt" in text]
+    assert [message in text for text in found] == ([] if message is None else [True])
+
+
+def test_keys_that_do_not_fit(copy):
+    folder = Folder(copy)
+    assert problems(certificates.keys(folder, folder.sites())) == []
+    shutil.copy(copy / "keys/a.pub", copy / "keys/b.pub")
+    (found,) = problems(certificates.keys(folder, folder.sites()))
+    assert found == "b: has the same key as a; each site needs its own"
+    shutil.copy(copy / "sites/b/key.pub", copy / "keys/a.pub")
+    found = problems(certificates.keys(folder, folder.sites()))
+    assert "does not belong to" in found[0]
+    (copy / "keys/a.pub").unlink()
+    assert "a.pub is missing" in problems(certificates.keys(folder, folder.sites()))[0]
+    (copy / "keys/a.pub").write_text("ssh-rsa nonsense")
+    assert "is no public key" in problems(certificates.keys(folder, folder.sites()))[0]
+
+
+def nodes(monkeypatch, **states):
+    answer = {"nodes": [{"node-id": number.lstrip("n"), "status": state} for number, state in states.items()]}
+    monkeypatch.setattr(sites, "ask", lambda home, arguments: answer)
+
+
+def test_who_is_online(copy, monkeypatch):
+    folder = Folder(copy)
+    (copy / "keys/a.node").write_text("11\n")
+    nodes(monkeypatch, n11="online")
+    a, b = sites.online(folder, folder.sites(), False)
+    assert (a.ok, a.text) == (True, "is online, as 11")
+    assert not b.ok
+    assert "run ./register-sites.sh" in b.text
+    (copy / "keys/b.node").write_text("12\n")
+    nodes(monkeypatch, n11="offline", n12="registered")
+    assert ["is offline" in problems(sites.online(folder, folder.sites(), False))[0]] == [True]
+    assert "has never connected" in problems(sites.online(folder, folder.sites(), False))[1]
+    nodes(monkeypatch, n13="online")
+    assert "no longer knows its registration 11" in problems(sites.online(folder, folder.sites(), False))[0]
+
+
+def test_who_is_online_without_keys(copy, monkeypatch):
+    folder = Folder(copy)
+    nodes(monkeypatch, n1="online", n2="offline")
+    (found,) = sites.online(folder, folder.sites(), True)
+    assert (found.ok, found.text) == (False, "1 of 2 online; start the others with ./start-supernode.sh")
+    nodes(monkeypatch, n1="online", n2="online")
+    assert problems(sites.online(folder, folder.sites(), True)) == []
+
+
+def test_a_deployment_that_was_moved(copy, monkeypatch):
+    monkeypatch.setattr(connection, "reach", lambda address, authority: iter(()))
+
+    def fails(home, arguments):
+        raise DrflError("no SuperLink")
+
+    monkeypatch.setattr(sites, "ask", fails)
+    found = problems(everything.check_deployment(find(copy)))
+    assert [text.split(":")[0] for text in found] == ["flwr/config.toml", "sites"]
+    assert f'root-certificates = "{copy / "certificates/ca.crt"}"' in found[0]
+    assert found[1] == "sites: no SuperLink"
+
+
+def test_a_broken_server_toml_is_one_problem(copy):
+    for text, message in (("x =", "is no valid TOML"), ("", "names no sites"), ("[[sites]]", "needs a name")):
+        (copy / "server.toml").write_text(text)
+        (found,) = problems(everything.check_deployment(find(copy)))
+        assert message in found
+
+
+def test_what_is_no_deployment(tmp_path):
+    with pytest.raises(InputError, match=r"no server\.toml.*drfl deploy init"):
+        find(tmp_path)

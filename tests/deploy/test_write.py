@@ -1,0 +1,204 @@
+"""The folder that `drfl deploy init` writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from drfl.deploy import write as module
+from drfl.deploy.plan import Plan
+from drfl.deploy.write import files, write
+from drfl.errors import DrflError, InputError
+
+ROOT = Path("/srv/drfl folder")
+PLANS = {
+    "secure": Plan(("cleveland", "long-beach"), "fl.example.org", 8443),
+    "insecure": Plan(("cleveland", "long-beach"), insecure=True),
+}
+
+
+@pytest.fixture(params=PLANS)
+def plan(request):
+    return PLANS[request.param]
+
+
+def test_all_that_is_promised_is_there(plan):
+    site = ("site.toml", "start-supernode.sh", "superlink.env")
+    assert set(files(plan, ROOT)) == {
+        "README.md", ".gitignore", "server.toml", "superlink.env", "start-superlink.sh", "register-sites.sh",
+        "make-keys.sh", "app/pyproject.toml", "flwr/config.toml", "compose.yaml", "systemd/drfl-superlink.service",
+        "systemd/drfl-supernode@.service", *(f"sites/{name}/{file}" for name in plan.sites for file in site),
+    }  # fmt: skip
+
+
+def test_nothing_is_left_to_fill_in(plan):
+    for name, text in files(plan, ROOT).items():
+        for word in text.replace("drfl-supernode@", "").split():
+            assert word.count("@") < 2, (name, word)
+
+
+def test_settings_say_what_was_planned(plan):
+    made = {name: text for name, text in files(plan, ROOT).items() if name.endswith(".toml")}
+    settings = {name: tomllib.loads(text) for name, text in made.items()}
+    server = settings["server.toml"]
+    assert (server["out"], server["timeout"], server["wait"], server["insecure"]) == ("run", 600, 300, plan.insecure)
+    assert server["job"]["algorithm"] == "DRDM"
+    keys = [{} if plan.insecure else {"public_key": f"keys/{name}.pub"} for name in plan.sites]
+    assert server["sites"] == [{"name": name, **key} for name, key in zip(plan.sites, keys, strict=True)]
+    assert settings["sites/cleveland/site.toml"]["name"] == "cleveland"
+    assert settings["sites/cleveland/site.toml"]["data"] == {"npz": "data.npz"}
+    app = settings["app/pyproject.toml"]["tool"]["flwr"]["app"]
+    assert app["config"] == {"deployment": str(ROOT / "server.toml")}
+    assert app["components"] == {"serverapp": "drfl.flower.app:app", "clientapp": "drfl.flower.client:app"}
+    link = settings["flwr/config.toml"]["superlink"][settings["flwr/config.toml"]["superlink"]["default"]]
+    trust = {"insecure": True} if plan.insecure else {"root-certificates": str(ROOT / "certificates/ca.crt")}
+    assert link == {"address": plan.address, **trust}
+
+
+def test_scripts_are_secure_or_plainly_not(plan):
+    made = files(plan, ROOT)
+    superlink, supernode = made["start-superlink.sh"], made["sites/cleveland/start-supernode.sh"]
+    for flag in ("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile", "--enable-supernode-auth"):
+        assert (flag in superlink) is not plan.insecure
+    for flag in ("--root-certificates", "--auth-supernode-private-key"):
+        assert (flag in supernode) is not plan.insecure
+    assert ("--insecure" in superlink) is ("--insecure" in supernode) is plan.insecure
+    for text in (superlink, supernode):
+        assert "FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1" in text
+        assert "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in text
+        assert str(Path(sys.executable).parent) in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_scripts_are_shell(plan, shell, tmp_path):
+    write(plan, tmp_path / "fl")
+    scripts = sorted((tmp_path / "fl").rglob("*.sh"))
+    assert len(scripts) == 5
+    for script in scripts:
+        assert script.stat().st_mode & 0o111
+        subprocess.run([shell, "-n", script], check=True)
+
+
+def test_sites_on_one_machine_take_different_ports():
+    made = files(PLANS["secure"], ROOT)
+    assert [made[f"sites/{name}/superlink.env"].split()[-1] for name in PLANS["secure"].sites] == [
+        "PORT=9094",
+        "PORT=9095",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "bind", "name"),
+    [
+        ("localhost", "localhost:8000", "127.0.0.1", "DNS:localhost"),
+        ("127.0.0.1", "127.0.0.1:8000", "127.0.0.1", "IP:127.0.0.1"),
+        ("fl.example.org", "fl.example.org:8000", "0.0.0.0", "DNS:fl.example.org"),
+        ("192.0.2.7", "192.0.2.7:8000", "0.0.0.0", "IP:192.0.2.7"),
+        ("2001:db8::7", "[2001:db8::7]:8000", "::", "IP:2001:db8::7"),
+    ],
+)
+def test_hosts(host, address, bind, name):
+    plan = Plan(("a",), host)
+    assert (plan.address, plan.bind, plan.names[0]) == (address, bind, name)
+    assert {"DNS:localhost", "IP:127.0.0.1"} <= set(plan.names)
+
+
+@pytest.mark.parametrize(
+    ("sites", "host", "port", "message"),
+    [
+        ("", None, None, "--sites is empty"),
+        ("a,,b", None, None, "site ''"),
+        ("a,../b", None, None, "site '../b'"),
+        ("a,-b", None, None, "site '-b'"),
+        ("a,A", None, None, "must differ"),
+        ("superlink", None, None, "cannot be named superlink"),
+        ("a", "fl example", None, "neither a name nor an address"),
+        ("a", "x;y", None, "neither a name nor an address"),
+        ("a", None, 0, "--port must lie"),
+        ("a,b", None, 9095, "one of the sites' own"),
+    ],
+)
+def test_impossible_plans(sites, host, port, message):
+    with pytest.raises(InputError, match=message):
+        Plan.of(sites, host, port, False)
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(InputError, match="is not empty"):
+        write(PLANS["secure"], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    with pytest.raises(InputError, match="is a file"):
+        write(PLANS["secure"], tmp_path / "mine")
+    with pytest.raises(InputError, match="scripts cannot take"):
+        write(PLANS["secure"], tmp_path / "a$b")
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "fl").mkdir()
+    write(PLANS["secure"], tmp_path / "fl")
+    assert (tmp_path / "fl/server.toml").is_file()
+
+
+def test_whole_or_not_at_all(tmp_path, monkeypatch):
+    def fails(stage):
+        assert (stage / "server.toml").is_file()
+        raise DrflError("no openssl")
+
+    monkeypatch.setattr(module, "_make_keys", fails)
+    with pytest.raises(DrflError, match="no openssl"):
+        write(PLANS["secure"], tmp_path / "new/fl", keys=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_keys_are_private_and_never_overwritten(copy):
+    secret = [copy / "certificates/ca.key", copy / "certificates/superlink.key", copy / "sites/a/key"]
+    assert [path.stat().st_mode & 0o777 for path in secret] == [0o600] * 3
+    assert (copy / "keys/a.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    done = subprocess.run(["sh", copy / "make-keys.sh"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["all keys and certificates are there"]
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_make_keys_fills_gaps_and_knows_when_it_cannot(copy):
+    run = ["sh", str(copy / "make-keys.sh")]
+    kept = (copy / "keys/a.pub").read_text()
+    (copy / "keys/a.pub").unlink()  # lost: it follows from the private key
+    (copy / "sites/b/key").unlink()  # the site keeps its own
+    (copy / "certificates/superlink.crt").unlink()
+    (copy / "certificates/superlink.key").unlink()
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert (copy / "keys/a.pub").read_text().split()[:2] == kept.split()[:2]
+    assert "keys/b.pub: kept" in done.stdout
+    assert not (copy / "sites/b/key").exists()
+    assert (copy / "certificates/superlink.crt").is_file()
+    (copy / "certificates/superlink.crt").unlink()
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "there without superlink.crt" in done.stderr
+    assert not list(copy.glob(".keys*"))
+
+
+def test_scripts_refuse_to_start_without_keys(tmp_path):
+    write(PLANS["secure"], tmp_path / "fl")
+    for script, missing in (("start-superlink.sh", "ca.crt"), ("sites/cleveland/start-supernode.sh", "ca.crt")):
+        done = subprocess.run(["sh", tmp_path / "fl" / script], capture_output=True, text=True)
+        assert (done.returncode, missing in done.stderr, "make-keys.sh" in done.stderr) == (1, True, True)
+
+
+def test_insecure_has_nothing_to_make_or_register(tmp_path):
+    write(PLANS["insecure"], tmp_path / "fl", keys=True)
+    done = subprocess.run(["sh", tmp_path / "fl/register-sites.sh"], capture_output=True, text=True, check=True)
+    assert "nothing to register" in done.stdout
+    assert not (tmp_path / "fl/certificates").exists()
+
+
+def test_paths_in_the_compose_file_are_quoted():
+    text = files(PLANS["secure"], ROOT)["compose.yaml"]
+    assert f"volumes: [{json.dumps(f'.:{ROOT}')}]" in text

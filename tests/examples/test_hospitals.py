@@ -1,0 +1,176 @@
+"""The four hospitals: scores by hand, files that are the simulation's data, and pages that say what is stored."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import statistics
+from pathlib import Path
+
+import choose
+import numpy as np
+import prepare
+import pytest
+import simulate
+import site_table
+import torch
+from scoring import Scores, calibration_error, scores
+
+import drfl
+from drfl.data import Natural, divide
+from drfl.experiments.build import build
+from drfl.key import Key
+
+HERE = Path(simulate.__file__).parent
+NAMES = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return drfl.load("heart-disease")
+
+
+def test_calibration_error_by_hand():
+    risk, ill = np.array([0.05, 0.15, 0.15, 0.95, 1.0]), np.array([0, 0, 1, 1, 1])
+    # one patient 0.05 too high, two 0.35 too low on average, two 0.025 too low
+    assert calibration_error(risk, ill) == pytest.approx((1 * 0.05 + 2 * 0.35 + 2 * 0.025) / 5)
+
+
+def test_a_bin_holds_its_lower_edge():
+    assert calibration_error(np.array([0.1, 0.15]), np.array([0, 1])) == pytest.approx(0.375)
+
+
+def test_scores_by_hand():
+    assert scores(np.array([0.2, 0.6, 0.4, 0.8]), np.array([0, 0, 1, 1])) == Scores(
+        accuracy=0.5, auc=0.75, ece=pytest.approx(0.4), brier=pytest.approx((0.04 + 0.36 + 0.36 + 0.04) / 4)
+    )
+
+
+def test_auc_of_one_kind_of_patient_is_undefined():
+    found = scores(np.array([0.5, 0.9]), np.array([1, 1]))
+    assert math.isnan(found.auc)
+    assert found[0] == 0.5
+    assert found[2:] == pytest.approx((0.3, 0.13))
+
+
+def test_risks_are_what_the_federation_tests(dataset):
+    job = build(simulate.config_of("mlp", "FedAvg", 1, 1), dataset)
+    expected = job.fed.evaluate(job.fed.w0)
+    for i, (name, inputs, ill) in enumerate(simulate.tested(job.data)):
+        risk = simulate.risks(job, job.fed.w0, inputs)
+        assert name == NAMES[i]
+        assert -np.log(np.where(ill == 1, risk, 1 - risk)).mean() == pytest.approx(float(expected.loss[i]), rel=1e-5)
+        assert scores(risk, ill).accuracy == float(expected.accuracy[i])
+
+
+@pytest.mark.parametrize(("model", "name"), [*(("linear", name) for name in simulate.RUNS), ("mlp", "DualDRDM")])
+def test_two_rounds_give_finite_numbers(model, name, dataset):
+    sites = simulate.simulate(model, name, 0, dataset, rounds=2)
+    assert tuple(site.site for site in sites) == NAMES
+    assert [site.patients for site in sites] == [101, 87, 15, 43]
+    undefined = [(site.site, i) for site in sites for i, value in enumerate(site.scores) if not math.isfinite(value)]
+    assert undefined == [("Switzerland", Scores._fields.index("auc"))]
+    assert all(0 < site.train_loss < 2 and 0 < site.test_loss < 2 for site in sites)
+    assert sum(site.lam for site in sites) == pytest.approx(1)
+
+
+def test_the_control_differs_from_fedavg_in_its_weights_alone():
+    a, b = (simulate.config_of("linear", name, 0).parameters("FedAvg") for name in ("FedAvg", "FedAvg, sites alike"))
+    assert {name for name in a if a[name] != b[name]} == {"by_samples"}
+
+
+def test_without_a_model_everybody_has_the_share_of_the_ill(dataset):
+    cleveland, _, swiss, _ = simulate.baseline("linear", 0, dataset)
+    assert cleveland.scores[:2] == (55 / 101, 0.5)
+    assert swiss.scores[2:] == pytest.approx((1 / 31, (1 / 31) ** 2))
+
+
+def test_worst_and_average_are_of_every_seed_and_where_defined():
+    accuracies = {("A", 0): 0.5, ("B", 0): 0.7, ("A", 1): 0.9, ("B", 1): 0.5}
+    sites = [
+        site_table.Site("m", "X", seed, name, 9, 9, Scores(accuracy, 0.8 if name == "A" else math.nan, 0, 0))
+        for (name, seed), accuracy in accuracies.items()
+    ]
+    text = site_table.table(sites)
+    assert "| X | 50.0 ± 0.0 | 65.0 ± 7.1 | 0.800 ± 0.000 | 0.800 ± 0.000 | 0.000" in text
+    assert "| X | 70.0 ± 28.3 | 60.0 ± 14.1 | 50.0 ± 0.0 | 65.0 ± 7.1 |" in text
+    assert "| X | 0.800 ± 0.000 | – | 0.800 ± 0.000 | 0.800 ± 0.000 |" in text
+    assert site_table.cells(sites[1])[6:9] == ["0.700000", "", "0.000000"]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_prepared_files_are_the_simulation_s_rows(seed, tmp_path, dataset, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["prepare.py", str(tmp_path / "new"), "--seed", str(seed)])
+    prepare.main()
+    out = capsys.readouterr().out
+    data = drfl.ClientData.from_dataset(dataset, divide(dataset, Natural(), Key(seed).fold("partition")))
+    assert (tmp_path / "new" / "order.txt").read_text().splitlines() == list(data.names) == list(NAMES)
+    for name, train, test in zip(data.names, data.train, data.test, strict=True):
+        with np.load(tmp_path / "new" / f"{name}.npz", allow_pickle=False) as file:
+            found = dict(file)
+        expected = {
+            "train_inputs": data.inputs[train], "train_targets": data.targets[train],
+            "test_inputs": data.test_inputs[test], "test_targets": data.test_targets[test],
+        }  # fmt: skip
+        assert set(found) == set(expected)
+        for key, value in expected.items():
+            assert torch.from_numpy(found[key]).equal(value)
+        assert f"{name}.npz: train_inputs {len(train)}×13 float32" in out
+
+
+@pytest.mark.parametrize(("model", "name"), [("linear", "DualDRDM"), ("mlp", "FedAvg")])
+def test_a_run_on_the_files_is_the_simulation(model, name, tmp_path, dataset):
+    prepare.prepare(tmp_path, seed=2)
+    job = build(simulate.config_of(model, name, 2, 2), dataset)
+    files = {site: np.load(tmp_path / f"{site}.npz") for site in (tmp_path / "order.txt").read_text().splitlines()}
+    train, test = (
+        {site: (file[f"{part}_inputs"], file[f"{part}_targets"]) for site, file in files.items()}
+        for part in ("train", "test")
+    )
+    fed = drfl.Simulation(drfl.ClientData.from_arrays(train, test), job.task)
+    expected = drfl.run(job.algorithm, job.fed, rounds=2, seed=2)
+    found = drfl.run(job.algorithm, fed, rounds=2, seed=2)
+    # to rounding: a loss over a pool of other rows is added up otherwise
+    assert torch.allclose(found.state.w, expected.state.w, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(found.state.lam, expected.state.lam, rtol=1e-6)
+    assert found.evaluation.accuracy.equal(expected.evaluation.accuracy)
+
+
+def test_an_impossible_seed_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["prepare.py", str(tmp_path / "new"), "--seed", "-1"])
+    with pytest.raises(SystemExit) as stop:
+        prepare.main()
+    assert stop.value.code == 2
+    assert "seed = -1" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_files_say_what_was_chosen():
+    with (HERE / "results" / "choices.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for model in simulate.MODELS:
+        for name, settings in choose.GRID.items():
+            own = [row for row in rows if (row["model"], row["algorithm"]) == (model, name)]
+            assert len(own) == len(settings)
+            best = min(own, key=lambda row: statistics.fmean(float(row[k]) for k in row if k.startswith("worst")))
+            chosen = simulate.config_of(model, name, 0).parameters(name)
+            for part in best["setting"].split():
+                key, value = part.split("=")
+                assert chosen[key] == float(value), (model, name)
+
+
+def test_the_page_shows_what_is_stored():
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    stored = (HERE / "results" / "table.md").read_text(encoding="utf-8").splitlines()
+    shown = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(shown) > 20
+    assert [line for line in shown if line not in stored] == []
+
+
+def test_the_page_s_scripts_and_links_are_there():
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    scripts = re.findall(r"python examples/hospitals/(\w+\.py)", page)
+    links = [link for link in re.findall(r"\]\(([^)#]+)", page) if not link.startswith("http")]
+    assert scripts
+    assert [name for name in [*scripts, *links] if not (HERE / name).exists()] == []

@@ -1,0 +1,65 @@
+"""A small federation twice: simulated, and behind an in-process grid."""
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from drfl.data import ClientData
+from drfl.engine import Simulation
+from drfl.flower.client import client_app
+from drfl.flower.grid import InProcessGrid
+from drfl.flower.roster import SelfNamed, gathered
+from drfl.flower.server import FlowerFederation
+from drfl.flower.site import Site
+from drfl.flower.wire import Model
+from drfl.key import Key
+from drfl.models import MODELS
+from drfl.task import Task
+
+MODEL = Model("linear", "cross-entropy", "float32", 3, "loop")
+SIZES = (30, 18, 41, 12)
+
+
+def arrays(n, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 6, generator=generator) + seed
+    return x, (x.sum(1) + torch.randn(n, generator=generator)).abs().long() % 3
+
+
+def clients(names="abcd"):
+    train = {name: arrays(size, seed) for seed, (name, size) in enumerate(zip(names, SIZES, strict=False))}
+    test = {name: arrays(15, 10 + seed) for seed, name in enumerate(names)}
+    return train, test
+
+
+def simulation(**options):
+    data = ClientData.from_arrays(*clients())
+    with Key(0).fold("model").torch_scope():
+        task = Task(MODELS["linear"]((6,), 3))
+    from drfl.engine import Loop
+
+    return Simulation(data, task, **{"engine": Loop(), **options})
+
+
+def site(name, **options):
+    train, test = clients()
+    return Site(name, ClientData.from_arrays({name: train[name]}, {name: test[name]}), **options)
+
+
+def grid_of(names="abcd", load=None, **kind):
+    sites = {name: site(name) for name in names}
+    app = client_app(load or (lambda context: sites[context.node_config["name"]]))
+    return (kind.get("grid") or InProcessGrid)(app, [{"name": name} for name in names])
+
+
+def federation(grid=None, names="abcd", timeout=5.0, w0=None):
+    grid = grid_of(names) if grid is None else grid
+    roster = SelfNamed(names)
+    members = gathered(grid, roster, 1.0, 5.0)
+    return FlowerFederation(grid, roster, members, MODEL, simulation().w0 if w0 is None else w0, timeout)
+
+
+@pytest.fixture
+def flower():
+    return federation()

@@ -1,0 +1,41 @@
+"""The same numbers behind a grid as in a simulation."""
+
+import pytest
+import torch
+
+import drfl
+from drfl.local import LocalSGD
+from drfl.protection import Protected
+
+from .conftest import federation, grid_of, simulation
+
+LOCAL = LocalSGD(steps=3, lr=0.1, batch=8)
+ALGORITHMS = {
+    "FedAvg": drfl.FedAvg(m=3, local=LOCAL),
+    "DRFA": drfl.DRFA(m=3, local=LOCAL, averaged=True),
+    "ScaffPD": drfl.ScaffPD(m=4, local=LOCAL),
+    "DRDM": drfl.DRDM(m=3, local=LOCAL, averaged=True),
+    "DualDRDM": drfl.DualDRDM(m=3, local=LOCAL),
+    "FedDyn": drfl.FedDyn(m=3, local=LOCAL),
+    "SCAFFOLD": drfl.SCAFFOLD(m=3, local=LOCAL),
+    "QFedAvg": drfl.QFedAvg(m=3, local=LOCAL),
+    "protected": Protected(drfl.DualDRDM(m=3, local=LOCAL)),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_number_is_that_of_the_simulation(name):
+    a = drfl.run(ALGORITHMS[name], simulation(), rounds=5, seed=3)
+    b = drfl.run(ALGORITHMS[name], federation(), rounds=5, seed=3)
+    assert torch.equal(a.state.w, b.state.w)
+    assert torch.equal(a.state.lam, b.state.lam)
+    for row, other in zip(a.history.rows, b.history.rows, strict=True):
+        assert row.ledger == other.ledger
+        assert row.metrics == pytest.approx(other.metrics, abs=1e-6)
+
+
+def test_a_test_and_the_request_after_it_are_one_message():
+    grid = grid_of()
+    drfl.run(drfl.FedAvg(m=4, local=LOCAL), federation(grid), rounds=5)
+    # its name, twice; then a test with the request of each of five rounds; the last test
+    assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2 + 5 + 1)
