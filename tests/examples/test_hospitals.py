@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import statistics
@@ -32,9 +33,9 @@ def dataset():
 
 
 def test_calibration_error_by_hand():
-    risk, ill = np.array([0.05, 0.15, 0.15, 0.95, 1.0]), np.array([0, 0, 1, 1, 1])
-    # one patient 0.05 too high, two 0.35 too low on average, two 0.025 too low
-    assert calibration_error(risk, ill) == pytest.approx((1 * 0.05 + 2 * 0.35 + 2 * 0.025) / 5)
+    risk, ill = np.array([0.05, 0.15, 0.15, 0.85, 1.0]), np.array([0, 0, 1, 1, 0])
+    # one patient 0.05 too high, two 0.35 too low on average, one 0.15 too low, one 1 too high
+    assert calibration_error(risk, ill) == pytest.approx((1 * 0.05 + 2 * 0.35 + 1 * 0.15 + 1 * 1) / 5)
 
 
 def test_a_bin_holds_its_lower_edge():
@@ -158,6 +159,14 @@ def test_the_files_say_what_was_chosen():
             for part in best["setting"].split():
                 key, value = part.split("=")
                 assert chosen[key] == float(value), (model, name)
+
+
+def test_what_is_stored_ran_with_what_the_files_say():
+    stored = json.loads((HERE / "results" / "summary.json").read_text(encoding="utf-8"))
+    now = simulate.about(stored["seeds"], rounds=None)
+    assert {key: stored[key] for key in ("rounds", "parameters", "dtype")} == {
+        key: now[key] for key in ("rounds", "parameters", "dtype")
+    }
 
 
 def test_the_page_shows_what_is_stored():

@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     Raises:
         DrflError: it cannot run, or diverges; Flower shows the line as the reason why the run failed.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    _log_to_screen()
     path = context.run_config.get(DEPLOYMENT)
     if path is None:
         raise InputError(
@@ -173,6 +173,17 @@ def public_key(path: Path) -> bytes:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384")
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _log_to_screen() -> None:
+    """drfl's lines go where Flower collects them; those of the libraries below do not."""
+    logger = logging.getLogger("drfl")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _told(step: Step) -> None:

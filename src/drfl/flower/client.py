@@ -96,7 +96,7 @@ def site_of(context: Context) -> Site:
 @cache
 def _site(path: Path) -> Site:
     settings = read_site(path)
-    data = load_site(path)
+    data = within(settings.timeout, partial(load_site, path))
     return Site(settings.name, data, None, settings.timeout, settings.device, settings.threads)
 
 

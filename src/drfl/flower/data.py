@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -93,6 +92,8 @@ def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
 
 
 def _of_csv(path: Path, target: str) -> Pair:
+    import pandas as pd  # half a second, which each message would pay
+
     table = pd.read_csv(path)
     if target not in table:
         raise InputError(f"'{path}' has no column '{target}'")

@@ -74,18 +74,18 @@ class Registered:
         return {known[n.public_key]: n.node_id for n in grid.get_nodes() if n.public_key in known}
 
 
-class SelfNamed:
-    """Nodes that are believed who they are: for trials only.
+class Named:
+    """Nodes known by the names that they tell.
 
     Args:
         names: (N,) what the clients are called.
         timeout: seconds that a node may take to tell its name.
+        told: node → name, of those that have told it already.
     """
 
-    def __init__(self, names: Sequence[str], timeout: float = 60.0) -> None:
+    def __init__(self, names: Sequence[str], timeout: float = 60.0, told: Mapping[int, str] | None = None) -> None:
         self.names, self.timeout = tuple(names), timeout
-        self._named: dict[int, str | None] = {}
-        LOG.warning("insecure: sites are taken for who they say they are; anybody who can reach the server can join")
+        self._named: dict[int, str | None] = dict(told or {})
 
     def nodes(self, grid: Grid) -> dict[int, int]:
         """See :class:`Roster`. Of two nodes with one name the older keeps it, as long as it is there."""
@@ -98,6 +98,19 @@ class SelfNamed:
             if name in self.names:
                 nodes.setdefault(self.names.index(name), node)
         return nodes
+
+
+class SelfNamed(Named):
+    """Nodes that are believed who they are: for trials only.
+
+    Args:
+        names: (N,) what the clients are called.
+        timeout: seconds that a node may take to tell its name.
+    """
+
+    def __init__(self, names: Sequence[str], timeout: float = 60.0) -> None:
+        super().__init__(names, timeout)
+        LOG.warning("insecure: sites are taken for who they say they are; anybody who can reach the server can join")
 
 
 def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Member]:
@@ -178,3 +191,39 @@ def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[in
             f"these sites do not say who they are: {', '.join(silent)}; see the log for the reason of each"
         )
     return {client: told[node] for client, node in sorted(nodes.items())}
+
+
+def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, Member]:
+    """Wait until so many sites have told of themselves.
+
+    Args:
+        grid: where the nodes are.
+        least: how many sites.
+        wait: seconds until they must be there.
+        timeout: seconds that a node may take to answer.
+
+    Returns:
+        Node → what it told, of all that are there by then.
+
+    Raises:
+        InputError: they are too few, or two have one name.
+    """
+    end, told = time.monotonic() + wait, {}
+    while True:
+        present = set(grid.get_node_ids())
+        told = {node: member for node, member in told.items() if node in present}
+        left = max(PAUSE, min(timeout, end - time.monotonic()))
+        told |= identities(grid, sorted(present - told.keys()), left)
+        if len(told) >= least:
+            break
+        if time.monotonic() >= end:
+            raise InputError(
+                f"after {wait:g} s {len(told)} of at least {least} sites have told their names, of {len(present)} "
+                'nodes: see that they run, and that their ClientApp answers @app.query("identity") with identity(site)'
+            )
+        time.sleep(PAUSE)
+    names = [member.name for member in told.values()]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two sites call themselves '{name}': give each Site a name of its own")
+    return told

@@ -1,0 +1,179 @@
+"""A deployment on this machine for trials: a SuperLink and SuperNodes as processes, on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import tomli_w
+
+BIN = Path(sys.executable).parent
+START, STOP = 90.0, 15.0
+"""Seconds that a program may take to come up, and to end."""
+
+
+class Trial:
+    """Writes a folder with ``drfl deploy init``, starts what it says, and takes everything down again.
+
+    Args:
+        folder: a new folder.
+        sites: names and files of data.
+    """
+
+    def __init__(self, folder: Path, sites: dict[str, Path], **site: object) -> None:
+        self.folder, self.sites, self.port = folder, list(sites), free_port()
+        self.programs: dict[str, subprocess.Popen] = {}
+        self.drfl("init", folder, "--sites", ",".join(sites), "--port", str(self.port), "--keys")
+        for name, data in sites.items():
+            (folder / "sites" / name / "data.npz").write_bytes(data.read_bytes())
+            self.site(name, **site)
+
+    def __enter__(self) -> Self:
+        self.start("superlink", self.folder / "start-superlink.sh")
+        wait_for(lambda: listens(self.port), "the SuperLink")
+        subprocess.run(["sh", self.folder / "register-sites.sh"], check=True, capture_output=True)
+        for name in self.sites:
+            self.start_site(name)
+        wait_for(self.online, "the sites")
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for name in reversed(list(self.programs)):
+            self.kill(name, signal.SIGTERM)
+
+    def drfl(self, *arguments: object, check: bool = True) -> subprocess.CompletedProcess:
+        """``drfl deploy …``."""
+        command = [BIN / "drfl", "deploy", *map(str, arguments)]
+        return subprocess.run(command, check=check, capture_output=True, text=True)
+
+    def site(self, name: str, **changes: object) -> None:
+        """Rewrite a site's file with other values."""
+        path = self.folder / "sites" / name / "site.toml"
+        path.write_text(tomli_w.dumps({**tomllib.loads(path.read_text()), **changes}))
+
+    def job(self, out: str, timeout: float = 600.0, **job: object) -> None:
+        """Rewrite the server's file with another job."""
+        path = self.folder / "server.toml"
+        settings = tomllib.loads(path.read_text())
+        path.write_text(tomli_w.dumps({**settings, "out": out, "timeout": timeout, "job": job}))
+
+    def start(self, name: str, script: Path, *arguments: str) -> subprocess.Popen:
+        """Start a program in a process group of its own."""
+        log = (self.folder / f"{name}.log").open("ab")
+        # each SuperNode listens at a port of this machine, which another trial may have taken
+        environment = os.environ if name == "superlink" else {**os.environ, "DRFL_PORT": str(free_port())}
+        found = subprocess.Popen(
+            ["sh", script, *arguments],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.programs[name] = found
+        return found
+
+    def start_site(self, name: str, *arguments: str) -> subprocess.Popen:
+        """Start a site's SuperNode."""
+        return self.start(name, self.folder / "sites" / name / "start-supernode.sh", *arguments)
+
+    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
+        """End a program with everything that it started."""
+        program = self.programs.pop(name)
+        kill_group(program.pid, how)
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(STOP)
+        kill_group(program.pid, signal.SIGKILL)
+        program.wait()
+
+    def online(self) -> bool:
+        """Whether ``drfl deploy check`` finds nothing wrong."""
+        return self.drfl("check", self.folder, check=False).returncode == 0
+
+    def run(self) -> tuple[int, str]:
+        """``drfl deploy run``: its exit code, and what it printed."""
+        found = self.drfl("run", self.folder, check=False)
+        return found.returncode, found.stdout + found.stderr
+
+    def submit(self) -> subprocess.Popen:
+        """``drfl deploy run`` in the background, its output in run.log."""
+        log = (self.folder / "run.log").open("wb")
+        return subprocess.Popen([BIN / "drfl", "deploy", "run", str(self.folder)], stdout=log, stderr=log)
+
+    def log_has(self, text: str, name: str = "run") -> bool:
+        """Whether a log has a text."""
+        path = self.folder / f"{name}.log"
+        return path.exists() and text in path.read_text(errors="replace")
+
+    def last_run(self) -> dict:
+        """What Flower says of the run that was submitted last."""
+        environment = {**os.environ, "FLWR_HOME": str(self.folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
+        command = [BIN / "flwr", "list", "--format", "json"]
+        told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return max(json.loads(told.stdout)["runs"], key=lambda run: run["pending-at"])
+
+
+def kill_group(pid: int, how: signal.Signals) -> None:
+    """A signal to a process and to all that it started, also in sessions of their own."""
+    for one in [*descendants(pid), pid]:
+        with suppress(ProcessLookupError):
+            os.kill(one, how)
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process started, and what those started."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, IndexError, ValueError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found, look = [], [pid]
+    while look:
+        look = [child for one in look for child in parents.get(one, [])]
+        found += look
+    return found
+
+
+def named(program: str, below: int) -> list[int]:
+    """Processes below another one whose command line has a text."""
+    found = []
+    for pid in descendants(below):
+        with suppress(OSError):
+            if program in Path(f"/proc/{pid}/cmdline").read_text():
+                found.append(pid)
+    return found
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens at a port."""
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_for(true: Callable[[], bool], what: str, seconds: float = START) -> float:
+    """Wait until something is so; gives the seconds that it took."""
+    start = time.monotonic()
+    while not true():
+        if time.monotonic() - start > seconds:
+            raise SystemExit(f"{what} did not come within {seconds:g} s")
+        time.sleep(0.5)
+    return time.monotonic() - start

@@ -1,0 +1,47 @@
+"""The data of a site that can be told to fail: what stands in ``mode`` beside it says how."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from drfl.data import ClientData
+from drfl.flower import client
+from drfl.flower.wire import Answer, write_answer
+
+HERE = Path(__file__).parent
+
+
+def mode() -> str:
+    """How to fail now; "" = not at all."""
+    path = HERE / "mode"
+    return path.read_text().strip() if path.exists() else ""
+
+
+def load() -> ClientData:
+    """The data, or what the mode makes of them."""
+    if mode() == "raise":
+        raise RuntimeError("the disk of this site is broken")
+    if mode() == "hang":
+        time.sleep(3600)
+    with np.load(HERE / "data.npz") as found:
+        arrays = {name: torch.from_numpy(found[name]) for name in found}
+    name = HERE.name
+    train = {name: (arrays["train_inputs"], arrays["train_targets"])}
+    return ClientData.from_arrays(train, {name: (arrays["test_inputs"], arrays["test_targets"])})
+
+
+def spoilt(answer: Answer) -> Answer:
+    """The answer, or what the mode makes of it."""
+    changes = {
+        "nan": lambda part: part * torch.nan,
+        "shape": lambda part: torch.cat([part, part]) if part.ndim else part,
+    }
+    change = changes.get(mode())
+    return answer if change is None else answer._replace(parts=tuple(map(change, answer.parts)))
+
+
+client.write_answer = lambda answer: write_answer(spoilt(answer))

@@ -1,0 +1,301 @@
+"""A real deployment on this machine, put to every test that ``docs/deploy.md`` reports.
+
+    scripts/try_deployment.sh [--quick] [--only same,faults,refusals,large] [--keep]
+
+SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
+the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
+experiments/, unless --quick; ends with 1 where something is not as it should be. Nothing is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from trial_folder import Trial, descendants, named, wait_for
+
+import drfl
+from drfl.data import ClientData
+from drfl.engine import ENGINES, Simulation
+from drfl.experiments.parameters import make
+from drfl.experiments.resilience import surrounded
+from drfl.experiments.rundir import versions
+from drfl.flower.data import load_site
+from drfl.flower.settings import DeployedConfig
+from drfl.flower.site import task_of
+from drfl.flower.wire import Model
+from drfl.key import Key
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments" / "results" / "deployment"
+HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "switzerland": "Switzerland", "va": "VA Long Beach"}
+ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DRDM", "DualDRDM")
+JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0}
+TOLERANCE = 1e-6
+Rows = list[dict[str, object]]
+
+
+def simulated(trial: Trial, job: dict[str, object]) -> drfl.Result:
+    """The same run in this process, on the files of the sites."""
+    config = DeployedConfig.model_validate(job)
+    parts = [load_site(trial.folder / "sites" / name / "site.toml") for name in trial.sites]
+    train = {
+        name: (part.inputs[part.train[0]], part.targets[part.train[0]])
+        for name, part in zip(trial.sites, parts, strict=True)
+    }
+    test = {
+        name: (p.test_inputs[p.test[0]], p.test_targets[p.test[0]]) for name, p in zip(trial.sites, parts, strict=True)
+    }
+    data = ClientData.from_arrays(train, test)
+    with Key(config.seed).fold("model").torch_scope():
+        task = task_of(Model(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
+    algorithm = surrounded(
+        config, make(config.algorithm, config.parameters(config.algorithm, data.n)), None, None, task
+    )
+    fed = Simulation(data, task, engine=ENGINES[config.engine]())
+    return drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed)
+
+
+def kept(trial: Trial, out: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The model and λ that a run left."""
+    model = load_file(trial.folder / out / "model.safetensors")
+    rows = (trial.folder / out / "lambda.csv").read_text().splitlines()
+    return torch.cat([part.flatten() for part in model.values()]), torch.tensor([*map(float, rows[-1].split(",")[1:])])
+
+
+def same(trial: Trial, algorithms: tuple[str, ...], rounds: int) -> Rows:
+    """Each algorithm deployed and simulated: how far apart they end, and what a round takes."""
+    found: Rows = []
+    for name in algorithms:
+        out, job = f"run-{name}", {**JOB, "algorithm": name, "rounds": rounds}
+        trial.job(out, **job)
+        start = time.monotonic()
+        code, told = trial.run()
+        seconds = time.monotonic() - start
+        if code:
+            raise SystemExit(f"{name}: drfl deploy run ended with {code}\n{told}")
+        w, lam = kept(trial, out)
+        there = simulated(trial, job).state
+        order = load_order(trial, there.w)
+        row = {
+            "algorithm": name,
+            "rounds": rounds,
+            "max |w - w_sim|": float((w - order).abs().max()),
+            "max |lambda - lambda_sim|": float((lam - there.lam).abs().max()),
+            "seconds a round": round(seconds / rounds, 1),
+            **seconds_inside(told, trial),
+        }
+        found.append(row)
+        print(row, flush=True)
+        if max(row["max |w - w_sim|"], row["max |lambda - lambda_sim|"]) > TOLERANCE:
+            raise SystemExit(f"{name}: the deployed run is not the simulated one")
+    return found
+
+
+def load_order(trial: Trial, w: torch.Tensor) -> torch.Tensor:
+    """The simulation's flat model in the order of the file's parameters, which is by name."""
+    part = load_site(trial.folder / "sites" / trial.sites[0] / "site.toml")
+    task = task_of(Model("linear", "cross-entropy", "float32", 2), tuple(part.inputs.shape[1:]))
+    views = task.layout.views(w)
+    return torch.cat([views[name].flatten() for name in sorted(views)])
+
+
+def seconds_inside(told: str, trial: Trial) -> dict[str, object]:
+    """What the log of the run and Flower say of messages, bytes and time."""
+    run = trial.last_run()
+    line = next(line for line in told.splitlines() if " bytes to the sites, " in line)
+    numbers = [int(word) for word in line.split(" INFO ")[-1].replace(",", "").split() if word.isdecimal()]
+    apps, traffic = run["compute-time"]["clientapp-seconds"], run["network-traffic"]
+    return {
+        "messages": numbers[0], "bytes down": numbers[1], "bytes up": numbers[2],
+        "Flower's bytes down": traffic["outbound-bytes"], "Flower's bytes up": traffic["inbound-bytes"],
+        "client app's seconds a request": round(apps / (numbers[0] / 2), 1),
+    }  # fmt: skip
+
+
+def event(rows: Rows, what: str, expected: Callable[[], str]) -> None:
+    """Let something happen, and note what came of it and how long it took."""
+    start = time.monotonic()
+    outcome = expected()
+    rows.append({"event": what, "what happened": outcome, "seconds": round(time.monotonic() - start)})
+    print(rows[-1], flush=True)
+
+
+def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Callable[[Callable[[], None]], str]:
+    """A run in which something is done after round 1: how it ended."""
+
+    def play(interfere: Callable[[], None]) -> str:
+        trial.job(out, timeout=timeout, **JOB, algorithm="DRDM", rounds=rounds)
+        run = trial.submit()
+        wait_for(lambda: trial.log_has(f"round 1 of {rounds}") or run.poll() is not None, "round 1", 240)
+        interfere()
+        code = run.wait(900)
+        log = (trial.folder / "run.log").read_text(errors="replace")
+        last = [x for x in log.splitlines() if " WARNING " in x or "failed" in x]
+        told = last[-1].split(" WARNING ")[-1] if last else "no warning"
+        return f"the run {'ended well' if code == 0 else f'ended with {code}'}; {told}"
+
+    return play
+
+
+def faults(trial: Trial) -> Rows:
+    """A site that is killed, raises, hangs, sends NaN or a wrong shape; a server program that is killed."""
+    rows: Rows = []
+    site = trial.folder / "sites" / trial.sites[-1]
+    shutil.copy(ROOT / "scripts" / "trial_site.py", site / "trial_site.py")
+    trial.site(trial.sites[-1], data={"loader": "trial_site:load"}, timeout=10.0)
+
+    def restart() -> None:
+        trial.kill(trial.sites[0])
+        trial.start_site(trial.sites[0])
+
+    event(rows, "SIGKILL of a SuperNode in mid-round, started again", lambda: followed(trial, "f-kill", 4)(restart))
+    for mode, what in (
+        ("raise", "a client that raises"),
+        ("hang", "a client that hangs (watchdog 10 s)"),
+        ("nan", "a client that sends NaN"),
+        ("shape", "a client that sends a wrong shape"),
+    ):
+        play = followed(trial, f"f-{mode}", 3)
+        event(rows, what, lambda play=play, mode=mode: play(lambda: _write(site / "mode", mode)))
+        _write(site / "mode", "")
+
+    def kill_server() -> None:
+        for pid in named("flwr-serverapp", trial.programs["superlink"].pid):
+            for one in [*descendants(pid), pid]:
+                _kill(one)
+
+    undisturbed = {**JOB, "algorithm": "DRDM", "rounds": 4}
+    event(rows, "SIGKILL of the server program", lambda: followed(trial, "f-server", 4)(kill_server))
+
+    def resume() -> str:
+        code, told = trial.run()
+        w, _ = kept(trial, "f-server")
+        equal = float((w - load_order(trial, simulated(trial, undisturbed).state.w)).abs().max())
+        line = next((x.split(" WARNING ")[-1] for x in told.splitlines() if "going on" in x), "from the beginning")
+        return f"exit code {code}; {line}; {equal:.0e} from the undisturbed simulation"
+
+    event(rows, "drfl deploy run after it", resume)
+    return rows
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def refusals(trial: Trial) -> Rows:
+    """Nodes that are not to get in."""
+    rows: Rows = []
+    name = trial.sites[0]
+    stranger = trial.folder / "sites" / "stranger"
+    shutil.copytree(trial.folder / "sites" / name, stranger)
+
+    def refused(*arguments: str) -> str:
+        program = trial.start("stranger", stranger / "start-supernode.sh", *arguments)
+        wait_for(lambda: program.poll() is not None, "the refusal", 120)
+        told = (trial.folder / "stranger.log").read_text(errors="replace").strip().splitlines()
+        trial.programs.pop("stranger")
+        (trial.folder / "stranger.log").unlink()
+        return f"exit code {program.returncode}: {next((x.strip() for x in reversed(told) if len(x.strip()) > 20), '')}"
+
+    def new_key() -> None:
+        for old in ("key", "key.pub"):
+            (stranger / old).unlink()
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", stranger / "key"], check=True)
+
+    new_key()
+    event(rows, "a node with a key that nobody registered", lambda: refused("--max-retries", "1"))
+    authority = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-nodes"]
+    subprocess.run(
+        [*authority, "-keyout", "/dev/null", "-out", stranger / "ca.crt", "-days", "2", "-subj", "/CN=other"],
+        check=True,
+        capture_output=True,
+    )
+    event(rows, "a node that trusts another CA", lambda: refused("--max-retries", "1"))
+    script = (stranger / "start-supernode.sh").read_text()
+    plain = script.replace('--root-certificates "$here/ca.crt" --auth-supernode-private-key "$here/key"', "--insecure")
+    (stranger / "start-supernode.sh").write_text(plain)
+    event(rows, "plain HTTP against TLS", lambda: refused("--max-retries", "1"))
+    return rows
+
+
+def large(trial: Trial) -> Rows:
+    """One round of a model of 100 MB."""
+    generator = np.random.default_rng(0)
+    for name in trial.sites:
+        x = generator.standard_normal((8, 97_656), dtype=np.float32)
+        y = np.arange(8) % 2
+        np.savez(
+            trial.folder / "sites" / name / "large.npz", train_inputs=x, train_targets=y, test_inputs=x, test_targets=y
+        )
+        trial.site(name, data={"npz": "large.npz"}, timeout=300.0)
+    trial.job("run-large", **{**JOB, "lr": 0.001, "steps": 2}, algorithm="FedAvg", rounds=1, classes=256)
+    start = time.monotonic()
+    code, told = trial.run()
+    if code:
+        raise SystemExit(f"100 MB: drfl deploy run ended with {code}\n{told}")
+    row = {
+        "model": "linear, 97,656 × 256, 100 MB",
+        "seconds": round(time.monotonic() - start),
+        **seconds_inside(told, trial),
+    }
+    print(row, flush=True)
+    return [row]
+
+
+def main() -> None:
+    """Try everything that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="same,faults,refusals,large")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    only = ["same"] if options.quick else options.only.split(",")
+    place = Path(tempfile.mkdtemp(prefix="drfl-deployment-"))
+    sys.path.insert(0, str(ROOT / "examples" / "hospitals"))
+    from prepare import prepare  # pyright: ignore[reportMissingImports]
+
+    prepare(place / "data", 0)
+    chosen = list(HOSPITALS.items())[: 2 if options.quick else 4]
+    sites = {name: place / "data" / f"{file}.npz" for name, file in chosen}
+    results: dict[str, Rows] = {}
+    try:
+        with Trial(place / "deployment", sites, timeout=120.0) as trial:
+            for part in only:
+                if part == "same":
+                    results[part] = same(trial, ("DRDM",) if options.quick else ALGORITHMS, 2 if options.quick else 5)
+                else:
+                    results[part] = {"faults": faults, "refusals": refusals, "large": large}[part](trial)
+    finally:
+        if not options.keep:
+            shutil.rmtree(place, ignore_errors=True)
+    if not options.quick:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path = RESULTS / "summary.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        about = {"command": "scripts/try_deployment.sh", "device": "cpu, 2 cores, loopback", "versions": versions()}
+        path.write_text(json.dumps({**before, **about, **results}, indent=1) + "\n")
+    print("all as it should be")
+
+
+if __name__ == "__main__":
+    main()

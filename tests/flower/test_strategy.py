@@ -1,0 +1,285 @@
+"""drfl's algorithms as Flower strategies."""
+
+import dataclasses
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import drfl
+from drfl.errors import InputError
+from drfl.flower import strategy as module
+from drfl.flower.client import identity, reply
+from drfl.flower.grid import InProcessGrid
+from drfl.flower.strategy import (
+    AFLStrategy,
+    DRDMStrategy,
+    DRFAStrategy,
+    DrflStrategy,
+    DualDRDMStrategy,
+    ScaffPDStrategy,
+)
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.models import MODELS
+from drfl.protection import Protected
+from drfl.task import Task
+
+from .conftest import arrays, grid_of, simulation, site
+
+LOCAL = LocalSGD(steps=3, lr=0.1, batch=8)
+OWN = {"local": LOCAL, "dual_batch": 8}
+KINDS = {
+    "DRDM": (DRDMStrategy, drfl.DRDM, {"m": 3, **OWN}),
+    "DualDRDM": (DualDRDMStrategy, drfl.DualDRDM, {"m": 3, **OWN}),
+    "DRFA": (DRFAStrategy, drfl.DRFA, {"m": 3, **OWN}),
+    "ScaffPD": (ScaffPDStrategy, drfl.ScaffPD, OWN),
+    "AFL": (AFLStrategy, drfl.AFL, OWN),
+}
+ALL = {"min_available_nodes": 4, "engine": "loop", "wait": 0.0}
+
+
+def net(dtype=torch.float32):
+    with Key(0).fold("model").torch_scope():
+        return MODELS["linear"]((6,), 3).to(dtype)
+
+
+def initial(dtype=torch.float32):
+    return ArrayRecord(net(dtype).state_dict())
+
+
+def grid_with_own_model(names="dbca", dtype=torch.float32):
+    return grid_of(names, load=lambda context: site(context.node_config["name"], task=Task(net(dtype))))
+
+
+def flattened(record):
+    return torch.cat([torch.tensor(array.numpy()).flatten() for array in record.values()])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_model_and_lambda_are_those_of_the_simulation(name):
+    kind, algorithm, parameters = KINDS[name]
+    found = kind(**parameters, **ALL, seed=3).start(grid_with_own_model(), initial(), num_rounds=4)
+    expected = drfl.run(algorithm(**parameters), simulation(), rounds=4, seed=3)
+    assert torch.equal(flattened(found.arrays), expected.state.w)
+    assert len(set(expected.state.lam.tolist())) > 1
+    for row in expected.history.rows:
+        told = found.evaluate_metrics_clientapp[row.round]
+        assert told["lambda"] == row.lam.tolist()
+        assert [told[key] for key in row.metrics._fields] == pytest.approx(list(row.metrics), abs=1e-6)
+    assert set(found.evaluate_metrics_clientapp) == set(range(5))
+
+
+def test_the_reports_are_told():
+    found = DRFAStrategy(m=3, **OWN, **ALL).start(grid_with_own_model(), initial(), num_rounds=2)
+    seen = []
+    expected = drfl.DRFA(m=3, **OWN)
+    drfl.run(expected, simulation(), rounds=2, callbacks=[lambda step: seen.append(step.info)])
+    assert set(found.train_metrics_clientapp) == {1, 2}
+    for told, info in zip(found.train_metrics_clientapp.values(), seen[1:], strict=True):
+        assert told["answered"] == len(info.answered)
+        assert told["avg_loss"] == float(info.losses.values.mean())
+        assert told["worst_loss"] == float(info.losses.values.max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_arrays_keep_names_shapes_and_types(dtype):
+    before = initial(dtype)
+    found = DRDMStrategy(m=2, **OWN, **ALL).start(grid_with_own_model(dtype=dtype), before, num_rounds=1)
+    assert [(n, a.shape, a.dtype) for n, a in found.arrays.items()] == [
+        (n, a.shape, a.dtype) for n, a in before.items()
+    ]
+    net(dtype).load_state_dict(found.arrays.to_torch_state_dict())
+    assert not torch.equal(flattened(found.arrays), flattened(before))
+
+
+def test_the_server_s_own_test_is_called_as_flower_does():
+    rounds, models = [], []
+
+    def evaluate(server_round, record):
+        rounds.append(server_round)
+        models.append(flattened(record))
+        return MetricRecord({"norm": float(models[-1].norm())}) if server_round != 1 else None
+
+    found = DRDMStrategy(m=2, **OWN, **ALL).start(grid_with_own_model(), initial(), 3, evaluate_fn=evaluate)
+    assert rounds == [0, 1, 2, 3]
+    assert torch.equal(models[0], flattened(initial()))
+    assert torch.equal(models[-1], flattened(found.arrays))
+    assert {r: m["norm"] for r, m in found.evaluate_metrics_serverapp.items()} == {
+        r: float(models[r].norm()) for r in (0, 2, 3)
+    }
+
+
+def test_no_round_gives_the_initial_model():
+    found = DRDMStrategy(m=2, **ALL).start(grid_with_own_model(), initial(), num_rounds=0)
+    assert torch.equal(flattened(found.arrays), flattened(initial()))
+    assert found.train_metrics_clientapp == {}
+
+
+def test_a_site_that_comes_back_as_another_node_goes_on():
+    grid = grid_with_own_model("dbcaa")
+    first, second = (node for node, context in grid.contexts.items() if context.node_config["name"] == "a")
+    grid.away = {second}
+
+    def swap(server_round, record):
+        if server_round == 2:
+            grid.away = {first}
+
+    found = DRDMStrategy(m=3, **OWN, **ALL).start(grid, initial(), num_rounds=4, evaluate_fn=swap)
+    expected = drfl.run(drfl.DRDM(m=3, **OWN), simulation(), rounds=4)
+    assert grid.count[second] > 2
+    assert torch.equal(flattened(found.arrays), expected.state.w)
+
+
+def test_own_handlers_do():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        return reply(message, context, site(context.node_config["name"], task=Task(net())))
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return reply(message, context, site(context.node_config["name"], task=Task(net())))
+
+    @app.query("identity")
+    def who(message, context):
+        from flwr.app import Message
+
+        return Message(identity(site(context.node_config["name"])), reply_to=message)
+
+    grid = InProcessGrid(app, [{"name": name} for name in "ab"])
+    found = AFLStrategy(wait=0.0).start(grid, initial(), num_rounds=1)
+    assert len(found.evaluate_metrics_clientapp[1]["lambda"]) == 2
+
+
+@pytest.mark.parametrize("options", [{"m": 2, "min_available_nodes": 4}, {"m": 4}])
+def test_too_few_nodes_end_in_one_line(options):
+    with pytest.raises(InputError, match=r"after 0 s 3 of at least 4 sites .* of 3 nodes") as error:
+        DRDMStrategy(wait=0.0, **options).start(grid_with_own_model("abc"), initial())
+    assert "\n" not in str(error.value)
+
+
+def test_it_waits_for_nodes(monkeypatch):
+    grid = grid_with_own_model()
+    grid.away = {1, 2}
+    monkeypatch.setattr("drfl.flower.roster.time.sleep", lambda seconds: grid.away.clear())
+    found = AFLStrategy(min_available_nodes=4).start(grid, initial(), num_rounds=0)
+    assert len(found.evaluate_metrics_clientapp[0]["lambda"]) == 4
+
+
+def test_a_client_app_without_identity_is_named(caplog):
+    with pytest.raises(InputError, match=r'0 of at least 2 .* of 2 nodes: .*@app.query\("identity"\)'):
+        AFLStrategy(wait=0.0).start(InProcessGrid(ClientApp(), [{}, {}]), initial())
+    assert "cannot say who it is" in caplog.text
+
+
+def test_two_sites_of_one_name_are_refused():
+    with pytest.raises(InputError, match="two sites call themselves 'a'"):
+        AFLStrategy(wait=0.0).start(grid_with_own_model("aba"), initial())
+
+
+@pytest.mark.parametrize(
+    "wrong", [initial(torch.float64), ArrayRecord({"w": next(iter(initial().values()))})], ids=["type", "d"]
+)
+def test_another_model_than_the_sites_have_is_refused(wrong, caplog):
+    with pytest.raises(InputError, match="site 'a' could not be tested: see the log"):
+        AFLStrategy(wait=0.0).start(grid_with_own_model("ab"), wrong)
+    assert "the server sent a model of" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        (ArrayRecord(torch.nn.BatchNorm1d(3).state_dict()), "float32', 'torch.int64.*GroupNorm"),
+        (ArrayRecord({}), "not empty"),
+    ],
+    ids=["buffers", "none"],
+)
+def test_arrays_that_are_no_parameters_are_refused(record, told):
+    with pytest.raises(InputError, match=told):
+        AFLStrategy().start(grid_with_own_model(), record)
+
+
+@pytest.mark.parametrize("kind", ["train_config", "evaluate_config"])
+def test_a_config_that_nobody_would_read_is_refused(kind):
+    with pytest.raises(InputError, match="read no train_config"):
+        AFLStrategy().start(grid_with_own_model(), initial(), **{kind: ConfigRecord({"lr": 0.1})})
+    assert AFLStrategy(wait=0.0).start(grid_with_own_model(), initial(), 0, **{kind: ConfigRecord()})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"engine": "lop"}, "did you mean 'loop'"),
+        ({"min_available_nodes": 0}, "min_available_nodes"),
+        ({"wait": -1}, "wait"),
+        ({"seed": 0.5}, "seed"),
+        ({"averaged": True}, "leave out 'averaged'"),
+        ({"gamma": -1.0}, "gamma"),
+    ],
+)
+def test_wrong_options_are_refused(options, told):
+    with pytest.raises(InputError, match=told):
+        AFLStrategy(**options)
+
+
+def test_a_round_s_steps_do_not_stand_alone():
+    strategy, grid = AFLStrategy(), grid_with_own_model()
+    for call in (
+        lambda: strategy.configure_train(1, initial(), ConfigRecord(), grid),
+        lambda: strategy.aggregate_train(1, []),
+        lambda: strategy.configure_evaluate(1, initial(), ConfigRecord(), grid),
+        lambda: strategy.aggregate_evaluate(1, []),
+    ):
+        with pytest.raises(InputError, match=r"call start\(\)"):
+            call()
+
+
+def test_the_summary_names_algorithm_and_parameters(monkeypatch):
+    lines = []
+    monkeypatch.setattr("drfl.flower.drfl_strategy.log", lambda level, text, *values: lines.append(text % values))
+    DRDMStrategy(m=7, mu=0.25, seed=9).summary()
+    text = "\n".join(lines)
+    for part in ("DRDM", "m: 7", "mu: 0.25", "local: LocalSGD", "seed: 9"):
+        assert part in text
+
+
+def test_a_protection_of_one_s_own_stays():
+    own = Protected(drfl.DRFA(m=2), norm=3.0)
+    assert DrflStrategy(own).algorithm is own
+    assert DrflStrategy(own.algorithm).algorithm == Protected(own.algorithm)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_parameter_can_be_given(name):
+    kind, algorithm, _ = KINDS[name]
+    known = {"DualDRDM": "DRDM"}.get(name, name)
+    named = set()
+    for keys in getattr(module, f"{known}Parameters").__mro__[:1]:
+        named = keys.__required_keys__ | keys.__optional_keys__
+    assert named - set(module.Options.__optional_keys__) == {f.name for f in dataclasses.fields(algorithm)} - {
+        "averaged"
+    }
+    assert issubclass(kind, DrflStrategy)
+
+
+def test_the_example_runs(monkeypatch, capsys):
+    server, client = (
+        textwrap.dedent(part.partition("::\n")[2].rpartition("\n\nThe sites")[0] or part.partition("::\n")[2])
+        for part in module.__doc__.split("The server's end")[1].split("client_app.py")
+    )
+    told = {"Net": lambda: torch.nn.Linear(6, 3), "load_data": lambda name: (arrays(20, int(name[-1])), arrays(9, 5))}
+    monkeypatch.setitem(sys.modules, "my_app", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "my_app.task", SimpleNamespace(**told))
+    ends = {}
+    for name, text in (("server", server), ("client", client)):
+        ends[name] = {}
+        exec(text, ends[name])
+    grid = InProcessGrid(ends["client"]["app"], [{"partition-id": i} for i in range(4)])
+    ends["server"]["app"](grid, Context(1, 0, {}, RecordDict(), {}))
+    assert "'worst_accuracy'" in capsys.readouterr().out
