@@ -73,7 +73,9 @@ def kept(trial: Trial, out: str) -> tuple[torch.Tensor, torch.Tensor]:
     """The model and λ that a run left."""
     model = load_file(trial.folder / out / "model.safetensors")
     rows = (trial.folder / out / "lambda.csv").read_text().splitlines()
-    return torch.cat([part.flatten() for part in model.values()]), torch.tensor([*map(float, rows[-1].split(",")[1:])])
+    return torch.cat([part.flatten() for part in model.values()]), torch.tensor(
+        [*map(float, rows[-1].split(",")[1:])], dtype=torch.float64
+    )
 
 
 def same(trial: Trial, algorithms: tuple[str, ...], rounds: int) -> Rows:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import drfl
@@ -129,7 +129,7 @@ def test_a_site_that_comes_back_as_another_node_goes_on():
         if server_round == 2:
             grid.away = {first}
 
-    found = DRDMStrategy(m=3, **OWN, **ALL).start(grid, initial(), num_rounds=4, evaluate_fn=swap)
+    found = DRDMStrategy(m=3, **OWN, **ALL).start(grid, initial(), num_rounds=4, timeout=5.0, evaluate_fn=swap)
     expected = drfl.run(drfl.DRDM(m=3, **OWN), simulation(), rounds=4)
     assert grid.count[second] > 2
     assert torch.equal(flattened(found.arrays), expected.state.w)
@@ -148,12 +148,10 @@ def test_own_handlers_do():
 
     @app.query("identity")
     def who(message, context):
-        from flwr.app import Message
-
         return Message(identity(site(context.node_config["name"])), reply_to=message)
 
     grid = InProcessGrid(app, [{"name": name} for name in "ab"])
-    found = AFLStrategy(wait=0.0).start(grid, initial(), num_rounds=1)
+    found = AFLStrategy(wait=0.0, engine="loop").start(grid, initial(), num_rounds=1)
     assert len(found.evaluate_metrics_clientapp[1]["lambda"]) == 2
 
 
@@ -180,12 +178,13 @@ def test_a_client_app_without_identity_is_named(caplog):
 
 def test_two_sites_of_one_name_are_refused():
     with pytest.raises(InputError, match="two sites call themselves 'a'"):
-        AFLStrategy(wait=0.0).start(grid_with_own_model("aba"), initial())
+        AFLStrategy(wait=0.0).start(grid_with_own_model("aba"), initial(), timeout=1.0)
 
 
-@pytest.mark.parametrize(
-    "wrong", [initial(torch.float64), ArrayRecord({"w": next(iter(initial().values()))})], ids=["type", "d"]
-)
+SHORT = ArrayRecord({"w": next(iter(initial().values()))})
+
+
+@pytest.mark.parametrize("wrong", [initial(torch.float64), SHORT], ids=["type", "d"])
 def test_another_model_than_the_sites_have_is_refused(wrong, caplog):
     with pytest.raises(InputError, match="site 'a' could not be tested: see the log"):
         AFLStrategy(wait=0.0).start(grid_with_own_model("ab"), wrong)
@@ -257,29 +256,22 @@ def test_a_protection_of_one_s_own_stays():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_parameter_can_be_given(name):
-    kind, algorithm, _ = KINDS[name]
-    known = {"DualDRDM": "DRDM"}.get(name, name)
-    named = set()
-    for keys in getattr(module, f"{known}Parameters").__mro__[:1]:
-        named = keys.__required_keys__ | keys.__optional_keys__
-    assert named - set(module.Options.__optional_keys__) == {f.name for f in dataclasses.fields(algorithm)} - {
-        "averaged"
-    }
-    assert issubclass(kind, DrflStrategy)
+    strategy, algorithm, _ = KINDS[name]
+    own = getattr(module, f"{name.removeprefix('Dual')}Parameters")
+    named = (own.__required_keys__ | own.__optional_keys__) - module.Options.__optional_keys__
+    assert named == {field.name for field in dataclasses.fields(algorithm)} - {"averaged"}
+    assert strategy.__init__.__annotations__["parameters"] == f"Unpack[{own.__name__}]"
+    assert module.Options.__optional_keys__ == set(DrflStrategy.__init__.__kwdefaults__)
 
 
 def test_the_example_runs(monkeypatch, capsys):
-    server, client = (
-        textwrap.dedent(part.partition("::\n")[2].rpartition("\n\nThe sites")[0] or part.partition("::\n")[2])
-        for part in module.__doc__.split("The server's end")[1].split("client_app.py")
-    )
+    server, client = (part.partition("\n\nThe sites' end")[0] for part in module.__doc__.split(".py``::\n\n")[1:])
     told = {"Net": lambda: torch.nn.Linear(6, 3), "load_data": lambda name: (arrays(20, int(name[-1])), arrays(9, 5))}
     monkeypatch.setitem(sys.modules, "my_app", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "my_app.task", SimpleNamespace(**told))
-    ends = {}
-    for name, text in (("server", server), ("client", client)):
-        ends[name] = {}
-        exec(text, ends[name])
-    grid = InProcessGrid(ends["client"]["app"], [{"partition-id": i} for i in range(4)])
-    ends["server"]["app"](grid, Context(1, 0, {}, RecordDict(), {}))
+    at_server, at_sites = {}, {}
+    exec(textwrap.dedent(server), at_server)
+    exec(textwrap.dedent(client), at_sites)
+    grid = InProcessGrid(at_sites["app"], [{"partition-id": i} for i in range(4)])
+    at_server["app"](grid, Context(1, 0, {}, RecordDict(), {}))
     assert "'worst_accuracy'" in capsys.readouterr().out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -14,12 +14,13 @@ from typing import BinaryIO
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A binary file to write to that takes the name `path` only when the block ends without an error.
 
-    The temporary file lies in the same folder, which is made if need be; it is deleted on any error. A
+    The temporary file lies in the same folder, which is made if need be; both go on any error. A
     process that is killed may leave the temporary file, never a part under the final name.
 
     Raises:
         OSError: when the folder cannot be made or written to.
     """
+    made = missing_folders(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not from tempfile, whose files are private: a cache must be readable like any file its owner makes.
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.part"
@@ -30,4 +31,17 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
+        remove_empty(made)
         raise
+
+
+def missing_folders(folder: Path) -> list[Path]:
+    """Those of a folder and the ones above it that are not there yet, the innermost first."""
+    return [place for place in (folder, *folder.parents) if not place.exists()]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, the innermost first, as far as nothing is in them."""
+    with suppress(OSError):  # what is not empty is of use
+        for folder in folders:
+            folder.rmdir()

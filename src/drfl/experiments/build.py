@@ -141,6 +141,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         InputError: data, partition, model, algorithm or device do not work together, or a certificate was asked for
             that cannot be made.
     """
+    target(config.until)  # a slip in it comes to light before anything is written
     dataset = load_data(config) if dataset is None else dataset
     key = Key(config.seed)
     method = PARTITIONS[config.partition](**config.partition_parameters())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from drfl.data.files import missing_folders, remove_empty
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.place import default_directory
 from drfl.experiments.rundir import FILES
@@ -63,7 +64,7 @@ def claimed(directory: Path, *, fresh: bool = True, anew: bool = False) -> Itera
     except Timeout:
         raise InputError(f"another process is running in {directory}: wait for it, or give another --out") from None
     except OSError as error:
-        _remove(made)
+        remove_empty(made)
         raise InputError(f"cannot write into {directory} ({error.strerror}): give another --out") from None
     try:
         if fresh:
@@ -76,14 +77,14 @@ def claimed(directory: Path, *, fresh: bool = True, anew: bool = False) -> Itera
         if claim.finished or not any(claim.checkpoints.glob("round-*")):
             shutil.rmtree(claim.checkpoints, ignore_errors=True)
         lock.release()
-        _remove(made)
+        remove_empty(made)
 
 
 def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
     """A folder, and what had to be made for it; where it must be a new one, the next free name is taken."""
     while True:
         place = default_directory(directory.parent, directory.name) if anew else directory
-        made = [path for path in (place, *place.parents) if not path.exists()]
+        made = missing_folders(place)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.mkdir(exist_ok=not anew)
@@ -92,7 +93,7 @@ def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
             if not anew:
                 raise
         except OSError:
-            _remove(made)
+            remove_empty(made)
             raise
 
 
@@ -130,9 +131,3 @@ def _clear(folder: Path, but: Collection[str]) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
-
-
-def _remove(made: list[Path]) -> None:
-    with suppress(OSError):  # what is not empty is of use
-        for place in made:
-            place.rmdir()

@@ -101,10 +101,8 @@ def _of_csv(path: Path, target: str) -> Pair:
     odd = [str(name) for name in inputs if not pd.api.types.is_numeric_dtype(inputs[name])]
     if odd or not pd.api.types.is_numeric_dtype(targets):
         raise InputError(f"'{path}': column '{[*odd, target][0]}' must hold numbers: encode it at all sites alike")
-    whole = pd.api.types.is_integer_dtype(targets)
-    return torch.from_numpy(inputs.to_numpy(np.float64)), torch.from_numpy(
-        targets.to_numpy(np.int64 if whole else float)
-    )
+    kind = np.int64 if pd.api.types.is_integer_dtype(targets) else np.float64
+    return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
 
 
 def _of_idx(images: Path, labels: Path) -> Pair:

@@ -118,7 +118,7 @@ class DrflStrategy(Strategy):
         told = enrolled(grid, least, self.wait, min(timeout, TELLING))
         members = dict(enumerate(sorted(told.values(), key=lambda member: member.name)))
         names = [member.name for member in members.values()]
-        roster = __import__("types").SimpleNamespace(names=names, nodes=lambda g: {i: n for i, (n, m) in enumerate(sorted(told.items(), key=lambda t: t[1].name))})
+        roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
         log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
         model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, timeout)

@@ -92,7 +92,9 @@ class Named:
         present = sorted(grid.get_node_ids())
         self._named = {node: name for node, name in self._named.items() if node in present}
         new = [node for node in present if node not in self._named]
-        self._named |= {node: found.name for node, found in identities(grid, new, self.timeout).items()}
+        # one that does not tell is not asked again until it is started anew
+        found = identities(grid, new, self.timeout) if new else {}
+        self._named |= {node: found[node].name if node in found else None for node in new}
         nodes: dict[int, int] = {}
         for node, name in self._named.items():
             if name in self.names:

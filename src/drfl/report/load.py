@@ -25,6 +25,9 @@ CERTIFICATE = ("primal", "lower", "gap", "gradient_norm", "proven")
 MOST_ROUNDS = 2**53
 """Up to here floating-point numbers count."""
 
+LARGEST = 1e100
+"""No number of a run comes near; a percentage of a larger one might be infinite."""
+
 ROUNDING = 1e-3
 """How far from [0, 1] a weight may lie that was worked out in float32 and written with few digits."""
 
@@ -204,6 +207,9 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
         )
     except ValueError as error:
         raise _damaged(directory, name, str(error)) from None
+    sizes = frame.drop(columns=list(words), errors="ignore").abs()
+    if ((sizes > LARGEST) & (sizes < math.inf)).to_numpy().any():
+        raise _damaged(directory, name, f"it has numbers beyond {LARGEST:g}")
     if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
         raise _damaged(directory, name, "a round is no number of a round")
     return frame

@@ -1,0 +1,155 @@
+"""A whole deployment in this process: files as a simulation leaves them, and going on after a stop."""
+
+import csv
+import json
+
+import pytest
+import torch
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from drfl.errors import InputError
+from drfl.flower import app, roster
+from drfl.flower.client import client_app
+from drfl.flower.grid import InProcessGrid
+from drfl.flower.settings import read_server
+
+from .conftest import grid_of, site
+
+SETTINGS = """
+out = "run"
+timeout = 5.0
+wait = 0.05
+insecure = true
+[job]
+algorithm = "DualDRDM"
+rounds = {rounds}
+cohort = 4
+checkpoint_every = 1
+{more}
+[[sites]]
+name = "a"
+[[sites]]
+name = "b"
+[[sites]]
+name = "c"
+[[sites]]
+name = "d"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(roster, "PAUSE", 0.01)
+
+
+def settings(folder, rounds=4, more=""):
+    path = folder / "server.toml"
+    path.write_text(SETTINGS.format(rounds=rounds, more=more))
+    return path
+
+
+def test_it_leaves_the_files_of_a_run(tmp_path):
+    out = app.serve(grid_of(), settings(tmp_path))
+    names = {path.name for path in out.iterdir()}
+    assert {"summary.json", "history.csv", "clients.csv", "lambda.csv", "model.safetensors", "report.html"} <= names
+    assert "partition.json" not in names
+    assert "checkpoint" not in names
+    with (out / "clients.csv").open() as file:
+        assert [(row["client"], row["train_samples"]) for row in csv.DictReader(file)] == [
+            ("a", "30"), ("b", "18"), ("c", "41"), ("d", "12"),
+        ]  # fmt: skip
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["rounds"], summary["dataset"], summary["stopped"]) == (4, "sites", "rounds")
+
+
+class Dying(InProcessGrid):
+    """The server program dies with its n-th batch of messages."""
+
+    left = 7
+
+    def push_messages(self, messages):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return super().push_messages(messages)
+
+
+def test_a_server_that_died_goes_on_and_ends_with_the_same_bytes(tmp_path):
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
+    whole = app.serve(grid_of(), settings(tmp_path / "one"))
+    with pytest.raises(KeyboardInterrupt):
+        app.serve(grid_of(grid=Dying), settings(tmp_path / "two"))
+    kept = tmp_path / "two" / "run" / "checkpoint"
+    assert any(kept.glob("round-*"))
+    again = app.serve(grid_of(), settings(tmp_path / "two"))
+    for name in ("history.csv", "lambda.csv", "model.safetensors", "clients.csv"):
+        assert (again / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_finished_run_is_not_begun_again(tmp_path):
+    app.serve(grid_of(), settings(tmp_path))
+    with pytest.raises(InputError, match="holds this run, finished: give another 'out'"):
+        app.serve(grid_of(), settings(tmp_path))
+
+
+def test_other_data_at_a_site_are_refused_when_a_run_goes_on(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        app.serve(grid_of(grid=Dying), settings(tmp_path))
+    sites = {name: site(name) for name in "abcd"}
+    data = sites["b"].data
+    object.__setattr__(data, "inputs", data.inputs + 1)
+    grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "abcd"])
+    with pytest.raises(InputError, match="other data"):
+        app.serve(grid, settings(tmp_path))
+
+
+def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
+    sites = {name: site(name) for name in "abcd"}
+    data = sites["c"].data
+    object.__setattr__(data, "inputs", data.inputs[:, :5])
+    grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "abcd"])
+    with pytest.raises(InputError, match=r"shape \(6,\) at site 'a' and \(5,\) at site 'c'"):
+        app.serve(grid, settings(tmp_path))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("dataset = 'mnist'", "'dataset' means nothing"),
+        ("alpha = 0.1", "'alpha' means nothing"),
+        ("algorithm = 'no'", "line|algorithm"),
+        ("classes = 2", "labels up to 2"),
+        ("guards = ['probe']", "take 'peers'"),
+        ("m = 3", "'m'|m:|job"),
+    ],
+)
+def test_a_job_that_cannot_run_is_one_line(tmp_path, more, message):
+    path = settings(tmp_path, more=more)
+    with pytest.raises(InputError, match=message) as caught:
+        app.serve(grid_of(), path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
+    path = settings(tmp_path)
+    path.write_text(path.read_text().replace("insecure = true", ""))
+    with pytest.raises(InputError, match="site 'a' has no public_key"):
+        read_server(path)
+    key = ec.generate_private_key(ec.SECP384R1()).public_key()
+    openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    (tmp_path / "a.pub").write_bytes(key.public_bytes(*openssh))
+    assert app.public_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
+    (tmp_path / "b.pub").write_bytes(ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(*openssh))
+    with pytest.raises(InputError, match="no ECDSA key"):
+        app.public_key(tmp_path / "b.pub")
+    with pytest.raises(InputError, match="cannot read the key"):
+        app.public_key(tmp_path / "c.pub")
+
+
+def test_sites_know_themselves_by_their_tensors():
+    member = roster.Member("a", (6,), 3, 30, 15, "0123", {})
+    other = member.__class__(**{**member.__dict__, "digest": "4567"})
+    assert not torch.equal(app.Sites((member,)).tensors()[0], app.Sites((other,)).tensors()[0])

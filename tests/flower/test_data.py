@@ -1,0 +1,110 @@
+"""A site's data from each kind of file, and one line where they cannot be had."""
+
+import numpy as np
+import pytest
+import torch
+
+from drfl.data.idx import write_idx
+from drfl.errors import InputError
+from drfl.flower.data import load_site
+from drfl.flower.watchdog import HungError, within
+
+X = np.arange(40, dtype=np.float32).reshape(10, 4)
+Y = np.arange(10) % 2
+
+
+def site(folder, data, more=""):
+    path = folder / "site.toml"
+    path.write_text(f'name = "a"\n{more}\n[data]\n{data}\n')
+    return path
+
+
+def test_npz_with_test_rows_is_taken_as_it_is(tmp_path):
+    np.savez(tmp_path / "a.npz", train_inputs=X, train_targets=Y, test_inputs=X[:3], test_targets=Y[:3])
+    data = load_site(site(tmp_path, 'npz = "a.npz"'))
+    assert (data.n, data.names) == (1, ("a",))
+    assert torch.equal(data.inputs[data.train[0]], torch.from_numpy(X))
+    assert data.test_targets[data.test[0]].tolist() == Y[:3].tolist()
+
+
+def test_without_test_rows_some_are_kept_for_testing(tmp_path):
+    np.savez(tmp_path / "a.npz", train_inputs=X, train_targets=Y)
+    data = load_site(site(tmp_path, 'npz = "a.npz"\ntest_fraction = 0.4'))
+    assert (len(data.train[0]), len(data.test[0])) == (6, 4)
+
+
+def test_csv_takes_its_target_by_name_and_the_type_of_the_site(tmp_path):
+    rows = "\n".join(f"{a},{y},{b}" for a, b, y in zip(X[:, 0], X[:, 1], Y, strict=True))
+    (tmp_path / "a.csv").write_text(f"age,ill,dose\n{rows}\n")
+    data = load_site(site(tmp_path, 'csv = "a.csv"\ntarget = "ill"', 'dtype = "float64"'))
+    assert data.inputs.dtype == torch.float64
+    assert sorted(data.inputs[:, 1].tolist()) == sorted(X[:, 1].tolist())
+    assert data.targets.dtype == torch.int64
+
+
+def test_idx_pictures_are_scaled_to_one(tmp_path):
+    write_idx(tmp_path / "x", np.full((10, 3, 2), 255, dtype=np.uint8))
+    write_idx(tmp_path / "y", Y.astype(np.uint8))
+    data = load_site(site(tmp_path, 'images = "x"\nlabels = "y"'))
+    assert data.inputs.shape[1:] == (1, 3, 2)
+    assert float(data.inputs.max()) == 1.0
+
+
+def test_a_loader_is_looked_for_beside_the_file(tmp_path):
+    (tmp_path / "own_loader.py").write_text(
+        "import torch\nfrom drfl.data import ClientData\n"
+        "def load():\n    return ClientData.from_arrays({'a': (torch.ones(5, 2), torch.arange(5) % 2)})\n"
+        "def two():\n    return ClientData.from_arrays([(torch.ones(5, 2), torch.arange(5) % 2)] * 2)\n"
+    )
+    assert load_site(site(tmp_path, 'loader = "own_loader:load"')).n == 1
+    with pytest.raises(InputError, match=r"must give a drfl\.data\.ClientData of one client"):
+        load_site(site(tmp_path, 'loader = "own_loader:two"'))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("", "exactly one of"),
+        ('npz = "a.npz"\ncsv = "a.csv"', "exactly one of"),
+        ('csv = "a.csv"', "'csv' needs 'target'"),
+        ('images = "x"', "'images' needs 'labels'"),
+        ('npz = "none.npz"', "cannot read the data of site 'a'"),
+        ('npz = "text.csv"', "cannot be read"),
+        ('npz = "half.npz"', "without the other"),
+        ('npz = "empty.npz"', "lacks train_inputs"),
+        ('csv = "text.csv"\ntarget = "ill"', "column 'who' must hold numbers"),
+        ('csv = "text.csv"\ntarget = "no"', "no column 'no'"),
+        ('loader = "no_such_module:load"', "there is no loader"),
+        ('loader = "json:no"', "there is no loader"),
+        ('loader = ""', "there is no loader"),
+        ('loader = "time:time"', "must give a drfl.data.ClientData"),
+        ("what = 3", "what"),
+    ],
+)
+def test_what_cannot_be_had_is_one_line(tmp_path, data, message):
+    (tmp_path / "text.csv").write_text("who,ill\nx,1\ny,0\n")
+    np.savez(tmp_path / "half.npz", train_inputs=X, train_targets=Y, test_inputs=X)
+    np.savez(tmp_path / "empty.npz", x=X)
+    with pytest.raises(InputError, match=message) as caught:
+        load_site(site(tmp_path, data))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_no_toml_are_one_line(tmp_path):
+    with pytest.raises(InputError, match="cannot read"):
+        load_site(tmp_path / "site.toml")
+    (tmp_path / "site.toml").write_text("[[")
+    with pytest.raises(InputError, match="no TOML file"):
+        load_site(tmp_path / "site.toml")
+
+
+def test_the_watchdog_ends_what_hangs_and_hands_on_all_else():
+    assert within(5.0, lambda: 3) == 3
+    with pytest.raises(KeyError):
+        within(5.0, lambda: {}["x"])
+    import threading
+
+    stop = threading.Event()
+    with pytest.raises(HungError, match=r"longer than 0.05 s"):
+        within(0.05, stop.wait)
+    stop.set()

@@ -1,0 +1,207 @@
+"""Clients that fail, lie about shapes, vanish and come back, behind a grid."""
+
+import logging
+
+import pytest
+import torch
+from flwr.app import Error, Message
+
+import drfl
+from drfl import cohort
+from drfl.errors import InputError
+from drfl.flower import roster, server
+from drfl.flower.grid import InProcessGrid
+from drfl.flower.roster import Registered, SelfNamed, gathered
+from drfl.flower.wire import read_answer, write_answer
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.protection import Protected
+
+from .conftest import federation, grid_of, simulation, site
+
+LOCAL = LocalSGD(steps=2, lr=0.1, batch=8)
+ALL = torch.arange(4)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(roster, "PAUSE", 0.01)
+    monkeypatch.setattr(server, "PAUSE", 0.01)
+
+
+class Spoiling(InProcessGrid):
+    """What a node answers, asks or gets can be changed on its way."""
+
+    spoil = staticmethod(lambda reply, node: reply)
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        return self.spoil(reply, context.node_id) if message.metadata.message_type == "train" else reply
+
+
+def spoiling(change, node=2):
+    """A grid where a node's answers to training are changed."""
+
+    def spoil(reply, who):
+        if who != node:
+            return reply
+        answer = read_answer(reply.content)
+        reply.content = write_answer(answer._replace(parts=tuple(map(change, answer.parts))))
+        return reply
+
+    grid = grid_of(grid=Spoiling)
+    grid.spoil = spoil
+    return grid
+
+
+def trained(fed, cohort=ALL):
+    return fed.train(cohort, fed.w0, LOCAL, Key(0))
+
+
+def test_a_client_that_raises_is_silent_and_named_with_its_reason(caplog):
+    sites = {name: site(name) for name in "abcd"}
+
+    def load(context):
+        if context.node_config["name"] == "c" and load.broken:
+            raise RuntimeError("the disk is broken")
+        return sites[context.node_config["name"]]
+
+    load.broken = False
+    fed = federation(grid_of(load=load))
+    load.broken = True
+    reply = trained(fed)
+    assert reply.clients.tolist() == [0, 1, 3]
+    assert "c failed: RuntimeError: the disk is broken" in caplog.text
+    assert fed.ledger.messages == 4 + 3
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda part: torch.cat([part, part]), "wrong shape"),
+        (lambda part: part.double(), "wrong type"),
+        (lambda part: part.sum(), "wrong shape"),
+    ],
+)
+def test_a_wrong_shape_or_type_is_rejected_with_its_reason(change, reason, caplog):
+    reply = trained(federation(spoiling(change)))
+    assert reply.clients.tolist() == [0, 2, 3]
+    assert reason in caplog.text
+
+
+def test_nan_is_left_to_the_protection(caplog):
+    fed = federation(spoiling(lambda part: part * torch.nan))
+    assert trained(fed).w.isnan().any(1).tolist() == [False, True, False, False]
+    result = drfl.run(Protected(drfl.DualDRDM(m=4, local=LOCAL)), fed, rounds=3)
+    assert bool(torch.isfinite(result.state.w).all())
+    assert int(result.state.memory.rejected) >= 3
+    assert "client 1: reply rejected, as a part of it is NaN or infinite" in caplog.text
+
+
+def test_what_is_no_reply_of_ours_is_rejected(caplog):
+    grid = grid_of(grid=Spoiling)
+    grid.spoil = lambda reply, node: Message(type(reply.content)(), reply_to=reply) if node == 1 else reply
+    with_id = grid.answer
+
+    def answer(message, context):
+        reply = with_id(message, context)
+        reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
+        return reply
+
+    grid.answer = answer
+    assert trained(federation(grid)).clients.tolist() == [1, 2, 3]
+    assert "a: reply rejected" in caplog.text
+
+
+def test_a_shift_travels_once_and_again_where_the_site_forgot_it():
+    grid = grid_of()
+    fed = federation(grid)
+    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=cohort.everybody)
+    state = drdm.init(fed)
+    state, _ = drdm.round(state, fed, Key(0).fold("round", 1))
+    before = fed.traffic.down
+    state, _ = drdm.round(state, fed, Key(0).fold("round", 2))
+    kept = fed.traffic.down - before
+    for context in grid.contexts.values():
+        context.state.clear()  # all SuperNodes were started anew
+    messages, before = fed.traffic.messages, fed.traffic.down
+    state, _ = drdm.round(state, fed, Key(0).fold("round", 3))
+    vector = state.w.numel() * 4
+    assert fed.traffic.down - before > kept + 4 * vector  # the vectors, and the requests that found nothing
+    assert fed.traffic.messages - messages == 2 * (4 + 4) + 2 * 4  # training twice, losses once
+    alone = simulation()
+    same = drdm.init(alone)
+    for r in (1, 2, 3):
+        same, _ = drdm.round(same, alone, Key(0).fold("round", r))
+    assert torch.equal(state.w, same.w)
+
+
+def test_nobody_waits_twice_for_a_site_that_is_away_and_it_is_used_again(monkeypatch, caplog):
+    grid = grid_of()
+    fed = federation(grid, timeout=0.1)
+    grid.away.add(4)
+    assert trained(fed).clients.tolist() == [0, 1, 2]
+    assert "were not there in 0.1 s: d" in caplog.text
+    monkeypatch.setattr(server.time, "sleep", lambda seconds: pytest.fail("it waited"))
+    assert trained(fed).clients.tolist() == [0, 1, 2]
+    grid.away.clear()
+    grid.contexts[9] = grid.contexts.pop(4)  # it comes back under another id
+    grid.contexts[9].node_id = 9
+    assert trained(fed).clients.tolist() == [0, 1, 2, 3]
+
+
+def test_what_flower_lost_is_asked_again(caplog):
+    grid = grid_of(grid=Spoiling)
+    lost = []
+
+    def lose(reply, node):
+        if node == 3 and not lost:
+            lost.append(node)
+            return Message(Error(5, "the node is gone"), reply_to=reply)
+        return reply
+
+    answer = grid.answer
+
+    def again(message, context):
+        reply = answer(message, context)
+        reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
+        return reply
+
+    grid.spoil, grid.answer = lose, again
+    assert trained(federation(grid)).clients.tolist() == [0, 1, 2, 3]
+    assert "c: the node is gone; it is asked again" in caplog.text
+
+
+def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
+    grid = grid_of()
+    fed = federation(grid, timeout=0.05)
+    before = fed.evaluate(fed.w0)
+    grid.away.add(2)
+    after = fed.evaluate(fed.w0 + 1)
+    assert float(after.accuracy[1]) == float(before.accuracy[1])
+    assert not torch.equal(after.loss, before.loss)
+    grid.away.clear()
+    fresh = federation(grid, timeout=0.05)
+    grid.away.add(2)
+    with pytest.raises(InputError, match="site 'b' could not be tested"):
+        fresh.evaluate(fed.w0)
+
+
+def test_sites_that_do_not_come_are_named():
+    with pytest.raises(InputError, match=r"after 0.05 s these sites are not there: e, f"):
+        gathered(grid_of(), SelfNamed("abef"), 0.05, 1.0)
+
+
+def test_nodes_are_known_by_their_keys_and_strangers_left_out():
+    grid = grid_of()
+    grid.keys = {1: b"D", 2: b"nobody's", 3: b"B", 4: b"A"}
+    assert Registered(("a", "b", "c", "d"), (b"A", b"B", b"C", b"D")).nodes(grid) == {0: 4, 1: 3, 3: 1}
+
+
+def test_a_second_site_of_one_name_does_not_take_its_place(caplog):
+    caplog.set_level(logging.WARNING)
+    known, grid = SelfNamed("ab", 1.0), grid_of("aba")
+    assert known.nodes(grid) == {0: 1, 1: 2}
+    grid.away.add(1)
+    assert known.nodes(grid) == {0: 3, 1: 2}
+    assert "insecure" in caplog.text
