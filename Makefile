@@ -14,11 +14,12 @@ help:
 demo: $(VENV)/.user
 	$(BIN)/drfl compare --algorithms FedAvg,DRFA,DRDM,DualDRDM --seeds 5 --out runs/demo --overwrite
 
+# a process a core, each of one thread: the models of the tests are too small to share out
 test: $(VENV)/.dev
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 check: lint
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

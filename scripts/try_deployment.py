@@ -45,6 +45,9 @@ HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "switzerland": "Swi
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DRDM", "DualDRDM")
 JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0}
 TOLERANCE = 1e-6
+REASONS = ("certificate", "CERTIFICATE", "rror", "egister", "SSL", "disconnected", "refused", "allowed")
+"""Words of a line that says why a node was not let in."""
+
 Rows = list[dict[str, object]]
 
 
@@ -216,7 +219,8 @@ def refusals(trial: Trial) -> Rows:
         told = (trial.folder / "stranger.log").read_text(errors="replace").strip().splitlines()
         trial.programs.pop("stranger")
         (trial.folder / "stranger.log").unlink()
-        return f"exit code {program.returncode}: {next((x.strip() for x in reversed(told) if len(x.strip()) > 20), '')}"
+        reasons = [line.strip() for line in told if any(word in line for word in REASONS)]
+        return f"exit code {program.returncode}: {reasons[-1] if reasons else told[-1]}"
 
     def new_key() -> None:
         for old in ("key", "key.pub"):
@@ -263,6 +267,15 @@ def large(trial: Trial) -> Rows:
     return [row]
 
 
+def store(part: str, rows: Rows) -> None:
+    """Put what a part has found beside what the others had."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / "summary.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    about = {"command": "scripts/try_deployment.sh", "device": "cpu, 2 cores, loopback", "versions": versions()}
+    path.write_text(json.dumps({**before, **about, part: rows}, indent=1) + "\n")
+
+
 def main() -> None:
     """Try everything that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -279,23 +292,18 @@ def main() -> None:
     prepare(place / "data", 0)
     chosen = list(HOSPITALS.items())[: 2 if options.quick else 4]
     sites = {name: place / "data" / f"{file}.npz" for name, file in chosen}
-    results: dict[str, Rows] = {}
     try:
         with Trial(place / "deployment", sites, timeout=120.0) as trial:
             for part in only:
                 if part == "same":
-                    results[part] = same(trial, ("DRDM",) if options.quick else ALGORITHMS, 2 if options.quick else 5)
+                    found = same(trial, ("DRDM",) if options.quick else ALGORITHMS, 2 if options.quick else 5)
                 else:
-                    results[part] = {"faults": faults, "refusals": refusals, "large": large}[part](trial)
+                    found = {"faults": faults, "refusals": refusals, "large": large}[part](trial)
+                if not options.quick:
+                    store(part, found)
     finally:
         if not options.keep:
             shutil.rmtree(place, ignore_errors=True)
-    if not options.quick:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        path = RESULTS / "summary.json"
-        before = json.loads(path.read_text()) if path.exists() else {}
-        about = {"command": "scripts/try_deployment.sh", "device": "cpu, 2 cores, loopback", "versions": versions()}
-        path.write_text(json.dumps({**before, **about, **results}, indent=1) + "\n")
     print("all as it should be")
 
 

@@ -11,7 +11,7 @@ from drfl import cohort
 from drfl.errors import InputError
 from drfl.flower import roster, server
 from drfl.flower.grid import InProcessGrid
-from drfl.flower.roster import Registered, SelfNamed, gathered
+from drfl.flower.roster import Node, Registered, SelfNamed, gathered
 from drfl.flower.wire import read_answer, write_answer
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -150,6 +150,35 @@ def test_nobody_waits_twice_for_a_site_that_is_away_and_it_is_used_again(monkeyp
     assert trained(fed).clients.tolist() == [0, 1, 2, 3]
 
 
+class Restarting(InProcessGrid):
+    """A node gets its first request to train, and is killed and started again before it answers."""
+
+    starts = 0
+
+    def get_nodes(self):
+        nodes = super().get_nodes()
+        for node in nodes:
+            node.last_activated_at = str(self.starts if node.node_id == 2 else 0)
+        return nodes
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        if message.metadata.message_type == "train" and context.node_id == 2 and not self.starts:
+            self.starts += 1
+            reply.metadata.__dict__["_reply_to_message_id"] = "lost"
+            self.lost = message.metadata.message_id
+        return reply
+
+    def pull_messages(self, message_ids):
+        return [reply for reply in super().pull_messages(message_ids) if reply.metadata.reply_to_message_id != "lost"]
+
+
+def test_a_site_that_was_started_anew_is_asked_again_without_waiting_for_the_timeout(caplog):
+    fed = federation(grid_of(grid=Restarting), timeout=3600.0)
+    assert trained(fed).clients.tolist() == [0, 1, 2, 3]
+    assert "b was started anew; it is asked again" in caplog.text
+
+
 def test_what_flower_lost_is_asked_again(caplog):
     grid = grid_of(grid=Spoiling)
     lost = []
@@ -195,13 +224,17 @@ def test_sites_that_do_not_come_are_named():
 def test_nodes_are_known_by_their_keys_and_strangers_left_out():
     grid = grid_of()
     grid.keys = {1: b"D", 2: b"nobody's", 3: b"B", 4: b"A"}
-    assert Registered(("a", "b", "c", "d"), (b"A", b"B", b"C", b"D")).nodes(grid) == {0: 4, 1: 3, 3: 1}
+    assert Registered(("a", "b", "c", "d"), (b"A", b"B", b"C", b"D")).nodes(grid) == {
+        0: Node(4),
+        1: Node(3),
+        3: Node(1),
+    }
 
 
 def test_a_second_site_of_one_name_does_not_take_its_place(caplog):
     caplog.set_level(logging.WARNING)
     known, grid = SelfNamed("ab", 1.0), grid_of("aba")
-    assert known.nodes(grid) == {0: 1, 1: 2}
+    assert known.nodes(grid) == {0: Node(1), 1: Node(2)}
     grid.away.add(1)
-    assert known.nodes(grid) == {0: 3, 1: 2}
+    assert known.nodes(grid) == {0: Node(3), 1: Node(2)}
     assert "insecure" in caplog.text

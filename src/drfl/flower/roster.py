@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -43,6 +43,18 @@ class Member:
     versions: Mapping[str, str]
 
 
+class Node(NamedTuple):
+    """Where a client is now.
+
+    Args:
+        id: the node's number.
+        since: when it was started last, as the SuperLink tells; a message that it got before is lost.
+    """
+
+    id: int
+    since: str = ""
+
+
 class Roster(Protocol):
     """Knows the nodes of the clients; nodes may come, go, and come back under another id."""
 
@@ -51,7 +63,7 @@ class Roster(Protocol):
         """(N,) what the clients are called."""
         ...
 
-    def nodes(self, grid: Grid) -> dict[int, int]:
+    def nodes(self, grid: Grid) -> dict[int, Node]:
         """Client → node, for those that are there now."""
         ...
 
@@ -68,10 +80,11 @@ class Registered:
     names: tuple[str, ...]
     keys: tuple[bytes, ...]
 
-    def nodes(self, grid: Grid) -> dict[int, int]:
+    def nodes(self, grid: Grid) -> dict[int, Node]:
         """See :class:`Roster`."""
         known = {key: client for client, key in enumerate(self.keys)}
-        return {known[n.public_key]: n.node_id for n in grid.get_nodes() if n.public_key in known}
+        there = (node for node in grid.get_nodes() if node.public_key in known)
+        return {known[node.public_key]: Node(node.node_id, node.last_activated_at) for node in there}
 
 
 class Named:
@@ -87,18 +100,19 @@ class Named:
         self.names, self.timeout = tuple(names), timeout
         self._named: dict[int, str | None] = dict(told or {})
 
-    def nodes(self, grid: Grid) -> dict[int, int]:
+    def nodes(self, grid: Grid) -> dict[int, Node]:
         """See :class:`Roster`. Of two nodes with one name the older keeps it, as long as it is there."""
-        present = sorted(grid.get_node_ids())
+        since = {node.node_id: node.last_activated_at for node in grid.get_nodes()}
+        present = sorted(since)
         self._named = {node: name for node, name in self._named.items() if node in present}
         new = [node for node in present if node not in self._named]
         # one that does not tell is not asked again until it is started anew
         found = identities(grid, new, self.timeout) if new else {}
         self._named |= {node: found[node].name if node in found else None for node in new}
-        nodes: dict[int, int] = {}
+        nodes: dict[int, Node] = {}
         for node, name in self._named.items():
             if name in self.names:
-                nodes.setdefault(self.names.index(name), node)
+                nodes.setdefault(self.names.index(name), Node(node, since[node]))
         return nodes
 
 
@@ -186,13 +200,13 @@ def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[in
                 "are registered (drfl deploy check), or leave them out of server.toml"
             )
         time.sleep(PAUSE)
-    told = identities(grid, nodes.values(), timeout)
-    silent = [roster.names[client] for client, node in nodes.items() if node not in told]
+    told = identities(grid, [node.id for node in nodes.values()], timeout)
+    silent = [roster.names[client] for client, node in nodes.items() if node.id not in told]
     if silent:
         raise InputError(
             f"these sites do not say who they are: {', '.join(silent)}; see the log for the reason of each"
         )
-    return {client: told[node] for client, node in sorted(nodes.items())}
+    return {client: told[node.id] for client, node in sorted(nodes.items())}
 
 
 def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, Member]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drfl.errors import InputError
 from drfl.federation import SCALAR_BYTES, Evaluation, Ledger
-from drfl.flower.roster import PAUSE, Member, Roster
+from drfl.flower.roster import PAUSE, Member, Node, Roster
 from drfl.flower.wire import Answer, Ask, Model, ProtocolError, array_of, payload, read_answer, version, write_ask
 from drfl.protection.validation import Reason, check_row
 from drfl.request import Exchanges, R, Request, TrainRequest
@@ -37,7 +37,7 @@ class Sent(NamedTuple):
 
     ask: Ask
     shift: Tensor | None
-    node: int
+    node: Node
 
 
 @dataclass
@@ -155,8 +155,20 @@ class FlowerFederation(Exchanges):
                 break
             if not replies and (waiting or on_way):
                 time.sleep(PAUSE)
+                self._recall(on_way, waiting)
         self._give_up({sent.ask.client for sent in on_way.values()}, set(waiting))
         return answers
+
+    def _recall(self, on_way: dict[str, Sent], waiting: dict[int, tuple[Ask, Tensor | None]]) -> None:
+        """Put clients back on the list whose node was started anew since they were asked: it knows nothing of it."""
+        nodes = self._roster.nodes(self._grid)
+        for message, sent in list(on_way.items()):
+            client = sent.ask.client
+            if client in nodes and nodes[client] != sent.node:
+                LOG.warning("%s was started anew; it is asked again", self._roster.names[client])
+                del on_way[message]
+                self._held.pop(client, None)
+                waiting[client] = sent.ask, sent.shift
 
     def _give_up(self, silent: set[int], absent: set[int]) -> None:
         """Say who did not answer in time. Nobody waits again for those that are not even there, until they are."""
@@ -187,7 +199,7 @@ class FlowerFederation(Exchanges):
             known = ask.version in ("", "zero") or self._held.get(client) == ask.version
             content = write_ask(ask, None if known else shift, arrays)
             kind = "evaluate" if ask.request is None else "train"
-            messages.append(Message(content, nodes[client], kind, ttl=max(1.0, end - time.monotonic())))
+            messages.append(Message(content, nodes[client].id, kind, ttl=max(1.0, end - time.monotonic())))
             sent.append(Sent(ask, shift, nodes[client]))
             self.traffic.down += payload(content)
             self.traffic.messages += 1
