@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-pytest.importorskip("flwr")
-
 from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.flower.client import client_app

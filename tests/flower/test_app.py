@@ -50,7 +50,10 @@ def settings(folder, rounds=4, more=""):
 
 
 def test_it_leaves_the_files_of_a_run(tmp_path):
-    out = app.serve(grid_of(), settings(tmp_path))
+    grid = grid_of()
+    out = app.serve(grid, settings(tmp_path))
+    # its name, twice; a test with the training of each of four rounds; the losses; the last test
+    assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2 + 4 + 4 + 1)
     names = {path.name for path in out.iterdir()}
     assert {"summary.json", "history.csv", "clients.csv", "lambda.csv", "model.safetensors", "report.html"} <= names
     assert "partition.json" not in names
