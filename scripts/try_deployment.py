@@ -1,6 +1,6 @@
 """A real deployment on this machine, put to every test that ``docs/deploy.md`` reports.
 
-    scripts/try_deployment.sh [--quick] [--only same,faults,refusals,large] [--keep]
+    scripts/try_deployment.sh [--quick] [--only same,killed,faults,refusals,large] [--keep]
 
 SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
 the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
@@ -156,18 +156,26 @@ def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Call
     return play
 
 
-def faults(trial: Trial) -> Rows:
-    """A site that is killed, raises, hangs, sends NaN or a wrong shape; a server program that is killed."""
+def killed(trial: Trial) -> Rows:
+    """A site that is killed in mid-round and started again."""
     rows: Rows = []
-    site = trial.folder / "sites" / trial.sites[-1]
-    shutil.copy(ROOT / "scripts" / "trial_site.py", site / "trial_site.py")
-    trial.site(trial.sites[-1], data={"loader": "trial_site:load"}, timeout=10.0)
 
     def restart() -> None:
         trial.kill(trial.sites[0])
         trial.start_site(trial.sites[0])
 
-    event(rows, "SIGKILL of a SuperNode in mid-round, started again", lambda: followed(trial, "f-kill", 4)(restart))
+    play = followed(trial, "f-kill", 4, timeout=300.0)
+    event(rows, "SIGKILL of a SuperNode in mid-round, started again (timeout 300 s)", lambda: play(restart))
+    return rows
+
+
+def faults(trial: Trial) -> Rows:
+    """A site that raises, hangs, sends NaN or a wrong shape; a server program that is killed."""
+    rows: Rows = []
+    site = trial.folder / "sites" / trial.sites[-1]
+    shutil.copy(ROOT / "scripts" / "trial_site.py", site / "trial_site.py")
+    trial.site(trial.sites[-1], data={"loader": "trial_site:load"}, timeout=10.0)
+
     for mode, what in (
         ("raise", "a client that raises"),
         ("hang", "a client that hangs (watchdog 10 s)"),
@@ -280,7 +288,7 @@ def main() -> None:
     """Try everything that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="same,faults,refusals,large")
+    parser.add_argument("--only", default="same,killed,faults,refusals,large")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
@@ -298,7 +306,7 @@ def main() -> None:
                 if part == "same":
                     found = same(trial, ("DRDM",) if options.quick else ALGORITHMS, 2 if options.quick else 5)
                 else:
-                    found = {"faults": faults, "refusals": refusals, "large": large}[part](trial)
+                    found = {"killed": killed, "faults": faults, "refusals": refusals, "large": large}[part](trial)
                 if not options.quick:
                     store(part, found)
     finally:

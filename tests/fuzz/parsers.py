@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .binaries import BINARIES
 from .commands import COMMANDS
+from .deployments import DEPLOYMENTS
 from .rundirs import RUNS
 from .texts import TEXTS
 
-PARSERS = {parser.name: parser for parser in (*BINARIES, *TEXTS, *RUNS, *COMMANDS)}
+PARSERS = {parser.name: parser for parser in (*BINARIES, *TEXTS, *RUNS, *DEPLOYMENTS, *COMMANDS)}

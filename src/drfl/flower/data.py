@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from drfl.data import ClientData
+from drfl.data.archives import reading
 from drfl.data.idx import read_idx
-from drfl.errors import DrflError, InputError
+from drfl.errors import InputError
 from drfl.flower.settings import SiteSettings, Source, read_site
 
 ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
@@ -33,15 +34,7 @@ def load_site(path: Path) -> ClientData:
     source = settings.data
     if source.loader is not None:
         return _loaded(source.loader, folder)
-    try:
-        train, test = _pairs(source, folder)
-    except DrflError:
-        raise
-    except OSError as error:
-        raise InputError(f"cannot read the data of site '{settings.name}': {error}") from None
-    except (ValueError, KeyError, EOFError) as error:  # what numpy and pandas raise for content that they cannot read
-        told = " ".join(str(error).split())
-        raise InputError(f"the data of site '{settings.name}' cannot be read: {told}") from None
+    train, test = _pairs(source, folder)
     return _client(settings, train, test)
 
 
@@ -82,7 +75,7 @@ def _pairs(source: Source, folder: Path) -> tuple[Pair, Pair | None]:
 
 
 def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
-    with np.load(path, allow_pickle=False) as arrays:
+    with reading(path), np.load(path, allow_pickle=False) as arrays:
         if not set(ARRAYS[:2]) <= set(arrays):
             raise InputError(f"'{path}' lacks {' or '.join(ARRAYS[:2])}")
         values = [torch.from_numpy(arrays[name]) for name in ARRAYS if name in arrays]
@@ -94,7 +87,8 @@ def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
 def _of_csv(path: Path, target: str) -> Pair:
     import pandas as pd  # half a second, which each message would pay
 
-    table = pd.read_csv(path)
+    with reading(path):
+        table = pd.read_csv(path)
     if target not in table:
         raise InputError(f"'{path}' has no column '{target}'")
     targets, inputs = table[target], table.drop(columns=target)

@@ -221,7 +221,7 @@ def read_note(content: RecordDict, name: str) -> dict:
     try:
         about = json.loads(str(content.config_records[name]["json"]))
         found = about["protocol"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a message is not drfl's ({type(error).__name__}: {error})") from error
     if found != PROTOCOL:
         raise ProtocolError(
