@@ -88,6 +88,19 @@ class Trial:
         """Start a site's SuperNode."""
         return self.start(name, self.folder / "sites" / name / "start-supernode.sh", *arguments)
 
+    def keep_starting(self, name: str, pause: float = 10.0, longest: float = 300.0) -> None:
+        """Start a SuperNode that was killed as systemd would: again and again, until the SuperLink takes it.
+
+        For about a minute it holds the one that was killed to be alive, and turns another with that key away.
+        """
+        end = time.monotonic() + longest
+        while time.monotonic() < end:
+            program = self.start_site(name)
+            time.sleep(pause)
+            if program.poll() is None:
+                return
+        raise SystemExit(f"{name} was not let in again within {longest:g} s")
+
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """End a program with everything that it started."""
         program = self.programs.pop(name)

@@ -162,7 +162,7 @@ def killed(trial: Trial) -> Rows:
 
     def restart() -> None:
         trial.kill(trial.sites[0])
-        trial.start_site(trial.sites[0])
+        trial.keep_starting(trial.sites[0])
 
     play = followed(trial, "f-kill", 4, timeout=300.0)
     event(rows, "SIGKILL of a SuperNode in mid-round, started again (timeout 300 s)", lambda: play(restart))

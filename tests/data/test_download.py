@@ -254,4 +254,4 @@ def test_a_wrong_archive_is_not_kept(server, bare_machine, monkeypatch, wrong):
     with pytest.raises(InputError, match=r"its MD5 is .*give a folder that has cifar-100-binary\.tar\.gz") as caught:
         load("cifar-100")
     assert "\n" not in str(caught.value)
-    assert not os.listdir(bare_machine / ".cache/drfl/cifar-100")
+    assert not (bare_machine / ".cache").exists()

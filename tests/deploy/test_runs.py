@@ -86,8 +86,9 @@ def test_the_end_is_waited_for_after_the_log_broke_off(flwr, copy, monkeypatch):
     naps = []
 
     def nap(seconds):
-        naps.append(seconds)
-        flwr(list="nonsense" if len(naps) < 3 else ended("finished:completed"))
+        if seconds == runs.PAUSE:  # subprocess naps too
+            naps.append(seconds)
+            flwr(list="nonsense" if len(naps) < 3 else ended("finished:completed"))
 
     monkeypatch.setattr(runs.time, "sleep", nap)
     assert call(["deploy", "follow", str(copy), "7"]) == 0

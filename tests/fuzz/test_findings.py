@@ -73,7 +73,8 @@ def test_json_that_its_reader_gives_up_on(tmp_path):
         ("history.csv", "\n0.0,", "\ninf,", "no number of a round"),
         ("history.csv", "\n0.0,", "\n1e300,", "no number of a round"),
         ("lambda.csv", "\n0,", "\nnan,", "no number of a round"),
-        ("lambda.csv", "\n0,0.5", "\n0,1e308", "not between 0 and 1"),
+        ("lambda.csv", "\n0,0.5", "\n0,1e99", "not between 0 and 1"),
+        ("lambda.csv", "\n0,0.5", "\n0,1e308", "numbers beyond"),
         ("clients.csv", "loss,", "accuracy,", "column 'accuracy' is there twice"),
     ],
 )

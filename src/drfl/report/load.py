@@ -207,9 +207,9 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
         )
     except ValueError as error:
         raise _damaged(directory, name, str(error)) from None
+    if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
+        raise _damaged(directory, name, "a round is no number of a round")
     sizes = frame.drop(columns=list(words), errors="ignore").abs()
     if ((sizes > LARGEST) & (sizes < math.inf)).to_numpy().any():
         raise _damaged(directory, name, f"it has numbers beyond {LARGEST:g}")
-    if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
-        raise _damaged(directory, name, "a round is no number of a round")
     return frame
