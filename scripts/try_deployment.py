@@ -45,7 +45,7 @@ HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "switzerland": "Swi
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DRDM", "DualDRDM")
 JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0}
 TOLERANCE = 1e-6
-REASONS = ("certificate", "CERTIFICATE", "rror", "egister", "SSL", "disconnected", "refused", "allowed")
+REASONS = ("Failed", "certificate", "CERTIFICATE", "rror", "egister", "SSL", "disconnected", "refused", "allowed")
 """Words of a line that says why a node was not let in."""
 
 Rows = list[dict[str, object]]
