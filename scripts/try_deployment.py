@@ -105,6 +105,8 @@ def same(trial: Trial, algorithms: tuple[str, ...], rounds: int) -> Rows:
         }
         found.append(row)
         print(row, flush=True)
+        if len(algorithms) > 1:
+            store("same", found)
         if max(row["max |w - w_sim|"], row["max |lambda - lambda_sim|"]) > TOLERANCE:
             raise SystemExit(f"{name}: the deployed run is not the simulated one")
     return found
@@ -149,8 +151,8 @@ def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Call
         interfere()
         code = run.wait(900)
         log = (trial.folder / "run.log").read_text(errors="replace")
-        last = [x for x in log.splitlines() if " WARNING " in x or "failed" in x]
-        told = last[-1].split(" WARNING ")[-1] if last else "no warning"
+        said = [x.split(" WARNING ")[-1] for x in log.splitlines() if " WARNING " in x or x.startswith("drfl: ")]
+        told = "; ".join(list(dict.fromkeys(said))[:3]) or "no warning"
         return f"the run {'ended well' if code == 0 else f'ended with {code}'}; {told}"
 
     return play
