@@ -75,7 +75,7 @@ def _pairs(source: Source, folder: Path) -> tuple[Pair, Pair | None]:
 
 
 def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
-    with reading(path), np.load(path, allow_pickle=False) as arrays:
+    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         if not set(ARRAYS[:2]) <= set(arrays):
             raise InputError(f"'{path}' lacks {' or '.join(ARRAYS[:2])}")
         values = [torch.from_numpy(arrays[name]) for name in ARRAYS if name in arrays]
