@@ -13,7 +13,7 @@ from drfl import checks
 from drfl.ambiguity import AmbiguitySet
 from drfl.certificate import Certificate, Certifier
 from drfl.cohort import Cohort
-from drfl.errors import DivergedError, NonFiniteError
+from drfl.errors import DivergedError, DrflError, NonFiniteError
 from drfl.federation import Evaluation, Federation, Losses
 from drfl.history import History, Metrics, Row
 from drfl.key import Key
@@ -267,6 +267,8 @@ def _announce(algorithm: Algorithm[S], state: S, fed: Federation, key: Key, *, l
         algorithm.round(state, Foresight(fed), key)
     except Foreseen as first:
         fed.announce(first.request)
+    except DrflError:
+        return  # the round itself will say so
 
 
 def _check_numbers(rounds: int, evaluate_every: int) -> None:

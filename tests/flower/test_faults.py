@@ -39,6 +39,18 @@ class Spoiling(InProcessGrid):
         return self.spoil(reply, context.node_id) if message.metadata.message_type == "train" else reply
 
 
+class SpoilingTests(InProcessGrid):
+    """Node 2 may claim another result of a test."""
+
+    claim = None
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        if self.claim is not None and context.node_id == 2:
+            reply.content = write_answer(read_answer(reply.content)._replace(test=self.claim))
+        return reply
+
+
 def spoiling(change, node=2):
     """A grid where a node's answers to training are changed."""
 
@@ -214,6 +226,18 @@ def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
     grid.away.add(2)
     with pytest.raises(InputError, match="site 'b' could not be tested"):
         fresh.evaluate(fed.w0)
+
+
+@pytest.mark.parametrize("test", [(float("nan"), 0.1, 15), (1.5, 0.1, 15), (0.5, float("inf"), 15), (0.5, 0.1, 0)])
+def test_a_test_that_cannot_have_come_out_so_is_not_believed(test, caplog):
+    grid = grid_of(grid=SpoilingTests)
+    fed = federation(grid)
+    before = fed.evaluate(fed.w0)
+    grid.claim = test
+    after = fed.evaluate(fed.w0)
+    assert torch.equal(before.accuracy, after.accuracy)
+    assert torch.equal(before.loss, after.loss)
+    assert "b was not tested" in caplog.text
 
 
 def test_sites_that_do_not_come_are_named():

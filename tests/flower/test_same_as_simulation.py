@@ -4,6 +4,10 @@ import pytest
 import torch
 
 import drfl
+from drfl import algorithm, cohort
+from drfl.algorithm import Info
+from drfl.errors import DivergedError, NonFiniteError
+from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.protection import Protected
 
@@ -39,3 +43,17 @@ def test_a_test_and_the_request_after_it_are_one_message():
     drfl.run(drfl.FedAvg(m=4, local=LOCAL), federation(grid), rounds=5)
     # its name, twice; then a test with the request of each of five rounds; the last test
     assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2 + 5 + 1)
+
+
+def test_what_goes_wrong_before_the_first_request_is_told_by_the_round_itself():
+    class Broken(drfl.FedAvg):
+        def round(self, state, fed, key):
+            if bool(state.w.isnan().any()):
+                raise NonFiniteError("the model is NaN")
+            return state._replace(w=state.w * torch.nan), Info.nobody(cohort.everybody(state.lam, 4, key))
+
+    with pytest.raises(DivergedError, match="diverged in round 1"):
+        drfl.run(Broken(m=4, local=LOCAL), federation(), rounds=3)
+    broken = Broken(m=4, local=LOCAL)
+    state = broken.init(federation())
+    algorithm._announce(broken, state._replace(w=state.w * torch.nan), federation(), Key(0), last=False)

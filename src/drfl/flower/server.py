@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -125,7 +126,7 @@ class FlowerFederation(Exchanges):
             self._early = together, {client: answer for client, answer in answers.items() if client in mine}
         for client in range(self.n):
             test = answers[client].test if client in answers else None
-            if test is not None:
+            if test is not None and _possible(*test):
                 self._tested[client] = test
             elif client in self._tested:
                 LOG.warning("%s was not tested: its last result stands", self._roster.names[client])
@@ -247,6 +248,11 @@ class FlowerFederation(Exchanges):
             self.ledger.up(1, sum(vector if part.ndim else SCALAR_BYTES for part in answer.parts))
             self.ledger.gradient_evaluations += answer.gradients
             self.ledger.loss_evaluations += answer.losses
+
+
+def _possible(score: float, loss: float, samples: int) -> bool:
+    """Whether a test can have come out so."""
+    return 0 <= score <= 1 and math.isfinite(loss) and samples > 0
 
 
 def _last_line(text: str) -> str:
