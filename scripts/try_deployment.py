@@ -10,6 +10,7 @@ experiments/, unless --quick; ends with 1 where something is not as it should be
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +36,7 @@ from drfl.experiments.parameters import make
 from drfl.experiments.resilience import surrounded
 from drfl.experiments.rundir import versions
 from drfl.flower.data import load_site
-from drfl.flower.settings import DeployedConfig
+from drfl.flower.server_settings import DeployedConfig
 from drfl.flower.site import task_of
 from drfl.flower.wire import Model
 from drfl.key import Key
@@ -45,8 +47,12 @@ HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "switzerland": "Swi
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DRDM", "DualDRDM")
 JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0}
 TOLERANCE = 1e-6
+BYTES = 0.05
+"""By how much bytes may differ from the ledger's, where the model is large."""
 REASONS = ("Failed", "certificate", "CERTIFICATE", "rror", "egister", "SSL", "disconnected", "refused", "allowed")
 """Words of a line that says why a node was not let in."""
+
+VERSIONS = {**versions(), "flwr": importlib.metadata.version("flwr")}
 
 Rows = list[dict[str, object]]
 
@@ -101,7 +107,7 @@ def same(trial: Trial, algorithms: tuple[str, ...], rounds: int) -> Rows:
             "max |w - w_sim|": float((w - order).abs().max()),
             "max |lambda - lambda_sim|": float((lam - there.lam).abs().max()),
             "seconds a round": round(seconds / rounds, 1),
-            **seconds_inside(told, trial),
+            **costs(trial, out),
         }
         found.append(row)
         print(row, flush=True)
@@ -120,25 +126,34 @@ def load_order(trial: Trial, w: torch.Tensor) -> torch.Tensor:
     return torch.cat([views[name].flatten() for name in sorted(views)])
 
 
-def seconds_inside(told: str, trial: Trial) -> dict[str, object]:
-    """What the log of the run and Flower say of messages, bytes and time."""
-    run = trial.last_run()
-    line = next(line for line in told.splitlines() if " bytes to the sites, " in line)
-    numbers = [int(word) for word in line.split(" INFO ")[-1].replace(",", "").split() if word.isdecimal()]
-    apps, traffic = run["compute-time"]["clientapp-seconds"], run["network-traffic"]
+def costs(trial: Trial, out: str) -> dict[str, object]:
+    """What the run's folder and Flower say of messages, bytes and time."""
+    folder, flower = trial.folder / out, trial.last_run()
+    seen = json.loads((folder / "traffic.json").read_text())
+    ledger = json.loads((folder / "summary.json").read_text())["ledger"]
+    traffic, apps = flower["network-traffic"], flower["compute-time"]["clientapp-seconds"]
+    exchanges, answers = seen["exchanges"], seen["answers"]
     return {
-        "messages": numbers[0], "bytes down": numbers[1], "bytes up": numbers[2],
-        "Flower's bytes down": traffic["outbound-bytes"], "Flower's bytes up": traffic["inbound-bytes"],
-        "client app's seconds a request": round(apps / (numbers[0] / 2), 1),
+        "exchanges": exchanges,
+        "seconds an exchange": round(seen["seconds"] / exchanges, 2),
+        "site's process, seconds a message": round(apps / (answers + len(trial.sites)), 2),  # it was asked its name too
+        "site's work, seconds a message": round(seen["site_seconds"] / answers, 3),
+        "bytes down": seen["bytes_down"], "of these for training": seen["bytes_down"] - seen["test_bytes_down"],
+        "ledger's bytes down": ledger["bytes_down"], "Flower's bytes down": traffic["outbound-bytes"],
+        "bytes up": seen["bytes_up"], "of these from training": seen["bytes_up"] - seen["test_bytes_up"],
+        "ledger's bytes up": ledger["bytes_up"], "Flower's bytes up": traffic["inbound-bytes"],
     }  # fmt: skip
 
 
-def event(rows: Rows, what: str, expected: Callable[[], str]) -> None:
-    """Let something happen, and note what came of it and how long it took."""
+def event(rows: Rows, what: str, must: tuple[str, ...], play: Callable[[], str]) -> None:
+    """Let something happen, and note what came of it and how long it took; it must say all of these."""
     start = time.monotonic()
-    outcome = expected()
+    outcome = play()
     rows.append({"event": what, "what happened": outcome, "seconds": round(time.monotonic() - start)})
     print(rows[-1], flush=True)
+    missing = [text for text in must if text not in outcome]
+    if missing:
+        raise SystemExit(f"{what}: it does not say '{missing[0]}'")
 
 
 def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Callable[[Callable[[], None]], str]:
@@ -167,7 +182,8 @@ def killed(trial: Trial) -> Rows:
         trial.keep_starting(trial.sites[0])
 
     play = followed(trial, "f-kill", 4, timeout=300.0)
-    event(rows, "SIGKILL of a SuperNode in mid-round, started again (timeout 300 s)", lambda: play(restart))
+    what = "SIGKILL of a SuperNode in mid-round, started again (timeout 300 s)"
+    event(rows, what, ("ended well", "asked again"), lambda: play(restart))
     return rows
 
 
@@ -178,14 +194,15 @@ def faults(trial: Trial) -> Rows:
     shutil.copy(ROOT / "scripts" / "trial_site.py", site / "trial_site.py")
     trial.site(trial.sites[-1], data={"loader": "trial_site:load"}, timeout=10.0)
 
-    for mode, what in (
-        ("raise", "a client that raises"),
-        ("hang", "a client that hangs (watchdog 10 s)"),
-        ("nan", "a client that sends NaN"),
-        ("shape", "a client that sends a wrong shape"),
+    for mode, what, reason in (
+        ("raise", "a client that raises", "the disk of this site is broken"),
+        ("hang", "a client that hangs (watchdog 10 s)", "10 s"),
+        ("nan", "a client that sends NaN", "NaN"),
+        ("shape", "a client that sends a wrong shape", "wrong shape"),
     ):
         play = followed(trial, f"f-{mode}", 3)
-        event(rows, what, lambda play=play, mode=mode: play(lambda: _write(site / "mode", mode)))
+        spoil = partial(_write, site / "mode", mode)
+        event(rows, what, ("ended well", reason), partial(play, spoil))
         _write(site / "mode", "")
 
     def kill_server() -> None:
@@ -194,16 +211,17 @@ def faults(trial: Trial) -> Rows:
                 _kill(one)
 
     undisturbed = {**JOB, "algorithm": "DRDM", "rounds": 4}
-    event(rows, "SIGKILL of the server program", lambda: followed(trial, "f-server", 4)(kill_server))
+    event(rows, "SIGKILL of the server program", ("ended with 1",), lambda: followed(trial, "f-server", 4)(kill_server))
 
     def resume() -> str:
         code, told = trial.run()
         w, _ = kept(trial, "f-server")
         equal = float((w - load_order(trial, simulated(trial, undisturbed).state.w)).abs().max())
         line = next((x.split(" WARNING ")[-1] for x in told.splitlines() if "going on" in x), "from the beginning")
-        return f"exit code {code}; {line}; {equal:.0e} from the undisturbed simulation"
+        near = "at most" if equal <= TOLERANCE else "more than"
+        return f"exit code {code}; {line}; {near} {TOLERANCE:.0e} ({equal:.0e}) from the undisturbed simulation"
 
-    event(rows, "drfl deploy run after it", resume)
+    event(rows, "drfl deploy run after it", ("exit code 0", "going on after round", "at most"), resume)
     return rows
 
 
@@ -238,23 +256,23 @@ def refusals(trial: Trial) -> Rows:
         subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", stranger / "key"], check=True)
 
     new_key()
-    event(rows, "a node with a key that nobody registered", lambda: refused("--max-retries", "1"))
+    event(rows, "a node with a key that nobody registered", ("exit code 1",), lambda: refused("--max-retries", "1"))
     authority = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-nodes"]
     subprocess.run(
         [*authority, "-keyout", "/dev/null", "-out", stranger / "ca.crt", "-days", "2", "-subj", "/CN=other"],
         check=True,
         capture_output=True,
     )
-    event(rows, "a node that trusts another CA", lambda: refused("--max-retries", "1"))
+    event(rows, "a node that trusts another CA", ("exit code 1",), lambda: refused("--max-retries", "1"))
     script = (stranger / "start-supernode.sh").read_text()
     plain = script.replace('--root-certificates "$here/ca.crt" --auth-supernode-private-key "$here/key"', "--insecure")
     (stranger / "start-supernode.sh").write_text(plain)
-    event(rows, "plain HTTP against TLS", lambda: refused("--max-retries", "1"))
+    event(rows, "plain HTTP against TLS", ("exit code 1",), lambda: refused("--max-retries", "1"))
     return rows
 
 
 def large(trial: Trial) -> Rows:
-    """One round of a model of 100 MB."""
+    """A few rounds of a model of 100 MB."""
     generator = np.random.default_rng(0)
     for name in trial.sites:
         x = generator.standard_normal((8, 97_656), dtype=np.float32)
@@ -263,18 +281,23 @@ def large(trial: Trial) -> Rows:
             trial.folder / "sites" / name / "large.npz", train_inputs=x, train_targets=y, test_inputs=x, test_targets=y
         )
         trial.site(name, data={"npz": "large.npz"}, timeout=300.0)
-    trial.job("run-large", **{**JOB, "lr": 0.001, "steps": 2}, algorithm="FedAvg", rounds=1, classes=256)
-    start = time.monotonic()
-    code, told = trial.run()
-    if code:
-        raise SystemExit(f"100 MB: drfl deploy run ended with {code}\n{told}")
-    row = {
-        "model": "linear, 97,656 × 256, 100 MB",
-        "seconds": round(time.monotonic() - start),
-        **seconds_inside(told, trial),
-    }
-    print(row, flush=True)
-    return [row]
+    rows: Rows = []
+    for algorithm, rounds in (("FedAvg", 1), ("DRDM", 2)):
+        out, job = f"run-large-{algorithm}", {**JOB, "lr": 0.001, "steps": 2, "classes": 256}
+        trial.job(out, **job, algorithm=algorithm, rounds=rounds)
+        start = time.monotonic()
+        code, told = trial.run()
+        if code:
+            raise SystemExit(f"100 MB: drfl deploy run ended with {code}\n{told}")
+        seconds = {"seconds": round(time.monotonic() - start), **costs(trial, out)}
+        rows.append({"model": "linear, 97,656 × 256, 100 MB", "algorithm": algorithm, "rounds": rounds, **seconds})
+        print(rows[-1], flush=True)
+        for way in ("for training", "from training"):
+            direction = "down" if way == "for training" else "up"
+            real, booked = seconds[f"of these {way}"], seconds[f"ledger's bytes {direction}"]
+            if abs(real - booked) > BYTES * booked:
+                raise SystemExit(f"100 MB: {real} bytes {direction}, and the ledger says {booked}")
+    return rows
 
 
 def store(part: str, rows: Rows) -> None:
@@ -282,7 +305,11 @@ def store(part: str, rows: Rows) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / "summary.json"
     before = json.loads(path.read_text()) if path.exists() else {}
-    about = {"command": "scripts/try_deployment.sh", "device": "cpu, 2 cores, loopback", "versions": versions()}
+    about = {
+        "command": "scripts/try_deployment.sh",
+        "device": f"cpu, {os.cpu_count()} cores, loopback",
+        "versions": VERSIONS,
+    }
     path.write_text(json.dumps({**before, **about, part: rows}, indent=1) + "\n")
 
 

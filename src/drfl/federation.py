@@ -115,6 +115,11 @@ class Ledger:
         self.bytes_up += clients * nbytes
         self.messages += clients
 
+    def add(self, other: Ledger) -> None:
+        """Count what another one has counted."""
+        for name, value in other.totals().items():
+            setattr(self, name, getattr(self, name) + value)
+
     def totals(self) -> dict[str, int]:
         """All counters by name."""
         return asdict(self)

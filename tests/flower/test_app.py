@@ -12,7 +12,7 @@ from drfl.errors import InputError
 from drfl.flower import app, roster
 from drfl.flower.client import client_app
 from drfl.flower.grid import InProcessGrid
-from drfl.flower.settings import read_server
+from drfl.flower.server_settings import read_server
 
 from .conftest import grid_of, site
 
@@ -86,8 +86,17 @@ def test_a_server_that_died_goes_on_and_ends_with_the_same_bytes(tmp_path):
     kept = tmp_path / "two" / "run" / "checkpoint"
     assert any(kept.glob("round-*"))
     again = app.serve(grid_of(), settings(tmp_path / "two"))
-    for name in ("history.csv", "lambda.csv", "model.safetensors", "clients.csv"):
+    for name in ("lambda.csv", "model.safetensors", "clients.csv"):
         assert (again / name).read_bytes() == (whole / name).read_bytes()
+    a, b = (history(folder) for folder in (again, whole))
+    more = [int(row.pop("bytes_down")) - int(other.pop("bytes_down")) for row, other in zip(a, b, strict=True)]
+    assert a == b
+    assert more[-1] > 0  # the shifts travel once more
+
+
+def history(folder):
+    with (folder / "history.csv").open(newline="") as rows:
+        return list(csv.DictReader(rows))
 
 
 def test_a_finished_run_is_not_begun_again(tmp_path):

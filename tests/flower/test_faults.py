@@ -9,7 +9,7 @@ from flwr.app import Error, Message
 import drfl
 from drfl import cohort
 from drfl.errors import InputError
-from drfl.flower import roster, server
+from drfl.flower import exchange, roster
 from drfl.flower.grid import InProcessGrid
 from drfl.flower.roster import Node, Registered, SelfNamed, gathered
 from drfl.flower.wire import read_answer, write_answer
@@ -26,7 +26,7 @@ ALL = torch.arange(4)
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
     monkeypatch.setattr(roster, "PAUSE", 0.01)
-    monkeypatch.setattr(server, "PAUSE", 0.01)
+    monkeypatch.setattr(exchange, "PAUSE", 0.01)
 
 
 class Spoiling(InProcessGrid):
@@ -131,15 +131,15 @@ def test_a_shift_travels_once_and_again_where_the_site_forgot_it():
     drdm = drfl.DRDM(m=4, local=LOCAL, sampling=cohort.everybody)
     state = drdm.init(fed)
     state, _ = drdm.round(state, fed, Key(0).fold("round", 1))
-    before = fed.traffic.down
+    before = fed.traffic.bytes_down
     state, _ = drdm.round(state, fed, Key(0).fold("round", 2))
-    kept = fed.traffic.down - before
+    kept = fed.traffic.bytes_down - before
     for context in grid.contexts.values():
         context.state.clear()  # all SuperNodes were started anew
-    messages, before = fed.traffic.messages, fed.traffic.down
+    messages, before = fed.traffic.messages, fed.traffic.bytes_down
     state, _ = drdm.round(state, fed, Key(0).fold("round", 3))
     vector = state.w.numel() * 4
-    assert fed.traffic.down - before > kept + 4 * vector  # the vectors, and the requests that found nothing
+    assert fed.traffic.bytes_down - before > kept + 4 * vector  # the vectors, and the requests that found nothing
     assert fed.traffic.messages - messages == 2 * (4 + 4) + 2 * 4  # training twice, losses once
     alone = simulation()
     same = drdm.init(alone)
@@ -154,7 +154,7 @@ def test_nobody_waits_twice_for_a_site_that_is_away_and_it_is_used_again(monkeyp
     grid.away.add(4)
     assert trained(fed).clients.tolist() == [0, 1, 2]
     assert "were not there in 0.1 s: d" in caplog.text
-    monkeypatch.setattr(server.time, "sleep", lambda seconds: pytest.fail("it waited"))
+    monkeypatch.setattr(exchange.time, "sleep", lambda seconds: pytest.fail("it waited"))
     assert trained(fed).clients.tolist() == [0, 1, 2]
     grid.away.clear()
     grid.contexts[9] = grid.contexts.pop(4)  # it comes back under another id

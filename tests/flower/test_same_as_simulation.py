@@ -6,7 +6,9 @@ import torch
 import drfl
 from drfl import algorithm, cohort
 from drfl.algorithm import Info
+from drfl.data import ClientData
 from drfl.errors import DivergedError, NonFiniteError
+from drfl.flower.site import Site
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.protection import Protected
@@ -34,8 +36,42 @@ def test_every_number_is_that_of_the_simulation(name):
     assert torch.equal(a.state.w, b.state.w)
     assert torch.equal(a.state.lam, b.state.lam)
     for row, other in zip(a.history.rows, b.history.rows, strict=True):
-        assert row.ledger == other.ledger
+        assert {**row.ledger, "bytes_down": 0} == {**other.ledger, "bytes_down": 0}
         assert row.metrics == pytest.approx(other.metrics, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "DRFA", "ScaffPD"])
+def test_the_ledger_counts_models_as_a_simulation_does(name):
+    a, b = (drfl.run(ALGORITHMS[name], fed, rounds=3) for fed in (simulation(), federation()))
+    assert a.history.last.ledger == b.history.last.ledger
+
+
+def test_the_ledger_does_not_count_a_shift_that_the_site_keeps():
+    everybody = drfl.DRDM(m=4, local=LOCAL, sampling=cohort.everybody)
+    a, b = (drfl.run(everybody, fed, rounds=3) for fed in (simulation(), federation()))
+    models = 3 * (4 + 4) * a.state.w.numel() * 4  # three rounds: to train from, and to report on
+    assert b.history.last.ledger["bytes_down"] == models
+    assert a.history.last.ledger["bytes_down"] == models + models // 2
+
+
+def test_the_payload_of_a_large_model_is_what_the_ledger_says():
+    sites = {name: wide(name) for name in "ab"}
+    grid = grid_of("ab", lambda context: sites[context.node_config["name"]])
+    fed = federation(grid, "ab", w0=torch.zeros(3 * 100_001))
+    drfl.run(drfl.FedAvg(m=1, local=LOCAL), fed, rounds=2)
+    seen, counted = fed.traffic, fed.ledger
+    assert seen.bytes_down - seen.test_bytes_down == pytest.approx(counted.bytes_down, rel=0.01)
+    assert seen.bytes_up - seen.test_bytes_up == pytest.approx(counted.bytes_up, rel=0.01)
+    assert seen.test_bytes_down == pytest.approx(4 * 3 * 100_001 * 4, rel=0.01)  # one of two, twice, and both
+    assert seen.exchanges == 3
+    assert seen.answers == 6
+    assert 0 < seen.site_seconds < 2 * seen.seconds
+
+
+def wide(name):
+    generator = torch.Generator().manual_seed(0)
+    part = torch.randn(4, 100_000, generator=generator), torch.tensor([0, 1, 2, 0])
+    return Site(name, ClientData.from_arrays({name: part}, {name: part}))
 
 
 def test_a_test_and_the_request_after_it_are_one_message():

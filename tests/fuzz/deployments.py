@@ -10,7 +10,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from drfl.flower.data import load_site
-from drfl.flower.settings import read_server, read_site
+from drfl.flower.server_settings import read_server
+from drfl.flower.site_settings import read_site
 from drfl.flower.wire import Answer, Ask, Model, read_answer, read_ask, write_answer, write_ask
 from drfl.key import Key
 from drfl.local import LocalSGD

@@ -23,7 +23,7 @@ from drfl.wrapped import Carried
 
 FILES = (
     "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
-    "model.safetensors", "model-averaged.safetensors", "report.html",
+    "model.safetensors", "model-averaged.safetensors", "report.html", "traffic.json",
 )  # fmt: skip
 """What a run may leave."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,15 +17,17 @@ from torch import Tensor
 
 from drfl.algorithm import Algorithm, Step
 from drfl.errors import InputError
-from drfl.experiments.claim import claimed
+from drfl.experiments.claim import Claim, claimed
 from drfl.experiments.parameters import make
 from drfl.experiments.resilience import oversampled, surrounded
 from drfl.experiments.resume import begin, is_finished, keeper
+from drfl.experiments.rundir import json_text
 from drfl.experiments.runner import conclude, execute
 from drfl.flower.roster import Member, Registered, Roster, SelfNamed, gathered
 from drfl.flower.server import FlowerFederation
-from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
+from drfl.flower.server_settings import DeployedConfig, ServerSettings, read_server
 from drfl.flower.site import task_of
+from drfl.flower.traffic import Traffic
 from drfl.flower.wire import Model
 from drfl.key import Key
 from drfl.task import Task
@@ -116,8 +119,7 @@ def serve(grid: Grid, path: Path) -> Path:
         start = begin(claim, deployed, LOG.warning)
         finished = execute(deployed, [_told], start=start, keep=keeper(claim, deployed))
         conclude(finished, claim)
-    traffic = deployed.fed.traffic
-    LOG.info("%d messages, %d bytes to the sites, %d from them", traffic.messages, traffic.down, traffic.up)
+        _write_traffic(deployed.fed.traffic, claim, 0 if start is None else start.round)
     LOG.info("results: %s", out)
     return out
 
@@ -173,6 +175,14 @@ def public_key(path: Path) -> bytes:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise InputError(f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384")
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _write_traffic(traffic: Traffic, claim: Claim, since: int) -> None:
+    """What travelled since this program took over at a round goes into the log, and into ``traffic.json``."""
+    LOG.info("%s", traffic.told())
+    text = json_text({"since_round": since, **traffic.totals()}, indent=2) + "\n"
+    with suppress(OSError):  # the results are there
+        (claim.directory / "traffic.json").write_text(text, encoding="utf-8")
 
 
 def _log_to_screen() -> None:

@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 from drfl.digest import digest_of
 from drfl.errors import InputError
 from drfl.flower.data import load_site
-from drfl.flower.settings import read_site
 from drfl.flower.site import Site, work
+from drfl.flower.site_settings import read_site
 from drfl.flower.watchdog import within
 from drfl.flower.wire import note, read_ask, write_answer
 

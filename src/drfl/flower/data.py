@@ -15,7 +15,7 @@ from drfl.data import ClientData
 from drfl.data.archives import reading
 from drfl.data.idx import read_idx
 from drfl.errors import InputError
-from drfl.flower.settings import SiteSettings, Source, read_site
+from drfl.flower.site_settings import SiteSettings, Source, read_site
 
 ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 Pair = tuple[Tensor, Tensor]

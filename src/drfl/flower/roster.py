@@ -16,7 +16,7 @@ from drfl.flower.client import IDENTITY
 from drfl.flower.wire import ProtocolError, read_note
 
 LOG = logging.getLogger("drfl.flower")
-PAUSE = 1.0
+PAUSE = 0.5
 """Seconds between two looks at what has come."""
 
 

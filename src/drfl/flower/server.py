@@ -4,56 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
-from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from drfl.errors import InputError
-from drfl.federation import SCALAR_BYTES, Evaluation, Ledger
-from drfl.flower.roster import PAUSE, Member, Node, Roster
-from drfl.flower.wire import Answer, Ask, Model, ProtocolError, array_of, payload, read_answer, version, write_ask
+from drfl.federation import Evaluation, Ledger
+from drfl.flower.exchange import Exchanged, Post, Question
+from drfl.flower.roster import Member, Roster
+from drfl.flower.traffic import Traffic
+from drfl.flower.wire import Answer, Ask, Model, version
 from drfl.protection.validation import Reason, check_row
 from drfl.request import Exchanges, R, Request, TrainRequest
 
 LOG = logging.getLogger("drfl.flower")
-
-RETRIED = (3, 4, 5)
-"""Flower's codes for a message, a reply or a node that was lost on the way: asked again while there is time."""
-
-
-class Sent(NamedTuple):
-    """A message on its way.
-
-    Args:
-        ask: what it asks.
-        shift: (d,) the shift it means; None where there is none.
-        node: whom it went to.
-    """
-
-    ask: Ask
-    shift: Tensor | None
-    node: Node
-
-
-@dataclass
-class Traffic:
-    """Bytes of all messages, tests and repetitions included, without what Flower and HTTP add.
-
-    Args:
-        down: from the server to the sites.
-        up: from the sites to the server.
-        messages: both ways.
-    """
-
-    down: int = 0
-    up: int = 0
-    messages: int = 0
 
 
 class FlowerFederation(Exchanges):
@@ -62,8 +29,8 @@ class FlowerFederation(Exchanges):
     A request is one message to each client. A test of the model and the request after it go in one, see
     :class:`drfl.algorithm.Announced`. A client that fails, is not there or takes too long counts as silent, and so does
     one whose reply has the wrong shape or type; NaN and distance are for :class:`drfl.protection.Protected` to judge. A
-    late or second reply is not looked at. The ledger counts vectors and losses as a simulation does; ``traffic`` counts
-    what really travels.
+    late or second reply is not looked at. The ledger counts vectors and losses that really travel for requests, a
+    repetition again and a shift that the site keeps not at all; ``traffic`` counts every byte, tests too.
 
     Args:
         grid: Flower's.
@@ -89,13 +56,16 @@ class FlowerFederation(Exchanges):
                 )
         sizes = torch.tensor([members[client].train for client in range(len(members))], dtype=torch.float64)
         self.n, self.shares, self.w0 = len(members), sizes / sizes.sum(), w0
-        self.ledger, self.traffic = Ledger(), Traffic()
-        self._grid, self._roster, self._model, self._timeout = grid, roster, model, timeout
-        self._held: dict[int, str] = {}  # client → the version of the shift that it keeps
-        self._gone: set[int] = set()  # clients that were not there at the end of an exchange
+        self.ledger = Ledger()
+        self._post, self._names, self._model = Post(grid, roster, timeout), roster.names, model
         self._tested: dict[int, tuple[float, float, int]] = {}
         self._next: Request | None = None
-        self._early: tuple[Request, dict[int, Answer]] | None = None
+        self._early: tuple[Request, Exchanged] | None = None
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has travelled so far."""
+        return self._post.traffic
 
     def announce(self, request: Request) -> None:
         """The request that will follow the next test, if the run goes on."""
@@ -105,10 +75,10 @@ class FlowerFederation(Exchanges):
         """Put a request to its cohort."""
         early, self._early = self._early, None
         if early is not None and _equal(early[0], request):
-            answers = early[1]
+            answers, cost = early[1]
         else:
-            answers = self._ask(request.cohort.tolist(), request.w, request)
-        self._count(request, answers)
+            answers, cost = self._ask(request.cohort.tolist(), request.w, request)
+        self.ledger.add(cost)
         usable = {client: answer for client, answer in answers.items() if _fits(request, client, answer)}
         return _stacked(request, usable)
 
@@ -120,145 +90,41 @@ class FlowerFederation(Exchanges):
         """
         request, self._next = self._next, None
         together = request if request is not None and torch.equal(request.w, w) else None
-        answers = self._ask(list(range(self.n)), w, together, test=True)
+        answers, cost = self._ask(list(range(self.n)), w, together, test=True)
         if together is not None:
             mine = set(together.cohort.tolist())
-            self._early = together, {client: answer for client, answer in answers.items() if client in mine}
+            self._early = together, Exchanged({c: answer for c, answer in answers.items() if c in mine}, cost)
         for client in range(self.n):
             test = answers[client].test if client in answers else None
             if test is not None and _possible(*test):
                 self._tested[client] = test
             elif client in self._tested:
-                LOG.warning("%s was not tested: its last result stands", self._roster.names[client])
+                LOG.warning("%s was not tested: its last result stands", self._names[client])
             else:
-                raise InputError(f"site '{self._roster.names[client]}' could not be tested: see the log for the reason")
+                raise InputError(f"site '{self._names[client]}' could not be tested: see the log for the reason")
         accuracy, loss, samples = zip(*(self._tested[client] for client in range(self.n)), strict=True)
         double = torch.float64
         return Evaluation(torch.tensor(accuracy, dtype=double), torch.tensor(loss, dtype=double), torch.tensor(samples))
 
-    def _ask(self, clients: list[int], w: Tensor, request: Request | None, test: bool = False) -> dict[int, Answer]:
-        """Answers by client, of those that gave one in time."""
-        nodes = self._roster.nodes(self._grid)
-        self._gone.difference_update(nodes)
-        waiting = {client: self._to(client, w, request, test) for client in clients if client not in self._gone}
-        arrays = {"w": array_of(w)}
-        answers: dict[int, Answer] = {}
-        on_way: dict[str, Sent] = {}
-        end = time.monotonic() + self._timeout
-        while waiting or on_way:
-            on_way |= self._send(waiting, arrays, end)
-            replies = list(self._grid.pull_messages(list(on_way))) if on_way else []
-            for reply in replies:
-                sent = on_way.pop(reply.metadata.reply_to_message_id, None)
-                if sent is not None:
-                    self._receive(reply, sent, answers, waiting)
-            if time.monotonic() >= end:
-                break
-            if not replies and (waiting or on_way):
-                time.sleep(PAUSE)
-                self._recall(on_way, waiting)
-        self._give_up({sent.ask.client for sent in on_way.values()}, set(waiting))
-        return answers
+    def _ask(self, clients: list[int], w: Tensor, request: Request | None, test: bool = False) -> Exchanged:
+        """Ask clients for what the request says, a test of w, or both."""
+        return self._post.exchange({client: self._to(client, w, request, test) for client in clients})
 
-    def _recall(self, on_way: dict[str, Sent], waiting: dict[int, tuple[Ask, Tensor | None]]) -> None:
-        """Put clients back on the list whose node was started anew since they were asked: it knows nothing of it."""
-        nodes = self._roster.nodes(self._grid)
-        for message, sent in list(on_way.items()):
-            client = sent.ask.client
-            if client in nodes and nodes[client] != sent.node:
-                LOG.warning("%s was started anew; it is asked again", self._roster.names[client])
-                del on_way[message]
-                self._held.pop(client, None)
-                waiting[client] = sent.ask, sent.shift
-
-    def _give_up(self, silent: set[int], absent: set[int]) -> None:
-        """Say who did not answer in time. Nobody waits again for those that are not even there, until they are."""
-        for clients, how in ((silent, "gave no reply"), (absent, "were not there")):
-            if clients:
-                names = ", ".join(self._roster.names[client] for client in sorted(clients))
-                LOG.warning("these sites %s in %g s: %s", how, self._timeout, names)
-        self._gone |= absent
-
-    def _to(self, client: int, w: Tensor, request: Request | None, test: bool) -> tuple[Ask, Tensor | None]:
-        """What one client is asked, and its shift."""
+    def _to(self, client: int, w: Tensor, request: Request | None, test: bool) -> Question:
+        """What one client is asked."""
         places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
         if request is None or not places:
-            return Ask(client, self._model, w, None, test), None
+            return Question(Ask(client, self._model, w, None, test), None)
         own = request.only(torch.tensor(places[:1]))
         shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
         if isinstance(own, TrainRequest):
             own = replace(own, shift=None)
-        return Ask(client, self._model, w, own, test, "" if shift is None else version(shift)), shift
-
-    def _send(self, waiting: dict[int, tuple[Ask, Tensor | None]], arrays: dict, end: float) -> dict[str, Sent]:
-        """Send what waits to those that are there, and take it off the list."""
-        nodes = self._roster.nodes(self._grid) if waiting else {}
-        ready = [client for client in waiting if client in nodes]
-        messages, sent = [], []
-        for client in ready:
-            ask, shift = waiting.pop(client)
-            known = ask.version in ("", "zero") or self._held.get(client) == ask.version
-            content = write_ask(ask, None if known else shift, arrays)
-            kind = "evaluate" if ask.request is None else "train"
-            messages.append(Message(content, nodes[client].id, kind, ttl=max(1.0, end - time.monotonic())))
-            sent.append(Sent(ask, shift, nodes[client]))
-            self.traffic.down += payload(content)
-            self.traffic.messages += 1
-        ids = list(self._grid.push_messages(messages)) if messages else []
-        return {message: one for message, one in zip(ids, sent, strict=True) if message}
-
-    def _receive(
-        self,
-        reply: Message,
-        sent: Sent,
-        answers: dict[int, Answer],
-        waiting: dict[int, tuple[Ask, Tensor | None]],
-    ) -> None:
-        """Take a reply in, or put its client back on the list where it is to be asked again."""
-        client, name = sent.ask.client, self._roster.names[sent.ask.client]
-        if reply.has_error():
-            told = reply.error.reason or f"error {reply.error.code}"
-            if reply.error.code in RETRIED:
-                LOG.warning("%s: %s; it is asked again", name, _last_line(told))
-                self._held.pop(client, None)
-                waiting[client] = sent.ask, sent.shift
-            else:
-                LOG.warning("%s failed: %s", name, _last_line(told))
-            return
-        self.traffic.up += payload(reply.content)
-        self.traffic.messages += 1
-        try:
-            answer = read_answer(reply.content)
-        except ProtocolError as error:
-            LOG.warning("%s: reply rejected, as %s", name, error)
-            return
-        if answer.lacking:  # it was started anew and has forgotten its shift
-            self._held.pop(client, None)
-            waiting[client] = sent.ask, sent.shift
-            return
-        if answer.version:
-            self._held[client] = answer.version
-        answers[client] = answer
-
-    def _count(self, request: Request, answers: Mapping[int, Answer]) -> None:
-        """Book an exchange as a simulation does."""
-        vector = request.w.numel() * request.w.element_size()
-        self.ledger.down(len(request.cohort), vector * request.vectors)
-        for answer in answers.values():
-            self.ledger.up(1, sum(vector if part.ndim else SCALAR_BYTES for part in answer.parts))
-            self.ledger.gradient_evaluations += answer.gradients
-            self.ledger.loss_evaluations += answer.losses
+        return Question(Ask(client, self._model, w, own, test, "" if shift is None else version(shift)), shift)
 
 
 def _possible(score: float, loss: float, samples: int) -> bool:
     """Whether a test can have come out so."""
     return 0 <= score <= 1 and math.isfinite(loss) and samples > 0
-
-
-def _last_line(text: str) -> str:
-    """The line of an exception's text that says what is wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
 
 
 def _fits(request: Request, client: int, answer: Answer) -> bool:

@@ -1,0 +1,100 @@
+"""``server.toml``: the sites of a deployment, and what is trained on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from drfl.experiments.config import REGISTRIES, Config
+from drfl.experiments.parameters import canonical
+from drfl.flower.toml import read
+
+SITES = "sites"
+"""What stands for a data set and a partition in the configuration of a deployed run."""
+
+
+class DeployedConfig(Config):
+    """The configuration of a run whose data stay at the sites.
+
+    Args:
+        classes: number of classes; None = as many as the sites' labels need.
+    """
+
+    dataset: str = SITES
+    partition: str = SITES
+    classes: int | None = Field(None, ge=1)
+
+    @field_validator("algorithm", "model", "engine")
+    @classmethod
+    def _known(cls, value: str, info: ValidationInfo) -> str:
+        return canonical(str(info.field_name), value, REGISTRIES[str(info.field_name)])
+
+    def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
+        """None: nothing is divided here."""
+        return {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_partition(cls, values: object) -> object:
+        """The data are the sites' own."""
+        given = values if isinstance(values, dict) else {}
+        for name in ("dataset", "data_dir", "partition", "clients", "alpha", "sigma", "features", "certificate"):
+            if name in given and given[name] != SITES:
+                raise ValueError(f"'{name}' means nothing where the data are the sites' own: leave it out")
+        return values
+
+
+class Entry(BaseModel):
+    """A site as the server knows it.
+
+    Args:
+        name: what it is called.
+        public_key: file with its public key (OpenSSH), relative to server.toml; None only where ``insecure``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = Field(min_length=1)
+    public_key: Path | None = None
+
+
+class ServerSettings(BaseModel):
+    """``server.toml``.
+
+    Args:
+        out: the run's folder, relative to the file.
+        timeout: seconds that an exchange may take.
+        wait: seconds to wait for the sites at the start.
+        insecure: whether sites are taken for who they say they are.
+        job: the run.
+        sites: in the order of the clients.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    out: Path = Path("run")
+    timeout: float = Field(600.0, gt=0)
+    wait: float = Field(300.0, gt=0)
+    insecure: bool = False
+    job: DeployedConfig
+    sites: tuple[Entry, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _named(self) -> ServerSettings:
+        names = [site.name for site in self.sites]
+        if len(set(names)) < len(names):
+            raise ValueError("two sites have the same name")
+        keyless = [site.name for site in self.sites if site.public_key is None]
+        if keyless and not self.insecure:
+            raise ValueError(
+                f"site '{keyless[0]}' has no public_key: give it one, or set insecure = true to try things out"
+            )
+        return self
+
+
+def read_server(path: Path) -> ServerSettings:
+    """Read ``server.toml``.
+
+    Raises:
+        InputError: it is not there, or something in it is wrong; names it.
+    """
+    return read(path, ServerSettings)
