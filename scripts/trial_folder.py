@@ -34,6 +34,7 @@ class Trial:
     def __init__(self, folder: Path, sites: dict[str, Path], **site: object) -> None:
         self.folder, self.sites, self.port = folder, list(sites), free_port()
         self.programs: dict[str, subprocess.Popen] = {}
+        self.prefork = True
         self.drfl("init", folder, "--sites", ",".join(sites), "--port", str(self.port), "--keys")
         for name, data in sites.items():
             (folder / "sites" / name / "data.npz").write_bytes(data.read_bytes())
@@ -72,10 +73,10 @@ class Trial:
         """Start a program in a process group of its own."""
         log = (self.folder / f"{name}.log").open("ab")
         # each SuperNode listens at a port of this machine, which another trial may have taken
-        environment = os.environ if name == "superlink" else {**os.environ, "DRFL_PORT": str(free_port())}
+        own = {} if name == "superlink" else {"DRFL_PORT": str(free_port()), "DRFL_PREFORK": str(int(self.prefork))}
         found = subprocess.Popen(
             ["sh", script, *arguments],
-            env=environment,
+            env={**os.environ, **own},
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -87,6 +88,14 @@ class Trial:
     def start_site(self, name: str, *arguments: str) -> subprocess.Popen:
         """Start a site's SuperNode."""
         return self.start(name, self.folder / "sites" / name / "start-supernode.sh", *arguments)
+
+    def restart_sites(self, prefork: bool) -> None:
+        """Stop the SuperNodes, and start them again, with or without a process that forks for every message."""
+        self.prefork = prefork
+        for name in self.sites:
+            self.kill(name, signal.SIGTERM)
+            self.start_site(name)
+        wait_for(self.online, "the sites")
 
     def keep_starting(self, name: str, pause: float = 10.0, longest: float = 300.0) -> None:
         """Start a SuperNode that was killed as systemd would: again and again, until the SuperLink takes it.

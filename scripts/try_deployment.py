@@ -1,6 +1,6 @@
 """A real deployment on this machine, put to every test that ``docs/deploy.md`` reports.
 
-    scripts/try_deployment.sh [--quick] [--only same,killed,faults,refusals,large] [--keep]
+    scripts/try_deployment.sh [--quick] [--only same,cold,killed,faults,refusals,large] [--keep]
 
 SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
 the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
@@ -87,11 +87,11 @@ def kept(trial: Trial, out: str) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def same(trial: Trial, algorithms: tuple[str, ...], rounds: int) -> Rows:
+def same(trial: Trial, algorithms: tuple[str, ...], rounds: int, prefix: str = "run-") -> Rows:
     """Each algorithm deployed and simulated: how far apart they end, and what a round takes."""
     found: Rows = []
     for name in algorithms:
-        out, job = f"run-{name}", {**JOB, "algorithm": name, "rounds": rounds}
+        out, job = f"{prefix}{name}", {**JOB, "algorithm": name, "rounds": rounds}
         trial.job(out, **job)
         start = time.monotonic()
         code, told = trial.run()
@@ -115,6 +115,14 @@ def same(trial: Trial, algorithms: tuple[str, ...], rounds: int) -> Rows:
             store("same", found)
         if max(row["max |w - w_sim|"], row["max |lambda - lambda_sim|"]) > TOLERANCE:
             raise SystemExit(f"{name}: the deployed run is not the simulated one")
+    return found
+
+
+def cold(trial: Trial) -> Rows:
+    """What a round takes where every message loads all anew."""
+    trial.restart_sites(prefork=False)
+    found = same(trial, ("FedAvg",), 5, "cold-")
+    trial.restart_sites(prefork=True)
     return found
 
 
@@ -317,7 +325,7 @@ def main() -> None:
     """Try everything that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="same,killed,faults,refusals,large")
+    parser.add_argument("--only", default="same,cold,killed,faults,refusals,large")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
@@ -335,7 +343,9 @@ def main() -> None:
                 if part == "same":
                     found = same(trial, ("DRDM",) if options.quick else ALGORITHMS, 2 if options.quick else 5)
                 else:
-                    found = {"killed": killed, "faults": faults, "refusals": refusals, "large": large}[part](trial)
+                    found = {"cold": cold, "killed": killed, "faults": faults, "refusals": refusals, "large": large}[
+                        part
+                    ](trial)
                 if not options.quick:
                     store(part, found)
     finally:

@@ -70,12 +70,17 @@ def simulate(model: str, name: str, seed: int, dataset: Dataset, rounds: int | N
     """One run, and how well its last model does at every site."""
     job = build(config_of(model, name, seed, rounds), dataset)
     result = run(job.algorithm, job.fed, rounds=job.config.rounds, seed=seed, evaluate_every=max(1, job.config.rounds))
-    w = result.state.w
-    trained = job.fed.losses(torch.arange(job.data.n), w, Key(seed)).values
-    measured = zip(trained.tolist(), result.evaluation.loss.tolist(), result.state.lam.tolist(), strict=True)
+    return served(job, name, result.state.w, result.state.lam)
+
+
+def served(job: Job, name: str, w: Tensor, lam: Tensor) -> list[Site]:
+    """How well the model w (d,) of a run does at every site, and the λ (N,) that it ended with."""
+    everybody, config = torch.arange(job.data.n), job.config
+    trained = job.fed.losses(everybody, w, Key(config.seed)).values
+    measured = zip(trained.tolist(), job.fed.evaluate(w).loss.tolist(), lam.tolist(), strict=True)
     return [
-        Site(model, name, seed, site, len(ill), int(ill.sum()), scores(risks(job, w, inputs), ill), *numbers)
-        for (site, inputs, ill), numbers in zip(tested(job.data), measured, strict=True)
+        Site(config.model, name, config.seed, site, len(ill), int(ill.sum()), scores(risks(job, w, x), ill), *numbers)
+        for (site, x, ill), numbers in zip(tested(job.data), measured, strict=True)
     ]
 
 

@@ -6,6 +6,7 @@
 # DRFL_SUPERLINK   the SuperLink's address, host:port (default: that of superlink.env)
 # DRFL_PORT        port on 127.0.0.1 for its own child processes (default: that of superlink.env)
 # DRFL_BIN         folder of the programs
+# DRFL_PREFORK     0 = every request loads PyTorch anew, and no process with it loaded waits in between
 set -eu
 umask 077
 cd "$(dirname "$0")"
@@ -14,5 +15,11 @@ here=$(pwd)
 
 @PROGRAMS@
 @SECURITY@
+if [ "${DRFL_PREFORK:-1}" != 0 ]; then
+    python=$(dirname "$(command -v flower-supernode)")/python3
+    [ -x "$python" ] || python=python3
+    "$python" -P -m drfl.flower.prefork "$here/flwr/prefork" &
+    PATH=$here/flwr/prefork:$PATH
+fi
 exec flower-supernode --superlink "${DRFL_SUPERLINK:-$ADDRESS}" --port "${DRFL_PORT:-$PORT}" \
     --node-config "site=\"$here/site.toml\"" "$@"

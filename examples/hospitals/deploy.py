@@ -1,0 +1,190 @@
+"""The four hospitals as a deployment on this machine: does it end with what the simulation ends with?
+
+    python examples/hospitals/deploy.py [--rounds 5] [--models linear,mlp] [--seed 0] [--out DIR]
+
+Writes every hospital's file, starts a SuperLink and four SuperNodes that speak TLS and have keys, and runs there what
+linear.toml and mlp.toml say; then the same in this process. Prints accuracy, AUC and calibration of the deployed models
+at every site, writes deployed.md, deployed.csv and deployed.json, and ends with 1 where a model, λ or a score is not
+the simulation's to 1e-6. Takes everything down again. A round is one or two exchanges, each of some seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from prepare import prepare
+from safetensors.torch import load_file
+from simulate import HERE, MODELS, config_of, served
+from site_table import COLUMNS, Site, cells, table
+from torch import Tensor
+
+from drfl.algorithm import run
+from drfl.data import load
+from drfl.errors import DrflError
+from drfl.experiments.build import Job, build
+from drfl.experiments.config import Config
+from drfl.experiments.rundir import versions
+from drfl.history import csv_text
+
+sys.path.append(str(HERE.parents[1] / "scripts"))
+from trial_folder import Trial
+
+ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DualDRDM")
+ENGINE = "loop"
+"""The engine that sums in one order whether a site is alone or one of four."""
+TOLERANCE = 1e-6
+
+
+class Run(NamedTuple):
+    """What a deployed run left, beside the simulation's.
+
+    Args:
+        model: its name.
+        algorithm: its name.
+        sites: how the deployed model does at every site.
+        apart: the largest differences of model, λ and scores, by what they are of.
+        seconds: of its exchanges.
+        exchanges: how many.
+    """
+
+    model: str
+    algorithm: str
+    sites: list[Site]
+    apart: dict[str, float]
+    seconds: float
+    exchanges: int
+
+
+def configured(model: str, algorithm: str, seed: int, rounds: int) -> Config:
+    """The simulation's configuration, with the engine of both."""
+    return config_of(model, algorithm, seed, rounds).model_copy(update={"engine": ENGINE, "evaluate_every": rounds})
+
+
+def job_of(config: Config) -> dict[str, object]:
+    """The configuration as the ``[job]`` of server.toml: all but the data, which are the sites' own."""
+    plain = config.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"dataset", "algorithms"})
+    return {**plain, "algorithms": {config.algorithm: config.algorithms[config.algorithm]}}
+
+
+def simulated(job: Job) -> tuple[Tensor, Tensor]:
+    """The model (d,) and λ (N,) of the simulation."""
+    config = job.config
+    result = run(job.algorithm, job.fed, rounds=config.rounds, seed=config.seed, evaluate_every=config.rounds)
+    return result.state.w, result.state.lam
+
+
+def left(trial: Trial, out: str, job: Job) -> tuple[Tensor, Tensor]:
+    """The model (d,) and λ (N,) in the folder of a deployed run."""
+    parts = load_file(trial.folder / out / "model.safetensors")
+    w = torch.cat([parts[name].flatten() for name in job.task.layout.views(job.task.w0)])
+    last = (trial.folder / out / "lambda.csv").read_text().splitlines()[-1]
+    return w, torch.tensor([float(x) for x in last.split(",")[1:]], dtype=torch.float64)
+
+
+def deployed(trial: Trial, config: Config) -> Run:
+    """Run a configuration on the trial's sites, and compare with the simulation.
+
+    Raises:
+        SystemExit: the run failed.
+    """
+    out = f"{config.model}-{config.algorithm}"
+    trial.job(out, **job_of(config))
+    code, told = trial.run()
+    if code:
+        raise SystemExit(f"{out}: drfl deploy run ended with {code}\n{told}")
+    job = build(config)
+    (w, lam), (w_sim, lam_sim) = left(trial, out, job), simulated(job)
+    here, there = (served(job, config.algorithm, *found) for found in ((w, lam), (w_sim, lam_sim)))
+    scores = [torch.tensor([site.scores for site in sites]).nan_to_num() for sites in (here, there)]
+    pairs = {"model": (w, w_sim), "λ": (lam, lam_sim), "scores": scores}
+    apart = {name: float((a - b).abs().max()) for name, (a, b) in pairs.items()}
+    traffic = json.loads((trial.folder / out / "traffic.json").read_text())
+    return Run(config.model, config.algorithm, here, apart, traffic["seconds"], traffic["exchanges"])
+
+
+def differences(runs: list[Run]) -> str:
+    """How far the deployed runs are from the simulated ones, as Markdown."""
+    names = list(runs[0].apart)
+    header = ["largest difference in", *names, "exchanges", "seconds an exchange"]
+    lines = [header, ["---", *["---:"] * (len(header) - 1)]]
+    for one in runs:
+        numbers = [f"{one.apart[name]:.0e}" if one.apart[name] else "0" for name in names]
+        lines.append(
+            [f"{one.model}, {one.algorithm}", *numbers, str(one.exchanges), f"{one.seconds / one.exchanges:.1f}"]
+        )
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def write(runs: list[Run], about: dict[str, object], out: Path) -> str:
+    """Store the results; gives the page."""
+    sites = [site for one in runs for site in one.sites]
+    page = f"{differences(runs)}\n{table(sites)}"
+    rows = [{"model": r.model, "algorithm": r.algorithm, "apart": r.apart, "seconds": r.seconds} for r in runs]
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "deployed.md").write_text(page, encoding="utf-8")
+    (out / "deployed.csv").write_text(csv_text(COLUMNS, map(cells, sites)), encoding="utf-8")
+    text = json.dumps({**about, "runs": rows}, indent=2, ensure_ascii=False) + "\n"
+    (out / "deployed.json").write_text(text, encoding="utf-8")
+    return page
+
+
+def everything(models: list[str], rounds: int, seed: int, place: Path) -> list[Run]:
+    """All models and algorithms, on four sites that are started for it."""
+    names = prepare(place / "data", seed)
+    sites = {name.split()[0].lower(): place / "data" / f"{name}.npz" for name in names}
+    runs = []
+    with Trial(place / "deployment", sites) as trial:
+        for model in models:
+            for algorithm in ALGORITHMS:
+                runs.append(deployed(trial, configured(model, algorithm, seed, rounds)))
+                print(f"{model}, {algorithm}: {runs[-1].apart}", flush=True)
+    return runs
+
+
+def main() -> None:
+    """Deploy, compare, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    options = parser.parse_args()
+    models = options.models.split(",")
+    if options.rounds < 1 or set(models) - set(MODELS):
+        parser.error(f"--rounds is at least 1, --models some of {', '.join(MODELS)}")
+    torch.set_num_threads(1)
+    logging.getLogger("drfl.protection").setLevel(logging.ERROR)  # see simulate.py
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    place = Path(tempfile.mkdtemp(prefix="drfl-hospitals-"))
+    try:
+        load("heart-disease")
+        runs = everything(models, options.rounds, options.seed, place)
+    except DrflError as error:
+        parser.error(str(error))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    command = shlex.join(["python", "examples/hospitals/deploy.py", *sys.argv[1:]])
+    about = {
+        "command": command,
+        "rounds": options.rounds,
+        "seed": options.seed,
+        "engine": ENGINE,
+        "versions": versions(),
+    }
+    print(write(runs, about, options.out))
+    if max(x for one in runs for x in one.apart.values()) > TOLERANCE:
+        raise SystemExit("a deployed run is not the simulated one")
+
+
+if __name__ == "__main__":
+    main()

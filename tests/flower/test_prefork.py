@@ -1,0 +1,161 @@
+"""The process that forks for every message, and the program that calls it, with a program in Flower's place."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from drfl.flower import prefork
+from drfl.flower.hand_over import DOOR, PROGRAM
+
+PREFORK = """
+import json, os, sys
+from drfl.flower import prefork
+
+def run():
+    with open(os.environ["TOLD"], "a") as told:
+        told.write(json.dumps([sys.argv, os.getpid(), "forked"]) + "\\n")
+    sys.exit(3)
+
+prefork.program = lambda: run
+prefork.LOOK = 0.05
+prefork.main()
+"""
+OWN = """#!/bin/sh
+echo "[[\\"$1\\"], 0, \\"own\\"]" >> "$TOLD"
+"""
+
+
+def wait(true, seconds=20):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+class Place:
+    """A folder with the process, and another one with Flower's own program."""
+
+    def __init__(self, tmp_path):
+        self.folder, self.told, own = tmp_path / "fork me", tmp_path / "told", tmp_path / "own"
+        own.mkdir(), (own / PROGRAM).write_text(OWN), (own / PROGRAM).chmod(0o700)
+        path = os.pathsep.join([str(self.folder), str(own), os.environ["PATH"]])
+        self.env = {**os.environ, "PATH": path, "TOLD": str(self.told)}
+        self.process = self.start()
+
+    def start(self):
+        (self.folder / PROGRAM).unlink(missing_ok=True)  # of one that was killed
+        process = subprocess.Popen([sys.executable, "-c", PREFORK, str(self.folder)], env=self.env)
+        wait((self.folder / PROGRAM).exists)
+        return process
+
+    def call(self, *arguments):
+        subprocess.run([self.folder / PROGRAM, *arguments], env=self.env, check=True)
+
+    def lines(self):
+        return [json.loads(line) for line in self.told.read_text().splitlines()] if self.told.exists() else []
+
+    def says(self, socket_text):
+        back = os.getcwd()
+        os.chdir(self.folder)
+        try:
+            with socket.socket(socket.AF_UNIX) as way:
+                way.connect(DOOR)
+                way.sendall(socket_text)
+                way.shutdown(socket.SHUT_WR)
+                return way.recv(10)
+        except ConnectionError:
+            return b""
+        finally:
+            os.chdir(back)
+
+
+@pytest.fixture
+def place(tmp_path):
+    found = Place(tmp_path)
+    yield found
+    found.process.kill()
+    found.process.wait()
+
+
+def test_every_call_is_done_in_a_process_of_its_own_with_the_same_arguments(place):
+    given = ["--token", "a b", "é'\"$x", ""]
+    place.call(*given)
+    place.call("again")
+    wait(lambda: len(place.lines()) == 2)
+    (first, one, how), (second, two, _) = place.lines()
+    assert (first, second, how) == ([PROGRAM, *given], [PROGRAM, "again"], "forked")
+    assert len({one, two, place.process.pid}) == 3
+    assert place.process.poll() is None  # a child's end is not its own
+    assert (place.folder / PROGRAM).exists()
+
+
+def test_children_that_have_ended_are_not_kept(place):
+    for _ in range(3):
+        place.call()
+    wait(lambda: len(place.lines()) == 3)
+
+    def children():
+        with open(f"/proc/{place.process.pid}/task/{place.process.pid}/children") as found:
+            return found.read().split()
+
+    wait(lambda: not children())
+
+
+def test_nonsense_is_not_obeyed_and_does_no_harm(place):
+    for text in (b"", b"--token", b"\xff\n", b"[" * 20_000, b"--token\0x" * 20_000):
+        assert place.says(text) == b""
+    place.call("still there")
+    wait(place.lines)
+    assert [line[0] for line in place.lines()] == [[PROGRAM, "still there"]]
+
+
+def test_flowers_own_program_is_used_where_the_process_was_killed(place):
+    place.process.kill()
+    place.process.wait()
+    place.call("alone")
+    assert place.lines() == [[["alone"], 0, "own"]]
+    place.process = place.start()  # and what was left there is no hindrance
+    place.call("together")
+    wait(lambda: len(place.lines()) == 2)
+    assert place.lines()[1][2] == "forked"
+
+
+def test_it_ends_with_the_process_that_started_it_and_takes_its_program_away(place, tmp_path):
+    folder = tmp_path / "other"
+    start = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
+    starter = subprocess.Popen(
+        [sys.executable, "-c", start, sys.executable, "-c", PREFORK, str(folder)],
+        env=place.env,
+    )
+    wait((folder / PROGRAM).exists)
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    wait(lambda: not (folder / PROGRAM).exists())
+    assert not (folder / DOOR).exists()
+
+
+def test_a_long_path_is_no_hindrance(tmp_path):
+    deep = tmp_path / ("x" * 100) / ("y" * 100)
+    deep.mkdir(parents=True)
+    place = Place(deep)
+    place.call("here")
+    wait(lambda: place.lines())
+    place.process.kill()
+    place.process.wait()
+    assert place.lines()[0][2] == "forked"
+
+
+def test_only_this_user_can_call_it(place):
+    assert place.folder.stat().st_mode & 0o077 == 0
+
+
+def test_what_is_run_is_flowers_program():
+    from flwr.supernode.cli import flwr_clientapp
+
+    assert prefork.program() is flwr_clientapp
