@@ -56,7 +56,15 @@ class Trial:
     def drfl(self, *arguments: object, check: bool = True) -> subprocess.CompletedProcess:
         """``drfl deploy …``."""
         command = [BIN / "drfl", "deploy", *map(str, arguments)]
-        return subprocess.run(command, check=check, capture_output=True, text=True)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                out, err = process.communicate()
+            except BaseException:  # this one is to end; Flower's commands must not outlive it
+                kill_group(process.pid, signal.SIGKILL)
+                raise
+        if check and process.returncode:
+            raise SystemExit(f"drfl deploy {arguments[0]} ended with {process.returncode}\n{err}")
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def site(self, name: str, **changes: object) -> None:
         """Rewrite a site's file with other values."""

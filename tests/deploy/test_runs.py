@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 
 import pytest
 
@@ -14,14 +16,17 @@ from drfl.deploy import programs, runs
 from drfl.errors import DrflError
 
 FLWR = """#!{python} -IS
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
 home = Path(os.environ["FLWR_HOME"])
 with (home / "calls").open("a") as file:
     print(json.dumps(sys.argv[1:]), file=file)
 answers = json.loads((home / "answers").read_text())
 print("Using SuperLink: deployment (localhost:1)") if sys.argv[1] == "log" else None
-print(answers[sys.argv[1]], end="")
+print(answers[sys.argv[1]], end="", flush=True)
+if sys.argv[1] == "log" and "linger" in answers:
+    (home / "pid").write_text(str(os.getpid()))
+    time.sleep(600)
 """
 
 
@@ -122,6 +127,26 @@ def test_the_first_ctrl_c_leaves_and_the_second_stops(flwr, copy, monkeypatch, c
     printed = capsys.readouterr().err
     assert f"drfl deploy stop {copy} 7" in printed
     assert (["stop", "7", "--format", "json"] in flwr.calls()) is (times == 2)
+
+
+def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
+    flwr(linger=True)
+    pid = copy / "flwr/pid"
+
+    def told(line, **_):
+        while line == "round 2" and not pid.exists():
+            time.sleep(0.01)
+        if pid.exists():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(deploy.typer, "echo", told)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as left:
+        call(["deploy", "follow", str(copy), "7"])
+    assert left.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_stop(flwr, copy, capsys):

@@ -131,7 +131,8 @@ def _follow(directory: Path, number: str) -> int:
 
     folder = deployment(directory)
     try:
-        end = follow(folder, number, typer.echo)
+        with interrupt.tidied():
+            end = follow(folder, number, typer.echo)
     except KeyboardInterrupt:
         return _leave(directory, number)
     if not end.completed:

@@ -1,9 +1,10 @@
-"""Ctrl-C where no run is under way: a line, exit code 130 and no traceback."""
+"""Ctrl-C and SIGTERM where no run is under way: a line, exit code 130 or 143, and no traceback."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,12 +50,22 @@ def as_stopped() -> Iterator[None]:
 
 
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, handler)
+def tidied() -> Iterator[None]:
+    """Within it SIGTERM ends the process with exit code 143, and not before what it started is ended too."""
+    if threading.current_thread() is threading.main_thread():
+        with _handled(lambda signum, frame: sys.exit(128 + signum), signal.SIGTERM):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], object], which: int = signal.SIGINT) -> Iterator[None]:
+    before = signal.signal(which, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(which, before)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
