@@ -13,6 +13,9 @@ from drfl.flower.toml import read
 SITES = "sites"
 """What stands for a data set and a partition in the configuration of a deployed run."""
 
+MEANINGLESS = ("dataset", "data_dir", "partition", "clients", "alpha", "sigma", "features", "certificate")
+"""Keys of a simulation's configuration that a deployed run has not, as the data are the sites' own."""
+
 
 class DeployedConfig(Config):
     """The configuration of a run whose data stay at the sites.
@@ -39,7 +42,7 @@ class DeployedConfig(Config):
     def _own_partition(cls, values: object) -> object:
         """The data are the sites' own."""
         given = values if isinstance(values, dict) else {}
-        for name in ("dataset", "data_dir", "partition", "clients", "alpha", "sigma", "features", "certificate"):
+        for name in MEANINGLESS:
             if name in given and given[name] != SITES:
                 raise ValueError(f"'{name}' means nothing where the data are the sites' own: leave it out")
         return values

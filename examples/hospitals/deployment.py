@@ -1,6 +1,6 @@
 """The four hospitals as a deployment on this machine: does it end with what the simulation ends with?
 
-    python examples/hospitals/deploy.py [--rounds 5] [--models linear,mlp] [--seed 0] [--out DIR]
+    python examples/hospitals/deployment.py [--rounds 5] [--models linear,mlp] [--seed 0] [--out DIR]
 
 Writes every hospital's file, starts a SuperLink and four SuperNodes that speak TLS and have keys, and runs there what
 linear.toml and mlp.toml say; then the same in this process. Prints accuracy, AUC and calibration of the deployed models
@@ -34,6 +34,7 @@ from drfl.errors import DrflError
 from drfl.experiments.build import Job, build
 from drfl.experiments.config import Config
 from drfl.experiments.rundir import versions
+from drfl.flower.server_settings import MEANINGLESS
 from drfl.history import csv_text
 
 sys.path.append(str(HERE.parents[1] / "scripts"))
@@ -72,7 +73,7 @@ def configured(model: str, algorithm: str, seed: int, rounds: int) -> Config:
 
 def job_of(config: Config) -> dict[str, object]:
     """The configuration as the ``[job]`` of server.toml: all but the data, which are the sites' own."""
-    plain = config.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={"dataset", "algorithms"})
+    plain = config.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={*MEANINGLESS, "algorithms"})
     return {**plain, "algorithms": {config.algorithm: config.algorithms[config.algorithm]}}
 
 
@@ -173,7 +174,7 @@ def main() -> None:
         parser.error(str(error))
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    command = shlex.join(["python", "examples/hospitals/deploy.py", *sys.argv[1:]])
+    command = shlex.join(["python", "examples/hospitals/deployment.py", *sys.argv[1:]])
     about = {
         "command": command,
         "rounds": options.rounds,
