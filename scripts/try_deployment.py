@@ -247,7 +247,7 @@ def refusals(trial: Trial) -> Rows:
     rows: Rows = []
     name = trial.sites[0]
     stranger = trial.folder / "sites" / "stranger"
-    shutil.copytree(trial.folder / "sites" / name, stranger)
+    shutil.copytree(trial.folder / "sites" / name, stranger, ignore=shutil.ignore_patterns("flwr"))
 
     def refused(*arguments: str) -> str:
         program = trial.start("stranger", stranger / "start-supernode.sh", *arguments)

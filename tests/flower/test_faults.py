@@ -98,16 +98,16 @@ def test_a_client_that_raises_is_silent_and_named_with_its_reason(caplog):
 def test_a_wrong_shape_or_type_is_rejected_with_its_reason(change, reason, caplog):
     reply = trained(federation(spoiling(change)))
     assert reply.clients.tolist() == [0, 2, 3]
-    assert reason in caplog.text
+    assert f"b: reply rejected, as a part of it has the {reason}" in caplog.text
 
 
 def test_nan_is_left_to_the_protection(caplog):
     fed = federation(spoiling(lambda part: part * torch.nan))
     assert trained(fed).w.isnan().any(1).tolist() == [False, True, False, False]
-    result = drfl.run(Protected(drfl.DualDRDM(m=4, local=LOCAL)), fed, rounds=3)
+    result = drfl.run(Protected(drfl.DualDRDM(m=4, local=LOCAL), names=tuple("abcd")), fed, rounds=3)
     assert bool(torch.isfinite(result.state.w).all())
     assert int(result.state.memory.rejected) >= 3
-    assert "client 1: reply rejected, as a part of it is NaN or infinite" in caplog.text
+    assert "b: reply rejected, as a part of it is NaN or infinite" in caplog.text
 
 
 def test_what_is_no_reply_of_ours_is_rejected(caplog):
@@ -238,6 +238,19 @@ def test_a_test_that_cannot_have_come_out_so_is_not_believed(test, caplog):
     assert torch.equal(before.accuracy, after.accuracy)
     assert torch.equal(before.loss, after.loss)
     assert "b was not tested" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ("<class 'drfl.flower.watchdog.HungError'>:<'it took 10 s'>", "HungError: it took 10 s"),
+        ("<class 'KeyError'>:<''a''>", "KeyError: 'a'"),
+        ("one\n  two \n", "two"),
+        (" \n", "no reason given"),
+    ],
+)
+def test_the_line_of_an_error_that_says_what_is_wrong(told, line):
+    assert exchange._last_line(told) == line
 
 
 def test_sites_that_do_not_come_are_named():

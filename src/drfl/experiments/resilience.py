@@ -90,7 +90,12 @@ def oversampled(config: Config, clients: int) -> tuple[dict[str, Value], int | N
 
 
 def surrounded(
-    config: Config, algorithm: Algorithm, keep: int | None, data: ClientData | None, task: Task
+    config: Config,
+    algorithm: Algorithm,
+    keep: int | None,
+    data: ClientData | None,
+    task: Task,
+    names: tuple[str, ...] = (),
 ) -> Algorithm:
     """The algorithm as a run has it: ``Quorum(Faulty(Protected(OverSampled(algorithm))))``, less what is not asked for.
 
@@ -100,6 +105,7 @@ def surrounded(
         keep: how many answers of a cohort are wanted; None = all.
         data: the clients' samples, for a guard that keeps some of them; None where only the clients have them.
         task: the model and its loss, for the same.
+        names: (N,) what the log calls the clients; empty = by their numbers.
 
     Raises:
         InputError: a number is out of range.
@@ -107,7 +113,8 @@ def surrounded(
     if keep is not None:
         algorithm = OverSampled(algorithm, keep)
     guards = tuple(_at(guard, data, task, config.device) for guard in guards_of(config.guards))
-    return _called_off(_failing(Protected(algorithm, norm=config.max_norm, guards=guards), config), config)
+    protected = Protected(algorithm, norm=config.max_norm, guards=guards, names=names)
+    return _called_off(_failing(protected, config), config)
 
 
 def _failing(algorithm: Algorithm, config: Config) -> Algorithm:

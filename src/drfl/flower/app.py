@@ -143,7 +143,7 @@ def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settin
         task = task_of(model, sites.members[0].shape)
     fed = FlowerFederation(grid, roster, members, model, task.w0, settings.timeout)
     parameters, keep = oversampled(config, sites.n)
-    algorithm = surrounded(config, make(config.algorithm, parameters), keep, None, task)
+    algorithm = surrounded(config, make(config.algorithm, parameters), keep, None, task, sites.names)
     algorithm.init(fed)
     return Deployment(config, sites, task, fed, algorithm)
 

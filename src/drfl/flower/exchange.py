@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -181,5 +182,8 @@ def _book(answer: Answer, cost: Ledger) -> None:
 
 def _last_line(text: str) -> str:
     """The line of an exception's text that says what is wrong."""
+    flower = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text.strip(), flags=re.DOTALL)
+    if flower is not None:
+        text = f"{flower[1].rpartition('.')[2]}: {flower[2]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"

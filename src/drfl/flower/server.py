@@ -79,7 +79,7 @@ class FlowerFederation(Exchanges):
         else:
             answers, cost = self._ask(request.cohort.tolist(), request.w, request)
         self.ledger.add(cost)
-        usable = {client: answer for client, answer in answers.items() if _fits(request, client, answer)}
+        usable = {c: answer for c, answer in answers.items() if self._fits(request, c, answer)}
         return _stacked(request, usable)
 
     def evaluate(self, w: Tensor) -> Evaluation:
@@ -121,19 +121,18 @@ class FlowerFederation(Exchanges):
             own = replace(own, shift=None)
         return Question(Ask(client, self._model, w, own, test, "" if shift is None else version(shift)), shift)
 
+    def _fits(self, request: Request, client: int, answer: Answer) -> bool:
+        """Whether an answer has the shapes and types that the request asks for; says so where it has not."""
+        reason = check_row(request, client, _spread(request, answer.parts)) if answer.parts else Reason.SHAPE
+        if reason in (Reason.SHAPE, Reason.DTYPE):
+            LOG.warning("%s: reply rejected, as %s", self._names[client], reason)
+            return False
+        return True
+
 
 def _possible(score: float, loss: float, samples: int) -> bool:
     """Whether a test can have come out so."""
     return 0 <= score <= 1 and math.isfinite(loss) and samples > 0
-
-
-def _fits(request: Request, client: int, answer: Answer) -> bool:
-    """Whether an answer has the shapes and types that the request asks for; says so where it has not."""
-    reason = check_row(request, client, _spread(request, answer.parts)) if answer.parts else Reason.SHAPE
-    if reason in (Reason.SHAPE, Reason.DTYPE):
-        LOG.warning("client %d: reply rejected, as %s", client, reason)
-        return False
-    return True
 
 
 def _spread(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

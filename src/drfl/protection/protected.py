@@ -65,6 +65,7 @@ class Protected(Wrapper[S]):
         quarantine: for whose replies keep being rejected; None = everybody is always asked.
         guards: for loss reports, in this order.
         dominance: when to warn that one client holds most of λ; algorithms without an ambiguity set never do.
+        names: (N,) what the log calls the clients; empty = "client 0" and so on.
 
     Raises:
         InputError: the norm is not a finite number above 0.
@@ -75,6 +76,7 @@ class Protected(Wrapper[S]):
     quarantine: Quarantine | None = field(default_factory=Quarantine)
     guards: tuple[Guard, ...] = (RobustClip(),)
     dominance: Dominance = field(default_factory=Dominance)
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.norm is not None:
@@ -119,12 +121,14 @@ class Protected(Wrapper[S]):
         dominant = memory.dominant
         if self.ambiguity is not None and len(lam) > 1:
             dominant = self.dominance.after(dominant, lam)
-        _warn_rejected(valid.reasons & ~memory.warned)
+        for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
+            who = self._name(i) if i < len(lam) else "who is no client"
+            LOG.warning("%s: reply rejected, as %s", who, REASONS[reason])
         for i in self.dominance.found(dominant):
             LOG.warning(
-                "client %d holds more than %g of λ for %d rounds: it is served far worse than the others, or its loss "
+                "%s holds more than %g of λ for %d rounds: it is served far worse than the others, or its loss "
                 "reports are false",
-                i, self.dominance.share, self.dominance.long,
+                self._name(i), self.dominance.share, self.dominance.long,
             )  # fmt: skip
         return Memory(
             flagged=torch.where(valid.answered | bad, bad, memory.flagged) | (record.until > 0),
@@ -137,9 +141,5 @@ class Protected(Wrapper[S]):
             guards=guarded.memory,
         )
 
-
-def _warn_rejected(reasons: Tensor) -> None:
-    """One line for each true entry of (N + 1, reasons)."""
-    for i, reason in reasons.nonzero().tolist():
-        who = f"client {i}" if i < len(reasons) - 1 else "who is no client"
-        LOG.warning("%s: reply rejected, as %s", who, REASONS[reason])
+    def _name(self, client: int) -> str:
+        return self.names[client] if self.names else f"client {client}"

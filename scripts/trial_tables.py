@@ -1,0 +1,85 @@
+"""The tables of docs/deploy.md, from what scripts/try_deployment.sh and experiments/flower_backends.py have stored.
+
+python scripts/trial_tables.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[1] / "experiments" / "results" / "deployment"
+
+Row = dict[str, str | float]
+
+
+def stored(name: str) -> dict[str, list[Row]]:
+    """What stands in one of the files."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def events() -> str:
+    """What happened, and what came of it."""
+    summary = stored("summary")
+    rows = [
+        [str(row["event"]), str(row["what happened"]), str(row["seconds"])]
+        for part in ("killed", "faults", "refusals")
+        for row in summary[part]
+    ]
+    return _table(["event", "what happened", "seconds"], rows, text=2)
+
+
+def same() -> str:
+    """How far apart runs end."""
+    far = {(row["algorithm"], row["way"]): row for row in stored("backends")["rows"]}
+    far |= {(row["algorithm"], DEPLOYED): row for row in stored("summary")["same"]}
+    ways = list(dict.fromkeys(way for _, way in far))
+    rows = []
+    for name in dict.fromkeys(name for name, _ in far):
+        numbers = [float(far[name, way][f"max |{of} - {of}_sim|"]) for way in ways for of in ("w", "lambda")]
+        rows.append([str(name), *(f"{x:.0e}" if x else "0" for x in numbers)])
+    return _table(["largest difference", *(f"{way}, {of}" for way in ways for of in ("w", "λ"))], rows)
+
+
+DEPLOYED = "SuperLink and SuperNodes, TLS"
+
+
+def seconds() -> str:
+    """What an exchange takes."""
+    summary, rows = stored("summary"), []
+    for part, more in (("same", ""), ("cold", ", every message loads anew")):
+        for row in summary[part]:
+            numbers = [f"{row[name]}" for name in ("exchanges", *SECONDS)]
+            rows.append([f"{row['algorithm']}{more}", *numbers])
+    return _table(["five rounds of", "exchanges", *SECONDS], rows)
+
+
+SECONDS = ("seconds an exchange", "site's process, seconds a message", "site's work, seconds a message")
+
+
+def large() -> str:
+    """What 100 MB cost."""
+    rows = []
+    for row in stored("summary")["large"]:
+        millions = [f"{float(row[name]) / 1e6:.1f}" for name in BYTES]
+        rows.append([f"{row['algorithm']}, rounds: {row['rounds']}", str(row["seconds"]), *millions])
+    return _table(["MB", "seconds", *BYTES], rows)
+
+
+BYTES = (
+    "of these for training", "ledger's bytes down", "bytes down", "Flower's bytes down",
+    "of these from training", "ledger's bytes up", "bytes up", "Flower's bytes up",
+)  # fmt: skip
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
+    line = ["---"] * text + ["---:"] * (len(header) - text)
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in (header, line, *rows))
+
+
+TABLES = (events, same, seconds, large)
+
+
+if __name__ == "__main__":
+    print("\n".join(table() for table in TABLES))
