@@ -1,6 +1,6 @@
 """A real deployment on this machine, put to every test that ``docs/deploy.md`` reports.
 
-    scripts/try_deployment.sh [--quick] [--only same,cold,killed,faults,refusals,large] [--keep]
+    scripts/try_deployment.sh [--quick [--record]] [--only same,cold,killed,faults,refusals,large] [--keep]
 
 SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
 the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
@@ -308,13 +308,13 @@ def large(trial: Trial) -> Rows:
     return rows
 
 
-def store(part: str, rows: Rows) -> None:
+def store(part: str, rows: Rows, quick: bool = False) -> None:
     """Put what a part has found beside what the others had."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / "summary.json"
+    path = RESULTS / ("quick.json" if quick else "summary.json")
     before = json.loads(path.read_text()) if path.exists() else {}
     about = {
-        "command": "scripts/try_deployment.sh",
+        "command": "scripts/try_deployment.sh" + " --quick --record" * quick,
         "device": f"cpu, {os.cpu_count()} cores, loopback",
         "versions": VERSIONS,
     }
@@ -326,9 +326,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="same,cold,killed,faults,refusals,large")
+    parser.add_argument("--record", action="store_true", help="with --quick: store its row, by Flower's version")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    if options.record and not options.quick:
+        parser.error("--record belongs to --quick; without it everything is stored")
     only = ["same"] if options.quick else options.only.split(",")
     place = Path(tempfile.mkdtemp(prefix="drfl-deployment-"))
     sys.path.insert(0, str(ROOT / "examples" / "hospitals"))
@@ -346,7 +349,9 @@ def main() -> None:
                     found = {"cold": cold, "killed": killed, "faults": faults, "refusals": refusals, "large": large}[
                         part
                     ](trial)
-                if not options.quick:
+                if options.record:
+                    store(f"flwr {VERSIONS['flwr']}", found, quick=True)
+                elif not options.quick:
                     store(part, found)
     finally:
         if not options.keep:

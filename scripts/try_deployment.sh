@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real deployment on this machine, from a fresh clone: sets up what it needs, tries everything, takes it all down.
-# Options are those of scripts/try_deployment.py: --quick, --only same,cold,killed,faults,refusals,large, --keep.
+# Options are those of scripts/try_deployment.py: see its --help.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 make --silent "${VENV:-.venv}/.dev" VENV="${VENV:-.venv}"
