@@ -10,13 +10,15 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import tomli_w
+import torch
+from safetensors.torch import load_file
 
 BIN = Path(sys.executable).parent
 START, STOP = 90.0, 15.0
@@ -152,6 +154,14 @@ class Trial:
         command = [BIN / "flwr", "list", "--format", "json"]
         told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return max(json.loads(told.stdout)["runs"], key=lambda run: run["pending-at"])
+
+
+def kept(run: Path, names: Iterable[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The model (d,), with its parameters in this order, and λ (N,) in a run's folder."""
+    parts = load_file(run / "model.safetensors")
+    last = (run / "lambda.csv").read_text().splitlines()[-1]
+    lam = torch.tensor([float(x) for x in last.split(",")[1:]], dtype=torch.float64)
+    return torch.cat([parts[name].flatten() for name in names]), lam
 
 
 def kill_group(pid: int, how: signal.Signals) -> None:

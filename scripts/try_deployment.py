@@ -23,11 +23,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
-from trial_folder import Trial, descendants, named, wait_for
+from trial_folder import Trial, descendants, kept, named, wait_for
 
 import drfl
 from drfl.data import ClientData
@@ -57,7 +57,15 @@ VERSIONS = {**versions(), "flwr": importlib.metadata.version("flwr")}
 Rows = list[dict[str, object]]
 
 
-def simulated(trial: Trial, job: dict[str, object]) -> drfl.Result:
+class Simulated(NamedTuple):
+    """What a run in this process ends with: the names of the model's parameters, the model (d,) and λ (N,)."""
+
+    names: tuple[str, ...]
+    w: torch.Tensor
+    lam: torch.Tensor
+
+
+def simulated(trial: Trial, job: dict[str, object]) -> Simulated:
     """The same run in this process, on the files of the sites."""
     config = DeployedConfig.model_validate(job)
     parts = [load_site(trial.folder / "sites" / name / "site.toml") for name in trial.sites]
@@ -75,16 +83,8 @@ def simulated(trial: Trial, job: dict[str, object]) -> drfl.Result:
         config, make(config.algorithm, config.parameters(config.algorithm, data.n)), None, None, task
     )
     fed = Simulation(data, task, engine=ENGINES[config.engine]())
-    return drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed)
-
-
-def kept(trial: Trial, out: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The model and λ that a run left."""
-    model = load_file(trial.folder / out / "model.safetensors")
-    rows = (trial.folder / out / "lambda.csv").read_text().splitlines()
-    return torch.cat([part.flatten() for part in model.values()]), torch.tensor(
-        [*map(float, rows[-1].split(",")[1:])], dtype=torch.float64
-    )
+    state = drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed).state
+    return Simulated(tuple(task.layout.views(state.w)), state.w, state.lam)
 
 
 def same(trial: Trial, algorithms: tuple[str, ...], rounds: int, prefix: str = "run-") -> Rows:
@@ -98,13 +98,12 @@ def same(trial: Trial, algorithms: tuple[str, ...], rounds: int, prefix: str = "
         seconds = time.monotonic() - start
         if code:
             raise SystemExit(f"{name}: drfl deploy run ended with {code}\n{told}")
-        w, lam = kept(trial, out)
-        there = simulated(trial, job).state
-        order = load_order(trial, there.w)
+        there = simulated(trial, job)
+        w, lam = kept(trial.folder / out, there.names)
         row = {
             "algorithm": name,
             "rounds": rounds,
-            "max |w - w_sim|": float((w - order).abs().max()),
+            "max |w - w_sim|": float((w - there.w).abs().max()),
             "max |lambda - lambda_sim|": float((lam - there.lam).abs().max()),
             "seconds a round": round(seconds / rounds, 1),
             **costs(trial, out),
@@ -124,14 +123,6 @@ def cold(trial: Trial) -> Rows:
     found = same(trial, ("FedAvg",), 5, "cold-")
     trial.restart_sites(prefork=True)
     return found
-
-
-def load_order(trial: Trial, w: torch.Tensor) -> torch.Tensor:
-    """The simulation's flat model in the order of the file's parameters, which is by name."""
-    part = load_site(trial.folder / "sites" / trial.sites[0] / "site.toml")
-    task = task_of(Model("linear", "cross-entropy", "float32", 2), tuple(part.inputs.shape[1:]))
-    views = task.layout.views(w)
-    return torch.cat([views[name].flatten() for name in sorted(views)])
 
 
 def costs(trial: Trial, out: str) -> dict[str, object]:
@@ -223,8 +214,9 @@ def faults(trial: Trial) -> Rows:
 
     def resume() -> str:
         code, told = trial.run()
-        w, _ = kept(trial, "f-server")
-        equal = float((w - load_order(trial, simulated(trial, undisturbed).state.w)).abs().max())
+        there = simulated(trial, undisturbed)
+        w, _ = kept(trial.folder / "f-server", there.names)
+        equal = float((w - there.w).abs().max())
         line = next((x.split(" WARNING ")[-1] for x in told.splitlines() if "going on" in x), "from the beginning")
         near = "at most" if equal <= TOLERANCE else "more than"
         return f"exit code {code}; {line}; {near} {TOLERANCE:.0e} ({equal:.0e}) from the undisturbed simulation"

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import torch
 from prepare import prepare
-from safetensors.torch import load_file
 from simulate import HERE, MODELS, config_of, served
 from site_table import COLUMNS, Site, cells, table
 from torch import Tensor
@@ -38,7 +37,7 @@ from drfl.flower.server_settings import MEANINGLESS
 from drfl.history import csv_text
 
 sys.path.append(str(HERE.parents[1] / "scripts"))
-from trial_folder import Trial
+from trial_folder import Trial, kept
 
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DualDRDM")
 ENGINE = "loop"
@@ -84,14 +83,6 @@ def simulated(job: Job) -> tuple[Tensor, Tensor]:
     return result.state.w, result.state.lam
 
 
-def left(trial: Trial, out: str, job: Job) -> tuple[Tensor, Tensor]:
-    """The model (d,) and λ (N,) in the folder of a deployed run."""
-    parts = load_file(trial.folder / out / "model.safetensors")
-    w = torch.cat([parts[name].flatten() for name in job.task.layout.views(job.task.w0)])
-    last = (trial.folder / out / "lambda.csv").read_text().splitlines()[-1]
-    return w, torch.tensor([float(x) for x in last.split(",")[1:]], dtype=torch.float64)
-
-
 def deployed(trial: Trial, config: Config) -> Run:
     """Run a configuration on the trial's sites, and compare with the simulation.
 
@@ -104,13 +95,14 @@ def deployed(trial: Trial, config: Config) -> Run:
     if code:
         raise SystemExit(f"{out}: drfl deploy run ended with {code}\n{told}")
     job = build(config)
-    (w, lam), (w_sim, lam_sim) = left(trial, out, job), simulated(job)
-    here, there = (served(job, config.algorithm, *found) for found in ((w, lam), (w_sim, lam_sim)))
-    scores = [torch.tensor([site.scores for site in sites]).nan_to_num() for sites in (here, there)]
-    pairs = {"model": (w, w_sim), "λ": (lam, lam_sim), "scores": scores}
+    here = kept(trial.folder / out, job.task.layout.views(job.task.w0))
+    there = simulated(job)
+    sites = [served(job, config.algorithm, *found) for found in (here, there)]
+    scores = [torch.tensor([site.scores for site in own]).nan_to_num() for own in sites]
+    pairs = {"model": (here[0], there[0]), "λ": (here[1], there[1]), "scores": scores}
     apart = {name: float((a - b).abs().max()) for name, (a, b) in pairs.items()}
     traffic = json.loads((trial.folder / out / "traffic.json").read_text())
-    return Run(config.model, config.algorithm, here, apart, traffic["seconds"], traffic["exchanges"])
+    return Run(config.model, config.algorithm, sites[0], apart, traffic["seconds"], traffic["exchanges"])
 
 
 def differences(runs: list[Run]) -> str:
