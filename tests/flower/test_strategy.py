@@ -248,10 +248,17 @@ def test_the_summary_names_algorithm_and_parameters(monkeypatch):
         assert part in text
 
 
-def test_a_protection_of_one_s_own_stays():
-    own = Protected(drfl.DRFA(m=2), norm=3.0)
-    assert DrflStrategy(own).algorithm is own
-    assert DrflStrategy(own.algorithm).algorithm == Protected(own.algorithm)
+def test_it_is_protected_by_name_unless_it_has_a_protection_of_its_own(monkeypatch):
+    own, ran = Protected(drfl.DRFA(m=2), norm=3.0), []
+
+    def noted(algorithm, fed, **options):
+        ran.append(algorithm)
+        return drfl.run(algorithm, fed, **options)
+
+    monkeypatch.setattr("drfl.flower.drfl_strategy.run", noted)
+    for algorithm in (own, own.algorithm):
+        DrflStrategy(algorithm, wait=0.0, min_available_nodes=4).start(grid_with_own_model(), initial(), num_rounds=0)
+    assert ran == [own, Protected(own.algorithm, names=("a", "b", "c", "d"))]
 
 
 @pytest.mark.parametrize("name", KINDS)

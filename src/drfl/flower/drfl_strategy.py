@@ -69,7 +69,7 @@ class DrflStrategy(Strategy):
         checks.whole("min_available_nodes", min_available_nodes)
         checks.non_negative("wait", wait)
         checks.whole("seed", seed, low=0)
-        self.algorithm = algorithm if any(isinstance(layer, Protected) for layer in around) else Protected(algorithm)
+        self.algorithm, self._protected = algorithm, any(isinstance(layer, Protected) for layer in around)
         self.min_available_nodes, self.wait, self.seed, self.engine = min_available_nodes, wait, seed, engine
 
     def start(
@@ -123,7 +123,8 @@ class DrflStrategy(Strategy):
         model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, timeout)
         book = _Book(layout, evaluate_fn)
-        found = run(self.algorithm, fed, rounds=num_rounds, seed=self.seed, callbacks=[book])
+        algorithm = self.algorithm if self._protected else Protected(self.algorithm, names=tuple(names))
+        found = run(algorithm, fed, rounds=num_rounds, seed=self.seed, callbacks=[book])
         book.result.arrays = record(layout, found.state.w)
         return book.result
 
