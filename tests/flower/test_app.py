@@ -64,6 +64,11 @@ def test_it_leaves_the_files_of_a_run(tmp_path):
         ]  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["rounds"], summary["dataset"], summary["stopped"]) == (4, "sites", "rounds")
+    traffic = json.loads((out / "traffic.json").read_text())
+    assert (traffic["since_round"], traffic["exchanges"], traffic["answers"]) == (0, 4 + 4 + 1, 4 * (4 + 4 + 1))
+    assert traffic["messages"] == 2 * traffic["answers"]
+    vectors = summary["ledger"]["bytes_down"]
+    assert vectors < traffic["bytes_down"] - traffic["test_bytes_down"] < vectors + 600 * 4 * 8
 
 
 class Dying(InProcessGrid):
@@ -92,6 +97,8 @@ def test_a_server_that_died_goes_on_and_ends_with_the_same_bytes(tmp_path):
     more = [int(row.pop("bytes_down")) - int(other.pop("bytes_down")) for row, other in zip(a, b, strict=True)]
     assert a == b
     assert more[-1] > 0  # the shifts travel once more
+    since = [json.loads((folder / "traffic.json").read_text())["since_round"] for folder in (again, whole)]
+    assert since == [1, 0]
 
 
 def history(folder):
