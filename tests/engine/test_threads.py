@@ -41,6 +41,25 @@ def test_torchs_threads_are_as_before():
     assert torch.get_num_threads() == before
 
 
+def test_a_client_that_has_the_machine_for_itself_gets_its_threads(monkeypatch):
+    before, seen = torch.get_num_threads(), []
+    steps = Replica.local_steps
+
+    def noted(self, *arguments):
+        seen.append(torch.get_num_threads())
+        return steps(self, *arguments)
+
+    monkeypatch.setattr(Replica, "local_steps", noted)
+    torch.set_num_threads(3)
+    try:
+        alone, shared = trained(Threads(1, intra_op=None)), trained(Threads(2))
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [3] * 5 + [1] * 5
+    for a, b in zip(alone[1:], shared[1:], strict=True):
+        torch.testing.assert_close(a, b)
+
+
 class TwoBiases(torch.nn.Module):
     """Both gradients are one and the same tensor."""
 

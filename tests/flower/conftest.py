@@ -1,5 +1,7 @@
 """A small federation twice: simulated, and behind an in-process grid."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from drfl.flower.client import client_app
 from drfl.flower.grid import InProcessGrid
 from drfl.flower.roster import SelfNamed, gathered
 from drfl.flower.server import FlowerFederation
-from drfl.flower.site import Site
+from drfl.flower.site import Site, task_of
 from drfl.flower.wire import Model
 from drfl.key import Key
 from drfl.models import MODELS
@@ -51,11 +53,15 @@ def grid_of(names="abcd", load=None, **kind):
     return (kind.get("grid") or InProcessGrid)(app, [{"name": name} for name in names])
 
 
-def federation(grid=None, names="abcd", timeout=5.0, w0=None):
+def federation(grid=None, names="abcd", timeout=5.0, w0=None, **model):
     grid = grid_of(names) if grid is None else grid
     roster = SelfNamed(names)
     members = gathered(grid, roster, 1.0, 5.0)
-    return FlowerFederation(grid, roster, members, MODEL, simulation().w0 if w0 is None else w0, timeout)
+    model = dataclasses.replace(MODEL, **model)
+    if w0 is None:
+        with Key(0).fold("model").torch_scope():
+            w0 = task_of(model, (6,)).w0
+    return FlowerFederation(grid, roster, members, model, w0, timeout)
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import drfl
 from drfl import algorithm, cohort
 from drfl.algorithm import Info
 from drfl.data import ClientData
+from drfl.engine import Loop, Stacked, Threads
 from drfl.errors import DivergedError, NonFiniteError
-from drfl.flower.site import Site
+from drfl.flower.site import Site, engine_of
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.protection import Protected
@@ -72,6 +73,22 @@ def wide(name):
     generator = torch.Generator().manual_seed(0)
     part = torch.randn(4, 100_000, generator=generator), torch.tensor([0, 1, 2, 0])
     return Site(name, ClientData.from_arrays({name: part}, {name: part}))
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_the_default_engine_traces_nothing_and_agrees_to_rounding(model, monkeypatch):
+    monkeypatch.setattr(Stacked, "train", lambda *_, **__: pytest.fail("it traces"))
+    fed = federation(model=model, engine="auto")
+    a = drfl.run(drfl.DualDRDM(m=3, local=LOCAL), fed, rounds=3)
+    b = drfl.run(drfl.DualDRDM(m=3, local=LOCAL), federation(model=model), rounds=3)
+    torch.testing.assert_close(a.state.w, b.state.w)
+    torch.testing.assert_close(a.state.lam, b.state.lam)
+
+
+def test_engines_of_a_site():
+    assert engine_of("auto", "cpu") == Threads(workers=1, intra_op=None)
+    assert engine_of("auto", "cuda:1") == Loop()
+    assert engine_of("stacked", "cpu") == Stacked()
 
 
 def test_a_test_and_the_request_after_it_are_one_message():

@@ -1,4 +1,4 @@
-"""The threads engine: worker threads, each with a model of its own and one intra-op thread, a client at a time."""
+"""The threads engine: worker threads, each with a model of its own, a client at a time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from drfl.local import LocalSGD
 class Threads:
     """Clients on parallel threads, models updated in place: for convolutions and other large models on a CPU.
 
-    Which thread serves a client does not matter to the result, nor does the number of threads: a client's arithmetic is
-    always that of one intra-op thread.
+    Which worker serves a client does not matter to the result, nor does the number of workers: a client's arithmetic is
+    always that of one intra-op thread, unless told otherwise.
 
     Args:
         workers: how many; None = as many as torch has intra-op threads when it is called.
+        intra_op: intra-op threads of each; None = as many as torch has, for a client that has the machine for itself.
     """
 
     workers: int | None = None
+    intra_op: int | None = 1
 
     def train(
         self,
@@ -102,9 +104,9 @@ class Threads:
 
     @contextmanager
     def _pool(self) -> Iterator[ThreadPoolExecutor]:
-        """The workers, with one intra-op thread each."""
+        """The workers, with their intra-op threads."""
         before, count = torch.get_num_threads(), self._count()
-        torch.set_num_threads(1)  # threads that start from here on inherit it
+        torch.set_num_threads(self.intra_op or before)  # threads that start from here on inherit it
         try:
             with ThreadPoolExecutor(count) as pool:
                 yield pool

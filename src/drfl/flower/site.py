@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
 from drfl.data import ClientData
-from drfl.engine import ENGINES, Simulation
+from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.errors import InputError
 from drfl.federation import Gradients, Losses, Replies
 from drfl.flower.wire import Answer, Ask, Model, array_of, vector_of, version
@@ -63,6 +63,17 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
     return Task(module.to(getattr(torch, model.dtype)), LOSSES[model.loss])
 
 
+def engine_of(name: str, device: str) -> Engine:
+    """The engine of a name; "auto" is what suits one client in a process that lives for one message.
+
+    Nothing is traced, as that takes longer than thousands of steps of a small model, and all intra-op threads are the
+    client's.
+    """
+    if name == "auto":
+        return Threads(workers=1, intra_op=None) if torch.device(device).type == "cpu" else Loop()
+    return ENGINES[name]()
+
+
 def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answer:
     """Do what a message asks.
 
@@ -90,7 +101,7 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
         if row is None:
             return Answer(lacking=True)
         request = replace(request, shift=row.unsqueeze(0))
-    engine = ENGINES[ask.model.engine]()
+    engine = engine_of(ask.model.engine, site.device)
     fed = Simulation(site.data, task, engine=engine, device=site.device, first=ask.client)
     answer = Answer()
     if ask.test:
