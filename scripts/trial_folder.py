@@ -43,12 +43,11 @@ class Trial:
             self.site(name, **site)
 
     def __enter__(self) -> Self:
-        self.start("superlink", self.folder / "start-superlink.sh")
-        wait_for(lambda: listens(self.port), "the SuperLink")
+        self.start_link()
         subprocess.run(["sh", self.folder / "register-sites.sh"], check=True, capture_output=True)
         for name in self.sites:
             self.start_site(name)
-        wait_for(self.online, "the sites")
+        self.wait_online()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -95,6 +94,15 @@ class Trial:
         self.programs[name] = found
         return found
 
+    def start_link(self) -> None:
+        """Start the SuperLink, and wait until it listens."""
+        self.start("superlink", self.folder / "start-superlink.sh")
+        wait_for(lambda: listens(self.port), "the SuperLink")
+
+    def wait_online(self) -> None:
+        """Wait until all sites are there."""
+        wait_for(self.online, "the sites")
+
     def start_site(self, name: str, *arguments: str) -> subprocess.Popen:
         """Start a site's SuperNode."""
         return self.start(name, self.folder / "sites" / name / "start-supernode.sh", *arguments)
@@ -105,7 +113,7 @@ class Trial:
         for name in self.sites:
             self.kill(name, signal.SIGTERM)
             self.start_site(name)
-        wait_for(self.online, "the sites")
+        self.wait_online()
 
     def keep_starting(self, name: str, pause: float = 10.0, longest: float = 300.0) -> None:
         """Start a SuperNode that was killed as systemd would: again and again, until the SuperLink takes it.

@@ -24,7 +24,7 @@ def events() -> str:
     summary = stored("summary")
     rows = [
         [str(row["event"]), str(row["what happened"]), str(row["seconds"])]
-        for part in ("killed", "faults", "refusals")
+        for part in ("killed", "faults", "servers", "refusals")
         for row in summary[part]
     ]
     return _table(["event", "what happened", "seconds"], rows, text=2)

@@ -1,6 +1,6 @@
 """A real deployment on this machine, put to every test that ``docs/deploy.md`` reports.
 
-    scripts/try_deployment.sh [--quick [--record]] [--only same,cold,killed,faults,refusals,large] [--keep]
+    scripts/try_deployment.sh [--quick [--record]] [--only same,cold,killed,faults,servers,refusals,large] [--keep]
 
 SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
 the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
@@ -187,7 +187,7 @@ def killed(trial: Trial) -> Rows:
 
 
 def faults(trial: Trial) -> Rows:
-    """A site that raises, hangs, sends NaN or a wrong shape; a server program that is killed."""
+    """A site that raises, hangs, sends NaN or a wrong shape."""
     rows: Rows = []
     site = trial.folder / "sites" / trial.sites[-1]
     shutil.copy(ROOT / "scripts" / "trial_site.py", site / "trial_site.py")
@@ -203,26 +203,42 @@ def faults(trial: Trial) -> Rows:
         spoil = partial(_write, site / "mode", mode)
         event(rows, what, ("ended well", reason), partial(play, spoil))
         _write(site / "mode", "")
+    return rows
 
-    def kill_server() -> None:
+
+def servers(trial: Trial) -> Rows:
+    """The server's program is killed, and then the SuperLink with all that it runs; what is done is not lost."""
+    rows: Rows = []
+
+    def kill_program() -> None:
         for pid in named("flwr-serverapp", trial.programs["superlink"].pid):
             for one in [*descendants(pid), pid]:
                 _kill(one)
 
-    undisturbed = {**JOB, "algorithm": "DRDM", "rounds": 4}
-    event(rows, "SIGKILL of the server program", ("ended with 1",), lambda: followed(trial, "f-server", 4)(kill_server))
+    def kill_link() -> None:
+        trial.kill("superlink")
+        trial.start_link()
 
-    def resume() -> str:
-        code, told = trial.run()
-        there = simulated(trial, undisturbed)
-        w, _ = kept(trial.folder / "f-server", there.names)
-        equal = float((w - there.w).abs().max())
-        line = next((x.split(" WARNING ")[-1] for x in told.splitlines() if "going on" in x), "from the beginning")
-        near = "at most" if equal <= TOLERANCE else "more than"
-        return f"exit code {code}; {line}; {near} {TOLERANCE:.0e} ({equal:.0e}) from the undisturbed simulation"
-
-    event(rows, "drfl deploy run after it", ("exit code 0", "going on after round", "at most"), resume)
+    for out, what, kill in (
+        ("f-server", "SIGKILL of the server program", kill_program),
+        ("f-link", "SIGKILL of the SuperLink, started again", kill_link),
+    ):
+        event(rows, what, ("ended with 1",), partial(followed(trial, out, 4), kill))
+        trial.wait_online()
+        resume = partial(resumed, trial, out, {**JOB, "algorithm": "DRDM", "rounds": 4})
+        event(rows, "drfl deploy run after it", ("exit code 0", "going on after round", "at most"), resume)
     return rows
+
+
+def resumed(trial: Trial, out: str, undisturbed: dict[str, object]) -> str:
+    """How a run goes on, and how far it ends from a simulation that nothing disturbed."""
+    code, told = trial.run()
+    there = simulated(trial, undisturbed)
+    w, _ = kept(trial.folder / out, there.names)
+    equal = float((w - there.w).abs().max())
+    line = next((x.split(" WARNING ")[-1] for x in told.splitlines() if "going on" in x), "from the beginning")
+    near = "at most" if equal <= TOLERANCE else "more than"
+    return f"exit code {code}; {line}; {near} {TOLERANCE:.0e} ({equal:.0e}) from the undisturbed simulation"
 
 
 def _write(path: Path, text: str) -> None:
@@ -313,15 +329,22 @@ def store(part: str, rows: Rows, quick: bool = False) -> None:
     path.write_text(json.dumps({**before, **about, part: rows}, indent=1) + "\n")
 
 
+PARTS: dict[str, Callable[[Trial], Rows]] = {
+    "cold": cold, "killed": killed, "faults": faults, "servers": servers, "refusals": refusals, "large": large,
+}  # fmt: skip
+
+
 def main() -> None:
     """Try everything that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="same,cold,killed,faults,refusals,large")
+    parser.add_argument("--only", default=",".join(["same", *PARTS]), help="some of same, " + ", ".join(PARTS))
     parser.add_argument("--record", action="store_true", help="with --quick: store its row, by Flower's version")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    if unknown := set(options.only.split(",")) - {"same", *PARTS}:
+        parser.error(f"there is no part '{min(unknown)}': same, {', '.join(PARTS)}")
     if options.record and not options.quick:
         parser.error("--record belongs to --quick; without it everything is stored")
     only = ["same"] if options.quick else options.only.split(",")
@@ -338,9 +361,7 @@ def main() -> None:
                 if part == "same":
                     found = same(trial, ("DRDM",) if options.quick else ALGORITHMS, 2 if options.quick else 5)
                 else:
-                    found = {"cold": cold, "killed": killed, "faults": faults, "refusals": refusals, "large": large}[
-                        part
-                    ](trial)
+                    found = PARTS[part](trial)
                 if options.record:
                     store(f"flwr {VERSIONS['flwr']}", found, quick=True)
                 elif not options.quick:
