@@ -14,6 +14,7 @@ from drfl.cli import deploy
 from drfl.cli.app import call
 from drfl.deploy import programs, runs
 from drfl.errors import DrflError
+from drfl.experiments.claim import FOLDER
 
 FLWR = """#!{python} -IS
 import json, os, sys, time
@@ -84,6 +85,14 @@ def test_a_run_that_does_not(flwr, copy, capsys, status, details, line):
     flwr(list=ended(status, details))
     assert call(["deploy", "run", str(copy)]) == 1
     assert capsys.readouterr().err.splitlines() == ["run 7 submitted", line]
+
+
+def test_a_run_that_left_checkpoints_can_go_on(flwr, copy, capsys):
+    (copy / "run" / FOLDER / "round-3").mkdir(parents=True)
+    flwr(list=ended("finished:failed", "No heartbeat"))
+    assert call(["deploy", "follow", str(copy), "7"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["drfl: run 7 failed: No heartbeat", f"'drfl deploy run {copy}' goes on after its last checkpoint"]
 
 
 def test_the_end_is_waited_for_after_the_log_broke_off(flwr, copy, monkeypatch):

@@ -126,7 +126,7 @@ def _require() -> None:
 
 def _follow(directory: Path, number: str) -> int:
     from drfl.deploy.folder import deployment
-    from drfl.deploy.result import print_result
+    from drfl.deploy.result import can_go_on, print_result
     from drfl.deploy.runs import follow
 
     folder = deployment(directory)
@@ -137,6 +137,8 @@ def _follow(directory: Path, number: str) -> int:
         return _leave(directory, number)
     if not end.completed:
         typer.echo(f"drfl: run {number} {end}", err=True)
+        if can_go_on(folder):
+            typer.echo(f"'drfl deploy run {directory}' goes on after its last checkpoint", err=True)
         return 1
     typer.echo(f"run {number} completed", err=True)
     print_result(folder)

@@ -11,6 +11,9 @@ from rich.table import Table
 from drfl.deploy.folder import Folder
 from drfl.errors import InputError
 
+CHECKPOINTS = "checkpoint"
+"""Where they lie in a run's folder."""
+
 COLUMNS = (
     ("average %", "avg_accuracy", 100.0, ".1f"),
     ("worst %", "worst_accuracy", 100.0, ".1f"),
@@ -40,6 +43,14 @@ def print_result(folder: Folder) -> None:
     out = Console(highlight=False)
     out.print(table)
     out.print(f"folder: {path.parent}", markup=False, soft_wrap=True)
+
+
+def can_go_on(folder: Folder) -> bool:
+    """Whether a run that did not end has left checkpoints to go on from, on this machine."""
+    try:
+        return any((folder.summary().parent / CHECKPOINTS).glob("round-*"))
+    except (OSError, InputError):
+        return False
 
 
 def _shown(value: object, factor: float, form: str) -> str:
