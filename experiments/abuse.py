@@ -228,7 +228,8 @@ def summary(done: dict[Cell, Found], job: dict[str, object]) -> dict[str, object
     false_alarms = sum(
         found.changed for cell, found in done.items() if cell[:2] == ("none", 0) and cell[3] == "default"
     )
-    about = {"versions": versions(), "device": "cpu", "dtype": "float32", "job": job, "seeds": len(SEEDS)}
+    about = {"command": "python experiments/abuse.py --data-dir DIR", "versions": versions(), "device": "cpu"}
+    about |= {"dtype": "float32", "job": job, "seeds": len(SEEDS)}
     return {**about, "reports_changed_by_the_default_guard_in_clean_runs": int(false_alarms)}
 
 

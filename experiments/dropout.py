@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
-import sys
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -124,7 +122,7 @@ def about(setup: Setup) -> dict[str, object]:
     """How the table came about."""
     tuned = settings(setup)
     return {
-        "command": shlex.join(["python", "experiments/dropout.py", *sys.argv[1:]]),
+        "command": "python experiments/dropout.py --data-dir DIR",
         "job": setup.job,
         "parameters": {name: tuned.get(name, "default") for name in ALGORITHMS},
         "drop": list(DROPS),
