@@ -28,6 +28,7 @@ from drfl.experiments.config import Config
 from drfl.experiments.rundir import versions
 from drfl.flower.client import client_app
 from drfl.flower.grid import InProcessGrid
+from drfl.flower.exchange import Deadline
 from drfl.flower.roster import SelfNamed, gathered
 from drfl.flower.server import FlowerFederation
 from drfl.flower.site import Site, task_of
@@ -73,7 +74,7 @@ def initial() -> drfl.Task:
 def over(grid: Grid, algorithm: Algorithm) -> Result:
     roster = SelfNamed(hospitals().names)
     members = gathered(grid, roster, 60.0, 60.0)
-    fed = FlowerFederation(grid, roster, members, MODEL, initial().w0, 120.0)
+    fed = FlowerFederation(grid, roster, members, MODEL, initial().w0, Deadline(120.0))
     return run(algorithm, fed, rounds=ROUNDS, seed=SEED)
 
 

@@ -8,6 +8,7 @@ import torch
 from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.flower.client import client_app
+from drfl.flower.exchange import Deadline
 from drfl.flower.grid import InProcessGrid
 from drfl.flower.roster import SelfNamed, gathered
 from drfl.flower.server import FlowerFederation
@@ -53,15 +54,15 @@ def grid_of(names="abcd", load=None, **kind):
     return (kind.get("grid") or InProcessGrid)(app, [{"name": name} for name in names])
 
 
-def federation(grid=None, names="abcd", timeout=5.0, w0=None, **model):
+def federation(grid=None, names="abcd", timeout=5.0, w0=None, deadline=None, **model):
     grid = grid_of(names) if grid is None else grid
-    roster = SelfNamed(names)
+    roster, deadline = SelfNamed(names), deadline or {}
     members = gathered(grid, roster, 1.0, 5.0)
     model = dataclasses.replace(MODEL, **model)
     if w0 is None:
         with Key(0).fold("model").torch_scope():
             w0 = task_of(model, (6,)).w0
-    return FlowerFederation(grid, roster, members, model, w0, timeout)
+    return FlowerFederation(grid, roster, members, model, w0, Deadline(timeout, **deadline))
 
 
 @pytest.fixture

@@ -171,4 +171,4 @@ def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
 def test_sites_know_themselves_by_their_tensors():
     member = roster.Member("a", (6,), 3, 30, 15, "0123", {})
     other = member.__class__(**{**member.__dict__, "digest": "4567"})
-    assert not torch.equal(app.Sites((member,)).tensors()[0], app.Sites((other,)).tensors()[0])
+    assert not torch.equal(app.Sites((member,), ("a",)).tensors()[0], app.Sites((other,), ("a",)).tensors()[0])

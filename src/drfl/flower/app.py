@@ -23,19 +23,24 @@ from drfl.experiments.resilience import oversampled, surrounded
 from drfl.experiments.resume import begin, is_finished, keeper
 from drfl.experiments.rundir import json_text
 from drfl.experiments.runner import conclude, execute
+from drfl.flower.admission import admit
+from drfl.flower.exchange import Deadline
 from drfl.flower.roster import Member, Registered, Roster, SelfNamed, gathered
 from drfl.flower.server import FlowerFederation
 from drfl.flower.server_settings import DeployedConfig, ServerSettings, read_server
 from drfl.flower.site import task_of
-from drfl.flower.traffic import Traffic
 from drfl.flower.wire import Model
 from drfl.key import Key
+from drfl.participation import Record, Recorded
 from drfl.task import Task
 
 LOG = logging.getLogger("drfl.flower")
 
 DEPLOYMENT = "deployment"
 """The key of the app's configuration that has the path of server.toml."""
+
+REPLIES = "replies.csv"
+"""Which replies counted, request by request."""
 
 app = ServerApp()
 """The ready one."""
@@ -58,19 +63,20 @@ def main(grid: Grid, context: Context) -> None:
 
 
 class Sites(NamedTuple):
-    """The clients of a deployment, for a run's files."""
+    """The clients of a deployment, for a run's files.
+
+    Args:
+        members: (N,) what they have told of themselves.
+        names: (N,) what the server's file calls them, whatever they call themselves.
+    """
 
     members: tuple[Member, ...]
+    names: tuple[str, ...]
 
     @property
     def n(self) -> int:
         """N, how many there are."""
         return len(self.members)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """(N,) what the sites are called."""
-        return tuple(member.name for member in self.members)
 
     @property
     def sizes(self) -> Tensor:
@@ -90,6 +96,7 @@ class Deployment(NamedTuple):
     task: Task
     fed: FlowerFederation
     algorithm: Algorithm
+    record: Record
     partition: None = None
     certify: None = None
 
@@ -111,15 +118,19 @@ def serve(grid: Grid, path: Path) -> Path:
     folder = path.resolve().parent
     roster = roster_of(settings, folder)
     members = gathered(grid, roster, settings.wait, settings.timeout)
+    admit(members, settings.sites)
     deployed = deployment(grid, roster, members, settings)
     out = folder / settings.out
     if is_finished(out, deployed):
         raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it anew")
     with claimed(out, fresh=not out.exists()) as claim:
         start = begin(claim, deployed, LOG.warning)
-        finished = execute(deployed, [_told], start=start, keep=keeper(claim, deployed))
+        deployed.record.open(claim.checkpoints / REPLIES, 0 if start is None else start.round)
+        finished = execute(deployed, [deployed.record, _told], start=start, keep=keeper(claim, deployed))
+        replies = (claim.checkpoints / REPLIES).read_bytes()
         conclude(finished, claim)
-        _write_traffic(deployed.fed.traffic, claim, 0 if start is None else start.round)
+        (claim.directory / REPLIES).write_bytes(replies)
+        _write_traffic(deployed.fed, claim, 0 if start is None else start.round)
     LOG.info("results: %s", out)
     return out
 
@@ -131,21 +142,30 @@ def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settin
         InputError: model, algorithm and sites do not work together.
     """
     config = settings.job
-    sites = Sites(tuple(member for _, member in sorted(members.items())))
-    needed = max(member.classes for member in sites.members)
+    sites = Sites(tuple(member for _, member in sorted(members.items())), tuple(roster.names))
+    needed, most = max((member.classes, name) for member, name in zip(*sites, strict=True))
     classes = needed if config.classes is None else config.classes
     if classes < needed:
         raise InputError(
-            f"classes = {classes}, and the sites have labels up to {needed - 1}: raise it, or leave it out"
+            f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or leave it out"
         )
     model = Model(config.model, config.loss, config.dtype, classes, config.engine)
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
-    fed = FlowerFederation(grid, roster, members, model, task.w0, settings.timeout)
+    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings))
     parameters, keep = oversampled(config, sites.n)
-    algorithm = surrounded(config, make(config.algorithm, parameters), keep, None, task, sites.names)
+    record = Record()
+    inner = Recorded(make(config.algorithm, parameters), record.add)
+    algorithm = surrounded(config, inner, keep, None, task, sites.names)
     algorithm.init(fed)
-    return Deployment(config, sites, task, fed, algorithm)
+    return Deployment(config, sites, task, fed, algorithm, record)
+
+
+def deadline_of(settings: ServerSettings) -> Deadline:
+    """How long an exchange with the sites lasts."""
+    if settings.grace is None:
+        return Deadline(settings.timeout)
+    return Deadline(settings.timeout, settings.job.min_replies, settings.grace)
 
 
 def roster_of(settings: ServerSettings, folder: Path) -> Roster:
@@ -177,10 +197,10 @@ def public_key(path: Path) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def _write_traffic(traffic: Traffic, claim: Claim, since: int) -> None:
+def _write_traffic(fed: FlowerFederation, claim: Claim, since: int) -> None:
     """What travelled since this program took over at a round goes into the log, and into ``traffic.json``."""
-    LOG.info("%s", traffic.told())
-    text = json_text({"since_round": since, **traffic.totals()}, indent=2) + "\n"
+    LOG.info("%s", fed.traffic.told())
+    text = json_text({"since_round": since, **fed.traffic.totals(), "sites": fed.standing()}, indent=2) + "\n"
     with suppress(OSError):  # the results are there
         (claim.directory / "traffic.json").write_text(text, encoding="utf-8")
 

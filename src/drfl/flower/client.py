@@ -9,14 +9,15 @@ from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from pydantic import ValidationError
 
-from drfl.digest import digest_of
 from drfl.errors import InputError
 from drfl.flower.data import load_site
+from drfl.flower.schema import PROTOCOL, Identity, note, told
 from drfl.flower.site import Site, work
 from drfl.flower.site_settings import read_site
 from drfl.flower.watchdog import within
-from drfl.flower.wire import note, read_ask, write_answer
+from drfl.flower.wire import read_ask, write_answer
 
 IDENTITY = "query.identity"
 """The message that asks a site who it is; the others are "train" and "evaluate"."""
@@ -45,17 +46,23 @@ def reply(message: Message, context: Context, site: Site) -> Message:
 def identity(site: Site) -> RecordDict:
     """What a server must know of a site before it can begin: no sample is in it.
 
-    The digest tells it, where a run is resumed, that the data are still the same.
+    The digest tells it, with every reply and where a run is resumed, that the data are still the same.
+
+    Raises:
+        InputError: the site has no samples, or more of something than a message may say.
     """
     data = site.data
     labels = not data.targets.is_floating_point()
     classes = int(max(data.targets.max(), data.test_targets.max())) + 1 if labels else 1
     about = {
-        "name": site.name, "shape": list(data.inputs.shape[1:]), "classes": classes,
-        "train": len(data.train[0]), "test": len(data.test[0]), "digest": digest_of(data.tensors()),
+        "protocol": PROTOCOL, "name": site.name, "shape": list(data.inputs.shape[1:]), "classes": classes,
+        "train": len(data.train[0]), "test": len(data.test[0]), "digest": site.digest,
         "drfl": importlib.metadata.version("drfl"), "torch": importlib.metadata.version("torch"),
     }  # fmt: skip
-    return RecordDict({"identity": note(about)})
+    try:
+        return RecordDict({"identity": note(Identity.model_validate(about))})
+    except ValidationError as error:
+        raise InputError(f"the site '{site.name}' cannot take part: {told(error)}") from None
 
 
 def client_app(load: Callable[[Context], Site]) -> ClientApp:

@@ -17,6 +17,7 @@ from drfl import checks
 from drfl.algorithm import Algorithm, Step, run
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
+from drfl.flower.exchange import Deadline
 from drfl.flower.roster import Named, enrolled
 from drfl.flower.server import FlowerFederation
 from drfl.flower.wire import Model
@@ -121,7 +122,7 @@ class DrflStrategy(Strategy):
         roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
         log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
         model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
-        fed = FlowerFederation(grid, roster, members, model, w0, timeout)
+        fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
         book = _Book(layout, evaluate_fn)
         algorithm = self.algorithm if self._protected else Protected(self.algorithm, names=tuple(names))
         found = run(algorithm, fed, rounds=num_rounds, seed=self.seed, callbacks=[book])

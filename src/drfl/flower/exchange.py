@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from flwr.app import Message
@@ -13,14 +14,36 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from drfl.federation import SCALAR_BYTES, Ledger
-from drfl.flower.roster import PAUSE, Node, Roster
+from drfl.flower.inbox import PAUSE, Received, received
+from drfl.flower.roster import Node, Roster
+from drfl.flower.schema import ProtocolError, payload, shown
+from drfl.flower.standing import Standing
 from drfl.flower.traffic import Traffic
-from drfl.flower.wire import Answer, Ask, ProtocolError, array_of, read_answer, write_ask
+from drfl.flower.wire import Answer, Ask, array_of, most_bytes, read_answer, write_ask
+from drfl.protection.validation import Reason, check_row
+from drfl.request import Request, TrainRequest
 
 LOG = logging.getLogger("drfl.flower")
 
 RETRIED = (3, 4, 5)
 """Flower's codes for a message, a reply or a node that was lost on the way: asked again while there is time."""
+
+SLOWEST = 30.0
+"""Seconds at most between two messages to a site that has to be asked again and again."""
+
+
+class Deadline(NamedTuple):
+    """How long an exchange lasts.
+
+    Args:
+        timeout: seconds at most.
+        least: how many replies are enough to go on without the others; None = all are waited for.
+        grace: seconds that the others still have once so many are there.
+    """
+
+    timeout: float
+    least: int | None = None
+    grace: float = 0.0
 
 
 class Question(NamedTuple):
@@ -35,16 +58,29 @@ class Question(NamedTuple):
     shift: Tensor | None
 
 
-class Sent(NamedTuple):
-    """A message on its way.
+@dataclass
+class Errand:
+    """A client that is to be asked, or was.
 
     Args:
-        question: what it asks.
-        node: whom it went to.
+        question: what.
+        node: whom the message went to; None while it waits.
+        sent: how many messages have gone out for it.
+        due: when the next may go, on the monotonic clock.
+        whole: whether the shift went with the message.
     """
 
     question: Question
-    node: Node
+    node: Node | None = None
+    sent: int = 0
+    due: float = 0.0
+    whole: bool = False
+
+    def again(self) -> None:
+        """Ask once more: at once the first time, then after ever longer pauses."""
+        self.node = None
+        if self.sent > 1:
+            self.due = time.monotonic() + min(SLOWEST, PAUSE * 2 ** (self.sent - 1))
 
 
 class Exchanged(NamedTuple):
@@ -65,111 +101,217 @@ class Post:
     Args:
         grid: Flower's.
         roster: who the nodes are.
-        timeout: seconds that an exchange may take.
+        deadline: of every exchange.
     """
 
-    def __init__(self, grid: Grid, roster: Roster, timeout: float) -> None:
-        self.grid, self.roster, self.timeout = grid, roster, timeout
+    def __init__(self, grid: Grid, roster: Roster, deadline: Deadline) -> None:
+        self.grid, self.roster, self.deadline = grid, roster, deadline
         self.traffic = Traffic()
+        self.standing = {client: Standing() for client in range(len(roster.names))}
         self.held: dict[int, str] = {}  # client → the version of the shift that it keeps
         self.gone: set[int] = set()  # clients that were not there at the end of an exchange
 
-    def exchange(self, questions: Mapping[int, Question]) -> Exchanged:
-        """Ask clients, again where a message or a node was lost, until all have answered or the time is over."""
+    def exchange(self, questions: Mapping[int, Question], *, all_of_them: bool = False) -> Exchanged:
+        """Ask clients, again where a message or a node was lost, until enough have answered or the time is over.
+
+        Args:
+            questions: by client.
+            all_of_them: nobody is left out for how it has answered before, and no quorum is enough.
+        """
         start = time.monotonic()
-        self.gone.difference_update(self.roster.nodes(self.grid))
-        waiting = {client: asked for client, asked in questions.items() if client not in self.gone}
-        on_way: dict[str, Sent] = {}
+        end, enough = start + self.deadline.timeout, self._enough(questions, all_of_them)
+        waiting = {client: Errand(question) for client, question in self._chosen(questions, all_of_them).items()}
+        on_way: dict[str, int] = {}  # message → client
         found = Exchanged({}, Ledger())
-        while waiting or on_way:
-            left = start + self.timeout - time.monotonic()
-            on_way |= self._send(waiting, left, found.cost)
-            replies = list(self.grid.pull_messages(list(on_way))) if on_way else []
-            for reply in replies:
-                sent = on_way.pop(reply.metadata.reply_to_message_id, None)
-                if sent is not None:
-                    self._receive(reply, sent.question, found, waiting)
-            if left <= 0:
+        while waiting:
+            self._send(waiting, on_way, end, found.cost)
+            came = list(received(self.grid, list(on_way)))
+            for one in came:
+                self._receive(one, on_way.pop(one.message), waiting, found)
+            if enough is not None and self._counted(questions, found) >= enough:
+                end, enough = min(end, time.monotonic() + self.deadline.grace), None
+            if time.monotonic() >= end:
                 break
-            if not replies and (waiting or on_way):
+            if not came and waiting:
                 time.sleep(PAUSE)
-                self._recall(on_way, waiting)
-        self._give_up({sent.question.ask.client for sent in on_way.values()}, set(waiting))
+                self._recall(waiting, on_way)
+        self._give_up(waiting, time.monotonic() - start)
         self.traffic.exchanges += 1
         self.traffic.seconds += time.monotonic() - start
         return found
 
-    def _send(self, waiting: dict[int, Question], left: float, cost: Ledger) -> dict[str, Sent]:
-        """Send what waits to those that are there, and take it off the list."""
-        nodes = self.roster.nodes(self.grid) if waiting else {}
-        ready = [client for client in waiting if client in nodes]
-        packed = {"w": array_of(waiting[ready[0]].ask.w)} if ready else {}
-        messages, sent = [], []
-        for client in ready:
-            question = waiting.pop(client)
-            ask, shift = question
+    def bad(self, client: int, how: str, reason: str) -> None:
+        """A client gave no usable reply: "silent", "failed" or "rejected"."""
+        standing = self.standing[client]
+        standing.bad(how)
+        LOG.warning("%s%s", self.roster.names[client], reason)
+        if standing.pause:
+            LOG.warning(
+                "%s: no usable reply %d times in a row, it is not asked in the next %d exchanges",
+                self.roster.names[client], standing.strikes, standing.pause,
+            )  # fmt: skip
+
+    def _chosen(self, questions: Mapping[int, Question], all_of_them: bool) -> dict[int, Question]:
+        """Who is asked: not those that are away, nor those left out for a while.
+
+        Everybody is where too few would remain for the quorum, or nobody in the whole federation: rounds that nobody
+        can answer would otherwise fly by and be lost.
+        """
+        back = self.gone.intersection(self.roster.nodes(self.grid))
+        self.gone -= back
+        for client in back:
+            self.standing[client].pause = 0
+        left_out = {client for client, standing in self.standing.items() if standing.pause}
+        chosen = {c: question for c, question in questions.items() if c not in self.gone | left_out}
+        too_few = len(chosen) < min(len(questions), self.deadline.least or 0)
+        if all_of_them or too_few or len(self.gone | left_out) == len(self.standing):
+            return dict(questions)
+        for client in left_out & questions.keys() - self.gone:
+            self.standing[client].skip()
+        return chosen
+
+    def _enough(self, questions: Mapping[int, Question], all_of_them: bool) -> int | None:
+        if all_of_them or self.deadline.least is None:
+            return None
+        return min(self.deadline.least, len(_counting(questions)))
+
+    def _counted(self, questions: Mapping[int, Question], found: Exchanged) -> int:
+        return len(_counting(questions) & found.answers.keys())
+
+    def _send(self, waiting: Mapping[int, Errand], on_way: dict[str, int], end: float, cost: Ledger) -> None:
+        """Send what is due to those that are there."""
+        now = time.monotonic()
+        due = {client: errand for client, errand in waiting.items() if errand.node is None and errand.due <= now}
+        nodes = self.roster.nodes(self.grid) if due else {}
+        due = {client: errand for client, errand in due.items() if client in nodes}
+        packed = {"w": array_of(next(iter(due.values())).question.ask.w)} if due else {}
+        messages = []
+        for client, errand in due.items():
+            ask, shift = errand.question
             known = ask.version in ("", "zero") or self.held.get(client) == ask.version
             content = write_ask(ask, None if known else shift, packed)
             only_test = ask.request is None
-            messages.append(
-                Message(content, nodes[client].id, "evaluate" if only_test else "train", ttl=max(1.0, left))
-            )
-            sent.append(Sent(question, nodes[client]))
+            kind, left = "evaluate" if only_test else "train", max(1.0, end - now)
+            messages.append(Message(content, nodes[client].id, kind, ttl=left))
+            errand.node, errand.whole = nodes[client], not known
+            errand.sent += 1
             self.traffic.down(content, only_test)
             if not only_test:
                 cost.down(1, ask.w.numel() * ask.w.element_size() * (1 if known else 2))
         ids = list(self.grid.push_messages(messages)) if messages else []
-        return {message: one for message, one in zip(ids, sent, strict=True) if message}
+        for message, (client, errand) in zip(ids, due.items(), strict=True):
+            if message:
+                on_way[message] = client
+            else:
+                errand.again()
 
-    def _receive(self, reply: Message, question: Question, found: Exchanged, waiting: dict[int, Question]) -> None:
-        """Take a reply in, or put its client back on the list where it is to be asked again."""
-        client, only_test = question.ask.client, question.ask.request is None
-        name = self.roster.names[client]
-        if reply.has_error():
+    def _receive(self, one: Received, client: int, waiting: dict[int, Errand], found: Exchanged) -> None:
+        """Take a reply in; its client is done with, unless it is to be asked again."""
+        errand, reply = waiting[client], one.reply
+        only_test = errand.question.ask.request is None
+        if reply is not None and reply.has_error():
             told = _last_line(reply.error.reason or f"error {reply.error.code}")
             if reply.error.code in RETRIED:
-                LOG.warning("%s: %s; it is asked again", name, told)
-                self._again(client, question, waiting)
-            else:
-                LOG.warning("%s failed: %s", name, told)
+                LOG.warning("%s: %s; it is asked again", self.roster.names[client], told)
+                self.held.pop(client, None)
+                errand.again()
+                return
+            del waiting[client]
+            self.bad(client, "failed", f" failed: {told}")
             return
-        self.traffic.up(reply.content, only_test)
         try:
-            answer = read_answer(reply.content)
+            answer = self._read(one, errand)
         except ProtocolError as error:
-            LOG.warning("%s: reply rejected, as %s", name, error)
+            del waiting[client]
+            self.bad(client, "rejected", f": reply rejected, as {error}")
             return
+        finally:
+            if reply is not None and reply.has_content():
+                self.traffic.up(reply.content, only_test)
         if not only_test:
             _book(answer, found.cost)
         if answer.lacking:  # it was started anew and has forgotten its shift
-            self._again(client, question, waiting)
+            self.held.pop(client, None)
+            errand.again()
             return
+        del waiting[client]
         self.traffic.worked(answer.seconds)
         if answer.version:
             self.held[client] = answer.version
+        self.standing[client].good()
         found.answers[client] = answer
 
-    def _again(self, client: int, question: Question, waiting: dict[int, Question]) -> None:
-        self.held.pop(client, None)
-        waiting[client] = question
+    def _read(self, one: Received, errand: Errand) -> Answer:
+        """What a client answers.
 
-    def _recall(self, on_way: dict[str, Sent], waiting: dict[int, Question]) -> None:
-        """Put clients back on the list whose node was started anew since they were asked: it knows nothing of it."""
+        Raises:
+            ProtocolError: it cannot be read, or is no answer to what was asked.
+        """
+        if one.reply is None or not one.reply.has_content():
+            raise ProtocolError(one.problem or "there is nothing in it")
+        if errand.node is not None and one.reply.metadata.src_node_id != errand.node.id:
+            raise ProtocolError("another node sent it")
+        ask, content = errand.question.ask, one.reply.content
+        if payload(content) > most_bytes(ask.w):
+            raise ProtocolError(f"it is larger than any reply to this request, {most_bytes(ask.w)} bytes")
+        answer = read_answer(content)
+        if answer.lacking and (errand.whole or not ask.version):
+            raise ProtocolError("it says that it lacks what was sent with the request")
+        if not answer.lacking:
+            _check(ask, answer)
+        return answer
+
+    def _recall(self, waiting: Mapping[int, Errand], on_way: dict[str, int]) -> None:
+        """Ask those again whose node was started anew since they were asked: it knows nothing of the message."""
         nodes = self.roster.nodes(self.grid)
-        for message, sent in list(on_way.items()):
-            client = sent.question.ask.client
-            if client in nodes and nodes[client] != sent.node:
+        for message, client in list(on_way.items()):
+            if client in nodes and nodes[client] != waiting[client].node:
                 LOG.warning("%s was started anew; it is asked again", self.roster.names[client])
                 del on_way[message]
-                self._again(client, sent.question, waiting)
+                self.held.pop(client, None)
+                waiting[client].again()
 
-    def _give_up(self, silent: set[int], absent: set[int]) -> None:
+    def _give_up(self, waiting: Mapping[int, Errand], seconds: float) -> None:
         """Say who did not answer in time. Nobody waits again for those that are not even there, until they are."""
-        for clients, how in ((silent, "gave no reply"), (absent, "were not there")):
-            if clients:
-                names = ", ".join(self.roster.names[client] for client in sorted(clients))
-                LOG.warning("these sites %s in %g s: %s", how, self.timeout, names)
-        self.gone |= absent
+        there = self.roster.nodes(self.grid) if waiting else {}
+        absent = sorted(client for client, errand in waiting.items() if errand.node is None and client not in there)
+        if absent:
+            names = ", ".join(self.roster.names[client] for client in absent)
+            LOG.warning("these sites were not there in %g s: %s", round(seconds, 1), names)
+        self.gone |= set(absent)
+        for client in sorted(waiting.keys() - set(absent)):
+            self.bad(client, "silent", f" gave no reply in {round(seconds, 1):g} s")
+
+
+def _check(ask: Ask, answer: Answer) -> None:
+    """Make sure that an answer has the parts, shapes and types that were asked for.
+
+    Raises:
+        ProtocolError: it has not. NaN and distance are for :class:`drfl.protection.Protected` to judge.
+    """
+    if (answer.test is not None) != ask.test:
+        raise ProtocolError("the result of the test is missing" if ask.test else "it tells of a test nobody asked for")
+    if ask.request is None:
+        if answer.parts:
+            raise ProtocolError("only a test was asked for")
+        return
+    parts = in_place(ask.request, answer.parts)
+    reason = check_row(ask.request, ask.client, parts) if parts else Reason.SHAPE
+    if reason in (Reason.SHAPE, Reason.DTYPE):
+        raise ProtocolError(str(reason))
+
+
+def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The parts in the places of :class:`drfl.federation.Replies`: an average may come without a snapshot."""
+    if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
+        return parts[0], parts[1].new_empty(0), parts[1]
+    return parts
+
+
+def _counting(questions: Mapping[int, Question]) -> set[int]:
+    """Whose answers a quorum counts: of those asked for more than a test, or of all where nobody is."""
+    working = {client for client, question in questions.items() if question.ask.request is not None}
+    return working or set(questions)
 
 
 def _book(answer: Answer, cost: Ledger) -> None:
@@ -181,9 +323,10 @@ def _book(answer: Answer, cost: Ledger) -> None:
 
 
 def _last_line(text: str) -> str:
-    """The line of an exception's text that says what is wrong."""
-    flower = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text.strip(), flags=re.DOTALL)
+    """The line of an exception's text that says what is wrong, without what would spoil a log."""
+    text = text[-10_000:].strip()
+    flower = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
     if flower is not None:
         text = f"{flower[1].rpartition('.')[2]}: {flower[2]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+    return shown(lines[-1]) if lines else "no reason given"

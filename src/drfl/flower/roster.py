@@ -13,11 +13,10 @@ from flwr.serverapp import Grid
 
 from drfl.errors import InputError
 from drfl.flower.client import IDENTITY
-from drfl.flower.wire import ProtocolError, read_note
+from drfl.flower.inbox import PAUSE, received
+from drfl.flower.schema import MOST_TEXT, Identity, ProtocolError, payload, read_note, shown
 
 LOG = logging.getLogger("drfl.flower")
-PAUSE = 0.5
-"""Seconds between two looks at what has come."""
 
 
 @dataclass(frozen=True)
@@ -132,48 +131,43 @@ class SelfNamed(Named):
 def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Member]:
     """What nodes tell of themselves; those that do not answer, or not in drfl's language, are left out and logged."""
     asked = [Message(RecordDict(), node, IDENTITY, ttl=timeout) for node in nodes]
-    found: dict[int, Member] = {}
-    for reply in exchange(grid, asked, timeout):
-        node = reply.metadata.src_node_id
-        if reply.has_error():
-            LOG.warning("node %d cannot say who it is: %s", node, reply.error.reason or f"error {reply.error.code}")
-            continue
-        try:
-            found[node] = member_of(reply.content)
-        except ProtocolError as error:
-            LOG.warning("node %d: %s", node, error)
-    return found
-
-
-def member_of(content: RecordDict) -> Member:
-    """What a site has told of itself.
-
-    Raises:
-        ProtocolError: it is not in this version of drfl's language.
-    """
-    told = read_note(content, "identity")
-    try:
-        versions = {name: str(told[name]) for name in ("drfl", "torch")}
-        shape = tuple(map(int, told["shape"]))
-        classes, train, test = (int(told[name]) for name in ("classes", "train", "test"))
-        return Member(str(told["name"]), shape, classes, train, test, str(told["digest"]), versions)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"it is no site of drfl's ({type(error).__name__}: {error})") from error
-
-
-def exchange(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Message]:
-    """Send messages and collect what comes within so many seconds, at most one reply to each."""
-    waiting = {i for i in grid.push_messages(messages) if i}
-    end, replies = time.monotonic() + timeout, []
+    waiting = {i: one.metadata.dst_node_id for i, one in zip(grid.push_messages(asked), asked, strict=True) if i}
+    end, found = time.monotonic() + timeout, {}
     while waiting:
-        for reply in grid.pull_messages(list(waiting)):
-            if reply.metadata.reply_to_message_id in waiting:
-                waiting.remove(reply.metadata.reply_to_message_id)
-                replies.append(reply)
+        for message, reply, problem in list(received(grid, list(waiting))):
+            node = waiting.pop(message)
+            try:
+                found[node] = member_of(reply, problem)
+            except ProtocolError as error:
+                LOG.warning("node %d: %s", node, error)
         if not waiting or time.monotonic() >= end:
             break
         time.sleep(PAUSE)
-    return replies
+    return found
+
+
+def member_of(reply: Message | None, problem: str = "") -> Member:
+    """What a site has told of itself.
+
+    Args:
+        reply: to the question who it is; None where it cannot be read.
+        problem: why it cannot.
+
+    Raises:
+        ProtocolError: there is no reply in this version of drfl's language.
+    """
+    if reply is None:
+        raise ProtocolError(f"its identity is rejected, as {problem}")
+    if reply.has_error():
+        raise ProtocolError(f"it cannot say who it is: {shown(reply.error.reason or f'error {reply.error.code}')}")
+    if not reply.has_content() or payload(reply.content) > MOST_TEXT:
+        raise ProtocolError("its identity is rejected, as it is empty or too long")
+    try:
+        about = read_note(reply.content, "identity", Identity)
+    except ProtocolError as error:
+        raise ProtocolError(f"its identity is rejected, as {error}") from None
+    versions = {"drfl": about.drfl, "torch": about.torch}
+    return Member(about.name, tuple(about.shape), about.classes, about.train, about.test, about.digest, versions)
 
 
 def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[int, Member]:

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from drfl.errors import InputError
 from drfl.federation import Evaluation, Ledger
-from drfl.flower.exchange import Exchanged, Post, Question
+from drfl.flower.exchange import Deadline, Exchanged, Post, Question
 from drfl.flower.roster import Member, Roster
 from drfl.flower.traffic import Traffic
 from drfl.flower.wire import Answer, Ask, Model, version
-from drfl.protection.validation import Reason, check_row
 from drfl.request import Exchanges, R, Request, TrainRequest
 
 LOG = logging.getLogger("drfl.flower")
@@ -28,8 +27,9 @@ class FlowerFederation(Exchanges):
 
     A request is one message to each client. A test of the model and the request after it go in one, see
     :class:`drfl.algorithm.Announced`. A client that fails, is not there or takes too long counts as silent, and so does
-    one whose reply has the wrong shape or type; NaN and distance are for :class:`drfl.protection.Protected` to judge. A
-    late or second reply is not looked at. The ledger counts vectors and losses that really travel for requests, a
+    one whose reply cannot be read or has the wrong shape or type; one that goes on so is left out for a while, see
+    :class:`drfl.flower.standing.Standing`. NaN and distance are for :class:`drfl.protection.Protected` to judge. A late
+    or second reply is not looked at. The ledger counts vectors and losses that really travel for requests, a
     repetition again and a shift that the site keeps not at all; ``traffic`` counts every byte, tests too.
 
     Args:
@@ -38,14 +38,14 @@ class FlowerFederation(Exchanges):
         members: what each client has told of itself.
         model: what is trained.
         w0: (d,) the initial model.
-        timeout: seconds that an exchange may take.
+        deadline: of every exchange with them.
 
     Raises:
         InputError: the sites' data do not have one shape.
     """
 
     def __init__(
-        self, grid: Grid, roster: Roster, members: Mapping[int, Member], model: Model, w0: Tensor, timeout: float
+        self, grid: Grid, roster: Roster, members: Mapping[int, Member], model: Model, w0: Tensor, deadline: Deadline
     ) -> None:
         first = members[0]
         for other in members.values():
@@ -57,7 +57,8 @@ class FlowerFederation(Exchanges):
         sizes = torch.tensor([members[client].train for client in range(len(members))], dtype=torch.float64)
         self.n, self.shares, self.w0 = len(members), sizes / sizes.sum(), w0
         self.ledger = Ledger()
-        self._post, self._names, self._model = Post(grid, roster, timeout), roster.names, model
+        self._post, self._names, self._model = Post(grid, roster, deadline), roster.names, model
+        self._digests = {client: member.digest for client, member in members.items()}
         self._tested: dict[int, tuple[float, float, int]] = {}
         self._next: Request | None = None
         self._early: tuple[Request, Exchanged] | None = None
@@ -66,6 +67,10 @@ class FlowerFederation(Exchanges):
     def traffic(self) -> Traffic:
         """What has travelled so far."""
         return self._post.traffic
+
+    def standing(self) -> dict[str, dict[str, int | bool]]:
+        """How each site has answered so far, by name."""
+        return {self._names[client]: one.counts() for client, one in self._post.standing.items()}
 
     def announce(self, request: Request) -> None:
         """The request that will follow the next test, if the run goes on."""
@@ -79,8 +84,7 @@ class FlowerFederation(Exchanges):
         else:
             answers, cost = self._ask(request.cohort.tolist(), request.w, request)
         self.ledger.add(cost)
-        usable = {c: answer for c, answer in answers.items() if self._fits(request, c, answer)}
-        return _stacked(request, usable)
+        return _stacked(request, answers)
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """Score and loss of w (d,) at every client; one that is silent counts as it did at its last test.
@@ -90,7 +94,9 @@ class FlowerFederation(Exchanges):
         """
         request, self._next = self._next, None
         together = request if request is not None and torch.equal(request.w, w) else None
-        answers, cost = self._ask(list(range(self.n)), w, together, test=True)
+        everybody = list(range(self.n))
+        # whoever was never tested has no last result that could stand: everybody is waited for
+        answers, cost = self._ask(everybody, w, together, test=True, all_of_them=len(self._tested) < self.n)
         if together is not None:
             mine = set(together.cohort.tolist())
             self._early = together, Exchanged({c: answer for c, answer in answers.items() if c in mine}, cost)
@@ -106,9 +112,26 @@ class FlowerFederation(Exchanges):
         double = torch.float64
         return Evaluation(torch.tensor(accuracy, dtype=double), torch.tensor(loss, dtype=double), torch.tensor(samples))
 
-    def _ask(self, clients: list[int], w: Tensor, request: Request | None, test: bool = False) -> Exchanged:
+    def _ask(
+        self, clients: list[int], w: Tensor, request: Request | None, test: bool = False, all_of_them: bool = False
+    ) -> Exchanged:
         """Ask clients for what the request says, a test of w, or both."""
-        return self._post.exchange({client: self._to(client, w, request, test) for client in clients})
+        questions = {client: self._to(client, w, request, test) for client in clients}
+        found = self._post.exchange(questions, all_of_them=all_of_them)
+        for client, answer in found.answers.items():
+            self._compare(client, answer.digest)
+        return found
+
+    def _compare(self, client: int, digest: str) -> None:
+        """Tell, once, of data that are no longer those of which the site had told before the run."""
+        standing = self._post.standing[client]
+        if digest != self._digests[client] and not standing.data_changed:
+            standing.data_changed = True
+            LOG.warning(
+                "%s: its data have changed since the run began; its replies are still used, and its number of rows "
+                "stays what it had told before",
+                self._names[client],
+            )  # fmt: skip
 
     def _to(self, client: int, w: Tensor, request: Request | None, test: bool) -> Question:
         """What one client is asked."""
@@ -121,25 +144,10 @@ class FlowerFederation(Exchanges):
             own = replace(own, shift=None)
         return Question(Ask(client, self._model, w, own, test, "" if shift is None else version(shift)), shift)
 
-    def _fits(self, request: Request, client: int, answer: Answer) -> bool:
-        """Whether an answer has the shapes and types that the request asks for; says so where it has not."""
-        reason = check_row(request, client, _spread(request, answer.parts)) if answer.parts else Reason.SHAPE
-        if reason in (Reason.SHAPE, Reason.DTYPE):
-            LOG.warning("%s: reply rejected, as %s", self._names[client], reason)
-            return False
-        return True
-
 
 def _possible(score: float, loss: float, samples: int) -> bool:
     """Whether a test can have come out so."""
     return 0 <= score <= 1 and math.isfinite(loss) and samples > 0
-
-
-def _spread(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The parts in the places of :class:`drfl.federation.Replies`: an average may come without a snapshot."""
-    if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
-        return parts[0], parts[1].new_empty(0), parts[1]
-    return parts
 
 
 def _stacked(request: Request[R], answers: Mapping[int, Answer]) -> R:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from drfl.experiments.config import REGISTRIES, Config
 from drfl.experiments.parameters import canonical
+from drfl.flower.schema import Name
 from drfl.flower.toml import read
 
 SITES = "sites"
@@ -54,11 +55,17 @@ class Entry(BaseModel):
     Args:
         name: what it is called.
         public_key: file with its public key (OpenSSH), relative to server.toml; None only where ``insecure``.
+        rows: the most training rows that it may claim; None = any number.
+        classes: the most classes that its labels may need; None = any number.
+        max_share: the largest share of all sites' training rows that it may claim; None = any.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str = Field(min_length=1)
+    name: Name
     public_key: Path | None = None
+    rows: int | None = Field(None, ge=1)
+    classes: int | None = Field(None, ge=1)
+    max_share: float | None = Field(None, gt=0, le=1)
 
 
 class ServerSettings(BaseModel):
@@ -67,6 +74,8 @@ class ServerSettings(BaseModel):
     Args:
         out: the run's folder, relative to the file.
         timeout: seconds that an exchange may take.
+        grace: seconds that the others still have once ``job.min_replies`` sites have answered; None = all are waited
+            for, up to ``timeout``.
         wait: seconds to wait for the sites at the start.
         insecure: whether sites are taken for who they say they are.
         job: the run.
@@ -75,8 +84,9 @@ class ServerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     out: Path = Path("run")
-    timeout: float = Field(600.0, gt=0)
-    wait: float = Field(300.0, gt=0)
+    timeout: float = Field(600.0, gt=0, allow_inf_nan=False)
+    grace: float | None = Field(None, ge=0, allow_inf_nan=False)
+    wait: float = Field(300.0, gt=0, allow_inf_nan=False)
     insecure: bool = False
     job: DeployedConfig
     sites: tuple[Entry, ...] = Field(min_length=1)
@@ -91,6 +101,10 @@ class ServerSettings(BaseModel):
             raise ValueError(
                 f"site '{keyless[0]}' has no public_key: give it one, or set insecure = true to try things out"
             )
+        if self.grace is not None and self.job.min_replies is None:
+            raise ValueError("grace means nothing without job.min_replies, how many replies are enough: give both")
+        if self.job.min_replies is not None and self.job.min_replies > len(self.sites):
+            raise ValueError(f"job.min_replies = {self.job.min_replies}, and there are {len(self.sites)} sites")
         return self
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
 from drfl.data import ClientData
+from drfl.digest import digest_of
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.errors import InputError
 from drfl.federation import Gradients, Losses, Replies
@@ -49,6 +51,11 @@ class Site:
     def __post_init__(self) -> None:
         if self.data.n != 1:
             raise InputError(f"a site holds one client's data, not those of {self.data.n}")
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the data, so that the server notices when they change in a run."""
+        return digest_of(self.data.tensors())
 
 
 def task_of(model: Model, shape: tuple[int, ...]) -> Task:
@@ -99,11 +106,11 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     if isinstance(request, TrainRequest) and ask.version:
         row = _shift(ask, shift, memory)
         if row is None:
-            return Answer(lacking=True)
+            return Answer(lacking=True, digest=site.digest)
         request = replace(request, shift=row.unsqueeze(0))
     engine = engine_of(ask.model.engine, site.device)
     fed = Simulation(site.data, task, engine=engine, device=site.device, first=ask.client)
-    answer = Answer()
+    answer = Answer(digest=site.digest)
     if ask.test:
         found = fed.evaluate(ask.w)
         answer = answer._replace(test=(float(found.accuracy[0]), float(found.loss[0]), int(found.samples[0])))

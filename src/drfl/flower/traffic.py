@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from flwr.app import RecordDict
 
-from drfl.flower.wire import payload
+from drfl.flower.schema import payload
 
 
 @dataclass

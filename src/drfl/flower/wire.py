@@ -7,30 +7,49 @@ Flower's integers end at 2^63.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, MetricRecordValues, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord, MetricRecordValues, RecordDict
+from pydantic import ValidationError
 from torch import Tensor
 
 from drfl.errors import InputError
+from drfl.flower.schema import (
+    MOST_TEXT,
+    PROTOCOL,
+    AnswerNote,
+    AskNote,
+    GradientNote,
+    KeyNote,
+    LocalNote,
+    LossNote,
+    ModelNote,
+    Numbers,
+    ProtocolError,
+    TrainNote,
+    note,
+    read_note,
+    told,
+)
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.request import GradientRequest, LossRequest, Request, TrainRequest
 
-PROTOCOL = 1
-"""Both ends must have the same; changed with every change of this file that the other end would misread."""
-
 RAW = "drfl.vector"
 """How the bytes of an array are laid out: the numbers alone, in C order, little-endian."""
 
+TYPES = {"float32": 4, "float64": 8}
+"""Bytes of a number, by the types that a vector may have."""
 
-class ProtocolError(InputError):
-    """A message that this end cannot read."""
+MOST_PARTS = 3
+"""Vectors in one reply: a model, a snapshot and an average."""
+
+TEST = ("test score", "test loss", "test samples")
 
 
 @dataclass(frozen=True)
@@ -83,6 +102,7 @@ class Answer(NamedTuple):
         seconds: that the site worked on it.
         version: of the shift that the site keeps for next time; "" where it keeps none.
         lacking: whether the site does not hold the shift that the message meant: nothing was done.
+        digest: names the site's data, as in what it told of itself before the run.
     """
 
     parts: tuple[Tensor, ...] = ()
@@ -92,6 +112,7 @@ class Answer(NamedTuple):
     seconds: float = 0.0
     version: str = ""
     lacking: bool = False
+    digest: str = "0" * 32
 
 
 def version(vector: Tensor) -> str:
@@ -114,12 +135,14 @@ def vector_of(array: Array) -> Tensor:
     Raises:
         ProtocolError: it is none, or has not as many bytes as it says.
     """
-    if array.stype != RAW or array.dtype not in ("float32", "float64") or len(array.shape) > 1:
-        raise ProtocolError(f"an array of {array.stype} {array.dtype} of shape {tuple(array.shape)} is no vector")
+    if array.stype != RAW or array.dtype not in TYPES:
+        raise ProtocolError("an array is of another type than drfl's vectors")
+    shape = tuple(array.shape)
+    # the bytes are counted before anything of the size that is claimed is made
+    if len(shape) > 1 or min(shape, default=1) < 0 or len(array.data) != TYPES[array.dtype] * math.prod(shape):
+        raise ProtocolError("an array is no vector of the length that it says")
     values = np.frombuffer(array.data, dtype=np.dtype(array.dtype).newbyteorder("<"))
-    if values.size != int(np.prod(array.shape)):
-        raise ProtocolError(f"an array of shape {tuple(array.shape)} came with {values.size} numbers")
-    return torch.from_numpy(values.astype(array.dtype).reshape(array.shape))
+    return torch.from_numpy(values.astype(array.dtype).reshape(shape))
 
 
 def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None = None) -> RecordDict:
@@ -133,10 +156,11 @@ def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None
     vectors = {"w": array_of(ask.w)} if arrays is None else dict(arrays)
     if shift is not None:
         vectors["shift"] = array_of(shift)
-    about = {
-        "client": ask.client, "model": ask.model.__dict__, "test": ask.test,
-        "version": ask.version, "request": None if ask.request is None else _plain(ask.request),
-    }  # fmt: skip
+    request = None if ask.request is None else _note(ask.request)
+    about = AskNote(
+        protocol=PROTOCOL, client=ask.client, model=ModelNote(**asdict(ask.model)), test=ask.test,
+        version=ask.version, request=request,
+    )  # fmt: skip
     return RecordDict({"vectors": ArrayRecord(vectors), "ask": note(about)})
 
 
@@ -146,22 +170,24 @@ def read_ask(content: RecordDict) -> tuple[Ask, Tensor | None]:
     Raises:
         ProtocolError: the message is of another version of drfl, or damaged.
     """
-    about = read_note(content, "ask")
+    about, vectors = read_note(content, "ask", AskNote), _vectors(content, ("w", "shift"))
+    if "w" not in vectors:
+        raise ProtocolError("a request came without a model")
+    w = vectors["w"]
     try:
-        vectors = content.array_records["vectors"]
-        w = vector_of(vectors["w"])
-        shift = vector_of(vectors["shift"]) if "shift" in vectors else None
-        client, told = int(about["client"]), about["request"]
-        model = Model(**about["model"])
-        request = None if told is None else _request(told, client, w)
-        return Ask(client, model, w, request, bool(about["test"]), str(about["version"])), shift
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"a message cannot be read ({type(error).__name__}: {error})") from error
+        request = None if about.request is None else _request(about.request, about.client, w)
+    except InputError as error:
+        raise ProtocolError(f"a request cannot be met: {error}") from error
+    ask = Ask(about.client, Model(**about.model.model_dump()), w, request, about.test, about.version)
+    return ask, vectors.get("shift")
 
 
 def write_answer(answer: Answer) -> RecordDict:
     """The records of a reply."""
-    about = {"version": answer.version, "lacking": answer.lacking, "parts": len(answer.parts)}
+    about = AnswerNote(
+        protocol=PROTOCOL, parts=len(answer.parts), version=answer.version, lacking=answer.lacking,
+        digest=answer.digest,
+    )  # fmt: skip
     numbers: dict[str, MetricRecordValues] = {
         "gradients": answer.gradients, "losses": answer.losses, "seconds": answer.seconds,
     }  # fmt: skip
@@ -172,86 +198,80 @@ def write_answer(answer: Answer) -> RecordDict:
         else:
             numbers[f"part {place}"] = float(part)
     if answer.test is not None:
-        numbers |= dict(zip(("test score", "test loss", "test samples"), answer.test, strict=True))
-    return RecordDict(
-        {
-            "vectors": ArrayRecord(vectors),
-            "numbers": MetricRecord(numbers),
-            "answer": note(about),
-        }
-    )
+        numbers |= dict(zip(TEST, answer.test, strict=True))
+    records = {"vectors": ArrayRecord(vectors), "numbers": MetricRecord(numbers), "answer": note(about)}
+    return RecordDict(records)
 
 
 def read_answer(content: RecordDict) -> Answer:
-    """What a client answers. Neither shapes nor values are looked at.
+    """What a client answers: its fields have the types and ranges of :mod:`drfl.flower.schema`.
+
+    Whether vectors have the length of the model, and whether numbers are finite, is for others to judge.
 
     Raises:
         ProtocolError: it is no reply of this version of drfl.
     """
-    about = read_note(content, "answer")
+    if set(content) != {"vectors", "numbers", "answer"}:
+        raise ProtocolError("a reply has other records than drfl's")
+    about = read_note(content, "answer", AnswerNote)
+    places = tuple(str(place) for place in range(about.parts))
+    vectors, numbers = _vectors(content, places), _numbers(content, places)
+    scalars = {str(place): torch.tensor(value, dtype=torch.float64) for place, value in numbers.parts.items()}
+    if vectors.keys() & scalars.keys() or vectors.keys() | scalars.keys() != set(places):
+        raise ProtocolError("a reply has a part twice, or lacks one")
+    parts = tuple({**vectors, **scalars}[place] for place in places)
+    work = numbers.gradients, numbers.losses, numbers.seconds
+    return Answer(parts, numbers.test, *work, about.version, about.lacking, about.digest)
+
+
+def most_bytes(w: Tensor) -> int:
+    """How large a reply about a model w (d,) can be."""
+    return MOST_PARTS * w.numel() * w.element_size() + MOST_TEXT
+
+
+def _vectors(content: RecordDict, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """The vectors of a message by name; no others may be there."""
+    record = content.array_records.get("vectors")
+    if record is None or not set(record) <= set(names):
+        raise ProtocolError("a message has other vectors than drfl's")
+    return {name: vector_of(array) for name, array in record.items()}
+
+
+def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
+    """The numbers of a reply whose parts have these places."""
+    record = content.metric_records.get("numbers")
+    given = dict(record) if record is not None else {}
+    parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
+    test = tuple(given.pop(name, None) for name in TEST)
     try:
-        vectors = content.array_records["vectors"]
-        numbers = cast("Mapping[str, float]", content.metric_records["numbers"])
-        parts = []
-        for place in range(int(about["parts"])):
-            if str(place) in vectors:
-                parts.append(vector_of(vectors[str(place)]))
-            else:
-                parts.append(torch.tensor(numbers[f"part {place}"], dtype=torch.float64))
-        test = None
-        if "test samples" in numbers:
-            test = float(numbers["test score"]), float(numbers["test loss"]), int(numbers["test samples"])
-        counts = int(numbers["gradients"]), int(numbers["losses"]), float(numbers["seconds"])
-        return Answer(tuple(parts), test, *counts, str(about["version"]), bool(about["lacking"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"a reply cannot be read ({type(error).__name__}: {error})") from error
+        return Numbers.model_validate({**given, "parts": parts, "test": None if test == (None, None, None) else test})
+    except ValidationError as error:
+        raise ProtocolError(told(error)) from None
 
 
-def note(about: Mapping[str, object]) -> ConfigRecord:
-    """Plain values as a record, with the version of the protocol."""
-    return ConfigRecord({"json": json.dumps({"protocol": PROTOCOL, **about})})
+def _note(request: Request) -> TrainNote | LossNote | GradientNote:
+    """A request as plain values."""
+    key = KeyNote(seed=str(request.key.seed), path=list(request.key.path))
+    if isinstance(request, TrainRequest):
+        local = LocalNote.model_validate(asdict(request.local), strict=False)  # a number may be NumPy's
+        own = {"prox": float(request.prox), "snapshot": request.snapshot, "average": request.average}
+        return TrainNote(kind="train", key=key, local=local, **own)
+    batch = cast("LossRequest | GradientRequest", request).batch
+    if isinstance(request, LossRequest):
+        return LossNote(kind="losses", key=key, batch=batch)
+    return GradientNote(kind="gradients", key=key, batch=batch)
 
 
-def read_note(content: RecordDict, name: str) -> dict:
-    """The plain values of a record.
+def _request(plain: TrainNote | LossNote | GradientNote, client: int, w: Tensor) -> Request:
+    """The request to one client that plain values say.
 
     Raises:
-        ProtocolError: there is no such record, or it is of another version.
+        InputError: a number is out of range.
     """
-    try:
-        about = json.loads(str(content.config_records[name]["json"]))
-        found = about["protocol"]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a message is not drfl's ({type(error).__name__}: {error})") from error
-    if found != PROTOCOL:
-        raise ProtocolError(
-            f"the other end speaks version {found} of drfl's protocol, this one {PROTOCOL}: install the same drfl"
-        )
-    return about
-
-
-def payload(content: RecordDict) -> int:
-    """Bytes of a message's records as they travel, without what Flower and HTTP add."""
-    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
-    texts = sum(record.count_bytes() for record in content.config_records.values())
-    return arrays + texts + sum(record.count_bytes() for record in content.metric_records.values())
-
-
-def _plain(request: Request) -> dict[str, object]:
-    key = {"seed": str(request.key.seed), "path": list(request.key.path)}
-    if isinstance(request, TrainRequest):
-        own = {"local": request.local.__dict__, "prox": request.prox, "snapshot": request.snapshot}
-        return {"kind": request.kind, "key": key, **own, "average": request.average}
-    return {"kind": request.kind, "key": key, "batch": cast("LossRequest | GradientRequest", request).batch}
-
-
-def _request(told: Mapping[str, object], client: int, w: Tensor) -> Request:
-    key_of = cast("Mapping[str, object]", told["key"])
-    key = Key(int(str(key_of["seed"])), tuple(map(int, cast("Sequence[int]", key_of["path"]))))
-    cohort = torch.tensor([client])
-    if told["kind"] == TrainRequest.kind:
-        local = LocalSGD(**cast("dict", told["local"]))
-        prox, snapshot = float(cast("float", told["prox"])), cast("int | None", told["snapshot"])
-        return TrainRequest(cohort, w, key, local, prox, None, snapshot, bool(told["average"]))
-    kinds = {LossRequest.kind: LossRequest, GradientRequest.kind: GradientRequest}
-    return kinds[str(told["kind"])](cohort, w, key, cast("int | None", told["batch"]))
+    key, cohort = Key(int(plain.key.seed), tuple(plain.key.path)), torch.tensor([client])
+    if isinstance(plain, TrainNote):
+        local = LocalSGD(**plain.local.model_dump())
+        if plain.snapshot is not None and plain.snapshot > local.steps:
+            raise InputError(f"there is no step {plain.snapshot} of {local.steps} to take a snapshot after")
+        return TrainRequest(cohort, w, key, local, plain.prox, None, plain.snapshot, plain.average)
+    return {"losses": LossRequest, "gradients": GradientRequest}[plain.kind](cohort, w, key, plain.batch)

@@ -1,0 +1,306 @@
+"""A site that lies, breaks or dawdles on purpose: what stands in ``mode`` beside it says how.
+
+It is the ``loader`` of a site.toml for trials, and the list of behaviours for tests. Each changes the records of a
+reply, or of what the site tells of itself, on their way out; the numbers in them are those of an honest site.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as Proto
+
+from drfl.data import ClientData
+from drfl.flower import client
+from drfl.flower.wire import RAW, Answer, write_answer
+
+HERE = Path(__file__).parent
+LONG = 3600.0
+"""Seconds that a site sleeps; no exchange lasts as long."""
+
+FIRST = 2
+"""Values of each field that trials with real SuperNodes take; tests in one process take all."""
+
+Change = Callable[[RecordDict], RecordDict]
+
+
+class Behaviour(NamedTuple):
+    """What a hostile site does.
+
+    Args:
+        name: in tables.
+        change: of the records that it sends.
+        of: "identity", or "reply": from the second one on, so that its first test is known.
+        process: whether only a process of its own can do this, so that it is not for tests in one process.
+        first: whether it is among the first of its kind, which trials with real SuperNodes take.
+    """
+
+    name: str
+    change: Change
+    of: str = "reply"
+    process: bool = False
+    first: bool = True
+
+
+def numbers(**values: object) -> Change:
+    """Other numbers, under their names with _ for spaces; ``...`` = the number is missing."""
+
+    def change(content: RecordDict) -> RecordDict:
+        found = {**content.metric_records["numbers"], **{name.replace("_", " "): v for name, v in values.items()}}
+        content["numbers"] = MetricRecord({name: value for name, value in found.items() if value is not ...})
+        return content
+
+    return change
+
+
+def plain(record: str, /, **values: object) -> Change:
+    """Other plain values; ``...`` = the value is missing."""
+
+    def change(content: RecordDict) -> RecordDict:
+        found = {**json.loads(str(content.config_records[record]["json"])), **values}
+        return text(record, json.dumps({name: value for name, value in found.items() if value is not ...}))(content)
+
+    return change
+
+
+def text(record: str, value: str) -> Change:
+    """Another text in place of the plain values."""
+
+    def change(content: RecordDict) -> RecordDict:
+        content[record] = ConfigRecord({"json": value})
+        return content
+
+    return change
+
+
+def twice(record: str, name: str, value: str) -> Change:
+    """A plain value that stands there a second time."""
+
+    def change(content: RecordDict) -> RecordDict:
+        before = str(content.config_records[record]["json"])
+        return text(record, f'{before[:-1]}, "{name}": {value}}}')(content)
+
+    return change
+
+
+def vectors(make: Callable[[Array], Array | None]) -> Change:
+    """Other vectors; None = the vector is missing."""
+
+    def change(content: RecordDict) -> RecordDict:
+        made = {name: make(array) for name, array in content.array_records["vectors"].items()}
+        content["vectors"] = ArrayRecord({name: array for name, array in made.items() if array is not None})
+        return content
+
+    return change
+
+
+def another(**parts: object) -> Change:
+    """Vectors of which these parts (dtype, shape, stype, data) are others."""
+
+    def make(array: Array) -> Array:
+        own = {"dtype": array.dtype, "shape": tuple(array.shape), "stype": array.stype, "data": array.data}
+        return Array(**{**own, **parts})  # pyright: ignore[reportArgumentType]
+
+    return vectors(make)
+
+
+def scaled(factor: float) -> Change:
+    """Vectors and reported losses times a factor."""
+
+    def change(content: RecordDict) -> RecordDict:
+        with np.errstate(all="ignore"):
+            content = vectors(lambda a: packed((np.frombuffer(a.data, dtype=a.dtype) * factor).astype(a.dtype)))(
+                content
+            )
+        losses = {name: value * factor for name, value in content.metric_records["numbers"].items() if "part" in name}
+        return numbers(**losses)(content)
+
+    return change
+
+
+def packed(values: np.ndarray) -> Array:
+    """A vector as drfl sends it."""
+    return Array(dtype=str(values.dtype), shape=values.shape, stype=RAW, data=values.tobytes())
+
+
+def added(**records: ArrayRecord | MetricRecord | ConfigRecord) -> Change:
+    """Records beside or in place of the others."""
+
+    def change(content: RecordDict) -> RecordDict:
+        for name, record in records.items():
+            content[name] = record
+        return content
+
+    return change
+
+
+def without(name: str) -> Change:
+    """A record is missing."""
+
+    def change(content: RecordDict) -> RecordDict:
+        del content[name]
+        return content
+
+    return change
+
+
+def raising(message: str) -> Change:
+    """The site's program fails."""
+
+    def change(content: RecordDict) -> RecordDict:
+        raise RuntimeError(message)
+
+    return change
+
+
+def sleeping(seconds: float) -> Change:
+    """The reply comes late, or never."""
+
+    def change(content: RecordDict) -> RecordDict:
+        time.sleep(seconds)
+        return content
+
+    return change
+
+
+def dying(content: RecordDict) -> RecordDict:
+    """The process ends without a word."""
+    os._exit(9)
+
+
+def repeated(content: RecordDict) -> RecordDict:
+    """The first reply once more, whatever was asked."""
+    return recorddict_from_proto(Proto.FromString((HERE / "first").read_bytes()))
+
+
+def changing(content: RecordDict) -> RecordDict:
+    """Other data each time that somebody asks."""
+    return plain("answer", digest=f"{time.monotonic_ns():032x}")(content)
+
+
+INF, NAN = float("inf"), float("nan")
+NUMBERS: dict[str, tuple[object, ...]] = {
+    "gradients": (INF, NAN, -1, 2**62, 1.5, [1, 2], ...),
+    "losses": (INF, -(2**62), ...),
+    "seconds": (INF, NAN, -5.0, 1e300, ...),
+    "test_samples": (INF, 1e300, -1, 2**62, ...),
+    "test_score": (INF, NAN, 7.5, -0.5, ...),
+    "test_loss": (INF, NAN, ...),
+}
+ANSWERS: dict[str, tuple[object, ...]] = {
+    "parts": (INF, -1, 10**9, 10**400, "2", None, ...),
+    "version": ("x" * 10**7, "\ud800", 7, ...),
+    "lacking": (True, "yes", ...),
+    "digest": ("", "\ud800", ...),
+    "protocol": (99, "2", INF, ...),
+    "more": ("than asked",),
+}
+TELLS: dict[str, tuple[object, ...]] = {
+    "train": (INF, -5, 0, 2**64, 10**15, 10**400, "30", ...),
+    "test": (INF, -1, 10**400),
+    "classes": (INF, 10**9, 0, -3),
+    "shape": ([INF], [-1], [10**9], [1] * 1000, "10", {}),
+    "digest": ("", "\ud800", "zz" * 16),
+    "name": ("", "\ud800", "x" * 10**7, "\x1b[2J\nhungary", ...),
+    "drfl": ("x" * 10**6, 7),
+    "protocol": (99, ...),
+}
+
+
+def named(name: str, value: object) -> str:
+    """A behaviour's name in a table."""
+    told = "missing" if value is ... else ascii(value)
+    return f"{name} = {told if len(told) <= 24 else told[:12] + '… (' + str(len(told)) + ' characters)'}"
+
+
+def behaviours() -> list[Behaviour]:
+    """All of them."""
+    found = []
+    for of, record, table in (("reply", "", NUMBERS), ("reply", "answer", ANSWERS), ("identity", "identity", TELLS)):
+        for name, values in table.items():
+            for place, value in enumerate(values):
+                change = plain(record, **{name: value}) if record else numbers(**{name: value})
+                called = named(f"{record}.{name}" if record else name.replace("_", " "), value)
+                found.append(Behaviour(called, change, of, first=place < FIRST))
+    deep = '{"a":' * 5000 + "1" + "}" * 5000
+    huge = np.zeros(2**22, dtype=np.float32)
+    found += [
+        Behaviour("vectors are NaN", scaled(NAN)),
+        Behaviour("vectors are infinite", scaled(INF)),
+        Behaviour("vectors times 1e30", scaled(1e30)),
+        Behaviour("vectors are missing", vectors(lambda array: None)),
+        Behaviour("vectors of another length", vectors(lambda a: packed(np.zeros(3, dtype=a.dtype)))),
+        Behaviour("vectors of 16 MB", vectors(lambda a: packed(huge))),
+        Behaviour("vectors of another type", vectors(lambda a: packed(np.zeros(tuple(a.shape), dtype=np.float64)))),
+        Behaviour("vectors of objects", another(dtype="object")),
+        Behaviour("vectors in another style", another(stype="numpy.ndarray")),
+        Behaviour("a shape of 2^80 numbers", another(shape=(2**40, 2**40))),
+        Behaviour("a negative shape", another(shape=(-1,))),
+        Behaviour("bytes are missing", another(data=b"\0\0\0")),
+        Behaviour("a part is there twice", numbers(part_0=0.5)),
+        Behaviour("a vector too many", added(vectors=ArrayRecord({"0": packed(huge[:7]), "9": packed(huge[:7])}))),
+        Behaviour("a number too many", numbers(part_9=0.5)),
+        Behaviour("an empty reply", lambda content: RecordDict()),
+        Behaviour("no vectors' record", without("vectors")),
+        Behaviour("no numbers' record", without("numbers")),
+        Behaviour("a record too many", added(more=MetricRecord({"a": 1}))),
+        Behaviour("a record of another type", added(numbers=ConfigRecord({"json": "{}"}))),
+        Behaviour(
+            "an identity for a reply", added(answer=ConfigRecord({"json": '{"protocol": 2, "name": "hungary"}'}))
+        ),
+        Behaviour("the text is no JSON", text("answer", "{")),
+        Behaviour("the text is nested 5,000 deep", text("answer", deep)),
+        Behaviour("the text is bytes", added(answer=ConfigRecord({"json": b"\xff\xfe"}))),
+        Behaviour("a field stands there twice", twice("answer", "parts", "Infinity")),
+        Behaviour("other data in every reply", changing),
+        Behaviour("it raises, with control characters", raising("\x1b[2J\x1b[31mdrfl: completed\r\nround 3 of 3\x07")),
+        Behaviour("it raises, with 1 MB of text", raising("x" * 10**6)),
+        Behaviour("the first reply, repeated", repeated, process=True),
+        Behaviour("it never replies", sleeping(LONG), process=True),
+        Behaviour("it replies late", sleeping(25.0), process=True),
+        Behaviour("its process dies", dying, process=True),
+        Behaviour("another site's name", plain("identity", name="hungary"), "identity"),
+        Behaviour("a name that a spreadsheet runs", plain("identity", name="=1+1"), "identity"),
+        Behaviour("a field stands there twice in the identity", twice("identity", "train", "Infinity"), "identity"),
+        Behaviour("the identity is no JSON", text("identity", "[]"), "identity"),
+        Behaviour("the identity is nested 5,000 deep", text("identity", deep), "identity"),
+        Behaviour("the identity is empty", lambda content: RecordDict(), "identity"),
+        Behaviour("the identity raises", raising("I will not tell\x1b[2J"), "identity"),
+        Behaviour("the identity never comes", sleeping(LONG), "identity", process=True),
+    ]
+    return found
+
+
+def load() -> ClientData:
+    """The site's data."""
+    with np.load(HERE / "data.npz") as found:
+        arrays = {name: torch.from_numpy(found[name]) for name in found}
+    train = {HERE.name: (arrays["train_inputs"], arrays["train_targets"])}
+    return ClientData.from_arrays(train, {HERE.name: (arrays["test_inputs"], arrays["test_targets"])})
+
+
+def spoilt(content: RecordDict, of: str) -> RecordDict:
+    """The records, or what the mode makes of them."""
+    mode = (HERE / "mode").read_text(encoding="utf-8") if (HERE / "mode").exists() else ""
+    chosen = next((one for one in behaviours() if one.name == mode and one.of == of), None)
+    if of == "reply" and chosen is not None and not (HERE / "first").exists():
+        (HERE / "first").write_bytes(recorddict_to_proto(content).SerializeToString())
+        return content
+    return content if chosen is None else chosen.change(content)
+
+
+def _answer(answer: Answer) -> RecordDict:
+    return spoilt(write_answer(answer), "reply")
+
+
+client.write_answer = _answer
+client.RecordDict = lambda records: spoilt(RecordDict(records), "identity")

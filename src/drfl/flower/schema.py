@@ -1,0 +1,219 @@
+"""What may stand in a message: every field of every message, with its type and its range.
+
+A site is believed nothing that is not checked here: its numbers go into sums, allocations and files of the server. The
+ranges are wide enough for any honest site and narrow enough that no sum over a run overflows an integer of 64 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, TypeVar
+
+from flwr.app import ConfigRecord, RecordDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from drfl.errors import InputError
+
+PROTOCOL = 2
+"""Both ends must have the same; changed with every change of the messages that the other end would misread."""
+
+MOST_ROWS = 2**31
+"""Samples that one site may have."""
+
+MOST_CLASSES = 2**16
+MOST_INPUT = 2**24
+"""Numbers in one input."""
+
+MOST_COUNTED = 2**40
+"""Samples in one reply's count of work: eight million replies of so many fit the ledger's 64 bits."""
+
+MOST_TEXT = 2**16
+"""Bytes of a message beside its vectors."""
+
+MOST_SHOWN = 200
+"""Characters of a site's own text that go into a line of the log."""
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class ProtocolError(InputError):
+    """A message that this end cannot read."""
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it holds characters that cannot be printed")
+    return text
+
+
+def _small(shape: list[int]) -> list[int]:
+    if math.prod(shape) > MOST_INPUT:
+        raise ValueError(f"an input has at most {MOST_INPUT} numbers")
+    return shape
+
+
+Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
+Version = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_printable)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+Counted = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
+Number = Annotated[float, Field()]
+"""Any, NaN and infinity too: whether it can be used is for whoever knows what it means."""
+
+
+class Strict(BaseModel):
+    """Nothing is converted, and nothing may stand there beside the fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Identity(Strict):
+    """What a site tells of itself; see :class:`drfl.flower.roster.Member`."""
+
+    protocol: Literal[2]
+    name: Name
+    shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUT)]], Field(max_length=8), AfterValidator(_small)]
+    classes: Annotated[int, Field(ge=1, le=MOST_CLASSES)]
+    train: Rows
+    test: Rows
+    digest: Digest
+    drfl: Version
+    torch: Version
+
+
+class AnswerNote(Strict):
+    """The plain values of a reply; see :class:`drfl.flower.wire.Answer`."""
+
+    protocol: Literal[2]
+    parts: Annotated[int, Field(ge=0, le=3)]
+    version: Annotated[str, Field(pattern="^(zero|[0-9a-f]{24})?$")]
+    lacking: bool
+    digest: Digest
+
+
+class Numbers(Strict):
+    """The numbers of a reply; the three of a test are all there or none."""
+
+    gradients: Counted
+    losses: Counted
+    seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+    parts: dict[Annotated[int, Field(ge=0, le=2)], Number]
+    test: tuple[Number, Number, Annotated[int, Field(ge=0, le=MOST_ROWS)]] | None
+
+
+class ModelNote(Strict):
+    """See :class:`drfl.flower.wire.Model`."""
+
+    model: Annotated[str, Field(max_length=64)]
+    loss: Annotated[str, Field(max_length=64)]
+    dtype: Literal["float32", "float64"]
+    classes: Annotated[int, Field(ge=0, le=MOST_CLASSES)]
+    engine: Annotated[str, Field(max_length=64)]
+
+
+class KeyNote(Strict):
+    """See :class:`drfl.key.Key`; the seed is text, as Flower's integers end at 2^63."""
+
+    seed: Annotated[str, Field(pattern="^[0-9]{1,20}$")]
+    path: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(max_length=256)]
+
+
+Batch = Annotated[int, Field(ge=1, le=MOST_ROWS)] | None
+
+
+class LocalNote(Strict):
+    """See :class:`drfl.local.LocalSGD`, which has the ranges."""
+
+    steps: Annotated[int, Field(ge=1, le=2**31)]
+    lr: float
+    batch: Batch
+    momentum: float
+    weight_decay: float
+    radius: float | None
+
+
+class TrainNote(Strict):
+    """See :class:`drfl.request.TrainRequest`."""
+
+    kind: Literal["train"]
+    key: KeyNote
+    local: LocalNote
+    prox: Annotated[float, Field(allow_inf_nan=False)]
+    snapshot: Annotated[int, Field(ge=1, le=2**31)] | None
+    average: bool
+
+
+class LossNote(Strict):
+    """See :class:`drfl.request.LossRequest`."""
+
+    kind: Literal["losses"]
+    key: KeyNote
+    batch: Batch
+
+
+class GradientNote(Strict):
+    """See :class:`drfl.request.GradientRequest`."""
+
+    kind: Literal["gradients"]
+    key: KeyNote
+    batch: Batch
+
+
+class AskNote(Strict):
+    """The plain values of a request; see :class:`drfl.flower.wire.Ask`."""
+
+    protocol: Literal[2]
+    client: Annotated[int, Field(ge=0, le=2**31)]
+    model: ModelNote
+    test: bool
+    version: Annotated[str, Field(pattern="^(zero|[0-9a-f]{24})?$")]
+    request: Annotated[TrainNote | LossNote | GradientNote, Field(discriminator="kind")] | None
+
+
+def note(plain: BaseModel) -> ConfigRecord:
+    """Plain values as a record."""
+    return ConfigRecord({"json": plain.model_dump_json()})
+
+
+def read_note(content: RecordDict, name: str, kind: type[T]) -> T:
+    """The plain values of a record.
+
+    Args:
+        content: a message's.
+        name: the record's.
+        kind: what may stand in it.
+
+    Raises:
+        ProtocolError: there is no such record, or something else stands in it.
+    """
+    record = content.config_records.get(name)
+    text = None if record is None else record.get("json")
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise ProtocolError("a message is not drfl's: its text is missing or too long")
+    try:
+        return kind.model_validate_json(text.encode("utf-8", "surrogatepass"))
+    except ValidationError as error:
+        raise ProtocolError(told(error)) from None
+
+
+def payload(content: RecordDict) -> int:
+    """Bytes of a message's records as they travel, without what Flower and HTTP add."""
+    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    texts = sum(record.count_bytes() for record in content.config_records.values())
+    return arrays + texts + sum(record.count_bytes() for record in content.metric_records.values())
+
+
+def told(error: ValidationError) -> str:
+    """What is wrong with a message, in a line that quotes nothing of it but names of fields, cut short."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    if first["loc"] == ("protocol",):
+        return f"the other end does not speak version {PROTOCOL} of drfl's protocol: install the same drfl at both ends"
+    return f"{shown(where, 80) or 'its text'} cannot be read: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def shown(text: object, most: int = MOST_SHOWN) -> str:
+    """A site's text for a line of the log: what a terminal would not print becomes a space, and the end is cut."""
+    plain = str(text)[: most + 1]
+    cut = "".join(c if c.isprintable() else " " for c in plain)
+    return cut if len(cut) <= most else f"{cut[:most]} …"

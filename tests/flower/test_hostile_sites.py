@@ -1,0 +1,153 @@
+"""One of four sites behaves in every way that is not allowed: the run ends with results, or with one line."""
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Error, Message
+
+from drfl.errors import DrflError
+from drfl.flower import app, exchange, roster
+from drfl.flower.grid import InProcessGrid
+from drfl.report import load_run
+
+from .conftest import grid_of
+
+HOSTILE = 2
+"""The node's number; its site is "b"."""
+
+SETTINGS = """
+out = "run"
+timeout = 5.0
+wait = 0.05
+insecure = true
+[job]
+algorithm = "{algorithm}"
+rounds = 3
+checkpoint_every = 1
+{more}
+[[sites]]
+name = "a"
+[[sites]]
+name = "b"
+[[sites]]
+name = "c"
+[[sites]]
+name = "d"
+"""
+
+
+def behaviours():
+    path = Path(__file__).parents[2] / "scripts" / "hostile_site.py"
+    spec = importlib.util.spec_from_file_location("hostile_site", path)
+    module = importlib.util.module_from_spec(spec)
+    from drfl.flower import client
+
+    kept = client.write_answer, client.RecordDict
+    try:
+        spec.loader.exec_module(module)
+    finally:  # it takes the place of what a site uses, which is for processes of its own
+        client.write_answer, client.RecordDict = kept
+    return {one.name: one for one in module.behaviours() if not one.process}
+
+
+BEHAVIOURS = behaviours()
+
+
+class Hostile(InProcessGrid):
+    """What one node sends is changed; from its second reply on, so that its first test is known."""
+
+    behaviour = None
+    replies = 0
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        of = "identity" if message.metadata.message_type == "query.identity" else "reply"
+        if context.node_id != HOSTILE or of != self.behaviour.of or reply.has_error():
+            return reply
+        self.replies += of == "reply"
+        if of == "identity" or self.replies > 1:
+            try:
+                reply.content = self.behaviour.change(reply.content)
+            except RuntimeError as error:
+                return Message(Error(2, str(error)), reply_to=message)
+        return reply
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    for module in (roster, exchange):
+        monkeypatch.setattr(module, "PAUSE", 0.001)
+
+
+def serve(folder, behaviour, algorithm="DualDRDM", more="cohort = 4"):
+    path = folder / "server.toml"
+    path.write_text(SETTINGS.format(algorithm=algorithm, more=more))
+    grid = grid_of(grid=Hostile)
+    grid.behaviour = behaviour
+    return app.serve(grid, path)
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_a_run_ends_with_results_or_with_one_line(name, tmp_path, caplog):
+    behaviour = BEHAVIOURS[name]
+    try:
+        out = serve(tmp_path, behaviour)
+    except DrflError as error:
+        assert behaviour.of == "identity", f"a reply ended the run: {error}"
+        assert len(str(error).splitlines()) == 1
+        assert len(str(error)) < 400
+        assert not (tmp_path / "run" / "summary.json").exists()
+        return
+    finally:
+        assert all(len(line) < 500 and "\x1b" not in line for line in caplog.messages)
+    record = load_run(out)
+    assert record.clients["client"].tolist() == ["a", "b", "c", "d"]
+    assert all(math.isfinite(record.final(metric)) for metric in ("avg_accuracy", "worst_accuracy", "worst_loss"))
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["rounds"] == 3
+    assert 0 <= summary["ledger"]["gradient_evaluations"] < 2**50
+
+
+@pytest.mark.parametrize("name", ["gradients = inf", "answer.parts = inf", "the text is no JSON"])
+def test_the_others_train_as_if_it_were_silent(name, tmp_path):
+    """The same bytes whatever the reply is rejected for."""
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
+    one = serve(tmp_path / "one", BEHAVIOURS[name])
+    two = serve(tmp_path / "two", BEHAVIOURS["it raises, with 1 MB of text"])
+    for file in ("model.safetensors", "lambda.csv", "clients.csv"):
+        assert (one / file).read_bytes() == (two / file).read_bytes()
+
+
+def test_a_hostile_site_is_left_out_for_longer_and_longer_and_the_file_says_so(tmp_path, caplog):
+    out = serve(tmp_path, BEHAVIOURS["gradients = inf"], more="cohort = 4\n")
+    told = json.loads((out / "traffic.json").read_text())["sites"]
+    assert told["b"]["rejected"] >= 3
+    assert told["b"]["left_out"] >= 1
+    assert told["a"]["rejected"] == told["a"]["left_out"] == 0
+    assert "b: no usable reply 3 times in a row, it is not asked in the next 1 exchanges" in caplog.text
+
+
+def test_data_that_change_during_a_run_are_told_once(tmp_path, caplog):
+    out = serve(tmp_path, BEHAVIOURS["other data in every reply"])
+    assert caplog.text.count("b: its data have changed since the run began") == 1
+    told = json.loads((out / "traffic.json").read_text())["sites"]
+    assert [told[name]["data_changed"] for name in "abcd"] == [False, True, False, False]
+
+
+def test_a_site_does_not_choose_its_name_in_the_results(tmp_path, caplog):
+    sites = {1: "a", 2: "b", 3: "c", 4: "d"}
+    grid = grid_of(grid=Hostile)
+    grid.behaviour = BEHAVIOURS["a name that a spreadsheet runs"]
+    grid.keys = {node: name.encode() for node, name in sites.items()}
+    known = roster.Registered(tuple("abcd"), tuple(name.encode() for name in "abcd"))
+    members = roster.gathered(grid, known, 1.0, 1.0)
+    assert members[1].name == "=1+1"
+    path = tmp_path / "server.toml"
+    path.write_text(SETTINGS.format(algorithm="FedAvg", more=""))
+    found = app.deployment(grid, known, members, app.read_server(path))
+    assert found.data.names == ("a", "b", "c", "d")
+    assert torch.equal(found.data.sizes, torch.tensor([30, 18, 41, 12]))
