@@ -7,14 +7,19 @@ import pytest
 import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from safetensors.torch import load_file
 
+import drfl
 from drfl.errors import InputError
+from drfl.experiments.parameters import make
+from drfl.experiments.resilience import surrounded
 from drfl.flower import app, roster
 from drfl.flower.client import client_app
 from drfl.flower.grid import InProcessGrid
 from drfl.flower.server_settings import read_server
+from drfl.participation import Replayed, read_record
 
-from .conftest import grid_of, site
+from .conftest import grid_of, simulation, site
 
 SETTINGS = """
 out = "run"
@@ -172,3 +177,32 @@ def test_sites_know_themselves_by_their_tensors():
     member = roster.Member("a", (6,), 3, 30, 15, "0123", {})
     other = member.__class__(**{**member.__dict__, "digest": "4567"})
     assert not torch.equal(app.Sites((member,), ("a",)).tensors()[0], app.Sites((other,), ("a",)).tensors()[0])
+
+
+class Dozing(InProcessGrid):
+    """Nodes 2 and 4 answer only some of their messages."""
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        node, k = context.node_id, self.count[context.node_id]
+        if (node, k % 3) in ((2, 1), (4, 2)) and k > 4:
+            reply.metadata.__dict__["_reply_to_message_id"] = "nobody's"
+        return reply
+
+
+@pytest.mark.parametrize("algorithm", ["DualDRDM", "ScaffPD", "FedAvg"])
+def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(algorithm, tmp_path):
+    path = settings(tmp_path, rounds=6, more="min_replies = 2\nengine = 'loop'").read_text()
+    path = path.replace("wait = 0.05", "wait = 0.05\ngrace = 0.01").replace('"DualDRDM"', f'"{algorithm}"')
+    (tmp_path / "server.toml").write_text(path)
+    out = app.serve(grid_of(grid=Dozing), tmp_path / "server.toml")
+    rows = (out / "replies.csv").read_text().splitlines()[1:]
+    assert any(len(row.split(",")[3].split()) < 4 for row in rows)
+    config = read_server(tmp_path / "server.toml").job
+    fed = simulation()
+    inner = Replayed(make(algorithm, config.parameters(algorithm, 4)), read_record(out / "replies.csv"))
+    found = drfl.run(surrounded(config, inner, None, None, None), fed, rounds=6)
+    w = torch.cat([part.flatten() for part in load_file(out / "model.safetensors").values()])
+    assert torch.equal(w.sort().values, found.state.w.sort().values)
+    last = (out / "lambda.csv").read_text().splitlines()[-1].split(",")[1:]
+    assert [f"{x:.9f}" for x in found.state.lam.tolist()] == last

@@ -21,6 +21,9 @@ from drfl.models import MODELS
 from drfl.request import TrainRequest
 from drfl.task import Task
 
+MOST_PARAMETERS = 2**30
+"""Of a model that is made from a name, a shape and a number of classes."""
+
 KEPT = "drfl.shift"
 """Where the shift is kept in the memory that Flower gives a client for a run."""
 
@@ -62,10 +65,17 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
     """The task that a server names, for inputs of this shape.
 
     Raises:
-        InputError: there is no such model or loss here, or the model does not take such inputs.
+        InputError: there is no such model or loss here, the model does not take such inputs, or it would be too large.
     """
     if model.model not in MODELS or model.loss not in LOSSES:
         raise InputError(f"this drfl has no model '{model.model}' with loss '{model.loss}': install the server's")
+    with torch.device("meta"):  # counted before it is made: shape and classes are what sites claim
+        size = sum(part.numel() for part in MODELS[model.model](shape, model.classes).parameters())
+    if size > MOST_PARAMETERS:
+        raise InputError(
+            f"model '{model.model}' for inputs of shape {shape} and {model.classes} classes has {size} parameters, "
+            f"more than {MOST_PARAMETERS}: see what the sites claim, and set 'rows' and 'classes' for each in server.toml"
+        )
     module = MODELS[model.model](shape, model.classes)
     return Task(module.to(getattr(torch, model.dtype)), LOSSES[model.loss])
 

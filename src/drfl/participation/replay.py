@@ -7,14 +7,14 @@ on the same data ends with the same model and λ.
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from drfl.algorithm import Info, Step
 from drfl.errors import InputError
@@ -22,9 +22,9 @@ from drfl.federation import Federation
 from drfl.history import csv_text
 from drfl.key import Key
 from drfl.request import R, Request, answers
-from drfl.wrapped import Carried, S, WrappedAlgorithm, WrappedFederation, Wrapper
+from drfl.wrapped import S, WrappedAlgorithm, WrappedFederation
 
-COLUMNS = ("round", "request", "kind", "clients")
+COLUMNS = ("round", "kind", "key", "clients")
 
 
 class Counted(NamedTuple):
@@ -32,11 +32,18 @@ class Counted(NamedTuple):
 
     Args:
         kind: of the request: "train", "losses" or "gradients".
+        key: names the request's key, which no two requests of a kind share in a run.
         clients: whose replies, in the order in which the algorithm had them.
     """
 
     kind: str
+    key: str
     clients: tuple[int, ...]
+
+
+def name_of(key: Key) -> str:
+    """16 hexadecimal digits that name a key."""
+    return hashlib.blake2b(repr((key.seed, key.path)).encode(), digest_size=8).hexdigest()
 
 
 class Noted(WrappedFederation):
@@ -54,7 +61,7 @@ class Noted(WrappedFederation):
     def exchange(self, request: Request[R]) -> R:
         """Put a request, and tell who answered."""
         reply = request.put(self.fed)
-        self.note(Counted(request.kind, tuple(reply.clients.tolist())))
+        self.note(Counted(request.kind, name_of(request.key), tuple(reply.clients.tolist())))
         return reply
 
 
@@ -74,28 +81,17 @@ class Recorded(WrappedAlgorithm[S]):
         return self.algorithm.round(state, Noted(fed, self.note), key)
 
 
-class Position(NamedTuple):
-    """How far a list has been played.
-
-    Args:
-        next: () int64, the place of the request that comes next.
-    """
-
-    next: Tensor
-
-
 class Only(WrappedFederation):
     """A federation in which only those answer whom a list names.
 
     Args:
         fed: the federation inside.
-        record: the list.
-        place: of the next request in it.
+        record: clients by kind and key of a request.
     """
 
-    def __init__(self, fed: Federation, record: Sequence[Counted], place: int) -> None:
+    def __init__(self, fed: Federation, record: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
         super().__init__(fed)
-        self.record, self.place = record, place
+        self.record = record
 
     def exchange(self, request: Request[R]) -> R:
         """Put a request to those of its cohort whose replies counted.
@@ -103,15 +99,12 @@ class Only(WrappedFederation):
         Raises:
             InputError: the list is of another run.
         """
-        if self.place >= len(self.record):
-            raise InputError(f"the list of replies ends after {len(self.record)} requests, and the run goes on")
-        kind, clients = self.record[self.place]
-        if kind != request.kind or not set(clients) <= set(request.cohort.tolist()):
+        clients = self.record.get((request.kind, name_of(request.key)))
+        if clients is None or not set(clients) <= set(request.cohort.tolist()):
             raise InputError(
-                f"the list of replies is of another run: request {self.place + 1} is '{request.kind}' to clients "
-                f"{request.cohort.tolist()}, and the list has '{kind}' from {list(clients)}"
+                f"the list of replies is of another run: it has no request '{request.kind}' to clients "
+                f"{request.cohort.tolist()} at this place; give the run's own algorithm, parameters and seed"
             )
-        self.place += 1
         request = request.only(torch.isin(request.cohort, torch.tensor(clients, dtype=torch.int64)))
         if not clients:
             return request.nobody()
@@ -121,28 +114,26 @@ class Only(WrappedFederation):
 
 
 @dataclass(frozen=True)
-class Replayed(Wrapper[S]):
+class Replayed(WrappedAlgorithm[S]):
     """An algorithm that gets just those replies that counted in another run. It belongs inside all other wrappers.
 
     Args:
         algorithm: the algorithm inside.
-        record: the other run's list, from its first round on; see :func:`read_record`.
+        record: the other run's list; see :func:`read_record`.
 
     Raises:
-        InputError: (in a round) the list is of another run.
+        InputError: the list has two entries for one request; or (in a round) it is of another run.
     """
 
     record: tuple[Counted, ...]
 
-    def init(self, fed: Federation) -> Carried[S, Position]:
-        """The state of the algorithm inside, at the start of the list."""
-        return Carried(self.algorithm.init(fed), Position(torch.zeros((), dtype=torch.int64)))
+    def __post_init__(self) -> None:
+        if len({(one.kind, one.key) for one in self.record}) < len(self.record):
+            raise InputError("the list of replies has a request twice: give the list of one run alone")
 
-    def round(self, state: Carried[S, Position], fed: Federation, key: Key) -> tuple[Carried[S, Position], Info]:
+    def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """One round of the algorithm inside."""
-        only = Only(fed, self.record, int(state.memory.next))
-        inner, info = self.algorithm.round(state.inner, only, key)
-        return Carried(inner, Position(torch.tensor(only.place))), info
+        return self.algorithm.round(state, Only(fed, {(kind, k): who for kind, k, who in self.record}), key)
 
 
 class Record:
@@ -174,10 +165,7 @@ class Record:
 
     def __call__(self, step: Step) -> None:
         """Write the rows of a round that has ended."""
-        rows = [
-            (step.round, place, one.kind, " ".join(map(str, one.clients)))
-            for place, one in enumerate(self._pending, start=1)
-        ]
+        rows = [(step.round, one.kind, one.key, " ".join(map(str, one.clients))) for one in self._pending]
         self._pending.clear()
         if self._file is not None and rows:
             with self._file.open("a", encoding="utf-8", newline="") as out:
@@ -193,7 +181,7 @@ def read_record(file: Path) -> tuple[Counted, ...]:
         InputError: it is missing or damaged.
     """
     try:
-        return tuple(Counted(row["kind"], tuple(map(int, row["clients"].split()))) for row in _rows(file))
+        return tuple(Counted(row["kind"], row["key"], tuple(map(int, row["clients"].split()))) for row in _rows(file))
     except ValueError:
         raise InputError(f"'{file}' is no list of replies: clients are not numbers") from None
 

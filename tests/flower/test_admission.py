@@ -1,0 +1,144 @@
+"""What a site claims of itself is held against what the server's file grants it."""
+
+import pytest
+
+from drfl.errors import InputError
+from drfl.flower import app, roster
+from drfl.flower.admission import admit
+from drfl.flower.client import client_app, identity
+from drfl.flower.grid import InProcessGrid
+from drfl.flower.roster import Member
+from drfl.flower.schema import ProtocolError, read_note
+from drfl.flower.server_settings import Entry, read_server
+from drfl.flower.site import task_of
+from drfl.flower.wire import Model
+
+from .conftest import grid_of, site
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(roster, "PAUSE", 0.001)
+
+
+def member(name="a", train=30, classes=3):
+    return Member(name, (6,), classes, train, 15, "0" * 32, {})
+
+
+def members(**claims):
+    return {0: member("a"), 1: member("b", **claims), 2: member("c")}
+
+
+def entries(**limits):
+    return [Entry(name="a"), Entry(name="b", **limits), Entry(name="c")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "claims", "told"),
+    [
+        ({"rows": 40}, {"train": 41}, "site 'b' claims 41 rows, and server.toml allows it rows = 40"),
+        ({"classes": 2}, {}, "site 'b' claims 3 classes, and server.toml allows it classes = 2"),
+        ({"max_share": 0.5}, {"train": 61}, "site 'b' claims 0.5041 of all training rows"),
+    ],
+)
+def test_a_site_that_claims_more_than_it_was_granted_is_refused_by_name(limits, claims, told):
+    with pytest.raises(InputError, match=told):
+        admit(members(**claims), entries(**limits))
+
+
+def test_what_was_granted_is_accepted_to_the_last_row_and_nothing_is_checked_unless_set(caplog):
+    admit(members(train=40), entries(rows=40, classes=3, max_share=0.4))
+    admit(members(train=10**9), entries())
+    assert not caplog.messages
+
+
+def test_a_site_that_calls_itself_otherwise_is_told(caplog):
+    admit({0: member("a"), 1: member("=1+1"), 2: member("c")}, entries())
+    assert "b calls itself '=1+1'; results have the name in server.toml" in caplog.text
+
+
+def test_nothing_is_trained_and_no_folder_left_where_a_site_is_refused(tmp_path):
+    path = tmp_path / "server.toml"
+    path.write_text(
+        'insecure = true\nwait = 0.05\n[job]\nrounds = 1\n[[sites]]\nname = "a"\nrows = 29\n[[sites]]\nname = "b"\n'
+    )
+    grid = grid_of("ab")
+    with pytest.raises(InputError, match="site 'a' claims 30 rows"):
+        app.serve(grid, path)
+    assert [one.name for one in tmp_path.iterdir()] == ["server.toml"]
+    assert set(grid.count.values()) == {2}  # who they are, and nothing else
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("rows = 0", "rows"),
+        ("max_share = 1.5", "max_share"),
+        ("max_share = nan", "max_share"),
+        ('name = "a\\u001b[2J"', "characters that cannot be printed"),
+    ],
+)
+def test_limits_that_are_none_are_refused(tmp_path, more, told):
+    name = "" if "name" in more else 'name = "a"'
+    path = tmp_path / "server.toml"
+    path.write_text(f"insecure = true\n[job]\n[[sites]]\n{name}\n{more}\n")
+    with pytest.raises(InputError, match=told):
+        read_server(path)
+
+
+@pytest.mark.parametrize(
+    ("head", "job", "told"),
+    [
+        ("grace = 5.0", "", "grace means nothing without job.min_replies"),
+        ("grace = inf", "min_replies = 1", "grace"),
+        ("timeout = inf", "", "timeout"),
+        ("", "min_replies = 3", "job.min_replies = 3, and there are 1 sites"),
+    ],
+)
+def test_deadlines_that_are_none_are_refused(tmp_path, head, job, told):
+    path = tmp_path / "server.toml"
+    path.write_text(f'insecure = true\n{head}\n[job]\n{job}\n[[sites]]\nname = "a"\n')
+    with pytest.raises(InputError, match=told):
+        read_server(path)
+
+
+def test_a_model_that_sites_make_too_large_is_refused_before_it_is_made():
+    with pytest.raises(InputError, match=r"has 1099511693312 parameters, more than 1073741824"):
+        task_of(Model("linear", "cross-entropy", "float32", 2**16), (2**24,))
+
+
+def test_an_honest_site_tells_of_itself_and_a_site_without_test_rows_says_that_it_cannot_take_part():
+    from drfl.flower.schema import Identity
+
+    told = read_note(identity(site("a")), "identity", Identity)
+    assert (told.name, told.train, told.test, told.classes, told.shape) == ("a", 30, 15, 3, [6])
+    named = site("a")
+    object.__setattr__(named, "name", "x" * 200)
+    with pytest.raises(InputError, match="cannot take part: name cannot be read: string should have at most 128"):
+        identity(named)
+
+
+def test_the_reason_of_a_rejected_identity_names_the_field_and_quotes_nothing(caplog):
+    from flwr.app import ConfigRecord, RecordDict
+
+    class Lying(InProcessGrid):
+        def answer(self, message, context):
+            reply = super().answer(message, context)
+            reply.content = RecordDict({"identity": ConfigRecord({"json": '{"protocol": 2, "train": "\\u001b[2J"}'})})
+            return reply
+
+    sites = {name: site(name) for name in "ab"}
+    grid = Lying(client_app(lambda context: sites[context.node_config["name"]]), [{"name": name} for name in "ab"])
+    with pytest.raises(InputError, match="these sites are not there: a, b"):
+        roster.gathered(grid, roster.SelfNamed("ab", 1.0), 0.01, 1.0)
+    assert "its identity is rejected, as name cannot be read: field required" in caplog.text
+    with pytest.raises(ProtocolError, match="install the same drfl at both ends"):
+        read_note(
+            RecordDict({"identity": ConfigRecord({"json": '{"protocol": 1}'})}), "identity", type(read_identity())
+        )
+
+
+def read_identity():
+    from drfl.flower.schema import Identity
+
+    return read_note(identity(site("a")), "identity", Identity)

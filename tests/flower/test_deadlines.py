@@ -1,0 +1,220 @@
+"""How long an exchange lasts, who is left out of it, and how often a site is asked."""
+
+import time
+
+import pytest
+import torch
+
+import drfl
+from drfl import cohort
+from drfl.federation import Ledger
+from drfl.flower import exchange, roster
+from drfl.flower.exchange import Errand
+from drfl.flower.grid import InProcessGrid
+from drfl.flower.standing import LONGEST, Standing
+from drfl.flower.wire import Answer, read_ask, write_answer
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+from .conftest import federation, grid_of
+
+LOCAL = LocalSGD(steps=2, lr=0.1, batch=8)
+ALL = torch.arange(4)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    for module in (roster, exchange):
+        monkeypatch.setattr(module, "PAUSE", 0.005)
+
+
+class Asleep(InProcessGrid):
+    """Some nodes get their messages and never reply."""
+
+    asleep: frozenset[int] = frozenset()
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        if context.node_id in self.asleep:
+            reply.metadata.__dict__["_reply_to_message_id"] = "nobody's"
+        return reply
+
+
+class Forgetful(InProcessGrid):
+    """Node 2 says to every request, or to those that name a shift it has, that it lacks what was meant."""
+
+    always = True
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        named = read_ask(message.content)[0].version if message.metadata.message_type == "train" else ""
+        if context.node_id == 2 and named and (self.always or named != "zero"):
+            reply.content = write_answer(Answer(lacking=True))
+        return reply
+
+
+def sleepy(timeout, asleep=(4,), deadline=None):
+    grid = grid_of(grid=Asleep)
+    fed = federation(grid, timeout=timeout, deadline=deadline)
+    fed.evaluate(fed.w0)
+    grid.asleep = frozenset(asleep)
+    return grid, fed
+
+
+def trained(fed, r=0, who=ALL):
+    return fed.train(who, fed.w0, LOCAL, Key(0).fold("round", r)).clients.tolist()
+
+
+def asked(grid, node, call):
+    before = grid.count[node]
+    call()
+    return grid.count[node] - before
+
+
+def test_a_site_that_sleeps_costs_ever_fewer_exchanges(caplog):
+    grid, fed = sleepy(0.05)
+    counts = [asked(grid, 4, lambda r=r: trained(fed, r)) for r in range(16)]
+    assert counts == [1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+    assert fed.standing()["d"]["silent"] == 4
+    assert fed.standing()["d"]["left_out"] == 12
+    assert "d gave no reply in" in caplog.text
+    assert "d: no usable reply 4 times in a row, it is not asked in the next 8 exchanges" in caplog.text
+
+
+def test_one_usable_reply_clears_it():
+    grid, fed = sleepy(0.05)
+    assert trained(fed) == [0, 1, 2]
+    grid.asleep = frozenset()
+    assert trained(fed, 1) == [0, 1, 2]
+    assert trained(fed, 2) == [0, 1, 2, 3]
+    assert trained(fed, 3) == [0, 1, 2, 3]
+
+
+def test_with_a_quorum_only_the_grace_is_waited_for():
+    _, fed = sleepy(60.0, deadline={"least": 3, "grace": 0.02})
+    start = time.monotonic()
+    assert trained(fed) == [0, 1, 2]
+    assert time.monotonic() - start < 30  # far from the timeout, whatever the machine does meanwhile
+    assert fed.standing()["d"]["silent"] == 1
+
+
+def test_below_the_quorum_everybody_is_waited_for():
+    grid, fed = sleepy(0.05, asleep=(3, 4), deadline={"least": 3, "grace": 0.0})
+    assert trained(fed) == [0, 1]
+    assert asked(grid, 4, lambda: trained(fed, 1)) == 1  # though it was silent
+    grid.asleep = frozenset()
+    assert trained(fed, 2) == [0, 1, 2, 3]
+
+
+def test_rounds_do_not_fly_by_where_nobody_answers():
+    """Left out, all of them, the rest of a run would be over in no time, and for nothing."""
+    grid, fed = sleepy(0.05, asleep=(1, 2, 3, 4))
+    for r in range(3):
+        assert asked(grid, 1, lambda r=r: trained(fed, r)) == 1
+    grid.asleep = frozenset()
+    assert trained(fed, 3) == [0, 1, 2, 3]
+
+
+def test_a_site_that_was_never_tested_is_waited_for_though_there_is_a_quorum():
+    grid = grid_of(grid=Asleep)
+    fed = federation(grid, timeout=0.05, deadline={"least": 1, "grace": 0.0})
+    grid.asleep = frozenset({2})
+    with pytest.raises(drfl.InputError, match="site 'b' could not be tested"):
+        fed.evaluate(fed.w0)
+    before = grid.count[2]
+    with pytest.raises(drfl.InputError, match="site 'b' could not be tested"):
+        fed.evaluate(fed.w0)
+    assert grid.count[2] - before == 1  # though it was silent
+
+
+@pytest.mark.parametrize(("always", "messages"), [(True, 1), (False, 2)])
+def test_a_site_that_lacks_what_was_sent_is_rejected(always, messages, caplog):
+    """It is asked again only where the shift was not in the message, and then once."""
+    grid = grid_of(grid=Forgetful)
+    grid.always = False
+    fed = federation(grid)
+    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=cohort.everybody)
+    state = drdm.init(fed)
+    if not always:  # after a round shifts are no longer zero
+        state, _ = drdm.round(state, fed, Key(0).fold("round", 1))
+    grid.always = always
+    before = grid.count[2]
+    state, info = drdm.round(state, fed, Key(0).fold("round", 2))
+    assert info.answered.tolist() == [0, 2, 3]
+    assert grid.count[2] - before == messages + 1  # the request for losses names no shift
+    assert "b: reply rejected, as it says that it lacks what was sent with the request" in caplog.text
+
+
+def test_messages_to_one_site_come_at_ever_longer_intervals():
+    errand = Errand(None)
+    dues = []
+    for sent in range(1, 12):
+        errand.sent = sent
+        errand.again()
+        dues.append(max(0.0, errand.due - time.monotonic()))
+    assert dues[0] == 0.0
+    assert dues[1] == pytest.approx(0.01, abs=0.005)
+    assert max(dues) <= exchange.SLOWEST
+
+
+def test_a_reply_larger_than_any_honest_one_is_not_read(monkeypatch, caplog):
+    read = []
+    monkeypatch.setattr(exchange, "most_bytes", lambda w: 10)
+    monkeypatch.setattr(exchange, "read_answer", read.append)
+    assert trained(federation()) == []
+    assert not read
+    assert "it is larger than any reply to this request, 10 bytes" in caplog.text
+
+
+class Malformed(InProcessGrid):
+    """Flower cannot rebuild what node 3 has sent."""
+
+    def pull_messages(self, message_ids):
+        found = super().pull_messages(message_ids)
+        if any(reply.metadata.src_node_id == 3 and self.count[3] > 2 for reply in found):
+            raise ValueError("Unsupported \x1b[2J record type: None")
+        return found
+
+
+def test_what_flower_cannot_rebuild_costs_no_other_reply(caplog):
+    grid = grid_of(grid=Malformed)
+    fed = federation(grid)
+    assert trained(fed) == [0, 1, 3]
+    assert "c: reply rejected, as it cannot be rebuilt (ValueError: Unsupported  [2J record type: None)" in caplog.text
+
+
+class Impostor(InProcessGrid):
+    """Node 2 answers in place of node 1."""
+
+    def pull_messages(self, message_ids):
+        found = super().pull_messages(message_ids)
+        for reply in found:
+            if reply.metadata.src_node_id == 1 and self.count[1] > 2:
+                reply.metadata.__dict__["_src_node_id"] = 2
+        return found
+
+
+def test_a_reply_of_another_node_is_rejected(caplog):
+    assert trained(federation(grid_of(grid=Impostor))) == [1, 2, 3]
+    assert "a: reply rejected, as another node sent it" in caplog.text
+
+
+def test_how_a_site_is_left_out():
+    one = Standing()
+    pauses = []
+    for _ in range(5):
+        one.bad("rejected")
+        pauses.append(one.pause)
+    assert pauses == [0, 0, 1, 2, 4]
+    for _ in range(20):
+        one.bad("silent")
+    assert one.pause == LONGEST
+    one.good()
+    assert (one.strikes, one.pause, one.answered, one.rejected, one.silent) == (0, 0, 1, 5, 20)
+
+
+def test_a_ledger_takes_the_largest_counts_that_a_reply_may_have():
+    ledger = Ledger()
+    for _ in range(1000):
+        ledger.add(Ledger(gradient_evaluations=2**40))
+    torch.tensor([list(ledger.totals().values())])  # as a checkpoint keeps it

@@ -1,0 +1,105 @@
+"""Which replies counted is written down, and a simulation that plays the list again ends with the same model."""
+
+import pytest
+import torch
+
+import drfl
+from drfl.errors import InputError
+from drfl.faults import Faults, Faulty
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.participation import Counted, OverSampled, Quorum, Record, Recorded, Replayed, read_record
+from drfl.participation.replay import name_of
+from drfl.protection import Protected
+
+from ..flower.conftest import simulation
+
+LOCAL = LocalSGD(steps=2, lr=0.1, batch=8)
+ALGORITHMS = {
+    "FedAvg": drfl.FedAvg(m=3, local=LOCAL),
+    "DRFA": drfl.DRFA(m=3, local=LOCAL),
+    "ScaffPD": drfl.ScaffPD(m=4, local=LOCAL),
+    "DualDRDM": drfl.DualDRDM(m=3, local=LOCAL),
+    "SCAFFOLD": drfl.SCAFFOLD(m=3, local=LOCAL),
+}
+FAULTS = Faults(drop=0.4, deadline=3.0, slow=0.5, slowdown=2.0)
+
+
+def recorded(folder, algorithm, wrap, rounds=6):
+    record = Record()
+    record.open(folder / "replies.csv", 0)
+    found = drfl.run(wrap(Recorded(algorithm, record.add)), simulation(), rounds=rounds, seed=3, callbacks=[record])
+    return found, folder / "replies.csv"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_simulation_without_faults_that_plays_the_list_ends_with_the_same_bits(name, tmp_path):
+    algorithm = ALGORITHMS[name]
+    a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(Protected(inner), FAULTS))
+    b = drfl.run(Protected(Replayed(algorithm, read_record(file))), simulation(), rounds=6, seed=3)
+    undisturbed = drfl.run(Protected(algorithm), simulation(), rounds=6, seed=3)
+    assert torch.equal(a.state.w, b.state.w)
+    assert torch.equal(a.state.lam, b.state.lam)
+    assert not torch.equal(a.state.w, undisturbed.state.w)
+
+
+def test_rounds_that_a_quorum_called_off_and_repeated_are_played_again(tmp_path):
+    algorithm = drfl.DRDM(m=4, local=LOCAL)
+
+    def wrap(inner, faults=FAULTS):
+        return Quorum(Faulty(Protected(OverSampled(inner, 3)), faults), 2, "repeat", 2)
+
+    a, file = recorded(tmp_path, algorithm, wrap)
+    played = Replayed(algorithm, read_record(file))
+    b = drfl.run(wrap(played, Faults()), simulation(), rounds=6, seed=3)
+    assert torch.equal(a.state.w, b.state.w)
+    assert torch.equal(a.state.lam, b.state.lam)
+
+
+def test_the_file_has_a_row_for_each_request_and_is_cut_where_a_run_goes_on(tmp_path):
+    _, file = recorded(tmp_path, drfl.DRFA(m=3, local=LOCAL), Protected, rounds=3)
+    lines = file.read_text().splitlines()
+    assert lines[0] == "round,kind,key,clients"
+    assert [line.split(",")[:2] for line in lines[1:]] == [
+        [str(r), kind] for r in (1, 2, 3) for kind in ("train", "losses")
+    ]
+    again = Record()
+    again.open(file, 2)
+    assert file.read_text().splitlines() == lines[:5]
+    fresh = Record()
+    fresh.open(file, 0)
+    assert file.read_text().splitlines() == lines[:1]
+
+
+def test_a_list_of_another_run_is_refused_in_one_line(tmp_path):
+    algorithm, fed = drfl.FedAvg(m=3, local=LOCAL), simulation()
+    key = name_of(Key(3).fold("round", 1, "sgd"))
+    for record in ((), (Counted("losses", key, (0,)),), (Counted("train", key, (77,)),)):
+        with pytest.raises(InputError, match="the list of replies is of another run"):
+            drfl.run(Replayed(algorithm, record), fed, rounds=1, seed=3)
+    with pytest.raises(InputError, match="has a request twice"):
+        Replayed(algorithm, (Counted("train", key, (0,)), Counted("train", key, (1,))))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,b\n1,2\n", "round,kind,key,clients\nx,train,1,0\n", "round,kind,key,clients\n1,train,1,x\n"]
+)
+def test_a_damaged_list_is_refused_in_one_line(text, tmp_path):
+    file = tmp_path / "replies.csv"
+    file.write_text(text)
+    if not text:
+        assert read_record(file) == ()
+        file = tmp_path / "missing.csv"
+    with pytest.raises(InputError, match="list of replies"):
+        read_record(file)
+
+
+def test_a_round_that_is_only_looked_into_writes_nothing():
+    """A federation that announces its first request runs the round up to it, and then again."""
+    from drfl.request import Foreseen, Foresight
+
+    seen, fed = [], simulation()
+    algorithm = Recorded(drfl.FedAvg(m=3, local=LOCAL), seen.append)
+    with pytest.raises(Foreseen):
+        algorithm.round(algorithm.init(fed), Foresight(fed), Key(0))
+    assert seen == []
