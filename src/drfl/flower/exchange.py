@@ -119,7 +119,8 @@ class Post:
             all_of_them: nobody is left out for how it has answered before, and no quorum is enough.
         """
         start = time.monotonic()
-        end, enough = start + self.deadline.timeout, self._enough(questions, all_of_them)
+        end, given = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
+        enough = self._enough(questions, all_of_them)
         waiting = {client: Errand(question) for client, question in self._chosen(questions, all_of_them).items()}
         on_way: dict[str, int] = {}  # message → client
         found = Exchanged({}, Ledger())
@@ -130,12 +131,13 @@ class Post:
                 self._receive(one, on_way.pop(one.message), waiting, found)
             if enough is not None and self._counted(questions, found) >= enough:
                 end, enough = min(end, time.monotonic() + self.deadline.grace), None
+                given = f"the {self.deadline.grace:g} s after enough others had answered"
             if time.monotonic() >= end:
                 break
             if not came and waiting:
                 time.sleep(PAUSE)
                 self._recall(waiting, on_way)
-        self._give_up(waiting, time.monotonic() - start)
+        self._give_up(waiting, given)
         self.traffic.exchanges += 1
         self.traffic.seconds += time.monotonic() - start
         return found
@@ -271,16 +273,16 @@ class Post:
                 self.held.pop(client, None)
                 waiting[client].again()
 
-    def _give_up(self, waiting: Mapping[int, Errand], seconds: float) -> None:
+    def _give_up(self, waiting: Mapping[int, Errand], given: str) -> None:
         """Say who did not answer in time. Nobody waits again for those that are not even there, until they are."""
         there = self.roster.nodes(self.grid) if waiting else {}
         absent = sorted(client for client, errand in waiting.items() if errand.node is None and client not in there)
         if absent:
             names = ", ".join(self.roster.names[client] for client in absent)
-            LOG.warning("these sites were not there in %g s: %s", round(seconds, 1), names)
+            LOG.warning("these sites were not there in %s: %s", given, names)
         self.gone |= set(absent)
         for client in sorted(waiting.keys() - set(absent)):
-            self.bad(client, "silent", f" gave no reply in {round(seconds, 1):g} s")
+            self.bad(client, "silent", f" gave no reply in {given}")
 
 
 def _check(ask: Ask, answer: Answer) -> None:

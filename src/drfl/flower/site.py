@@ -74,7 +74,7 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
     if size > MOST_PARAMETERS:
         raise InputError(
             f"model '{model.model}' for inputs of shape {shape} and {model.classes} classes has {size} parameters, "
-            f"more than {MOST_PARAMETERS}: see what the sites claim, and set 'rows' and 'classes' for each in server.toml"
+            f"more than {MOST_PARAMETERS}: see what the sites claim, and set 'classes' for each in server.toml"
         )
     module = MODELS[model.model](shape, model.classes)
     return Task(module.to(getattr(torch, model.dtype)), LOSSES[model.loss])
