@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.certificate import Certificate
+from drfl.csv_cells import quoted, unquoted
 from drfl.federation import Evaluation
-from drfl.history import History, Metrics, Row
+from drfl.history import History, Metrics, Row, csv_text
 
 LEDGER = {"bytes_up": 5, "bytes_down": 6, "messages": 9, "gradient_evaluations": 7, "loss_evaluations": 8}
 
@@ -106,3 +107,21 @@ def test_last():
 def test_no_rows():
     assert History().to_csv().count("\n") == 1
     assert History().rows is not History().rows
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1-555", "-x", "@sum(a1)", "\t=1", "'=1", "''@"])
+def test_no_text_in_a_csv_file_is_a_formula_and_it_is_read_as_it_was(name):
+    cell = next(csv.reader(io.StringIO(csv_text((name,), []), newline="")))[0]
+    assert cell == f"'{name}"
+    assert unquoted(cell) == name
+
+
+@given(st.text(alphabet="'=+-@\t1ae.", max_size=5))
+def test_quoting_loses_nothing(text):
+    assert unquoted(str(quoted(text))) == text
+
+
+@pytest.mark.parametrize("cell", ["-1.5", "+3", "-inf", "-1e-05", "a=b", "", "'quoted'", "hungary", -2, 0.5])
+def test_numbers_and_other_texts_stay_as_they_are(cell):
+    assert quoted(cell) == cell
+    assert unquoted(str(cell)) == str(cell)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from drfl.certificate import Certificate
+from drfl.csv_cells import quoted
 from drfl.federation import Evaluation
 
 
@@ -140,9 +141,9 @@ def certificate_cells(certificate: Certificate | None) -> list[str]:
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """CSV text with plain line ends."""
+    """CSV text with plain line ends, in which no text is a formula to a spreadsheet; see :mod:`drfl.csv_cells`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerow([quoted(cell) for cell in header])
+    writer.writerows([quoted(cell) for cell in row] for row in rows)
     return text.getvalue()

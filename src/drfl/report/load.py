@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from drfl.csv_cells import unquoted
 from drfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
         rows = list(csv.reader(io.StringIO(_read(directory, name), newline=""), strict=True))
     except csv.Error as error:
         raise _damaged(directory, name, str(error)) from None
-    header, body = (rows[0], rows[1:]) if rows else ([], [])
+    header, body = ([unquoted(cell) for cell in rows[0]], rows[1:]) if rows else ([], [])
     twice = [column for column in columns if header.count(column) > 1 and header.index(column)]
     if twice:  # not lambda.csv's first column: a client may be called "round" too
         raise _damaged(directory, name, f"column '{twice[0]}' is there twice")
@@ -200,7 +201,7 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
     try:
         frame = pd.DataFrame(
             [
-                [cell if column in words else float(cell) for column, cell in zip(header, row, strict=True)]
+                [unquoted(cell) if column in words else float(cell) for column, cell in zip(header, row, strict=True)]
                 for row in body
             ],
             columns=pd.Index(header),
