@@ -14,6 +14,7 @@ from drfl.errors import DrflError, InputError
 from . import judge
 from .binaries import idx, partition
 from .judge import Parser
+from .messages import message
 from .texts import measured, toml
 
 
@@ -51,6 +52,16 @@ def warning(item, folder):
         warnings.warn("there is no comma", stacklevel=1)
 
 
+def hasty_answer(item, folder):
+    """Turns what a site sent into whole numbers, and catches what that raises for texts."""
+    kind, records = item
+    numbers = records.get("numbers", {}) if kind == "answer" else {}
+    try:
+        return [int(value) for name, value in numbers.items() if name in ("gradients", "losses", "test samples")]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"no number: {error}") from None
+
+
 def slow(item, folder):
     """Takes its time over what is no JSON."""
     try:
@@ -74,4 +85,5 @@ BROKEN = (
     Parser("a warning", measured, warning),
     Parser("a slow refusal", partition, slow, seconds=0.003),
     Parser("an array as large as asked for", partition, greedy, seconds=60),
+    Parser("a reply whose numbers are made whole", message, hasty_answer),
 )

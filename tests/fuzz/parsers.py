@@ -5,7 +5,8 @@ from __future__ import annotations
 from .binaries import BINARIES
 from .commands import COMMANDS
 from .deployments import DEPLOYMENTS
+from .messages import MESSAGES
 from .rundirs import RUNS
 from .texts import TEXTS
 
-PARSERS = {parser.name: parser for parser in (*BINARIES, *TEXTS, *RUNS, *DEPLOYMENTS, *COMMANDS)}
+PARSERS = {parser.name: parser for parser in (*BINARIES, *TEXTS, *RUNS, *DEPLOYMENTS, *MESSAGES, *COMMANDS)}

@@ -16,7 +16,7 @@ from torch import Tensor
 from drfl.federation import SCALAR_BYTES, Ledger
 from drfl.flower.inbox import PAUSE, Received, received
 from drfl.flower.roster import Node, Roster
-from drfl.flower.schema import ProtocolError, payload, shown
+from drfl.flower.schema import ProtocolError, payload, shown, why
 from drfl.flower.standing import Standing
 from drfl.flower.traffic import Traffic
 from drfl.flower.wire import Answer, Ask, array_of, most_bytes, read_answer, write_ask
@@ -222,14 +222,13 @@ class Post:
             self.bad(client, "failed", f" failed: {told}")
             return
         try:
-            answer = self._read(one, errand)
-        except ProtocolError as error:
-            del waiting[client]
-            self.bad(client, "rejected", f": reply rejected, as {error}")
-            return
-        finally:
             if reply is not None and reply.has_content():
                 self.traffic.up(reply.content, only_test)
+            answer = self._read(one, errand)
+        except Exception as error:  # whatever it makes raise, a site's reply must not end everybody's run
+            del waiting[client]
+            self.bad(client, "rejected", f": reply rejected, as {why(error)}")
+            return
         if not only_test:
             _book(answer, found.cost)
         if answer.lacking:  # it was started anew and has forgotten its shift

@@ -36,7 +36,7 @@ def received(grid: Grid, messages: Iterable[str]) -> Iterator[Received]:
     several at once, those it had fetched before would be lost; so it is asked for one at a time.
 
     Raises:
-        OSError, httpx.HTTPError: the SuperLink cannot be reached.
+        OSError: the SuperLink cannot be reached; so does httpx.HTTPError.
     """
     for message in messages:
         try:

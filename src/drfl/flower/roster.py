@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from drfl.errors import InputError
 from drfl.flower.client import IDENTITY
 from drfl.flower.inbox import PAUSE, received
-from drfl.flower.schema import MOST_TEXT, Identity, ProtocolError, payload, read_note, shown
+from drfl.flower.schema import MOST_TEXT, Identity, ProtocolError, payload, read_note, shown, why
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -138,8 +138,8 @@ def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Me
             node = waiting.pop(message)
             try:
                 found[node] = member_of(reply, problem)
-            except ProtocolError as error:
-                LOG.warning("node %d: %s", node, error)
+            except Exception as error:  # whatever it makes raise, what a node says must not end everybody's run
+                LOG.warning("node %d: %s", node, why(error))
         if not waiting or time.monotonic() >= end:
             break
         time.sleep(PAUSE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, TypeVar
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ConfigRecord, RecordDict
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from drfl.errors import InputError
@@ -198,9 +198,23 @@ def read_note(content: RecordDict, name: str, kind: type[T]) -> T:
 
 def payload(content: RecordDict) -> int:
     """Bytes of a message's records as they travel, without what Flower and HTTP add."""
-    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
-    texts = sum(record.count_bytes() for record in content.config_records.values())
-    return arrays + texts + sum(record.count_bytes() for record in content.metric_records.values())
+    total = 0
+    for name, record in content.items():
+        total += len(name)
+        for key, value in record.items():
+            total += len(key) + _size(value)
+    return total
+
+
+def _size(value: object) -> int:
+    """Bytes of a value; Flower's own count raises where a text is empty."""
+    if isinstance(value, Array):
+        return len(value.data)
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "surrogatepass"))
+    if isinstance(value, bytes):
+        return len(value)
+    return sum(map(_size, value)) if isinstance(value, list) else 8
 
 
 def told(error: ValidationError) -> str:
@@ -210,6 +224,11 @@ def told(error: ValidationError) -> str:
     if first["loc"] == ("protocol",):
         return f"the other end does not speak version {PROTOCOL} of drfl's protocol: install the same drfl at both ends"
     return f"{shown(where, 80) or 'its text'} cannot be read: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def why(error: Exception) -> str:
+    """The reason for which a message is rejected, in a line; of an error that nobody foresaw only its kind."""
+    return str(error) if isinstance(error, ProtocolError) else f"it cannot be read ({type(error).__name__})"
 
 
 def shown(text: object, most: int = MOST_SHOWN) -> str:

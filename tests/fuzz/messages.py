@@ -1,0 +1,207 @@
+"""Messages of a deployment whose fields are changed one by one: what is built is a message, but a wrong one.
+
+An answer is not only read: it goes through the federation that would use it, as one of three replies.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from tests.flower.conftest import federation, grid_of, site
+
+from drfl.flower import exchange, roster
+from drfl.flower.client import identity
+from drfl.flower.grid import InProcessGrid
+from drfl.flower.roster import member_of
+from drfl.flower.schema import PROTOCOL
+from drfl.flower.wire import Answer, Ask, Model, read_ask, write_answer, write_ask
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.request import GradientRequest, LossRequest, TrainRequest
+
+from .judge import Parser
+from .mutate import NUMBERS, WORDS, reworded
+
+VALUES = (
+    None, True, False, 0, -1, 1, 2, 3, 0.5, -0.0, 1e300, 1e999, -1e999, float("nan"), 2**31, 2**40 + 1, 2**62, 2**63,
+    2**64, 10**15, 10**400, "", "zero", "0" * 24, "0" * 32, "f" * 33, "linear", "float64", "train", "\ud800", "\x1b[2J",
+    "x" * 70_000, [], [1], [1e999], [0], [-1], [2**40], [1] * 500, {}, {"seed": "0", "path": []}, [[1]], PROTOCOL,
+)  # fmt: skip
+REALS = (0, 1, -1, 7, 2**31, 2**40, 2**62, -(2**63), 0.0, 0.5, -0.5, 1e300, float("inf"), -float("inf"), float("nan"))
+TYPES = ("float32", "float64", "int8", "float16", "object", ">f4", "U3", "", "x" * 5000)
+SHAPES = ((), (0,), (21,), (3, 7), (-1,), (2**62,), (2**40, 2**40), (1,) * 40, (21, 1))
+KINDS = ("ask", "answer", "identity")
+
+
+@functools.cache
+def originals() -> dict[str, list[dict]]:
+    """Messages of each kind, as plain values: {record: {name: value}}."""
+    w = torch.arange(21, dtype=torch.float32)
+    model, key, one = Model("linear", "cross-entropy", "float32", 3), Key(3).fold("a"), torch.tensor([1])
+    requests = (
+        TrainRequest(one, w, key, LocalSGD(), 0.1, None, 2, True), LossRequest(one, w, key, 8),
+        GradientRequest(one, w, key, None), None,
+    )  # fmt: skip
+    loss = torch.tensor(0.5, dtype=torch.float64)
+    answers = (
+        Answer((w,), (0.5, 0.1, 15), 16, 0, 0.1), Answer((w, w), None, 16, 0, 0.1, "0" * 24), Answer((loss,), None),
+        Answer((w, loss), None), Answer(lacking=True),
+    )  # fmt: skip
+    return {
+        "ask": [plain(write_ask(Ask(1, model, w, request, True, "zero"), w)) for request in requests],
+        "answer": [plain(write_answer(answer)) for answer in answers],
+        "identity": [plain(identity(site("b")))],
+    }
+
+
+def plain(content: RecordDict) -> dict:
+    """Records as plain values; the text of a record of plain values is taken apart."""
+    found: dict = {name: dict(record) for name, record in content.items()}
+    for record in found.values():
+        if "json" in record:
+            record["json"] = json.loads(record["json"])
+    return found
+
+
+def message(rng):
+    """What kind it is, and its records with one to three changes."""
+    kind = rng.choice(KINDS)
+    records = {
+        name: {key: dict(value) if key == "json" else value for key, value in record.items()}
+        for name, record in rng.choice(originals()[kind]).items()
+    }
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        rng.choice(CHANGES)(rng, records)
+    return kind, records
+
+
+def _field(rng, records):
+    """A plain value is another, at any depth, or missing, or there is one more."""
+    places = [record["json"] for record in records.values() if isinstance(record.get("json"), dict)]
+    if not places:
+        return
+    place = rng.choice(places)
+    while any(isinstance(value, dict) for value in place.values()) and rng.random() < 0.6:
+        name = rng.choice([name for name, value in place.items() if isinstance(value, dict)])
+        place[name] = dict(place[name])
+        place = place[name]
+    name = rng.choice([*place, "more"])
+    if rng.random() < 0.15:
+        place.pop(name, None)
+    else:
+        place[name] = rng.choice(VALUES)
+
+
+def _text(rng, records):
+    """The text itself is damaged."""
+    for record in records.values():
+        if isinstance(record.get("json"), dict):
+            text = reworded(rng, json.dumps(record["json"]))
+            record["json"] = rng.choice((text, text.encode("utf-8", "replace"), rng.choice(WORDS), rng.choice(NUMBERS)))
+
+
+def _number(rng, records):
+    """A number is another, a list of them, or missing, or there is one more."""
+    numbers = records.get("numbers")
+    if isinstance(numbers, dict):
+        name = rng.choice([*numbers, "part 0", "part 1", "part 9", "more"])
+        if rng.random() < 0.2:
+            numbers.pop(name, None)
+        else:
+            numbers[name] = rng.choice((rng.choice(REALS), rng.choice(REALS), [1.0, 2.0], [1, 2]))
+
+
+def _vector(rng, records):
+    """A vector has another type, shape, style or length, is under another name, or missing."""
+    vectors = records.get("vectors")
+    if not vectors or not all(isinstance(array, Array) for array in vectors.values()):
+        return
+    name = rng.choice(list(vectors))
+    array = vectors.pop(name)
+    parts = {"dtype": array.dtype, "shape": tuple(array.shape), "stype": array.stype, "data": array.data}
+    change = rng.choice((
+        {"dtype": rng.choice(TYPES)}, {"shape": rng.choice(SHAPES)}, {"stype": rng.choice(("numpy.ndarray", "", "x"))},
+        {"data": array.data[: rng.randrange(len(array.data) + 1)]}, {"data": array.data * 2},
+        {"data": b"\xff" * len(array.data)}, None,
+    ))  # fmt: skip
+    if change is not None:
+        vectors[rng.choice((name, name, name, "0", "2", "shift", "\ud7ff", ""))] = Array(**{**parts, **change})
+
+
+def _record(rng, records):
+    """A record is missing, has another's name, or is of another kind."""
+    name = rng.choice(list(records))
+    record = records.pop(name)
+    if rng.random() < 0.6:
+        records[rng.choice((*KINDS, "vectors", "numbers", "more"))] = record
+
+
+CHANGES = (_field, _field, _field, _number, _number, _vector, _vector, _text, _record)
+
+
+def built(records: dict) -> RecordDict:
+    """The records as Flower has them; what Flower itself does not take is left out."""
+    found = RecordDict()
+    for name, values in records.items():
+        values = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in values.items()}
+        for kind in (ArrayRecord, MetricRecord, ConfigRecord):
+            try:
+                found[name] = kind(values)
+                break
+            except (TypeError, ValueError, AttributeError):
+                continue
+    return found
+
+
+class Swapping(InProcessGrid):
+    """The second node's reply to a request to train is what was made."""
+
+    content: RecordDict | None = None
+
+    def answer(self, message: Message, context) -> Message:
+        """See above."""
+        reply = super().answer(message, context)
+        if self.content is not None and context.node_id == 2 and message.metadata.message_type == "train":
+            reply.content = self.content
+        return reply
+
+
+@functools.cache
+def deployed():
+    """A grid of three sites, and the federation on it; nobody is ever left out."""
+    roster.PAUSE = exchange.PAUSE = 0.001
+    grid = grid_of("abc", grid=Swapping)
+    return grid, federation(grid, "abc")
+
+
+def read_message(item, folder):
+    """At the end that it is for."""
+    kind, records = item
+    content = built(records)
+    if kind == "ask":
+        read_ask(content)
+    elif kind == "identity":
+        reply = Message(RecordDict(), 1, "query.identity")
+        reply.content = content
+        member_of(reply)
+    else:
+        use(content)
+
+
+def use(content: RecordDict) -> None:
+    """Whoever answers so is silent, or is believed a model of the right length; the others are heard in any case."""
+    grid, fed = deployed()
+    grid.content = content
+    for standing in fed._post.standing.values():
+        standing.good()
+    everybody, local = torch.arange(3), LocalSGD(steps=1, lr=0.1, batch=4)
+    reply = fed.train(everybody, fed.w0, local, Key(0))
+    assert {0, 2} <= set(reply.clients.tolist())
+    assert reply.w.shape == (len(reply.clients), len(fed.w0))
+    assert all(0 <= count < 2**62 for count in fed.ledger.totals().values())
+
+
+MESSAGES = (Parser("fields of messages", message, read_message, cost=1),)
