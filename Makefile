@@ -44,17 +44,21 @@ lock: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) runs build src/*.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-# Where Python comes without ensurepip its own pip fills the environment. The step for torch does nothing where torch is
-# a CPU build, as on macOS. PyPI's for Linux does not start without the packages of CUDA: gigabytes, which the lock files
-# leave out. pip takes those in the versions that torch's own, verified metadata name, but their hashes are not checked;
-# `pip install` a CPU wheel of torch first, or give it as PIP_FIND_LINKS, to do without them.
-$(VENV)/.user: pyproject.toml constraints.txt
+# Where Python comes without ensurepip its own pip fills the environment.
+# torch is first looked for without the network, where pip is told to (PIP_FIND_LINKS): a CPU build there is taken, if
+# its hash is locked. With PyPI at hand pip would prefer PyPI's, whose hashes it knows beforehand. That one does not
+# start on Linux without the packages of CUDA, gigabytes that are in no lock file, as most have no use for them: pip
+# adds them in the step after, in the versions that torch's own, verified metadata names, but with their hashes unseen.
+# For a CPU build that step does nothing.
+$(VENV)/.user: pyproject.toml constraints.txt constraints-torch.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "drfl needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 2; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) \
 		|| { $(PYTHON) -m venv --clear --without-pip $(VENV) \
 		&& $(PYTHON) -m pip --python $(BIN)/python install $(LOCKED) -r constraints.txt; }
 	$(BIN)/python -m pip install $(LOCKED) -r constraints.txt
+	$(BIN)/python -m pip install $(LOCKED) --no-index -r constraints-torch.txt 2>/dev/null \
+		|| $(BIN)/python -m pip install $(LOCKED) -r constraints-torch.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch
 	$(BIN)/python -m pip install $(ITSELF)
 	$(BIN)/python -m pip check

@@ -17,15 +17,17 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-USER, DEV = ROOT / "constraints.txt", ROOT / "constraints-dev.txt"
+TORCH, USER, DEV = (ROOT / f"constraints{kind}.txt" for kind in ("-torch", "", "-dev"))
 
 HEADS = {
+    TORCH: """\
+# torch, as drfl is tested with it. Written by scripts/lock.py. A file of its own, as it is installed before all else
+# (see the Makefile). Besides PyPI's hashes it has that of the CPU build for Linux (x86-64, CPython 3.11), which is at
+# download.pytorch.org and in places that copy from there. What PyPI's build for Linux needs of CUDA is in no lock file.
+""",
     USER: """\
-# What the library and the command need, in the versions that drfl is tested with, and pip and setuptools, which install
-# it. Written by scripts/lock.py. It names all there is: pip install --require-hashes --no-deps -r constraints.txt.
-# torch also has the hash of its CPU build for Linux (x86-64, CPython 3.11), which is not on PyPI but at
-# download.pytorch.org and in places that copy from there. The packages of CUDA are left out: they take gigabytes, only
-# PyPI's build for Linux needs them, and it names their versions itself (see the Makefile).
+# What the library and the command need beyond torch, in the versions that drfl is tested with, and pip and setuptools,
+# which install it. Written by scripts/lock.py.
 """,
     DEV: """\
 # What the extras and the tests need beyond constraints.txt. Written by scripts/lock.py.
@@ -85,13 +87,13 @@ def allow(found: dict[str, Entry], wheel: Path) -> None:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upgrade", action="store_true")
     parser.add_argument("--upgrade-package", action="append", default=[], metavar="NAME")
     parser.add_argument("--wheel", action="append", default=[], type=Path, metavar="FILE")
     asked = parser.parse_args()
-    before = entries("\n".join(path.read_text() for path in (USER, DEV) if path.exists()))
+    before = entries("\n".join(path.read_text() for path in HEADS if path.exists()))
     options = ["--upgrade"] * asked.upgrade + [f"--upgrade-package={name}" for name in asked.upgrade_package]
     found = compiled(["--extra", "dev", "--generate-hashes", *options], "".join(map(str, before.values())))
     for name, entry in found.items():
@@ -100,9 +102,9 @@ def main() -> None:
     for wheel in asked.wheel:
         allow(found, wheel)
     needed = compiled([], "".join(f"{entry.name}=={entry.version}\n" for entry in found.values()))
-    for path, dev in ((USER, False), (DEV, True)):
-        kept = [str(found[name]) for name in sorted(found) if (name not in needed) == dev]
-        path.write_text(HEADS[path] + "".join(kept))
+    place = {name: TORCH if name == "torch" else USER if name in needed else DEV for name in sorted(found)}
+    for path, head in HEADS.items():
+        path.write_text(head + "".join(str(found[name]) for name in place if place[name] == path))
 
 
 if __name__ == "__main__":
