@@ -21,7 +21,7 @@ TORCH, USER, DEV = (ROOT / f"constraints{kind}.txt" for kind in ("-torch", "", "
 
 HEADS = {
     TORCH: """\
-# torch, as drfl is tested with it. Written by scripts/lock.py. A file of its own, as it is installed before all else
+# torch, as drfl is tested with it. Written by scripts/lock.py. A file apart, as it is installed in a step of its own
 # (see the Makefile). Besides PyPI's hashes it has that of the CPU build for Linux (x86-64, CPython 3.11), which is at
 # download.pytorch.org and in places that copy from there. What PyPI's build for Linux needs of CUDA is in no lock file.
 """,
