@@ -71,8 +71,10 @@ def compiled(options: list[str], pins: str) -> dict[str, Entry]:
         out = Path(folder) / "lock.txt"
         out.write_text(pins)
         plain = ["--quiet", "--universal", "--python-version", "3.11", "--no-header", "--no-annotate"]
-        command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "-", *plain, "-o", str(out), *options]
-        if subprocess.run(command, input=tools, text=True, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
+        uv = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "-", "-o", str(out)]
+        if subprocess.run(
+            [*uv, *plain, *options], input=tools, text=True, cwd=ROOT, stdout=subprocess.DEVNULL
+        ).returncode:
             raise SystemExit("lock: uv found no versions that fit (see above); nothing was written")
         return {name: entry for name, entry in entries(out.read_text()).items() if not CUDA.match(name)}
 
