@@ -3,13 +3,20 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint format clean help
+# The lock files name all that is installed, and pip takes a file only if its hash is in them. Wheels alone: what builds
+# a package from source would come unchecked.
+LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all:
+# drfl itself is this folder, for which pip knows no hash; setuptools is there already, so nothing is fetched to build it
+ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+
+.PHONY: demo test check lint format lock clean help
 
 help:
 	@echo "make demo    set up and run the main job on embedded data"
 	@echo "make test    set up and pass the test suite"
 	@echo "make check   lint, formatting, types, import order, tests"
 	@echo "make format  bring the code into its format"
+	@echo "make lock    renew the lock files (UPGRADE=1: take the newest versions)"
 
 demo: $(VENV)/.user
 	$(BIN)/drfl compare --algorithms FedAvg,DRFA,DRDM,DualDRDM --seeds 5 --out runs/demo --overwrite
@@ -31,19 +38,33 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+lock: $(VENV)/.dev
+	$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
+
 clean:
 	rm -rf $(VENV) runs build src/*.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-# torch goes first and pinned: a range would let pip take a build with gigabytes of CUDA along
-$(VENV)/.user: pyproject.toml constraints.txt
+# Where Python comes without ensurepip its own pip fills the environment.
+# torch is first looked for without the network, where pip is told to (PIP_FIND_LINKS): a CPU build there is taken, if
+# its hash is locked. With PyPI at hand pip would prefer PyPI's, whose hashes it knows beforehand. That one does not
+# start on Linux without the packages of CUDA, gigabytes that are in no lock file, as most have no use for them: pip
+# adds them in the step after, in the versions that torch's own, verified metadata names, but with their hashes unseen.
+# For a CPU build that step does nothing.
+$(VENV)/.user: pyproject.toml constraints.txt constraints-torch.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "drfl needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
-		&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }  # where Python comes without ensurepip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV) \
+		|| { $(PYTHON) -m venv --clear --without-pip $(VENV) \
+		&& $(PYTHON) -m pip --python $(BIN)/python install $(LOCKED) -r constraints.txt; }
+	$(BIN)/python -m pip install $(LOCKED) -r constraints.txt
+	$(BIN)/python -m pip install $(LOCKED) --no-index -r constraints-torch.txt 2>/dev/null \
+		|| $(BIN)/python -m pip install $(LOCKED) -r constraints-torch.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch
+	$(BIN)/python -m pip install $(ITSELF)
+	$(BIN)/python -m pip check
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.user
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(VENV)/.dev: $(VENV)/.user constraints-dev.txt
+	$(BIN)/python -m pip install $(LOCKED) -r constraints-dev.txt
+	$(BIN)/python -m pip check
 	@touch $@

@@ -40,6 +40,12 @@ def non_negative(name: str, value: float) -> None:
         raise InputError(f"{name} must be a finite number of at least 0, not {value}")
 
 
+def at_most(name: str, value: float, high: float, why: str) -> None:
+    """Raises InputError if `value`, a number, is above `high`; `why` says what the limit means."""
+    if value > high:
+        raise InputError(f"{name} must be at most {high:,}, not {value}: {why}")
+
+
 def fraction(name: str, value: float) -> None:
     """Raises InputError unless `value` lies in [0, 1]."""
     if not (_finite(value) and 0 <= value <= 1):

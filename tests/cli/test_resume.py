@@ -84,6 +84,23 @@ def test_another_run_is_refused_by_the_difference(stop, capsys):
     assert "lr = 0.1, not 0.7" in refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys)
 
 
+@pytest.mark.parametrize("job", [[], ["--engine", "loop"], ["--model", "mlp", "--algorithm", "ScaffPD"]], ids=" ".join)
+def test_another_number_of_threads_is_told_and_the_run_goes_on(job, stop, tmp_path, capsys):
+    assert call(["run", *SMALL, *job, "--out", "whole"]) == 0
+    stop(3)
+    assert call(["run", *SMALL, *job, "--out", "a"]) == 130
+    stop(None)
+    capsys.readouterr()
+    assert call(["run", "--out", "a", "--resume", "--threads", "2"]) == 0
+    told = capsys.readouterr().err
+    assert "the checkpoint was written with threads 1, this is 2: digits may differ" in told
+    assert "going on after round 3 of 6" in told
+    for name in ("history.csv", "lambda.csv", "model.safetensors"):  # models as small as these round alike
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert call(["run", "--out", "a", "--resume", "--threads", "3"]) == 0
+    assert "a is finished" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("what", "message"), [("data", "on other data"), ("model", "on another initial model")])
 def test_other_data_of_the_same_name_are_refused(what, message, stop, tmp_path, capsys):
     stop(3)

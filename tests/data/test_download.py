@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 
 from drfl.data import datasets, load
 from drfl.data.download import download
-from drfl.data.sources import RemoteFile
+from drfl.data.sources import CIFAR10, CIFAR100, FASHION, IDX_SOURCES, TINY_IMAGENET, RemoteFile
 from drfl.errors import InputError
 
 from .conftest import CIFAR, STEMS, cifar_archive, write_tiny
@@ -29,11 +30,11 @@ CONTENT = b"some content that is long enough to be cut " * 50
 ZIPPED = gzip.compress(CONTENT, mtime=0)
 
 
-def md5(content):
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
 
 
-FILE = RemoteFile("file", md5(ZIPPED), md5(CONTENT))
+FILE = RemoteFile("file", sha256(ZIPPED), sha256(CONTENT))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -97,18 +98,18 @@ def test_a_right_file_arrives_under_its_name_and_nothing_else(server, tmp_path):
 def test_the_same_content_compressed_anew_is_right(server, tmp_path):
     server.answers["/file.gz"] = gzip.compress(CONTENT, 1, mtime=1)
     assert gzip.decompress(download(FILE, tmp_path, [f"{server.address}/"]).read_bytes()) == CONTENT
-    with pytest.raises(InputError, match="MD5"):
-        download(RemoteFile("file", FILE.md5), tmp_path / "strict", [f"{server.address}/"])
+    with pytest.raises(InputError, match="its SHA-256 is"):
+        download(RemoteFile("file", FILE.sha256), tmp_path / "strict", [f"{server.address}/"])
 
 
 @pytest.mark.parametrize(
     ("path", "content", "message"),
     [
         ("/other/file.gz", ZIPPED, "HTTP 404"),
-        ("/a/file.gz", gzip.compress(b"other", mtime=0), f"it should be {FILE.md5}"),
-        ("/a/file.gz", b"<html>sign in first</html>", "MD5"),
-        ("/a/file.gz", ZIPPED[:-4], "MD5"),
-        ("/a/file.gz", b"", "MD5"),
+        ("/a/file.gz", gzip.compress(b"other", mtime=0), f"it should be {FILE.sha256}"),
+        ("/a/file.gz", b"<html>sign in first</html>", "its SHA-256 is"),
+        ("/a/file.gz", ZIPPED[:-4], "its SHA-256 is"),
+        ("/a/file.gz", b"", "its SHA-256 is"),
         ("/cut/file.gz", ZIPPED, "broke off after"),
     ],
 )
@@ -123,7 +124,7 @@ def test_a_bad_answer_leaves_nothing_and_is_reported(server, tmp_path, path, con
 def test_a_line_that_drops_is_taken_up_where_it_dropped(server, tmp_path):
     content = os.urandom(2000)
     server.answers["/drop/file.gz"] = content
-    file = RemoteFile("file", md5(content))
+    file = RemoteFile("file", sha256(content))
     assert download(file, tmp_path, [f"{server.address}/drop/"]).read_bytes() == content
     assert server.ranges == [None, "bytes=600-", "bytes=1200-", "bytes=1800-"]
     assert os.listdir(tmp_path) == ["file.gz"]
@@ -199,10 +200,26 @@ def test_a_process_killed_half_way_leaves_no_file_under_the_final_name(server, t
     assert left[0].startswith(".file.gz.")
 
 
+def test_published_files_are_known_by_their_whole_sha256():
+    for source in (*IDX_SOURCES, CIFAR10, CIFAR100, TINY_IMAGENET):
+        for file in source.files:
+            assert re.fullmatch("[0-9a-f]{64}", file.sha256)
+            assert re.fullmatch("[0-9a-f]{32}" if source is FASHION else "[0-9a-f]{64}", file.content or "0" * 64)
+
+
+def test_a_file_compressed_anew_is_known_by_md5_where_nothing_else_is_published(server, tmp_path):
+    server.answers["/file.gz"] = gzip.compress(CONTENT, compresslevel=1, mtime=1)
+    content = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
+    for known, right in ((content, True), ("0" * 32, False)):
+        file = RemoteFile("file", FILE.sha256, known)
+        with contextlib.nullcontext() if right else pytest.raises(InputError, match="its SHA-256 is"):
+            assert gzip.decompress(download(file, tmp_path, [f"{server.address}/"]).read_bytes()) == CONTENT
+
+
 def serve_tiny(server, tmp_path, monkeypatch):
     """Makes the server the mirror of a tiny MNIST whose checksums drfl believes in."""
     folder = write_tiny(tmp_path / "published", style="{}.gz".format)
-    files = tuple(RemoteFile(stem, md5(Path(folder, f"{stem}.gz").read_bytes())) for stem in STEMS)
+    files = tuple(RemoteFile(stem, sha256(Path(folder, f"{stem}.gz").read_bytes())) for stem in STEMS)
     spec = datasets.DATASETS["mnist"]
     monkeypatch.setitem(datasets.DATASETS, "mnist", replace(spec, files=files))
     monkeypatch.setenv("DRFL_MIRROR", f"{server.address}/all/")
@@ -233,7 +250,7 @@ def test_a_download_that_broke_off_goes_on_with_the_missing_files(server, tmp_pa
 def serve_cifar(server, monkeypatch, published):
     """Makes the server the mirror of an archive, in which drfl believes if it is the right one."""
     spec = datasets.DATASETS["cifar-100"]
-    file = RemoteFile("cifar-100-binary", md5(cifar_archive("cifar-100")), ending=".tar.gz")
+    file = RemoteFile("cifar-100-binary", sha256(cifar_archive("cifar-100")), ending=".tar.gz")
     source = replace(spec.source, files=(file,))
     monkeypatch.setitem(datasets.DATASETS, "cifar-100", replace(spec, source=source, files=(file,)))
     monkeypatch.setenv("DRFL_MIRROR", server.address)
@@ -251,7 +268,9 @@ def test_an_archive_is_downloaded_once_and_stays_packed(server, bare_machine, mo
 @pytest.mark.parametrize("wrong", [cifar_archive("cifar-100", rows=1), cifar_archive("cifar-100")[:-9], b""])
 def test_a_wrong_archive_is_not_kept(server, bare_machine, monkeypatch, wrong):
     serve_cifar(server, monkeypatch, wrong)
-    with pytest.raises(InputError, match=r"its MD5 is .*give a folder that has cifar-100-binary\.tar\.gz") as caught:
+    with pytest.raises(
+        InputError, match=r"its SHA-256 is .*give a folder that has cifar-100-binary\.tar\.gz"
+    ) as caught:
         load("cifar-100")
     assert "\n" not in str(caught.value)
     assert not (bare_machine / ".cache").exists()

@@ -31,8 +31,9 @@ def test_all_that_is_promised_is_there(plan):
     site = ("site.toml", "start-supernode.sh", "superlink.env")
     assert set(files(plan, ROOT)) == {
         "README.md", ".gitignore", "server.toml", "superlink.env", "start-superlink.sh", "register-sites.sh",
-        "make-keys.sh", "app/pyproject.toml", "flwr/config.toml", "compose.yaml", "systemd/drfl-superlink.service",
-        "systemd/drfl-supernode@.service", *(f"sites/{name}/{file}" for name in plan.sites for file in site),
+        "make-keys.sh", "app/pyproject.toml", "flwr/config.toml", "compose.yaml", "image/Dockerfile",
+        "systemd/drfl-superlink.service", "systemd/drfl-supernode@.service",
+        *(f"sites/{name}/{file}" for name in plan.sites for file in site),
     }  # fmt: skip
 
 

@@ -30,6 +30,16 @@ N = 4000
         {"deadline": 0.0},
         {"jitter": -1.0},
         {"duplicate": 1.01},
+        {"jitter": 10.5},
+        {"jitter": 1e308},
+        {"jitter": 10**400},
+        {"slowdown": 1e7},
+        {"slowdown": 1e308},
+        {"deadline": 1e10},
+        {"deadline": 10**300},
+        {"outage_rounds": 10**6 + 1},
+        {"outage_rounds": 2**63},
+        {"outage_rounds": 10**400},
     ],
 )
 def test_refused(wrong):
@@ -44,6 +54,17 @@ def test_refused_for_so_many_clients():
         Faults(drop=(0.1, 0.2)).check(3)
     with pytest.raises(InputError, match="groups=3"):
         Faults(groups=3).check(2)
+
+
+def test_at_the_ends_of_their_ranges_all_times_are_finite():
+    n, key = 10_000, Key(0)
+    faults = Faults(outage=1.0, outage_rounds=10**6, slow=0.5, slowdown=1e6, deadline=1e9, jitter=10)
+    z = torch.from_numpy(key.generator().standard_normal(n))
+    assert faults.spread is not None
+    times = 1000 * faults.pace(n, key) * torch.exp(faults.spread * z - faults.spread**2 / 2)  # as in Timed.times
+    assert bool(torch.isfinite(times).all())
+    assert bool((times > 0).all())
+    assert faults.struck(torch.zeros(1, dtype=torch.int64), key).tolist() == [10**6]
 
 
 @pytest.mark.parametrize("draw", ["dropped", "crashed"])

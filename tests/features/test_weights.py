@@ -88,7 +88,7 @@ def imagenet(home, monkeypatch):
     folder.mkdir(parents=True)
     torch.save(resnet18(5, width=4).state_dict(), folder / "resnet18-f37072fd.pth")
     digest = hashlib.sha256((folder / "resnet18-f37072fd.pth").read_bytes()).hexdigest()
-    what = Published(weights.RESNET18.url, digest[:8])
+    what = Published(weights.RESNET18.url, digest)
     monkeypatch.setattr(backbones, "RESNET18", what)
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -131,13 +131,23 @@ def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
 def test_a_download_that_is_wrong_leaves_nothing(imagenet, home):
     what, origin = imagenet
     origin.write_bytes(origin.read_bytes()[:-1])
-    with pytest.raises(InputError, match="its SHA-256 should begin with") as caught:
+    with pytest.raises(InputError, match="its SHA-256 should be") as caught:
         published(what)
     assert "put the file there yourself" in str(caught.value)
     origin.unlink()
     with pytest.raises(InputError, match="404"):
         published(what)
     assert not (home / "cache").exists()
+
+
+def test_the_whole_checksum_counts(imagenet):
+    """Another file whose checksum begins alike takes minutes to find."""
+    what, _ = imagenet
+    close = what.sha256[:60] + ("0000" if what.sha256[60:] != "0000" else "1111")
+    with pytest.raises(InputError, match=f"its SHA-256 should be {close}"):
+        published(what._replace(sha256=close))
+    assert len(weights.RESNET18.sha256) == 64
+    assert f"-{weights.RESNET18.sha256[:8]}." in weights.RESNET18.url
 
 
 def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):

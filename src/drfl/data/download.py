@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import http.client
 import os
 import urllib.error
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from drfl.data.files import atomic_write
-from drfl.data.sources import RemoteFile, Source
+from drfl.data.sources import RemoteFile, Source, digest_like
 from drfl.errors import InputError
 
 _CHUNK = 1 << 16
@@ -84,9 +83,9 @@ def _fetch(url: str, target: Path, file: RemoteFile, timeout: float) -> None:
             raise got.fault
         out.flush()
         with Path(out.name).open("rb") as whole:
-            found = _md5(whole)
-        if found != file.md5 and not _same_content(Path(out.name), file):
-            raise ValueError(f"its MD5 is {found}, it should be {file.md5}")
+            found = _digest(whole, file.sha256)
+        if found != file.sha256 and not _same_content(Path(out.name), file):
+            raise ValueError(f"its SHA-256 is {found}, it should be {file.sha256}")
 
 
 def _receive(url: str, out: BinaryIO, start: int, timeout: float) -> _Received:
@@ -117,17 +116,18 @@ def _receive(url: str, out: BinaryIO, start: int, timeout: float) -> _Received:
 
 def _same_content(path: Path, file: RemoteFile) -> bool:
     """Whether a file that was compressed anew unzips to the published content."""
-    if file.md5_content is None:
+    if file.content is None:
         return False
     try:
         with gzip.open(path) as unzipped:
-            return _md5(unzipped) == file.md5_content
+            return _digest(unzipped, file.content) == file.content
     except (OSError, EOFError, zlib.error):
         return False
 
 
-def _md5(file: BinaryIO | gzip.GzipFile) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
+def _digest(file: BinaryIO | gzip.GzipFile, like: str) -> str:
+    """The checksum of a file, of the kind that another one has by its length."""
+    digest = digest_like(like)
     while chunk := file.read(_CHUNK):
         digest.update(chunk)
     return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.data.idx import read_idx
-from drfl.data.sources import IDX_SOURCES, Source
+from drfl.data.sources import IDX_SOURCES, Source, digest_like
 from drfl.errors import InputError
 
 
@@ -54,7 +53,9 @@ def _check_pair(images_at: Path, images: np.ndarray, labels_at: Path, labels: np
 def _check_identity(source: Source, path: Path, test_labels: np.ndarray) -> None:
     """Refuses files that are those of another known data set, since all of them have the same names."""
     content = struct.pack(">BBBBI", 0, 0, 0x08, 1, len(test_labels)) + test_labels.tobytes()
-    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     for other in IDX_SOURCES:
-        if other is not source and other.files[3].md5_content == digest:
+        known = other.files[3].content or ""
+        digest = digest_like(known)
+        digest.update(content)
+        if other is not source and digest.hexdigest() == known:
             raise InputError(f"'{path}' is of {other.folder}, not of {source.folder}: give another folder")

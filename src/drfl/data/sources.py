@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 
@@ -11,15 +12,15 @@ class RemoteFile:
 
     Args:
         stem: its name without the ending.
-        md5: checksum of the published file (the values that its publisher or torchvision gives).
-        md5_content: checksum of what is inside a ``.gz`` file, where known: mirrors and distributions compress anew,
-            which changes `md5` and not this.
+        sha256: checksum of the published file.
+        content: checksum of what is inside a ``.gz`` file, where known: mirrors and distributions compress anew, which
+            changes `sha256` and not this. SHA-256, or MD5 (32 digits) for Fashion-MNIST, whose is not published.
         ending: the rest of its name.
     """
 
     stem: str
-    md5: str
-    md5_content: str | None = None
+    sha256: str
+    content: str | None = None
     ending: str = ".gz"
 
     @property
@@ -57,10 +58,26 @@ MNIST = Source(
     "MNIST/raw",
     ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
     (
-        RemoteFile(_TRAIN_IMAGES, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-        RemoteFile(_TRAIN_LABELS, "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-        RemoteFile(_TEST_IMAGES, "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-        RemoteFile(_TEST_LABELS, "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+        RemoteFile(
+            _TRAIN_IMAGES,
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        ),
+        RemoteFile(
+            _TRAIN_LABELS,
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        ),
+        RemoteFile(
+            _TEST_IMAGES,
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        ),
+        RemoteFile(
+            _TEST_LABELS,
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
     ),
 )
 
@@ -69,10 +86,26 @@ FASHION = Source(
     "FashionMNIST/raw",
     ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
     (
-        RemoteFile(_TRAIN_IMAGES, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
-        RemoteFile(_TRAIN_LABELS, "25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
-        RemoteFile(_TEST_IMAGES, "bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
-        RemoteFile(_TEST_LABELS, "bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
+        RemoteFile(
+            _TRAIN_IMAGES,
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        ),
+        RemoteFile(
+            _TRAIN_LABELS,
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "9018921c3c673c538a1fc5bad174d6f9",
+        ),
+        RemoteFile(
+            _TEST_IMAGES,
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+        ),
+        RemoteFile(
+            _TEST_LABELS,
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            "15d484375f8d13e6eb1aabb0c3f46965",
+        ),
     ),
 )
 
@@ -81,10 +114,18 @@ KMNIST = Source(
     "KMNIST/raw",
     ("http://codh.rois.ac.jp/kmnist/dataset/kmnist/",),
     (
-        RemoteFile(_TRAIN_IMAGES, "bdb82020997e1d708af4cf47b453dcf7"),
-        RemoteFile(_TRAIN_LABELS, "e144d726b3acfaa3e44228e80efcd344"),
-        RemoteFile(_TEST_IMAGES, "5c965bf0a639b31b8f53240b1b52f4d7", "bf305b8cd328700fbc17f5acbc2856d2"),
-        RemoteFile(_TEST_LABELS, "7320c461ea6c1c855c0b718fb2a4b134", "9f55f451c0988b028eccdf7d5cc265ab"),
+        RemoteFile(_TRAIN_IMAGES, "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4"),
+        RemoteFile(_TRAIN_LABELS, "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17"),
+        RemoteFile(
+            _TEST_IMAGES,
+            "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+            "76fbd229ce87db80dd281af5e6670de4ad0e42fb30a7bd643972994c47c1f42e",
+        ),
+        RemoteFile(
+            _TEST_LABELS,
+            "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
+            "a11dc742be8e781a40a92f53d6a4957e7b7d36df2faa097659131ebfd8fd60c6",
+        ),
     ),
 )
 
@@ -92,7 +133,11 @@ CIFAR10 = Source(
     "cifar-10",
     "cifar-10-batches-bin",
     ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
-    (RemoteFile("cifar-10-binary", "c32a1d4ab5d03f1284b67883e8d87530", ending=".tar.gz"),),
+    (
+        RemoteFile(
+            "cifar-10-binary", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", ending=".tar.gz"
+        ),
+    ),
     (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"),
     ("cifar-10-batches-py", "cifar-10-python.tar.gz"),
 )
@@ -101,7 +146,11 @@ CIFAR100 = Source(
     "cifar-100",
     "cifar-100-binary",
     CIFAR10.mirrors,
-    (RemoteFile("cifar-100-binary", "03b5dce01913d631647c71ecec9e9cb8", ending=".tar.gz"),),
+    (
+        RemoteFile(
+            "cifar-100-binary", "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec", ending=".tar.gz"
+        ),
+    ),
     ("train.bin", "test.bin"),
     ("cifar-100-python", "cifar-100-python.tar.gz"),
 )
@@ -110,9 +159,18 @@ TINY_IMAGENET = Source(
     "tiny-imagenet",
     "tiny-imagenet-200",
     ("http://cs231n.stanford.edu/",),
-    (RemoteFile("tiny-imagenet-200", "90528d7ca1a48142e341f4ef8d21d0de", ending=".zip"),),
+    (
+        RemoteFile(
+            "tiny-imagenet-200", "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821", ending=".zip"
+        ),
+    ),
     ("wnids.txt", "val/val_annotations.txt"),
 )
 
 IDX_SOURCES = (MNIST, FASHION, KMNIST)
 """Those in IDX files, which all have the same names."""
+
+
+def digest_like(checksum: str) -> hashlib._Hash:
+    """A fresh digest of the kind that a checksum has by its length: SHA-256, or MD5 if it has 32 digits."""
+    return hashlib.md5(usedforsecurity=False) if len(checksum) == 32 else hashlib.sha256()

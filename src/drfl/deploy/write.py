@@ -37,12 +37,17 @@ def write(plan: Plan, path: Path, keys: bool = False) -> None:
         DrflError: the keys could not be made.
     """
     root = path.absolute()
+    if ".." in root.parts:
+        root = root.resolve()  # systemd takes no such path
     if root.exists() and not root.is_dir():
         raise InputError(f"{path} is a file: give a folder")
     if root.is_dir() and any(root.iterdir()):
         raise InputError(f"{path} is not empty: give a new folder")
-    if any(c in AWKWARD or not c.isprintable() for c in str(root)):
-        raise InputError(f"{root}: scripts cannot take quotes, backslashes, $, %, : in a folder's path; give another")
+    if any(c in AWKWARD or not c.isprintable() for c in str(root)) or str(root).endswith(" "):
+        raise InputError(
+            f"{root}: scripts cannot take quotes, backslashes, $, %, :, or a space at the end, in a folder's path; "
+            "give another"
+        )
     with _whole(root) as stage:
         for name, text in files(plan, root).items():
             target = stage / name
@@ -87,6 +92,7 @@ def files(plan: Plan, root: Path) -> dict[str, str]:
         "systemd/drfl-superlink.service": _filled("drfl-superlink.service", {"ROOT": str(root)}),
         "systemd/drfl-supernode@.service": _text("drfl-supernode@.service"),
         "compose.yaml": _compose(plan, root),
+        "image/Dockerfile": _text("Dockerfile"),
     }
     security = _text(f"supernode-{kind}.sh")
     for name, port in zip(plan.sites, plan.site_ports, strict=True):

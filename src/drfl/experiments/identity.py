@@ -14,6 +14,9 @@ from drfl.experiments.rundir import config_toml, versions
 FREE = ("data_dir", "checkpoint_every")
 """Keys of a configuration that have no say in the results."""
 
+ROUNDING = ("threads",)
+"""Keys that have a say in the last digits at most: convolutions and large products may be summed in another order."""
+
 
 def identity(job: Running) -> dict[str, object]:
     """The configuration, what the data and the initial model are (as digests), and versions, as plain values."""
@@ -42,12 +45,14 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
         kept: the checkpoint's :func:`identity`.
 
     Returns:
-        Differences that need not matter, each in a sentence: other versions may round otherwise.
+        Differences that need not matter, each in a sentence: other versions, or another number of threads, may round
+        otherwise.
 
     Raises:
         InputError: they differ; names the first difference.
     """
-    check_settings(job, cast("dict[str, object]", kept["config"]))
+    started = cast("dict[str, object]", kept["config"])
+    check_settings(job, started)
     own = identity(job)
     for what in ("data", "model"):
         if own[what] != kept[what]:
@@ -56,21 +61,24 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
                 "same name: resume with what it started with, or start anew in another --out"
             )
     before, now = (cast("dict[str, str]", side["versions"]) for side in (kept, own))
+    pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
+    ours = settings(job)
+    pairs |= {name: (started.get(name, "not set"), ours.get(name, "not set")) for name in ROUNDING}
     return [
-        f"the checkpoint was written with {name} {before.get(name)}, this is {now.get(name)}: digits may differ"
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
+        f"the checkpoint was written with {name} {then}, this is {this}: digits may differ"
+        for name, (then, this) in pairs.items()
+        if then != this
     ]
 
 
 def check_settings(job: Running, kept: Mapping[str, object]) -> None:
-    """Make sure that a run is the one that was kept, going by its :func:`settings`.
+    """Make sure that a run is the one that was kept, going by its :func:`settings` less :data:`ROUNDING`.
 
     Raises:
         InputError: they differ; names the first difference.
     """
     ours, theirs = _flat(settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
-    for name in sorted({*ours, *theirs}):
+    for name in sorted({*ours, *theirs} - {*ROUNDING}):
         if ours.get(name) != theirs.get(name):
             raise InputError(
                 f"the run to resume has {name} = {_shown(theirs, name)}, not {_shown(ours, name)}: resume with the "

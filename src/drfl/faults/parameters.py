@@ -14,6 +14,14 @@ from drfl.key import Key
 JITTER = 0.5
 """Standard deviation of the logarithm of a client's time, where times matter and none is given."""
 
+MOST = {
+    "outage_rounds": (1_000_000, "more is an outage for good"),
+    "slowdown": (1_000_000, "who is slower is as good as dropped"),
+    "deadline": (1_000_000_000, "leave it out to wait for everybody"),
+    "jitter": (10, "e^10 is a factor of 22026 either way"),
+}
+"""The largest values, far beyond any use, with which no time overflows; and what they mean."""
+
 
 @dataclass(frozen=True)
 class Faults:
@@ -28,13 +36,13 @@ class Faults:
         crash: probability that a client trains in a round and its local model is lost; its other answers arrive.
         outage: probability that a group of clients that is up goes down in a round; its clients are then dropped.
         groups: how many groups; client i is in group i mod ``groups``.
-        outage_rounds: how many rounds an outage lasts, the one it begins in included.
+        outage_rounds: how many rounds an outage lasts, the one it begins in included; at most 1,000,000.
         slow: share of the clients that are slow, the same ones throughout a run: of N, ``slow``·N to the nearest.
-        slowdown: how many times as long as the others they take, ≥ 1.
-        deadline: when the server stops waiting for replies to a request, in local steps of an ordinary client; None =
-            never. See :class:`drfl.faults.Timed`.
-        jitter: standard deviation of the logarithm of the time that a client takes, around a mean of its own; None =
-            0.5 where there are slow clients or a deadline, and else nobody's time is drawn.
+        slowdown: how many times as long as the others they take, in [1, 10⁶].
+        deadline: when the server stops waiting for replies to a request, in local steps of an ordinary client, at
+            most 10⁹; None = never. See :class:`drfl.faults.Timed`.
+        jitter: standard deviation of the logarithm of the time that a client takes, around a mean of its own, in
+            [0, 10]; None = 0.5 where there are slow clients or a deadline, and else nobody's time is drawn.
         duplicate: probability that a reply arrives twice. No algorithm takes that: something in between must remove
             the second.
 
@@ -72,6 +80,10 @@ class Faults:
             checks.positive("deadline", self.deadline)
         if self.jitter is not None:
             checks.non_negative("jitter", self.jitter)
+        for name, (high, why) in MOST.items():
+            value = getattr(self, name)
+            if value is not None:
+                checks.at_most(name, value, high, why)
 
     def check(self, n: int) -> None:
         """Raise an :class:`InputError` unless this fits n clients."""
