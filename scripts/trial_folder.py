@@ -72,11 +72,11 @@ class Trial:
         path = self.folder / "sites" / name / "site.toml"
         path.write_text(tomli_w.dumps({**tomllib.loads(path.read_text()), **changes}))
 
-    def job(self, out: str, timeout: float = 600.0, **job: object) -> None:
+    def job(self, out: str, timeout: float = 600.0, grace: float | None = None, **job: object) -> None:
         """Rewrite the server's file with another job."""
         path = self.folder / "server.toml"
-        settings = tomllib.loads(path.read_text())
-        path.write_text(tomli_w.dumps({**settings, "out": out, "timeout": timeout, "job": job}))
+        settings = {**tomllib.loads(path.read_text()), "out": out, "timeout": timeout, "grace": grace, "job": job}
+        path.write_text(tomli_w.dumps({name: value for name, value in settings.items() if value is not None}))
 
     def start(self, name: str, script: Path, *arguments: str) -> subprocess.Popen:
         """Start a program in a process group of its own."""

@@ -24,8 +24,8 @@ def events() -> str:
     summary = stored("summary")
     rows = [
         [str(row["event"]), str(row["what happened"]), str(row["seconds"])]
-        for part in ("killed", "faults", "servers", "refusals")
-        for row in summary[part]
+        for part in ("killed", "faults", "quorum", "servers", "refusals")
+        for row in summary.get(part, [])
     ]
     return _table(["event", "what happened", "seconds"], rows, text=2)
 

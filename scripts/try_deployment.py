@@ -1,6 +1,7 @@
 """A real deployment on this machine, put to every test that ``docs/deploy.md`` reports.
 
-    scripts/try_deployment.sh [--quick [--record]] [--only same,cold,killed,faults,servers,refusals,large] [--keep]
+    scripts/try_deployment.sh [--quick [--record]] [--keep]
+                              [--only same,cold,killed,faults,quorum,servers,refusals,large]
 
 SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
 the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
@@ -40,6 +41,7 @@ from drfl.flower.server_settings import DeployedConfig
 from drfl.flower.site import task_of
 from drfl.flower.wire import Model
 from drfl.key import Key
+from drfl.participation import Replayed, read_record
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "deployment"
@@ -65,8 +67,8 @@ class Simulated(NamedTuple):
     lam: torch.Tensor
 
 
-def simulated(trial: Trial, job: dict[str, object]) -> Simulated:
-    """The same run in this process, on the files of the sites."""
+def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None) -> Simulated:
+    """The same run in this process, on the files of the sites; with only those replies that a list names."""
     config = DeployedConfig.model_validate(job)
     parts = [load_site(trial.folder / "sites" / name / "site.toml") for name in trial.sites]
     train = {
@@ -79,9 +81,10 @@ def simulated(trial: Trial, job: dict[str, object]) -> Simulated:
     data = ClientData.from_arrays(train, test)
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(Model(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
-    algorithm = surrounded(
-        config, make(config.algorithm, config.parameters(config.algorithm, data.n)), None, None, task
-    )
+    inner = make(config.algorithm, config.parameters(config.algorithm, data.n))
+    if replies is not None:
+        inner = Replayed(inner, read_record(replies))
+    algorithm = surrounded(config, inner, None, None, task)
     fed = Simulation(data, task, engine=ENGINES[config.engine]())
     state = drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed).state
     return Simulated(tuple(task.layout.views(state.w)), state.w, state.lam)
@@ -203,6 +206,42 @@ def faults(trial: Trial) -> Rows:
         spoil = partial(_write, site / "mode", mode)
         event(rows, what, ("ended well", reason), partial(play, spoil))
         _write(site / "mode", "")
+    return rows
+
+
+def quorum(trial: Trial) -> Rows:
+    """A site falls asleep after the first round; with a quorum nobody waits for it for long."""
+    rows: Rows = []
+    site = trial.folder / "sites" / trial.sites[-1]
+    shutil.copy(ROOT / "scripts" / "trial_site.py", site / "trial_site.py")
+    for algorithm in ("DRDM", "ScaffPD"):
+        trial.site(trial.sites[-1], data={"loader": "trial_site:load"}, timeout=300.0)
+        _write(site / "mode", "")
+        job = {**JOB, "algorithm": algorithm, "rounds": 4, "cohort": 4, "min_replies": 3}
+
+        def play(job: dict[str, object] = job, out: str = f"run-quorum-{algorithm}") -> str:
+            trial.job(out, timeout=300.0, grace=5.0, **job)
+            run = trial.submit()
+            wait_for(lambda: trial.log_has("round 1 of 4") or run.poll() is not None, "round 1", 240)
+            _write(site / "mode", "hang")
+            code = run.wait(900)
+            _write(site / "mode", "")
+            (site / "data.npz").touch()
+            trial.site(trial.sites[-1], data={"npz": "data.npz"})
+            there = simulated(trial, job, trial.folder / out / "replies.csv")
+            w, _ = kept(trial.folder / out, there.names)
+            seen = json.loads((trial.folder / out / "traffic.json").read_text())
+            apart = float((w - there.w).abs().max())
+            asleep = seen["sites"][trial.sites[-1]]
+            return (
+                f"exit code {code}; {seen['exchanges']} exchanges in {seen['seconds']:.0f} s, it was silent in "
+                f"{asleep['silent']} and left out of {asleep['left_out']}; {apart:g} from the simulation that plays "
+                "replies.csv"
+            )
+
+        what = f"{algorithm}: a site falls asleep (quorum 3 of 4, grace 5 s, timeout 300 s)"
+        event(rows, what, ("exit code 0", "; 0 from the simulation"), play)
+        trial.restart_sites(prefork=True)
     return rows
 
 
@@ -330,7 +369,8 @@ def store(part: str, rows: Rows, quick: bool = False) -> None:
 
 
 PARTS: dict[str, Callable[[Trial], Rows]] = {
-    "cold": cold, "killed": killed, "faults": faults, "servers": servers, "refusals": refusals, "large": large,
+    "cold": cold, "killed": killed, "faults": faults, "quorum": quorum, "servers": servers, "refusals": refusals,
+    "large": large,
 }  # fmt: skip
 
 
