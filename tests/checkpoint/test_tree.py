@@ -65,9 +65,9 @@ def test_rows_that_were_never_written_take_no_room():
     [
         ({"state.w": None}, "state.w is missing"),
         ({"state.w": torch.zeros(3, dtype=torch.float64)}, "state.w is torch.float64"),
-        ({"state.w": torch.zeros(3, 1)}, "with 2 dimensions"),
+        ({"state.w": torch.zeros(3, 1)}, r"of shape \(3, 1\)"),
         ({"state.h.clients": torch.tensor([7])}, "state.h does not fit"),
-        ({"state.h.rows": torch.zeros(1, 2)}, "state.h has rows of 2 numbers"),
+        ({"state.h.rows": torch.zeros(1, 2)}, r"state\.h\.rows is torch.float32 of shape \(1, 2\)"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):

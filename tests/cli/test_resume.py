@@ -14,6 +14,7 @@ from tests.cli.test_run import FILES
 
 from drfl.callbacks import Progress
 from drfl.checkpoint import store
+from drfl.checkpoint.files import sums_of
 from drfl.cli.app import call
 
 SMALL = ["--clients", "6", "--rounds", "6", "--steps", "2", "--threads", "1"]
@@ -93,7 +94,7 @@ def test_other_data_of_the_same_name_are_refused(what, message, stop, tmp_path, 
         content["identity"][what] = "0" * 32
         (path / "run.json").write_text(json.dumps(content))
         files = {name: (path / name).read_bytes() for name in ("state.safetensors", "run.json")}
-        (path / "SHA256SUMS").write_bytes(store._sums(files))
+        (path / "SHA256SUMS").write_bytes(sums_of(files))
     assert message in refused(["run", "--out", "a", "--resume"], capsys)
 
 

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import reprlib
 import tomllib
 from collections.abc import Mapping
-from typing import cast
+from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from drfl.checkpoint import DamagedError
+from drfl.checkpoint.record import first_fault
 from drfl.digest import digest_of
 from drfl.errors import InputError
 from drfl.experiments.build import Running
 from drfl.experiments.rundir import config_toml, versions
 
-FREE = ("data_dir", "checkpoint_every")
+FREE = ("data_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that have no say in the results."""
+
+
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = 200
+"""Writes values of a file in messages, of which a line should remain."""
+
+
+class Identity(BaseModel):
+    """What a checkpoint says of its run, see :func:`identity`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    config: dict[str, Any]
+    data: str
+    model: str
+    versions: dict[str, str]
 
 
 def identity(job: Running) -> dict[str, object]:
@@ -45,17 +66,22 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
         Differences that need not matter, each in a sentence: other versions may round otherwise.
 
     Raises:
+        DamagedError: it is no identity of a run.
         InputError: they differ; names the first difference.
     """
-    check_settings(job, cast("dict[str, object]", kept["config"]))
-    own = identity(job)
+    try:
+        theirs = Identity.model_validate(dict(kept))
+    except ValidationError as error:
+        raise DamagedError(f"run.json, identity.{first_fault(error)}") from None
+    check_settings(job, theirs.config)
+    own = Identity.model_validate(identity(job))
     for what in ("data", "model"):
-        if own[what] != kept[what]:
+        if getattr(own, what) != getattr(theirs, what):
             raise InputError(
                 f"the run to resume is one on {'other data' if what == 'data' else 'another initial model'} of the "
                 "same name: resume with what it started with, or start anew in another --out"
             )
-    before, now = (cast("dict[str, str]", side["versions"]) for side in (kept, own))
+    before, now = theirs.versions, own.versions
     return [
         f"the checkpoint was written with {name} {before.get(name)}, this is {now.get(name)}: digits may differ"
         for name in sorted({*before, *now})
@@ -86,4 +112,4 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _shown(values: Mapping[str, object], name: str) -> str:
-    return repr(values[name]) if name in values else "no value"
+    return SHORT.repr(values[name]) if name in values else "no value"
