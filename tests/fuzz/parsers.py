@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .binaries import BINARIES
+from .checkpoints import CHECKPOINTS
 from .commands import COMMANDS
 from .deployments import DEPLOYMENTS
 from .rundirs import RUNS
 from .texts import TEXTS
 
-PARSERS = {parser.name: parser for parser in (*BINARIES, *TEXTS, *RUNS, *DEPLOYMENTS, *COMMANDS)}
+PARSERS = {parser.name: parser for parser in (*BINARIES, *TEXTS, *RUNS, *DEPLOYMENTS, *CHECKPOINTS, *COMMANDS)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import reprlib
 import tomllib
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drfl.checkpoint import DamagedError
 from drfl.checkpoint.record import first_fault
@@ -19,10 +19,13 @@ from drfl.experiments.rundir import config_toml, versions
 FREE = ("data_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that have no say in the results."""
 
-
 SHORT = reprlib.Repr()
 SHORT.maxstring = SHORT.maxother = 200
 """Writes values of a file in messages, of which a line should remain."""
+
+
+Word = Annotated[str, Field(max_length=200, pattern="^[ -~]*$")]
+"""What can be shown on a terminal: a version or its package's name."""
 
 
 class Identity(BaseModel):
@@ -33,7 +36,7 @@ class Identity(BaseModel):
     config: dict[str, Any]
     data: str
     model: str
-    versions: dict[str, str]
+    versions: dict[Word, Word]
 
 
 def identity(job: Running) -> dict[str, object]:
