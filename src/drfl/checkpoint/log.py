@@ -16,6 +16,9 @@ from drfl.history import Metrics, Row
 
 NAMES = ("round", "metrics", "ledger", "seconds", "certificate", "lam", "flagged")
 
+OPEN = ("metrics", "certificate")
+"""Columns that need not be finite: the losses of a model that is about to diverge, and a certificate not to be had."""
+
 LARGEST = 1e100
 """No loss of a run comes near; the report of a run takes none that is finite and larger."""
 
@@ -62,7 +65,7 @@ def log_rows(tensors: Mapping[str, Tensor], fresh: State, record: Record) -> tup
         DamagedError: a column is missing, of another type or shape, or holds what no run can have written.
     """
     like = _like(tensors.get("history.round"), fresh)
-    columns = {name: part_of(tensors, f"history.{name}", like[name]) for name in NAMES}
+    columns = {name: part_of(tensors, f"history.{name}", like[name], name not in OPEN) for name in NAMES}
     wrong = _wrong(columns, record)
     if wrong is not None:
         raise DamagedError(f"history.{wrong}")
@@ -70,15 +73,15 @@ def log_rows(tensors: Mapping[str, Tensor], fresh: State, record: Record) -> tup
 
 
 def _like(rounds: Tensor | None, fresh: State) -> dict[str, Tensor]:
-    """A tensor of the right type and shape for every column; NaN where what is not finite may stand."""
+    """A tensor of the right type and shape for every column."""
     k = len(rounds) if rounds is not None and rounds.ndim == 1 else 1
     double, flags = torch.zeros(k, dtype=torch.float64), flagged(fresh)
     return {
         "round": torch.zeros(k, dtype=torch.int64),
-        "metrics": torch.full((k, len(Metrics._fields)), torch.nan, dtype=torch.float64),
+        "metrics": torch.zeros(k, len(Metrics._fields), dtype=torch.float64),
         "ledger": torch.zeros(k, len(COUNTERS), dtype=torch.int64),
         "seconds": double,
-        "certificate": torch.full((k, len(Certificate._fields)), torch.nan, dtype=torch.float64),
+        "certificate": torch.zeros(k, len(Certificate._fields), dtype=torch.float64),
         "lam": fresh.lam.new_zeros(k, len(fresh.lam)),
         "flagged": torch.empty(1, 0) if flags is None else flags.new_zeros(k, len(flags)),
     }
@@ -107,7 +110,7 @@ def _wrong(columns: Mapping[str, Tensor], record: Record) -> str | None:
 
 
 def _too_large(part: Tensor) -> bool:
-    """Whether a number is finite, as those of a model that is about to diverge need not be, and larger than any."""
+    """Whether a number is finite and larger than any."""
     return bool(((part.abs() > LARGEST) & part.isfinite()).any())
 
 

@@ -69,13 +69,14 @@ def restored(like: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
     raise _unknown(like, name)
 
 
-def part_of(tensors: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+def part_of(tensors: Mapping[str, Tensor], name: str, like: Tensor, finite: bool = True) -> Tensor:
     """A tensor that is as it should be, on the CPU.
 
     Args:
         tensors: by name.
         name: which.
-        like: of its type and shape, and finite wherever it must be.
+        like: of its type and shape; where it is finite, so must the tensor be.
+        finite: whether that matters.
 
     Raises:
         DamagedError: it is not so.
@@ -88,7 +89,7 @@ def part_of(tensors: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
     if part.dtype == torch.bool and bool((part.view(torch.uint8) > 1).any()):
         raise DamagedError(f"{name} holds what is neither true nor false")
     odd = ~part.isfinite()
-    if bool(odd.any()):
+    if finite and bool(odd.any()):
         start = like.detach().cpu()[odd]
         same = (part[odd] == start) | (part[odd].isnan() & start.isnan())  # a guard has NaN where nobody reported yet
         if not bool(same.all()):
