@@ -172,3 +172,20 @@ def test_sites_know_themselves_by_their_tensors():
     member = roster.Member("a", (6,), 3, 30, 15, "0123", {})
     other = member.__class__(**{**member.__dict__, "digest": "4567"})
     assert not torch.equal(app.Sites((member,)).tensors()[0], app.Sites((other,)).tensors()[0])
+
+
+def test_the_key_of_checkpoints_lies_beside_server_toml(tmp_path):
+    path = settings(tmp_path, more='checkpoint_key = "../key"')
+    with pytest.raises(InputError, match="cannot read checkpoint_key"):
+        app.serve(None, path)  # before any site is asked
+    (tmp_path.parent / "key").write_bytes(bytes(range(32)))
+    with pytest.raises(KeyboardInterrupt):
+        app.serve(grid_of(grid=Dying), path)
+    kept = tmp_path / "run" / "checkpoint"
+    assert all((folder / "HMAC-SHA256").is_file() for folder in kept.glob("round-*"))
+    for folder in kept.glob("round-*"):
+        (folder / "HMAC-SHA256").write_text("0" * 64 + "\n")
+    with pytest.raises(InputError, match="its signature is not that of the checkpoint_key"):
+        app.serve(grid_of(), path)
+    path.write_text(path.read_text().replace('checkpoint_key = "../key"', ""))
+    app.serve(grid_of(), path)  # without the key nobody looks

@@ -233,7 +233,8 @@ def revalued(rng, old, name):
     if kind <= 2:
         value = rng.choice(NUMBERS)
         finite = value == value and abs(value) < float("inf")
-        flat[at] = value if flat.is_floating_point() else int(max(min(value, 2.0**62), -(2.0**63))) if finite else -1
+        whole = int(max(min(value, 2.0**62), -(2.0**63))) if finite else -1
+        flat[at] = torch.tensor(value, dtype=torch.float64).to(flat) if flat.is_floating_point() else whole
         must = ("state.inner.w", "state.inner.lam", "state.inner.h.rows", "history.lam", "history.seconds")
         return flat.view(old.shape), flat.is_floating_point() and not finite and name in must
     if kind == 3:
