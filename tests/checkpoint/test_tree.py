@@ -14,7 +14,10 @@ from drfl.algorithms import ALGORITHMS
 from drfl.checkpoint import DamagedError
 from drfl.checkpoint.tree import restored, tensors_of
 from drfl.experiments.parameters import make, takes
+from drfl.faults import Faults, Faulty
 from drfl.key import Key
+from drfl.participation import OverSampled, Quorum
+from drfl.protection import Clip, Protected, RobustClip
 from drfl.table import Table
 
 
@@ -30,7 +33,10 @@ def some(average=None):
 
 def same(a, b):
     first, second = tensors_of(a), tensors_of(b)
-    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+    # a guard has NaN where nobody reported yet
+    return first.keys() == second.keys() and all(
+        torch.equal(first[k].nan_to_num(nan=-1.5), second[k].nan_to_num(nan=-1.5)) for k in first
+    )
 
 
 @pytest.mark.parametrize("averaged", [False, True])
@@ -47,6 +53,26 @@ def test_every_state_comes_back_whole(name, averaged):
     assert same(back, state)
     ahead, again = (algorithm.round(s, fed, Key(3))[0] for s in (state, back))
     assert same(ahead, again)
+
+
+AROUND = {
+    "protected": lambda inner: Protected(inner, guards=(RobustClip(), Clip(9.0))),
+    "without guards": lambda inner: Protected(inner, guards=()),
+    "faulty": lambda inner: Faulty(Protected(inner), Faults(drop=0.3, outage=0.2, groups=3)),
+    "called off": lambda inner: Quorum(Faulty(Protected(OverSampled(inner, 4)), Faults(drop=0.6)), 3),
+    "nobody answers": lambda inner: Faulty(Protected(inner), Faults(drop=1.0)),
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize("name", ["DRDM", "ScaffPD", "FedAvg"])
+def test_what_wrappers_remember_keeps_its_shape_too(name, around):
+    fed = digits()
+    algorithm = around(make(name, {"m": 6, "averaged": True, "steps": 1}))
+    state = fresh = algorithm.init(fed)
+    for r in range(1, 6):
+        state, _ = algorithm.round(state, fed, Key(r))
+        assert same(restored(fresh, tensors_of(state)), state)
 
 
 def test_rows_that_were_never_written_take_no_room():
