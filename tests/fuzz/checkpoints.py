@@ -181,14 +181,14 @@ def foreign(rng, files):
         name = (STATE, RUN)[kind]
         return {**files, name: other[name]}, False
     mine, theirs = load(files[STATE]), load(other[STATE])
-    name = rng.choice(list(theirs))
+    name = rng.choice(sorted(theirs))
     return {**files, STATE: save({**mine, name: theirs[name]})}, False
 
 
 def tensor(rng, files):
     """A tensor that is away, or is another."""
     tensors = load(files[STATE])
-    name = rng.choice(list(tensors))
+    name = rng.choice(sorted(tensors))
     old, certain = tensors[name], True
     kind = rng.choice(("drop", "add", "rename", "swap", "shape", "shape", "type", "value", "value", "value"))
     if kind == "drop":
@@ -199,7 +199,7 @@ def tensor(rng, files):
     elif kind == "rename":
         tensors[rng.choice((f"{name}s", name.upper(), name[1:]))] = tensors.pop(name)
     elif kind == "swap":
-        other = rng.choice(list(tensors))
+        other = rng.choice(sorted(tensors))
         tensors[name], tensors[other] = tensors[other], old
         certain = tensors[name].shape != old.shape or tensors[name].dtype != old.dtype
     elif kind == "shape":
