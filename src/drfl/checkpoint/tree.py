@@ -15,6 +15,9 @@ from drfl.table import Table
 
 T = TypeVar("T")
 
+PIECE = 2**22
+"""Numbers that are looked at at a time: a table may fill most of the memory."""
+
 
 def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
     """The tensors of a state: a tensor, a :class:`drfl.table.Table`, None, or a NamedTuple of these.
@@ -88,8 +91,8 @@ def part_of(tensors: Mapping[str, Tensor], name: str, like: Tensor, finite: bool
         raise DamagedError(f"{name} is {_kind(part)}, not {_kind(like)}")
     if part.dtype == torch.bool and bool((part.view(torch.uint8) > 1).any()):
         raise DamagedError(f"{name} holds what is neither true nor false")
-    odd = ~part.isfinite()
-    if finite and bool(odd.any()):
+    if finite and not all(bool(piece.isfinite().all()) for piece in part.reshape(-1).split(PIECE)):
+        odd = ~part.isfinite()
         start = like.detach().cpu()[odd]
         same = (part[odd] == start) | (part[odd].isnan() & start.isnan())  # a guard has NaN where nobody reported yet
         if not bool(same.all()):
