@@ -103,7 +103,7 @@ def kept_round(out: Path, seen: int) -> int:
     kept = newest(out / "checkpoint")
     if kept is None:
         return seen if (out / "summary.json").exists() else 0
-    return int(kept.content["round"])
+    return kept.record.round
 
 
 def check_same(a: Path, b: Path) -> None:

@@ -44,9 +44,27 @@ class Average(NamedTuple):
         rounds = self.rounds + 1
         return Average(self.w + (w - self.w) / rounds, self.lam + (lam - self.lam) / rounds, rounds)
 
+    def wrong(self) -> str | None:
+        """See :class:`Consistent`."""
+        return "a mean of fewer than no rounds" if self.rounds < 0 else None
+
+
+@runtime_checkable
+class Consistent(Protocol):
+    """A part of a state, a NamedTuple, that knows what its fields cannot be: a checkpoint that holds it is damaged."""
+
+    def wrong(self) -> str | None:
+        """What is impossible in a few words; None where nothing is."""
+        ...
+
 
 class State(Protocol):
-    """What every algorithm's state has: a NamedTuple of tensors with at least these fields."""
+    """What every algorithm's state has: a NamedTuple of tensors with at least these fields.
+
+    A checkpoint is held to the first state: every tensor keeps its type and shape (a :class:`drfl.table.Table` its
+    N and d) for the whole run, and a number that is finite at first stays so. A NamedTuple in it may be
+    :class:`Consistent`.
+    """
 
     @property
     def w(self) -> Tensor:

@@ -12,7 +12,8 @@ from tests.energy.jobs import ALGORITHMS, digits
 
 from drfl import run
 from drfl.certificate import Certifier
-from drfl.checkpoint import Checkpoints, DamagedError, newest, store
+from drfl.checkpoint import Checkpoints, DamagedError, newest, resume_point, store
+from drfl.checkpoint.files import sums_of
 from drfl.errors import DrflError
 from drfl.experiments.build import build
 from drfl.experiments.config import Config
@@ -34,8 +35,8 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(name, every, tmp_path):
     options = {"rounds": 7, "evaluate_every": every}
     whole = run(ALGORITHMS[name], digits(), seed=3, **options)
     kept(tmp_path, name=name, every=100, callbacks=stopped_at(5), **options)
-    found, fed = newest(tmp_path), digits()
-    start = found.progress(ALGORITHMS[name].init(fed))
+    fed = digits()
+    start = resume_point(tmp_path, ALGORITHMS[name], fed, rounds=7).progress
     assert start.round == 5
     again = run(ALGORITHMS[name], fed, seed=3, start=start, **options)
     assert again.history.to_csv() == whole.history.to_csv()
@@ -53,7 +54,7 @@ def test_certificates_go_on_from_where_their_search_was(tmp_path):
 
     whole = certified()
     certified(keep=Checkpoints(tmp_path, dict, 3))
-    start = newest(tmp_path).progress(algorithm.init(digits()))
+    start = resume_point(tmp_path, algorithm, digits()).progress
     assert (start.round, start.point.shape) == (3, (650,))
     assert certified(start=start).history.to_csv() == whole.history.to_csv()
 
@@ -65,7 +66,7 @@ def test_the_last_two_stay_and_sha256sum_can_check_them(tmp_path):
         sums = [line.split("  ") for line in (path / "SHA256SUMS").read_text().splitlines()]
         assert {name for _, name in sums} == {"state.safetensors", "run.json"}
         assert all(hashlib.sha256((path / name).read_bytes()).hexdigest() == digest for digest, name in sums)
-    assert newest(tmp_path).identity == {"of": "digits"}
+    assert newest(tmp_path).record.identity == {"of": "digits"}
 
 
 def test_unless_told_they_take_a_small_share_of_the_time(tmp_path, monkeypatch):
@@ -94,10 +95,11 @@ def test_a_damaged_newest_one_is_passed_over(name, how, tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     {"flipped": lambda: path.write_bytes(data), "cut": lambda: path.write_bytes(data[:-3]), "gone": path.unlink}[how]()
-    found = newest(tmp_path)
-    assert found.folder.name == "round-00000002"
-    assert len(found.damaged) == 1
-    assert "round-00000004 cannot be used" in found.damaged[0]
+    assert newest(tmp_path).folder.name == "round-00000002"
+    found = resume_point(tmp_path, ALGORITHMS["DRDM"], digits())
+    assert (found.folder.name, found.progress.round) == ("round-00000002", 2)
+    assert len(found.told) == 1
+    assert "round-00000004 cannot be used" in found.told[0]
 
 
 def test_where_all_are_damaged_nothing_is_made_up(tmp_path):
@@ -115,7 +117,7 @@ def test_another_format_is_not_misread(tmp_path):
         content = json.loads((path / "run.json").read_text())
         (path / "run.json").write_text(json.dumps({**content, "format": 99}))
         files = {name: (path / name).read_bytes() for name in ("state.safetensors", "run.json")}
-        (path / "SHA256SUMS").write_bytes(store._sums(files))
+        (path / "SHA256SUMS").write_bytes(sums_of(files))
     with pytest.raises(DamagedError, match="another version"):
         newest(tmp_path)
 

@@ -14,6 +14,7 @@ from tests.cli.test_run import FILES
 
 from drfl.callbacks import Progress
 from drfl.checkpoint import store
+from drfl.checkpoint.files import sums_of
 from drfl.cli.app import call
 
 SMALL = ["--clients", "6", "--rounds", "6", "--steps", "2", "--threads", "1"]
@@ -106,11 +107,7 @@ def test_other_data_of_the_same_name_are_refused(what, message, stop, tmp_path, 
     stop(3)
     call(["run", *SMALL, "--out", "a"])
     for path in (tmp_path / "a/checkpoint").glob("round-*"):
-        content = json.loads((path / "run.json").read_text())
-        content["identity"][what] = "0" * 32
-        (path / "run.json").write_text(json.dumps(content))
-        files = {name: (path / name).read_bytes() for name in ("state.safetensors", "run.json")}
-        (path / "SHA256SUMS").write_bytes(store._sums(files))
+        altered(path, lambda content: content["identity"].update({what: "0" * 32}))
     assert message in refused(["run", "--out", "a", "--resume"], capsys)
 
 
@@ -126,6 +123,65 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path,
     assert "round-00000005 cannot be used: its checksums do not fit" in told
     assert "going on after round 4 of 6" in told
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "whole/history.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda content: content.update(round="5"), "run.json, round: input should be a valid integer"),
+        (lambda content: content["ledger"].pop("messages"), "run.json, ledger: it lacks messages"),
+        (lambda content: content["identity"].pop("versions"), "run.json, identity.versions: field required"),
+        (
+            lambda content: content["identity"].update(versions={"torch": "\x1b[2J"}),
+            "identity.versions.torch: string sh",
+        ),
+        (lambda content: content["identity"].update(data=7), "run.json, identity.data: input should be a valid string"),
+        (
+            lambda content: content["identity"].update(config=None),
+            "identity.config: input should be a valid dictionary",
+        ),
+        (lambda content: content["identity"]["config"].update(lr=0.7), "the run to resume has lr = 0.7, not no value"),
+    ],
+)
+def test_one_whose_content_is_wrong_is_told_and_the_one_before_is_used(change, why, stop, tmp_path, capsys):
+    stop(5)
+    call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])
+    stop(None)
+    altered(tmp_path / "a/checkpoint/round-00000005", change)
+    capsys.readouterr()
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    told = capsys.readouterr().err
+    assert "round-00000005 cannot be used: " in told
+    assert why in " ".join(told.split())
+    assert "going on after round 4 of 6" in told
+    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
+
+
+def altered(path, change):
+    """Changes run.json, and makes the checksums fit."""
+    content = json.loads((path / "run.json").read_text())
+    change(content)
+    (path / "run.json").write_text(json.dumps(content))
+    files = {name: (path / name).read_bytes() for name in ("state.safetensors", "run.json")}
+    (path / "SHA256SUMS").write_bytes(sums_of(files))
+
+
+def test_where_no_content_is_right_it_is_one_line(stop, tmp_path, capsys):
+    stop(5)
+    call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])
+    for path in (tmp_path / "a/checkpoint").glob("round-*"):
+        altered(path, lambda content: content.update(seconds=float("inf")))
+    told = refused(["run", "--out", "a", "--resume"], capsys)
+    assert len(told.strip().splitlines()) == 1
+    assert "run.json, seconds: input should be" in told
+    assert "start anew with --overwrite" in told
+
+
+def test_a_configuration_of_a_finished_run_nested_too_deep(tmp_path, capsys):
+    assert call(["run", *SMALL, "--out", "a"]) == 0
+    (tmp_path / "a/config.toml").rename(tmp_path / "kept.toml")
+    (tmp_path / "a/config.toml").write_text("x = " + "[" * 5000)
+    assert "start anew with --overwrite" in refused(["run", "kept.toml", "--out", "a", "--resume"], capsys)
 
 
 def test_where_no_checkpoint_can_be_used_it_says_so(stop, tmp_path, capsys):

@@ -206,3 +206,20 @@ def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(al
     assert torch.equal(w.sort().values, found.state.w.sort().values)
     last = (out / "lambda.csv").read_text().splitlines()[-1].split(",")[1:]
     assert [f"{x:.9f}" for x in found.state.lam.tolist()] == last
+
+
+def test_the_key_of_checkpoints_lies_beside_server_toml(tmp_path):
+    path = settings(tmp_path, more='checkpoint_key = "../key"')
+    with pytest.raises(InputError, match="cannot read checkpoint_key"):
+        app.serve(None, path)  # before any site is asked
+    (tmp_path.parent / "key").write_bytes(bytes(range(32)))
+    with pytest.raises(KeyboardInterrupt):
+        app.serve(grid_of(grid=Dying), path)
+    kept = tmp_path / "run" / "checkpoint"
+    assert all((folder / "HMAC-SHA256").is_file() for folder in kept.glob("round-*"))
+    for folder in kept.glob("round-*"):
+        (folder / "HMAC-SHA256").write_text("0" * 64 + "\n")
+    with pytest.raises(InputError, match="its signature is not that of the checkpoint_key"):
+        app.serve(grid_of(), path)
+    path.write_text(path.read_text().replace('checkpoint_key = "../key"', ""))
+    app.serve(grid_of(), path)  # without the key nobody looks

@@ -8,11 +8,13 @@ import tomllib
 import warnings
 
 import numpy as np
+from safetensors.torch import load
 
 from drfl.errors import DrflError, InputError
 
 from . import judge
 from .binaries import idx, partition
+from .checkpoints import RUN, STATE, changed
 from .judge import Parser
 from .messages import message
 from .texts import measured, toml
@@ -80,6 +82,16 @@ def greedy(item, folder):
     return np.ones(3 * judge.MEMORY // 2 if item[:1] != b"{" else 1, np.uint8)
 
 
+def trusting_checkpoint(item, folder):
+    """Believes that a checkpoint whose checksums fit holds what it should."""
+    content, tensors = json.loads(item.files[RUN]), load(item.files[STATE])
+    return (
+        content["round"] + 1,
+        content["ledger"]["messages"] + 1,
+        tensors["state.inner.lam"] @ tensors["history.lam"].T,
+    )
+
+
 BROKEN = (
     Parser("an IDX reader that trusts the header", idx, trusting_idx),
     Parser("a TOML reader that catches TOMLDecodeError only", toml, hasty_toml),
@@ -88,4 +100,5 @@ BROKEN = (
     Parser("a slow refusal", partition, slow, seconds=0.003),
     Parser("an array as large as asked for", partition, greedy, seconds=60),
     Parser("a reader of replies that trusts them", message, hasty_answer),
+    Parser("a checkpoint whose checksums are trusted", changed, trusting_checkpoint),
 )

@@ -42,6 +42,11 @@ class Reports(NamedTuple):
             self.seen.index_fill(0, g.clients, True),
         )
 
+    def wrong(self) -> str | None:
+        """See :class:`drfl.algorithm.Consistent`."""
+        same = torch.equal(self.seen.nonzero().flatten().cpu(), self.c.clients)
+        return None if same else "those who reported a loss are not those who reported a gradient"
+
     def all_losses(self) -> Tensor:
         """(N,) losses; who has never reported counts as the mean of those who have."""
         return torch.where(self.seen, self.losses, self.losses[self.seen].mean())
@@ -60,7 +65,7 @@ class ScaffPDState(NamedTuple):
         w: (d,) x^r.
         lam: (N,) λ^r.
         reports: newest gradients and losses.
-        before: (N,) float64 losses of the previous round; empty before the first.
+        before: (N,) float64 losses of the previous round; 0 before the first.
         tau: () float64, τ_r/τ_0.
         theta: () float64, θ_r.
         scale: () largest mean loss report so far.
@@ -75,6 +80,11 @@ class ScaffPDState(NamedTuple):
     theta: Tensor
     scale: Tensor
     average: Average | None
+
+    def wrong(self) -> str | None:
+        """See :class:`drfl.algorithm.Consistent`."""
+        fits = 0 < self.tau <= 1 and 0 <= self.theta <= 1 and self.scale >= 0
+        return None if fits else "a step size, the extrapolation or the scale of the losses is out of range"
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,7 @@ class ScaffPD:
             torch.zeros(fed.n, dtype=torch.bool),
         )
         average = Average.start(w, lam) if self.averaged else None
-        none, theta = torch.empty(0, dtype=torch.float64), one if self.mu else self.theta * one
+        none, theta = torch.zeros(fed.n, dtype=torch.float64), one if self.mu else self.theta * one
         return ScaffPDState(w, lam, reports, none, one, theta, no_scale(), average)
 
     def round(self, state: ScaffPDState, fed: Federation, key: Key) -> tuple[ScaffPDState, Info]:
@@ -172,11 +182,12 @@ class ScaffPD:
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
         if not g.clients.numel():
             return state, Info.nobody(D)
+        first = not reports.seen.any()
         reports, f = reports.updated(g), Losses(g.clients, g.losses)
         del g  # its (k', d) gradients are copied: nobody should hold them while clients train
         L = reports.all_losses()
 
-        s = (1 + theta) * L - theta * (before if before.numel() else L)
+        s = (1 + theta) * L - theta * (L if first else before)
         sigma, scale = step_size(self.sigma, self.rate, f.values, scale, N)
         lam_next = ascend(self.ambiguity, lam, sigma / float(tau), s)  # (2) τ_r σ_r is constant
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from drfl.checkpoint.damage import DamagedError
-from drfl.checkpoint.store import Checkpoints, Found, newest
+from drfl.checkpoint.files import Files
+from drfl.checkpoint.point import Point, newest, resume_point
+from drfl.checkpoint.record import Record
+from drfl.checkpoint.signing import read_key
+from drfl.checkpoint.store import Checkpoints
 
-__all__ = ["Checkpoints", "DamagedError", "Found", "newest"]
+__all__ = ["Checkpoints", "DamagedError", "Files", "Point", "Record", "newest", "read_key", "resume_point"]

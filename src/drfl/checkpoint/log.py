@@ -7,13 +7,26 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from drfl.algorithm import State, flagged
 from drfl.certificate import Certificate
 from drfl.checkpoint.damage import DamagedError
-from drfl.federation import Ledger
+from drfl.checkpoint.record import COUNTERS, LONGEST, Record
+from drfl.checkpoint.tree import part_of
 from drfl.history import Metrics, Row
 
-COUNTERS = tuple(Ledger().totals())
 NAMES = ("round", "metrics", "ledger", "seconds", "certificate", "lam", "flagged")
+
+OPEN = ("metrics", "certificate")
+"""Columns that need not be finite: the losses of a model that is about to diverge, and a certificate not to be had."""
+
+LARGEST = 1e100
+"""No loss of a run comes near; the report of a run takes none that is finite and larger."""
+
+ROUNDING = 1e-6
+"""How far from 1 a mixture's sum may be, and outside [0, 1] a fraction."""
+
+ACCURACIES = tuple(name.endswith("accuracy") for name in Metrics._fields)
+"""Which metrics are fractions."""
 
 
 def log_tensors(rows: Sequence[Row]) -> dict[str, Tensor]:
@@ -35,25 +48,83 @@ def log_tensors(rows: Sequence[Row]) -> dict[str, Tensor]:
     return {f"history.{name}": column for name, column in columns.items()}
 
 
-def log_rows(tensors: Mapping[str, Tensor]) -> tuple[Row, ...]:
+def log_names() -> set[str]:
+    """What the columns of a history are called among tensors."""
+    return {f"history.{name}" for name in NAMES}
+
+
+def log_rows(tensors: Mapping[str, Tensor], fresh: State, record: Record) -> tuple[Row, ...]:
     """The rows again.
 
+    Args:
+        tensors: from :func:`log_tensors`.
+        fresh: a first state of the same algorithm on the same federation.
+        record: of the same checkpoint.
+
     Raises:
-        DamagedError: a column is missing or has another length.
+        DamagedError: a column is missing, of another type or shape, or holds what no run can have written.
     """
-    try:
-        columns = {name: tensors[f"history.{name}"] for name in NAMES}
-        return tuple(_rows(columns))
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise DamagedError(f"its history is not whole ({error})") from None
+    like = _like(tensors.get("history.round"), fresh)
+    columns = {name: part_of(tensors, f"history.{name}", like[name], name not in OPEN) for name in NAMES}
+    wrong = _wrong(columns, record)
+    if wrong is not None:
+        raise DamagedError(f"history.{wrong}")
+    return tuple(_rows(columns))
+
+
+def _like(rounds: Tensor | None, fresh: State) -> dict[str, Tensor]:
+    """A tensor of the right type and shape for every column."""
+    k = len(rounds) if rounds is not None and rounds.ndim == 1 else 1
+    double, flags = torch.zeros(k, dtype=torch.float64), flagged(fresh)
+    return {
+        "round": torch.zeros(k, dtype=torch.int64),
+        "metrics": torch.zeros(k, len(Metrics._fields), dtype=torch.float64),
+        "ledger": torch.zeros(k, len(COUNTERS), dtype=torch.int64),
+        "seconds": double,
+        "certificate": torch.zeros(k, len(Certificate._fields), dtype=torch.float64),
+        "lam": fresh.lam.new_zeros(k, len(fresh.lam)),
+        "flagged": torch.empty(1, 0) if flags is None else flags.new_zeros(k, len(flags)),
+    }
+
+
+def _wrong(columns: Mapping[str, Tensor], record: Record) -> str | None:
+    """What no run can have written, with the column's name in front."""
+    rounds, ledger, seconds, lam = (columns[name] for name in ("round", "ledger", "seconds", "lam"))
+    metrics, certificate = columns["metrics"], columns["certificate"]
+    fraction, none = torch.tensor(ACCURACIES), certificate[:, 0].isnan()
+    booked = torch.cat([ledger, torch.tensor([[record.ledger[name] for name in COUNTERS]])])
+    faults = {
+        "round: it does not begin with 0": len(rounds) == 0 or rounds[0] != 0,
+        "round: the rounds do not increase": (rounds[1:] <= rounds[:-1]).any(),
+        f"round: it goes on after round {record.round}": (rounds > record.round).any(),
+        "metrics: an accuracy is not between 0 and 1": ((metrics[:, fraction] - 0.5).abs() > 0.5 + ROUNDING).any(),
+        f"metrics: a loss is beyond {LARGEST:g}": _too_large(metrics),
+        "ledger: a counter is negative or falls": ((ledger < 0) | (booked[1:] < booked[:-1])).any(),
+        "seconds: they are no times": ((seconds < 0) | (seconds > LONGEST)).any(),
+        "certificate: it is there in part": (none & ~certificate.isnan().all(1)).any(),
+        f"certificate: it is beyond {LARGEST:g}": _too_large(certificate),
+        "certificate: it is neither proven nor not": ~torch.isin(certificate[~none, 3], torch.tensor([0.0, 1.0])).all(),
+        "lam: a row is no mixture": not is_mixture(lam),
+    }
+    return next((fault for fault, there in faults.items() if bool(there)), None)
+
+
+def _too_large(part: Tensor) -> bool:
+    """Whether a number is finite and larger than any."""
+    return bool(((part.abs() > LARGEST) & part.isfinite()).any())
+
+
+def is_mixture(lam: Tensor) -> bool:
+    """Whether every row (…, N) is one of non-negative numbers that add up to 1, up to rounding."""
+    return bool((lam >= -ROUNDING).all()) and bool(((lam.sum(-1) - 1).abs() <= ROUNDING).all())
 
 
 def _rows(columns: Mapping[str, Tensor]) -> Iterator[Row]:
     scalars = ("round", "metrics", "ledger", "seconds", "certificate")
     plain = zip(*(columns[name].tolist() for name in scalars), strict=True)
-    looked = columns["flagged"].numel() > 0
+    looked = columns["flagged"].dtype == torch.bool
     for k, (r, metrics, ledger, seconds, (primal, lower, norm, proven)) in enumerate(plain):
         certificate = None if primal != primal else Certificate(primal, lower, norm, bool(proven))
         cost = dict(zip(COUNTERS, ledger, strict=True))
-        flagged = columns["flagged"][k] if looked else None
-        yield Row(r, Metrics(*metrics), cost, columns["lam"][k], seconds, certificate, flagged)
+        flags = columns["flagged"][k] if looked else None
+        yield Row(r, Metrics(*metrics), cost, columns["lam"][k], seconds, certificate, flags)

@@ -1,75 +1,33 @@
 """The folder where a run keeps its last two checkpoints.
 
-A checkpoint is a folder ``round-00000120`` with ``state.safetensors`` (vectors), ``run.json`` (the rest) and
-``SHA256SUMS``, which ``sha256sum -c`` checks. It is written under a temporary name, brought to the disk and renamed: it
-is whole or not there.
+Each is written under a temporary name, brought to the disk and renamed: it is whole or not there. What is in one, see
+:mod:`drfl.checkpoint.files`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, cast
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
 
-from drfl.algorithm import Progress, State
+from drfl.algorithm import Progress
 from drfl.checkpoint.damage import DamagedError
-from drfl.checkpoint.log import log_rows, log_tensors
-from drfl.checkpoint.tree import restored, tensors_of
+from drfl.checkpoint.files import RUN, STATE, SUMS, Identity, checkpoints, name_of, read, sums_of
+from drfl.checkpoint.log import log_tensors
+from drfl.checkpoint.record import FORMAT
+from drfl.checkpoint.signing import SIGNATURE, signature
+from drfl.checkpoint.tree import tensors_of
 from drfl.errors import DrflError
 
-FORMAT = 1
-"""Goes up when a checkpoint is written that older versions would misread."""
-
 KEPT = 2
-STATE, RUN, SUMS = "state.safetensors", "run.json", "SHA256SUMS"
 
 SHARE = 0.05
 """Unless told how often, checkpoints take at most this share of the time."""
-
-Identity = Mapping[str, object]
-"""What a run must have in common with its checkpoint, as plain values."""
-
-
-class Found(NamedTuple):
-    """A checkpoint that can be read.
-
-    Args:
-        folder: where.
-        identity: of the run that wrote it.
-        content: the rest of its ``run.json``.
-        tensors: its vectors by name.
-        damaged: newer ones that cannot be used, each in a sentence.
-    """
-
-    folder: Path
-    identity: Identity
-    content: Mapping[str, object]
-    tensors: Mapping[str, Tensor]
-    damaged: tuple[str, ...]
-
-    def progress(self, fresh: State) -> Progress:
-        """Where the run was.
-
-        Args:
-            fresh: a first state of the same algorithm on the same federation.
-
-        Raises:
-            DamagedError: it does not fit the state.
-        """
-        number = {name: cast("int", self.content[name]) for name in ("round", "skipped")}
-        ledger, seconds = cast("dict[str, int]", self.content["ledger"]), cast("float", self.content["seconds"])
-        state, rows = restored(fresh, self.tensors), log_rows(self.tensors)
-        return Progress(number["round"], number["skipped"], state, rows, ledger, seconds, self.tensors.get("point"))
 
 
 class Checkpoints:
@@ -80,13 +38,16 @@ class Checkpoints:
         identity: of the run; asked for when the first checkpoint is written, as it may take a while.
         every: a checkpoint every so many rounds; None = as often as takes a twentieth of the time at most. In any case
             one where a run is stopped.
+        key: to sign them with, see :func:`drfl.checkpoint.read_key`; None = they are not signed.
 
     Raises:
         DrflError: the folder cannot be written to, or the disk is full. The checkpoints before are whole.
     """
 
-    def __init__(self, folder: Path, identity: Callable[[], Identity], every: int | None = None) -> None:
-        self.folder, self.every = folder, every
+    def __init__(
+        self, folder: Path, identity: Callable[[], Identity], every: int | None = None, key: bytes | None = None
+    ) -> None:
+        self.folder, self.every, self.key = folder, every, key
         self._identity, self._known = identity, None
         self._ended, self._took = time.perf_counter(), 0.0
 
@@ -100,7 +61,7 @@ class Checkpoints:
         began = time.perf_counter()
         self._known = self._known or self._identity()
         try:
-            _write(self.folder, progress, self._known)
+            _write(self.folder, progress, self._known, self.key)
         except OSError as error:
             reason = error.strerror or error
             where = f"round {progress.round} to {self.folder}"
@@ -109,10 +70,12 @@ class Checkpoints:
         self._took = self._ended - began
 
     def _intact(self) -> str:
-        held = _all(self.folder)
-        return (
-            f"that of round {int(held[-1].name[6:])} is intact: make room and resume" if held else "there is none yet"
-        )
+        for path in checkpoints(self.folder):
+            try:
+                return f"that of round {read(path, self.key).record.round} is intact: make room and resume"
+            except DamagedError:  # passed over when the run was resumed
+                continue
+        return "there is none yet"
 
     def _due(self, r: int) -> bool:
         if self.every is not None:
@@ -120,44 +83,14 @@ class Checkpoints:
         return SHARE * (time.perf_counter() - self._ended) >= self._took
 
 
-def newest(folder: Path) -> Found | None:
-    """The newest checkpoint in a folder that is whole; None where there never was one.
-
-    Raises:
-        DamagedError: there are checkpoints, and none of them can be used.
-    """
-    damaged: list[str] = []
-    for path in reversed(_all(folder)):
-        try:
-            return _read(path, tuple(damaged))
-        except DamagedError as error:
-            damaged.append(f"checkpoint {path} cannot be used: {error}")
-    if damaged:
-        raise DamagedError("; ".join(damaged))
-    return None
-
-
-def _all(folder: Path) -> list[Path]:
-    """The checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("round-*") if path.name[6:].isdigit())
-
-
-def _write(folder: Path, progress: Progress, identity: Identity) -> None:
+def _write(folder: Path, progress: Progress, identity: Identity, key: bytes | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    final = folder / f"round-{progress.round:08d}"
+    final = folder / name_of(progress.round)
     temporary = folder / f".{final.name}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        content = {**progress._asdict(), "identity": identity, "format": FORMAT}
-        tensors = {**tensors_of(content.pop("state")), **log_tensors(content.pop("rows"))}
-        point = content.pop("point")
-        files = {
-            STATE: save_tensors(tensors if point is None else {**tensors, "point": point.cpu()}),
-            RUN: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode(),
-        }
-        files[SUMS] = _sums(files)
-        for name, data in files.items():
+        for name, data in _files(progress, identity, key).items():
             _put(temporary / name, data)
         _flush(temporary)
         shutil.rmtree(final, ignore_errors=True)
@@ -166,13 +99,24 @@ def _write(folder: Path, progress: Progress, identity: Identity) -> None:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in _all(folder)[:-KEPT]:
+    # those with a higher number were passed over: they must not push out the ones that can be used
+    mine = [path for path in checkpoints(folder) if int(path.name[6:]) <= progress.round]
+    for old in mine[KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _sums(files: Mapping[str, bytes]) -> bytes:
-    """As ``sha256sum`` writes them."""
-    return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()).encode()
+def _files(progress: Progress, identity: Identity, key: bytes | None) -> dict[str, bytes]:
+    """The files of a checkpoint by name."""
+    content = {**progress._asdict(), "identity": identity, "format": FORMAT}
+    tensors = {**tensors_of(content.pop("state")), **log_tensors(content.pop("rows"))}
+    point = content.pop("point")
+    files = {
+        STATE: save_tensors(tensors if point is None else {**tensors, "point": point.cpu()}),
+        RUN: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode(),
+    }
+    sums = sums_of(files)
+    signed = {} if key is None else {SIGNATURE: signature(key, name_of(progress.round), sums)}
+    return {**files, SUMS: sums, **signed}
 
 
 def _put(path: Path, data: bytes) -> None:
@@ -190,18 +134,3 @@ def _flush(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _read(path: Path, damaged: tuple[str, ...]) -> Found:
-    try:
-        files = {name: (path / name).read_bytes() for name in (STATE, RUN, SUMS)}
-        if files.pop(SUMS) != _sums(files):
-            raise DamagedError("its checksums do not fit")
-        content = json.loads(files[RUN])
-        if content.pop("format") != FORMAT:
-            raise DamagedError("another version of drfl wrote it")
-        return Found(path, content.pop("identity"), content, load_tensors(files[STATE]), damaged)
-    except OSError as error:
-        raise DamagedError(f"{Path(error.filename or path).name}: {error.strerror}") from None
-    except (ValueError, KeyError, AttributeError, SafetensorError) as error:
-        raise DamagedError(f"it is not whole ({error})") from None

@@ -8,10 +8,15 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
+from drfl.algorithm import Consistent
 from drfl.checkpoint.damage import DamagedError
+from drfl.errors import InputError
 from drfl.table import Table
 
 T = TypeVar("T")
+
+PIECE = 2**22
+"""Numbers that are looked at at a time: a table may fill most of the memory."""
 
 
 def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
@@ -41,29 +46,75 @@ def restored(like: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
     """The state that was saved.
 
     Args:
-        like: a fresh state of the same algorithm on the same federation: it says what is where, and on what device.
+        like: a fresh state of the same algorithm on the same federation: it says what is where, of what type and
+            shape, and on what device. A number that is finite there is finite ever after.
         tensors: from :func:`tensors_of`.
         name: its path.
 
     Raises:
-        DamagedError: a part is missing, or its type or number of dimensions is not that of the algorithm's.
+        DamagedError: a part is missing, is not of the algorithm's type and shape, holds what it cannot hold, or does
+            not go with the others (see :class:`drfl.algorithm.Consistent`).
+        InputError: the file of a table's rows cannot grow.
     """
     if like is None:
         return like
     if isinstance(like, Tensor):
-        return cast("T", _part(tensors, name, like.dtype, like.ndim).to(like.device))
+        return cast("T", part_of(tensors, name, like).to(like.device))
     if isinstance(like, Table):
-        clients, rows = _part(tensors, f"{name}.clients", torch.int64, 1), _part(tensors, f"{name}.rows", like.dtype, 2)
-        if rows.shape[1] != like.shape[1]:
-            raise DamagedError(f"{name} has rows of {rows.shape[1]} numbers, not {like.shape[1]}")
-        try:
-            return cast("T", Table.of(like.n, clients, rows.to(like.device), like.folder))
-        except ValueError as error:
-            raise DamagedError(f"{name} does not fit: {error}") from None
+        return cast("T", _table(like, tensors, name))
     if isinstance(like, tuple):
         parts = zip(_fields(like, name), like, strict=True)
-        return type(like)(*(restored(part, tensors, f"{name}.{field}") for field, part in parts))
+        made = type(like)(*(restored(part, tensors, f"{name}.{field}") for field, part in parts))
+        wrong = made.wrong() if isinstance(made, Consistent) else None
+        if wrong is not None:
+            raise DamagedError(f"{name}: {wrong}")
+        return made
     raise _unknown(like, name)
+
+
+def part_of(tensors: Mapping[str, Tensor], name: str, like: Tensor, finite: bool = True) -> Tensor:
+    """A tensor that is as it should be, on the CPU.
+
+    Args:
+        tensors: by name.
+        name: which.
+        like: of its type and shape; where it is finite, so must the tensor be.
+        finite: whether that matters.
+
+    Raises:
+        DamagedError: it is not so.
+    """
+    part = tensors.get(name)
+    if part is None:
+        raise DamagedError(f"{name} is missing")
+    if part.dtype != like.dtype or part.shape != like.shape:
+        raise DamagedError(f"{name} is {_kind(part)}, not {_kind(like)}")
+    if part.dtype == torch.bool and bool((part.view(torch.uint8) > 1).any()):
+        raise DamagedError(f"{name} holds what is neither true nor false")
+    if finite and not all(bool(piece.isfinite().all()) for piece in part.reshape(-1).split(PIECE)):
+        odd = ~part.isfinite()
+        start = like.detach().cpu()[odd]
+        same = (part[odd] == start) | (part[odd].isnan() & start.isnan())  # a guard has NaN where nobody reported yet
+        if not bool(same.all()):
+            raise DamagedError(f"{name} holds NaN or infinity")
+    return part
+
+
+def _table(like: Table, tensors: Mapping[str, Tensor], name: str) -> Table:
+    clients = tensors.get(f"{name}.clients")
+    k = 0 if clients is None or clients.ndim != 1 else len(clients)
+    clients = part_of(tensors, f"{name}.clients", torch.empty(k, dtype=torch.int64))
+    rows = part_of(tensors, f"{name}.rows", torch.zeros(1, 1, dtype=like.dtype).expand(k, like.shape[1]))
+    try:
+        return Table.of(like.n, clients, rows.to(like.device), like.folder)
+    except InputError:  # a full disk is no damage; InputError is a ValueError too
+        raise
+    except ValueError as error:
+        raise DamagedError(f"{name} does not fit: {error}") from None
+
+
+def _kind(part: Tensor) -> str:
+    return f"{part.dtype} of shape {tuple(part.shape)}"
 
 
 def _fields(state: tuple[object, ...], name: str) -> tuple[str, ...]:
@@ -75,12 +126,3 @@ def _fields(state: tuple[object, ...], name: str) -> tuple[str, ...]:
 
 def _unknown(part: object, name: str) -> TypeError:
     return TypeError(f"{name} is a {type(part).__name__}: only tensors, tables and NamedTuples of them can be saved")
-
-
-def _part(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype, ndim: int) -> Tensor:
-    part = tensors.get(name)
-    if part is None:
-        raise DamagedError(f"{name} is missing")
-    if part.dtype != dtype or part.ndim != ndim:
-        raise DamagedError(f"{name} is {part.dtype} with {part.ndim} dimensions, not {dtype} with {ndim}")
-    return part

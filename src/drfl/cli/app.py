@@ -95,6 +95,7 @@ def run(
     algorithm: Annotated[str | None, typer.Option(help="Algorithm; see 'drfl algorithms'. (default: DRDM)")] = None,
     seed: Annotated[int | None, typer.Option(help="Root of all randomness. (default: 0)")] = None,
     checkpoint_every: o.CheckpointEvery = None,
+    checkpoint_key: o.CheckpointKey = None,
     resume: o.Resume = False,
     **shared: object,
 ) -> int:

@@ -129,6 +129,14 @@ CheckpointEvery = Annotated[
     int | None,
     _option("Keep the progress every so many rounds; 0 = never. (default: as often as takes 5 % of the time)", RUNNING),
 ]
+CheckpointKey = Annotated[
+    Path | None,
+    _option(
+        "File with a key of 32 bytes or more: checkpoints are signed with it, and --resume takes only those that are. "
+        "(default: unsigned)",
+        RUNNING,
+    ),
+]
 Resume = Annotated[
     bool,
     _option(

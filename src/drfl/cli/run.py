@@ -15,7 +15,7 @@ from drfl.experiments.build import build, load_data
 from drfl.experiments.claim import claimed
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.place import check_free
-from drfl.experiments.resume import begin, is_finished, keeper, kept_config
+from drfl.experiments.resume import begin, is_finished, keeper, kept_config, key_of
 from drfl.experiments.rundir import json_text, summary
 from drfl.experiments.runner import Finished, conclude, execute
 from drfl.history import Metrics
@@ -28,16 +28,17 @@ def run_command(given: Mapping[str, object]) -> int:
     """Validate, build, run, write, print; gives the exit code."""
     out, quiet = cast("Path | None", given["out"]), bool(given["as_json"])
     config = _config(given)
+    default = Path("runs") / f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower()
+    key = key_of(config, out or default)
     with screen.interruptible() as watch:
         job = build(config, load_data(config, screen.lines(quiet)))
         if out is not None and given["resume"] and is_finished(out, job):
             screen.warn(f"{out} is finished: there is nothing to resume")
             return 0
-        default = Path("runs") / f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower()
         with claimed(out or default, fresh=not given["resume"], anew=out is None) as claim:
-            start = begin(claim, job, screen.warn) if given["resume"] else None
+            start = begin(claim, job, screen.warn, key) if given["resume"] else None
             with screen.progress(config.algorithm, quiet) as show:
-                finished = execute(job, [show], watch, start=start, keep=keeper(claim, job))
+                finished = execute(job, [show], watch, start=start, keep=keeper(claim, job, key))
             conclude(finished, claim)
     if quiet:
         content = summary(finished.job, finished.result, finished.stopped)

@@ -77,6 +77,8 @@ class Config(BaseModel):
         repeats: it is repeated up to so many times then; None = it is skipped.
         checkpoint_every: keep the progress every so many rounds; None = as often as takes a twentieth of the time at
             most, 0 = never.
+        checkpoint_key: file with the key that checkpoints are signed with, and must be signed with to go on from them;
+            None = unsigned.
         algorithms: parameters by algorithm; they override ``cohort``, ``steps``, ``batch`` and ``lr``.
     """
 
@@ -117,6 +119,7 @@ class Config(BaseModel):
     min_replies: int | None = Field(None, ge=1)
     repeats: int | None = Field(None, ge=1, le=1000)
     checkpoint_every: int | None = Field(None, ge=0)
+    checkpoint_key: Path | None = None
     algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import reprlib
 import tomllib
 from collections.abc import Mapping
-from typing import cast
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from drfl.checkpoint import DamagedError
+from drfl.checkpoint.record import first_fault
 from drfl.digest import digest_of
 from drfl.errors import InputError
 from drfl.experiments.build import Running
 from drfl.experiments.rundir import config_toml, versions
 
-FREE = ("data_dir", "checkpoint_every")
+FREE = ("data_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that have no say in the results."""
 
 ROUNDING = ("threads",)
 """Keys that have a say in the last digits at most: convolutions and large products may be summed in another order."""
+
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = 200
+"""Writes values of a file in messages, of which a line should remain."""
+
+
+Word = Annotated[str, Field(max_length=200, pattern="^[ -~]*$")]
+"""What can be shown on a terminal: a version or its package's name."""
+
+
+class Identity(BaseModel):
+    """What a checkpoint says of its run, see :func:`identity`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    config: dict[str, Any]
+    data: str
+    model: str
+    versions: dict[Word, Word]
 
 
 def identity(job: Running) -> dict[str, object]:
@@ -49,21 +73,25 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
         otherwise.
 
     Raises:
+        DamagedError: it is no identity of a run.
         InputError: they differ; names the first difference.
     """
-    started = cast("dict[str, object]", kept["config"])
-    check_settings(job, started)
-    own = identity(job)
+    try:
+        theirs = Identity.model_validate(dict(kept))
+    except ValidationError as error:
+        raise DamagedError(f"run.json, identity.{first_fault(error)}") from None
+    check_settings(job, theirs.config)
+    own = Identity.model_validate(identity(job))
     for what in ("data", "model"):
-        if own[what] != kept[what]:
+        if getattr(own, what) != getattr(theirs, what):
             raise InputError(
                 f"the run to resume is one on {'other data' if what == 'data' else 'another initial model'} of the "
                 "same name: resume with what it started with, or start anew in another --out"
             )
-    before, now = (cast("dict[str, str]", side["versions"]) for side in (kept, own))
+    before, now, ours = theirs.versions, own.versions, settings(job)
     pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
-    ours = settings(job)
-    pairs |= {name: (started.get(name, "not set"), ours.get(name, "not set")) for name in ROUNDING}
+    unset = "not set"
+    pairs |= {name: (SHORT.repr(theirs.config.get(name, unset)), repr(ours.get(name, unset))) for name in ROUNDING}
     return [
         f"the checkpoint was written with {name} {then}, this is {this}: digits may differ"
         for name, (then, this) in pairs.items()
@@ -94,4 +122,4 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _shown(values: Mapping[str, object], name: str) -> str:
-    return repr(values[name]) if name in values else "no value"
+    return SHORT.repr(values[name]) if name in values else "no value"

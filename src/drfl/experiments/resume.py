@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from drfl.algorithm import Keeper, Progress
-from drfl.checkpoint import Checkpoints, DamagedError, newest
+from drfl.checkpoint import Checkpoints, DamagedError, read_key, resume_point
 from drfl.data.files import atomic_write
 from drfl.errors import InputError
 from drfl.experiments.build import Running
 from drfl.experiments.claim import CONFIG, FOLDER, Claim
+from drfl.experiments.config import Config
 from drfl.experiments.identity import check_same, check_settings, identity
 from drfl.experiments.rundir import config_toml
 
@@ -52,38 +53,68 @@ def is_finished(directory: Path, job: Running) -> bool:
         return False
     try:
         kept = tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {directory / CONFIG} ({error}): start anew with --overwrite") from None
     check_settings(job, kept)
     return True
 
 
-def begin(claim: Claim, job: Running, warn: Callable[[str], None]) -> Progress | None:
+def key_of(config: Config, directory: Path) -> bytes | None:
+    """The key that a run's checkpoints are signed with; None where they are not to be.
+
+    Args:
+        config: of the run.
+        directory: the run's folder.
+
+    Raises:
+        InputError: it cannot be read, is no key, or lies in the folder that it is to protect.
+    """
+    path = config.checkpoint_key
+    if path is None:
+        return None
+    key = read_key(path)
+    if path.resolve().is_relative_to(directory.resolve()):
+        raise InputError(f"checkpoint_key '{path}' lies in {directory}, which it is to protect: keep it elsewhere")
+    return key
+
+
+def begin(claim: Claim, job: Running, warn: Callable[[str], None], key: bytes | None = None) -> Progress | None:
     """Where a run was when it was stopped; None where it had kept nothing yet.
 
     Args:
         claim: its folder.
         job: the run.
         warn: gets a line where a checkpoint is damaged or was written by other versions.
+        key: from :func:`key_of`.
 
     Raises:
         InputError: the checkpoint is of another run, or none can be used.
     """
     try:
-        found = newest(claim.checkpoints)
-        if found is None:
-            return None
-        for line in (*found.damaged, *check_same(job, found.identity)):
-            warn(line)
-        progress = found.progress(job.algorithm.init(job.fed))
+        point = resume_point(
+            claim.checkpoints,
+            job.algorithm,
+            job.fed,
+            rounds=job.config.rounds,
+            same=partial(check_same, job),
+            key=key,
+        )
     except DamagedError as error:
         raise InputError(f"{error}: nothing can be resumed, start anew with --overwrite") from None
-    warn(f"going on after round {progress.round} of {job.config.rounds}")
-    return progress
+    if point is None:
+        return None
+    for line in (*point.told, f"going on after round {point.progress.round} of {job.config.rounds}"):
+        warn(line)
+    return point.progress
 
 
-def keeper(claim: Claim, job: Running) -> Keeper | None:
+def keeper(claim: Claim, job: Running, key: bytes | None = None) -> Keeper | None:
     """Who keeps the progress of a run in its folder; None where it is not to be kept.
+
+    Args:
+        claim: its folder.
+        job: the run.
+        key: from :func:`key_of`.
 
     Raises:
         InputError: the folder cannot be written to.
@@ -96,4 +127,4 @@ def keeper(claim: Claim, job: Running) -> Keeper | None:
             file.write(config_toml(job.config, job.data.n).encode())
     except OSError as error:
         raise InputError(f"cannot write into {claim.directory} ({error.strerror}): give another --out") from None
-    return Checkpoints(claim.checkpoints, partial(identity, job), every)
+    return Checkpoints(claim.checkpoints, partial(identity, job), every, key)

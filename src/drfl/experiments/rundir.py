@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import math
@@ -133,8 +134,13 @@ def _end(metrics: Metrics, asked: bool, certificate: Certificate | None) -> dict
 
 def versions() -> dict[str, str]:
     """Python's, the platform's and the packages' versions."""
-    found = {package: importlib.metadata.version(package) for package in PACKAGES}
+    found = {package: _version_of(package) for package in PACKAGES}
     return {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}", **found}
+
+
+@functools.cache
+def _version_of(package: str) -> str:
+    return importlib.metadata.version(package)  # reads a file each time
 
 
 def config_toml(config: Config, clients: int) -> str:

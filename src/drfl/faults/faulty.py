@@ -29,6 +29,10 @@ class FaultMemory(NamedTuple):
 
     down: Tensor
 
+    def wrong(self) -> str | None:
+        """See :class:`drfl.algorithm.Consistent`."""
+        return "an outage of fewer than no rounds" if bool((self.down < 0).any()) else None
+
 
 @dataclass(frozen=True)
 class Faulty(Wrapper[S]):

@@ -20,7 +20,7 @@ from drfl.errors import InputError
 from drfl.experiments.claim import Claim, claimed
 from drfl.experiments.parameters import make
 from drfl.experiments.resilience import oversampled, surrounded
-from drfl.experiments.resume import begin, is_finished, keeper
+from drfl.experiments.resume import begin, is_finished, keeper, key_of
 from drfl.experiments.rundir import json_text
 from drfl.experiments.runner import conclude, execute
 from drfl.flower.admission import admit
@@ -114,25 +114,34 @@ def serve(grid: Grid, path: Path) -> Path:
     Raises:
         DrflError: see :func:`main`.
     """
-    settings = read_server(path)
     folder = path.resolve().parent
+    settings = placed(read_server(path), folder)
+    out = folder / settings.out
+    key = key_of(settings.job, out)
     roster = roster_of(settings, folder)
     members = gathered(grid, roster, settings.wait, settings.timeout)
     admit(members, settings.sites)
     deployed = deployment(grid, roster, members, settings)
-    out = folder / settings.out
     if is_finished(out, deployed):
         raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it anew")
     with claimed(out, fresh=not out.exists()) as claim:
-        start = begin(claim, deployed, LOG.warning)
+        start = begin(claim, deployed, LOG.warning, key)
         deployed.record.open(claim.checkpoints / REPLIES, 0 if start is None else start.round)
-        finished = execute(deployed, [deployed.record, _told], start=start, keep=keeper(claim, deployed))
+        finished = execute(deployed, [deployed.record, _told], start=start, keep=keeper(claim, deployed, key))
         replies = (claim.checkpoints / REPLIES).read_bytes()
         conclude(finished, claim)
         (claim.directory / REPLIES).write_bytes(replies)
         _write_traffic(deployed.fed, claim, 0 if start is None else start.round)
     LOG.info("results: %s", out)
     return out
+
+
+def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
+    """The settings with the path of the checkpoints' key, which is relative to server.toml, in full."""
+    path = settings.job.checkpoint_key
+    if path is None:
+        return settings
+    return settings.model_copy(update={"job": settings.job.model_copy(update={"checkpoint_key": folder / path})})
 
 
 def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settings: ServerSettings) -> Deployment:

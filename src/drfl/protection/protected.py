@@ -48,6 +48,11 @@ class Memory(NamedTuple):
     warned: Tensor
     guards: Tensor
 
+    def wrong(self) -> str | None:
+        """See :class:`drfl.algorithm.Consistent`."""
+        counts = (self.rejected, self.clipped, self.strikes, self.until, self.dominant)
+        return "a negative count" if any(bool((count < 0).any()) for count in counts) else None
+
 
 @dataclass(frozen=True)
 class Protected(Wrapper[S]):

@@ -277,11 +277,11 @@ class CacheOnSelf(ScaffPD):
     """The losses of the round before are kept on the object."""
 
     def round(self, state, fed, key):
-        before = getattr(self, "before", torch.empty(0, dtype=torch.float64))
+        nothing = torch.zeros(fed.n, dtype=torch.float64)
+        before = getattr(self, "before", nothing)
         new, info = right(self, ScaffPD).round(state._replace(before=before), fed, key)
         object.__setattr__(self, "before", new.before)
-        empty = torch.empty(0, dtype=torch.float64)
-        return (state if info.empty else new._replace(before=empty)), info
+        return (state if info.empty else new._replace(before=nothing)), info
 
 
 class DriftCountedTwice(DRDM):

@@ -1,0 +1,145 @@
+"""Which of the checkpoints in a folder a run can go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from drfl.algorithm import Algorithm, Progress, State
+from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.checkpoint.damage import DamagedError
+from drfl.checkpoint.files import Files, Identity, checkpoints, read
+from drfl.checkpoint.log import ROUNDING, log_names, log_rows
+from drfl.checkpoint.tree import part_of, restored, tensors_of
+from drfl.errors import InputError
+from drfl.federation import Federation
+
+T = TypeVar("T")
+
+Same = Callable[[Identity], Sequence[str]]
+"""Whether a checkpoint's run is the one to go on with: gives remarks on it.
+
+It raises InputError where that is another run, and DamagedError where the identity is none.
+"""
+
+
+class Point(NamedTuple):
+    """Where a run can go on.
+
+    Args:
+        folder: the checkpoint's.
+        progress: where the run was.
+        identity: of the run that wrote it.
+        told: what there is to say, each in a sentence: newer checkpoints that cannot be used, and why; then remarks.
+    """
+
+    folder: Path
+    progress: Progress
+    identity: Identity
+    told: tuple[str, ...] = ()
+
+
+class _OtherRunError(DamagedError):
+    """A checkpoint is of another run, in the words of an InputError."""
+
+
+def newest(folder: Path, key: bytes | None = None) -> Files | None:
+    """The newest checkpoint in a folder whose files are whole; None where there never was one.
+
+    Whether an algorithm can go on from it is not looked into: see :func:`resume_point`.
+
+    Args:
+        folder: where.
+        key: it must be signed with; None = whatever its signature.
+
+    Raises:
+        DamagedError: there are checkpoints, and none of them is whole.
+    """
+    return _first(folder, lambda path: read(path, key))[0]
+
+
+def resume_point(
+    folder: Path,
+    algorithm: Algorithm,
+    fed: Federation,
+    *,
+    rounds: int | None = None,
+    same: Same | None = None,
+    key: bytes | None = None,
+) -> Point | None:
+    """The newest checkpoint in a folder that a run can go on from; None where there never was one.
+
+    Everything that a checkpoint holds is checked. One that cannot be used is told of, and the one before is tried.
+
+    Args:
+        folder: where.
+        algorithm: the run's.
+        fed: its clients.
+        rounds: how many it has in all; None = any number.
+        same: whether the checkpoint's run is this one; None = take that for granted.
+        key: checkpoints must be signed with; None = whatever their signatures.
+
+    Raises:
+        DamagedError: there are checkpoints, and none of them can be used.
+        InputError: none of them can be used, and one is of another run, as ``same`` says; or the hyperparameters do not
+            fit the federation.
+    """
+    fresh = algorithm.init(fed)
+    ambiguity: AmbiguitySet = getattr(algorithm, "ambiguity", None) or Simplex()
+
+    def use(path: Path) -> Point:
+        found = read(path, key)
+        remarks = list(_remarks(found.record.identity, same))
+        if found.signed and key is None:
+            remarks.append(f"checkpoint {path} is signed, and without checkpoint_key nobody looked whether rightly")
+        return Point(path, _progress(found, fresh, ambiguity, rounds), found.record.identity, tuple(remarks))
+
+    point, passed_over = _first(folder, use)
+    return None if point is None else point._replace(told=(*passed_over, *point.told))
+
+
+def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[str, ...]]:
+    """What can be made of the newest checkpoint that can be used, and why newer ones cannot."""
+    passed_over: list[str] = []
+    other: _OtherRunError | None = None
+    for path in checkpoints(folder):
+        try:
+            return use(path), tuple(passed_over)
+        except DamagedError as error:
+            if other is None and isinstance(error, _OtherRunError):
+                other = error
+            passed_over.append(f"checkpoint {path} cannot be used: {error}")
+    if other is not None:  # nothing is damaged where somebody gave other options
+        raise InputError(str(other))
+    if passed_over:
+        raise DamagedError("; ".join(passed_over))
+    return None, ()
+
+
+def _remarks(identity: Identity, same: Same | None) -> Sequence[str]:
+    try:
+        return () if same is None else same(identity)
+    except InputError as error:
+        raise _OtherRunError(str(error)) from None
+
+
+def _progress(found: Files, fresh: State, ambiguity: AmbiguitySet, rounds: int | None) -> Progress:
+    """Where the run was, if all of it fits the first state of that run.
+
+    Raises:
+        DamagedError: it does not.
+    """
+    record, tensors = found.record, found.tensors
+    if rounds is not None and record.round > rounds:
+        raise DamagedError(f"run.json, round: {record.round} of {rounds}")
+    for name in sorted(tensors.keys() - tensors_of(fresh).keys() - log_names() - {"point"}):
+        raise DamagedError(f"{name} is no part of this algorithm's")
+    state, rows = restored(fresh, tensors), log_rows(tensors, fresh, record)
+    if state.average is not None and int(state.average.rounds) > record.round:
+        raise DamagedError(f"state.average is a mean of {int(state.average.rounds)} rounds of {record.round}")
+    for name, part in (("state", state), ("state.average", state.average)):
+        if part is not None and not ambiguity.contains(part.lam.detach().cpu().double(), ROUNDING):
+            raise DamagedError(f"{name}.lam is no mixture that the algorithm can have")
+    point = part_of(tensors, "point", fresh.w) if "point" in tensors else None
+    return Progress(record.round, record.skipped, state, rows, dict(record.ledger), record.seconds, point)

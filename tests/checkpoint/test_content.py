@@ -1,0 +1,319 @@
+"""Checkpoints whose checksums fit and whose content is wrong: told in one line, and the one before is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from drfl import DRFA, Average, CVaR, LocalSGD, ScaffPD, run
+from drfl.certificate import Certifier
+from drfl.checkpoint import Checkpoints, DamagedError, resume_point
+from drfl.checkpoint.files import RUN, STATE, SUMS, sums_of
+from drfl.checkpoint.tree import restored, tensors_of
+from drfl.errors import InputError
+from drfl.experiments.build import build
+from drfl.experiments.config import Config
+from drfl.key import Key
+from drfl.protection import Protected
+
+N, D, ROUNDS = 5, 650, 6
+LOCAL = LocalSGD(steps=1, lr=0.1, batch=4)
+ALGORITHM = Protected(ScaffPD(local=LOCAL, averaged=True, ambiguity=CVaR(0.5)))
+
+
+@pytest.fixture(scope="module")
+def fed():
+    return build(Config(clients=N, engine="loop")).fed
+
+
+@pytest.fixture(scope="module")
+def original(fed, tmp_path_factory):
+    """The files of the two checkpoints of a run, of rounds 2 and 4."""
+    folder = tmp_path_factory.mktemp("run")
+    certify = Certifier(build(Config()).task)
+    keep = Checkpoints(folder, lambda: {"of": "digits"}, 2)
+    run(ALGORITHM, fed, rounds=5, evaluate_every=2, certify=certify, keep=keep)
+    return {path.name: {name: (path / name).read_bytes() for name in (STATE, RUN)} for path in folder.iterdir()}
+
+
+NEW, OLD = "round-00000004", "round-00000002"
+
+
+def laid(folder, files):
+    """The folder with these checkpoints, whose checksums fit."""
+    for name, content in files.items():
+        (folder / name).mkdir()
+        for file, data in {**content, SUMS: sums_of(content)}.items():
+            (folder / name / file).write_bytes(data)
+    return folder
+
+
+def point(folder, fed, **options):
+    return resume_point(folder, ALGORITHM, fed, rounds=ROUNDS, **options)
+
+
+def with_record(files, change):
+    content = json.loads(files[RUN])
+    text = change(content)
+    return {**files, RUN: text if isinstance(text, bytes) else json.dumps(content).encode()}
+
+
+def with_tensors(files, change):
+    tensors = load(files[STATE])
+    change(tensors)
+    return {**files, STATE: save({name: part.contiguous() for name, part in tensors.items()})}
+
+
+def check_passed_over(folder, fed, files, why):
+    """By itself it cannot be used, and beside the one before that is."""
+    (folder / "one").mkdir(), (folder / "two").mkdir()
+    with pytest.raises(DamagedError, match=rf"round-\d+ cannot be used: .*{why}") as caught:
+        point(laid(folder / "one", {NEW: files[NEW]}), fed)
+    assert str(caught.value).isprintable()
+    found = point(laid(folder / "two", files), fed)
+    assert (found.folder.name, found.progress.round) == (OLD, 2)
+    assert len(found.told) == 1
+    assert f"{NEW} cannot be used: " in found.told[0]
+
+
+def put(name, value):
+    return lambda content: content.__setitem__(name, value)
+
+
+def drop(name):
+    return lambda content: content.__delitem__(name)
+
+
+def nested(content):
+    return b'{"format": 1, "identity": ' + b"[" * 100_000
+
+
+RECORDS = {
+    "round is text": (put("round", "4"), "round: input should be a valid integer"),
+    "round is a fraction": (put("round", 4.5), "round: input should be a valid integer"),
+    "round is true": (put("round", True), "round: input should be a valid integer"),
+    "round is negative": (put("round", -4), "round: input should be greater"),
+    "round is huge": (put("round", 10**400), "round: input should be less"),
+    "round is NaN": (put("round", float("nan")), "round: input should be a"),
+    "round is missing": (drop("round"), "round: field required"),
+    "round is another": (put("round", 3), "it is of round 3, which its name is not"),
+    "skipped is more than all": (put("skipped", 5), "skipped: 5 rounds of 4"),
+    "skipped is nothing": (put("skipped", None), "skipped: input should be"),
+    "identity is a list": (put("identity", []), "identity: input should be a valid dictionary"),
+    "identity is missing": (drop("identity"), "identity: field required"),
+    "ledger lacks a counter": (lambda content: content["ledger"].pop("bytes_up"), "ledger: it lacks bytes_up"),
+    "ledger is huge": (lambda content: content["ledger"].update(messages=10**400), "ledger.messages: input should be"),
+    "ledger is negative": (lambda content: content["ledger"].update(messages=-1), "ledger.messages: input should be"),
+    "ledger is less than before": (lambda content: content["ledger"].update(messages=1), "a counter is negative or"),
+    "ledger is text": (put("ledger", "x"), "ledger: input should be"),
+    "seconds are infinite": (put("seconds", float("inf")), "seconds: input should be"),
+    "seconds are NaN": (put("seconds", float("nan")), "seconds: input should be"),
+    "seconds are longer than any run": (put("seconds", 1e300), "seconds: input should be less"),
+    "seconds are missing": (drop("seconds"), "seconds: field required"),
+    "format is missing": (drop("format"), "format: field required"),
+    "no object": (lambda content: b"[]", "all of it: input should be a valid dictionary"),
+    "no JSON": (lambda content: b"{", "run.json is no JSON"),
+    "nested too deep": (nested, "run.json is no JSON"),
+    "half a character": (lambda content: b'{"x": "\\ud800"}', "run.json is no JSON"),
+    "no UTF-8": (lambda content: b'{"x": "\xff"}', "run.json is no JSON"),
+    "a number of many digits": (lambda content: b'{"round": ' + b"9" * 5000 + b"}", "run.json is no JSON"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_that_cannot_be(name, original, fed, tmp_path):
+    change, why = RECORDS[name]
+    check_passed_over(tmp_path, fed, {**original, NEW: with_record(original[NEW], change)}, why)
+
+
+def changed(name, change):
+    return lambda tensors: tensors.__setitem__(name, change(tensors[name]))
+
+
+def at(name, place, value):
+    def change(part):
+        part = part.clone()
+        part[place] = value
+        return part
+
+    return changed(name, change)
+
+
+def longer(part):
+    return torch.cat((part, part[-1:]))
+
+
+def both(*changes):
+    return lambda tensors: [change(tensors) for change in changes]
+
+
+W, LAM = "state.inner.w", "state.inner.lam"
+C = "state.inner.reports.c"
+TENSORS = {
+    "w is longer": (changed(W, longer), r"w is torch.float32 of shape \(651,\), not torch.float32 of shape \(650,\)"),
+    "w is of another type": (changed(W, torch.Tensor.double), "w is torch.float64"),
+    "w is missing": (drop(W), "w is missing"),
+    "w has NaN": (at(W, 3, torch.nan), "w holds NaN or infinity"),
+    "w is infinite": (at(W, 3, torch.inf), "w holds NaN or infinity"),
+    "lam of more clients": (changed(LAM, longer), r"lam is torch.float64 of shape \(6,\)"),
+    "lam does not add up": (changed(LAM, lambda lam: 2 * lam), "lam is no mixture"),
+    "lam is negative": (changed(LAM, lambda lam: lam + torch.tensor([-2.0, 2, 0, 0, 0])), "lam is no mixture"),
+    "lam is beyond the set": (changed(LAM, lambda lam: torch.eye(N)[0].double()), "lam is no mixture"),
+    "averaged lam is none": (changed("state.inner.average.lam", lambda lam: -lam), "average.lam is no mixture"),
+    "an average of too many": (changed("state.inner.average.rounds", lambda r: r + 1), "mean of 5 rounds of 4"),
+    "an average of too few": (changed("state.inner.average.rounds", lambda r: r - 9), "fewer than no rounds"),
+    "a step size of 0": (changed("state.inner.tau", lambda tau: 0 * tau), "a step size"),
+    "a scalar with a shape": (changed("state.inner.tau", lambda tau: tau[None]), r"tau is .* of shape \(1,\)"),
+    "rows of nobody": (at(f"{C}.clients", 0, N), "c does not fit: clients .* are not all"),
+    "rows of a negative one": (at(f"{C}.clients", 0, -1), "c does not fit: clients .* are not all"),
+    "rows twice": (at(f"{C}.clients", 0, 1), "c does not fit: a client appears twice"),
+    "rows too few": (changed(f"{C}.rows", lambda rows: rows[:-1]), "c.rows is"),
+    "rows too short": (changed(f"{C}.rows", lambda rows: rows[:, :-1]), "c.rows is"),
+    "rows with NaN": (at(f"{C}.rows", (0, 0), torch.nan), "c.rows holds NaN"),
+    "clients that are no list": (changed(f"{C}.clients", lambda clients: clients[None]), "c.clients is"),
+    "losses without gradients": (at("state.inner.reports.seen", 0, False), "those who reported a loss"),
+    "guards of more": (changed("state.memory.guards", longer), "guards is"),
+    "a guard's peak is NaN": (at("state.memory.guards", -1, torch.nan), "guards holds NaN"),
+    "a negative count": (at("state.memory.strikes", 0, -1), "a negative count"),
+    "flags that are none": (
+        changed("state.memory.flagged", lambda part: torch.full((N,), 7, dtype=torch.uint8).view(torch.bool)),
+        "neither true nor false",
+    ),
+    "a part that nobody has": (put("state.inner.drift", torch.zeros(3)), "drift is no part of"),
+    "a column that nobody has": (put("history.x", torch.zeros(3)), "history.x is no part of"),
+    "a point too long": (changed("point", longer), "point is"),
+    "a point with NaN": (at("point", 0, torch.nan), "point holds NaN"),
+    "rounds not in order": (at("history.round", 1, 0), "the rounds do not increase"),
+    "rounds that wrap around": (at("history.round", 2, -(2**63)), "the rounds do not increase"),
+    "rounds not from 0": (at("history.round", 0, 1), "does not begin with 0"),
+    "rounds to come": (at("history.round", -1, 5), "goes on after round 4"),
+    "no rounds": (changed("history.round", lambda part: part[:0]), "history.metrics is"),
+    "one round more": (changed("history.round", longer), "history.metrics is"),
+    "metrics more": (changed("history.metrics", lambda part: part[:, :-1]), "history.metrics is"),
+    "metrics of fewer rows": (changed("history.metrics", lambda part: part[1:]), "history.metrics is"),
+    "an accuracy of 2": (at("history.metrics", (0, 0), 2.0), "an accuracy is not between 0 and 1"),
+    "a loss beyond all": (at("history.metrics", (0, 5), 1e200), "a loss is beyond 1e"),
+    "a ledger that falls": (at("history.ledger", (-1, 0), 0), "a counter is negative or falls"),
+    "a counter less": (changed("history.ledger", lambda part: part[:, 1:]), "history.ledger is"),
+    "seconds that are none": (at("history.seconds", 1, -1.0), "seconds: they are no times"),
+    "seconds without end": (at("history.seconds", 1, torch.inf), "history.seconds holds"),
+    "half a certificate": (at("history.certificate", (0, 0), torch.nan), "it is there in part"),
+    "half a proof": (at("history.certificate", (0, 3), 0.5), "neither proven nor not"),
+    "a mixture of others": (changed("history.lam", lambda part: part[:, :-1]), "history.lam is"),
+    "a mixture that is none": (changed("history.lam", lambda part: part + 1), "a row is no mixture"),
+    "fewer flags": (changed("history.flagged", lambda part: part[1:]), "history.flagged is"),
+    "no flags": (changed("history.flagged", lambda part: torch.empty(0)), "history.flagged is"),
+    "flags of more": (changed("history.flagged", lambda part: torch.cat((part, part), 1)), "history.flagged is"),
+    "two faults": (both(at(W, 0, torch.nan), changed(LAM, longer)), "w holds NaN"),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_that_cannot_be(name, original, fed, tmp_path):
+    change, why = TENSORS[name]
+    check_passed_over(tmp_path, fed, {**original, NEW: with_tensors(original[NEW], change)}, why)
+
+
+@pytest.mark.parametrize("shape", [[651], [0, 2**40], [-1], [325, 2]])
+def test_a_header_that_does_not_fit(shape, original, fed, tmp_path):
+    data = original[NEW][STATE]
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header[W]["shape"] = shape
+    head = json.dumps(header).encode()
+    files = {**original[NEW], STATE: len(head).to_bytes(8, "little") + head + data[8 + length :]}
+    check_passed_over(tmp_path, fed, {**original, NEW: files}, "state.safetensors is no such file|w is torch.float32")
+
+
+@pytest.mark.parametrize("name", ["round-4", "round-00000003", "round-99999999", "round-000000004"])
+def test_a_name_that_disagrees_with_the_round(name, original, fed, tmp_path):
+    found = point(laid(tmp_path, {OLD: original[OLD], name: original[NEW]}), fed)
+    assert found.folder.name == OLD
+    assert "it is of round 4, which its name is not" in found.told[0]
+
+
+def test_what_is_no_number_of_a_round_is_none_of_ours(original, fed, tmp_path):
+    laid(tmp_path, {OLD: original[OLD], "round-²": original[NEW], "round-": {}, "rounds-9": {}})
+    assert point(tmp_path, fed).told == ()
+    (tmp_path / "round-00000009").write_text("a file")
+    assert "round-00000009 cannot be used: " in point(tmp_path, fed).told[0]
+
+
+def test_a_round_beyond_the_run_is_passed_over(original, fed, tmp_path):
+    laid(tmp_path, original)
+    assert point(tmp_path, fed).progress.round == 4
+    found = resume_point(tmp_path, ALGORITHM, fed, rounds=3)
+    assert found.progress.round == 2
+    assert "run.json, round: 4 of 3" in found.told[0]
+
+
+def test_another_run_is_told_apart_from_damage(original, fed, tmp_path):
+    laid(tmp_path, original)
+
+    def same(identity):
+        raise InputError(f"the run to resume is of {identity['of']}")
+
+    with pytest.raises(InputError, match=r"^the run to resume is of digits$"):
+        point(tmp_path, fed, same=same)
+    assert point(tmp_path, fed, same=lambda identity: ["a remark"]).told == ("a remark",)
+
+
+def test_one_of_another_run_is_passed_over_where_the_one_before_is_of_this(original, fed, tmp_path):
+    other = with_record(original[NEW], put("identity", {"of": "mnist"}))
+    laid(tmp_path, {**original, NEW: other})
+
+    def same(identity):
+        if identity["of"] != "digits":
+            raise InputError("it is of mnist")
+        return ()
+
+    found = point(tmp_path, fed, same=same)
+    assert found.progress.round == 2
+    assert "it is of mnist" in found.told[0]
+
+
+def test_the_one_that_was_used_is_kept_beside_one_that_cannot_be(original, fed, tmp_path):
+    broken = with_record(original[NEW], put("round", "4"))
+    laid(tmp_path, {OLD: original[OLD], "round-00000009": broken})
+    start = point(tmp_path, fed).progress
+    run(ALGORITHM, fed, rounds=ROUNDS, evaluate_every=2, start=start, keep=Checkpoints(tmp_path, dict, 1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000004", "round-00000005", "round-00000009"]
+
+
+def test_a_history_of_a_model_that_is_about_to_diverge_is_no_damage(original, fed, tmp_path):
+    change = at("history.metrics", (1, slice(5, 7)), torch.inf)
+    laid(tmp_path, {NEW: with_tensors(original[NEW], change)})
+    assert point(tmp_path, fed).progress.rows[1].metrics.worst_loss == torch.inf
+
+
+def test_a_full_disk_under_a_table_is_no_damage(fed, tmp_path, monkeypatch):
+    algorithm = dataclasses.replace(ALGORITHM.algorithm, table_dir=str(tmp_path))
+    state, _ = algorithm.round(algorithm.init(fed), fed, Key(0))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    fresh, tensors = algorithm.init(fed), tensors_of(state)
+    monkeypatch.setattr("drfl.rowfile.os.pwrite", full)
+    with pytest.raises(InputError, match="No space left"):
+        restored(fresh, tensors)
+
+
+def test_what_may_not_be_finite_at_first_may_stay_so():
+    like = Average(torch.zeros(2), torch.tensor([torch.nan, 1.0]), torch.tensor(0))
+    for lam in ([torch.nan, 1.0], [0.0, 2.0]):
+        kept = like._replace(lam=torch.tensor(lam))
+        assert restored(like, tensors_of(kept)).lam.tolist() == pytest.approx(lam, nan_ok=True)
+    for lam in ([torch.inf, 1.0], [torch.nan, torch.nan]):
+        with pytest.raises(DamagedError, match="holds NaN or infinity"):
+            restored(like, tensors_of(like._replace(lam=torch.tensor(lam))))
+
+
+def test_the_state_of_another_algorithm_is_refused(original, fed, tmp_path):
+    algorithm = DRFA(m=3, local=LOCAL)
+    with pytest.raises(DamagedError, match="is no part of this algorithm's"):
+        resume_point(laid(tmp_path, original), algorithm, fed)

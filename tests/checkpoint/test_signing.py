@@ -1,0 +1,216 @@
+"""Signed checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import shutil
+
+import pytest
+from tests.energy.jobs import ALGORITHMS, digits
+
+from drfl import run
+from drfl.checkpoint import Checkpoints, DamagedError, newest, read_key, resume_point
+from drfl.checkpoint.files import sums_of
+from drfl.cli.app import call
+from drfl.errors import InputError
+from drfl.experiments.claim import Claim
+from drfl.experiments.config import Config
+from drfl.experiments.resume import key_of
+
+KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+SMALL = ["--clients", "6", "--rounds", "6", "--steps", "1", "--threads", "1", "--checkpoint-every", "2"]
+NEW, OLD = "round-00000004", "round-00000002"
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """The folder of two signed checkpoints."""
+    keep = Checkpoints(tmp_path / "kept", lambda: {"of": "digits"}, 2, key=KEY)
+    run(ALGORITHMS["FedAvg"], digits(), rounds=5, keep=keep)
+    return tmp_path / "kept"
+
+
+def point(folder, key=KEY):
+    return resume_point(folder, ALGORITHMS["FedAvg"], digits(), key=key)
+
+
+def forged(path):
+    """Changes a checkpoint, and makes its checksums fit."""
+    content = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**content, "seconds": 77.0}))
+    files = {name: (path / name).read_bytes() for name in ("state.safetensors", "run.json")}
+    (path / "SHA256SUMS").write_bytes(sums_of(files))
+
+
+def test_the_signature_is_over_the_name_and_the_checksums(kept):
+    for path in kept.iterdir():
+        assert {file.name for file in path.iterdir()} == {"state.safetensors", "run.json", "SHA256SUMS", "HMAC-SHA256"}
+        message = path.name.encode() + b"\n" + (path / "SHA256SUMS").read_bytes()
+        assert (path / "HMAC-SHA256").read_text() == hmac.new(KEY, message, hashlib.sha256).hexdigest() + "\n"
+    found = point(kept)
+    assert (found.folder.name, found.told) == (NEW, ())
+
+
+def test_without_a_key_signed_ones_are_read_and_that_is_told(kept):
+    found = point(kept, key=None)
+    assert found.progress.round == 4
+    assert len(found.told) == 1
+    assert "is signed, and without checkpoint_key nobody looked whether rightly" in found.told[0]
+
+
+def of_another(path):
+    shutil.copy(path.with_name(OLD) / "HMAC-SHA256", path)
+
+
+CHANGES = {
+    "forged": (forged, "its signature is not that of the checkpoint_key"),
+    "unsigned": (lambda path: (path / "HMAC-SHA256").unlink(), "it is not signed, and a checkpoint_key was given"),
+    "emptied": (lambda path: (path / "HMAC-SHA256").write_bytes(b""), "its signature is not that"),
+    "no text": (lambda path: (path / "HMAC-SHA256").write_bytes(b"\xff" * 65), "its signature is not that"),
+    "another's": (of_another, "its signature is not that"),
+    "a folder": (lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()], "HMAC-SHA256: Is a"),
+    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: No such file"),
+    "tensors altered": (lambda path: (path / "state.safetensors").write_bytes(b"x"), "its checksums do not fit"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_that_is_not_rightly_signed_is_passed_over(name, kept):
+    change, why = CHANGES[name]
+    change(kept / NEW)
+    found = point(kept)
+    assert found.folder.name == OLD
+    assert len(found.told) == 1
+    assert why in found.told[0]
+    if name != "another's":
+        change(kept / OLD)
+        with pytest.raises(DamagedError, match=f"{OLD} cannot be used"):
+            point(kept)
+
+
+def test_a_forged_one_is_used_where_nobody_gives_the_key(kept):
+    forged(kept / NEW)
+    assert point(kept, key=None).progress.seconds == 77.0
+
+
+def test_another_name_is_another_checkpoint(kept):
+    (kept / NEW).rename(kept / "round-00000009")
+    assert "round-00000009 cannot be used: its signature" in point(kept).told[0]
+
+
+def test_an_older_one_that_is_put_back_is_taken(kept):
+    """What signing does not protect from, as docs/resilience.md says."""
+    shutil.rmtree(kept / NEW)
+    assert point(kept).progress.round == 2
+
+
+def test_with_another_key_none_can_be_used(kept):
+    with pytest.raises(DamagedError, match="signature is not that of the checkpoint_key that was given"):
+        newest(kept, OTHER)
+    assert newest(kept, KEY).folder.name == NEW
+
+
+def test_unsigned_ones_are_not_taken_with_a_key(tmp_path):
+    run(ALGORITHMS["FedAvg"], digits(), rounds=5, keep=Checkpoints(tmp_path, dict, 2))
+    assert not any(tmp_path.glob("*/HMAC-SHA256"))
+    with pytest.raises(DamagedError, match="it is not signed, and a checkpoint_key was given"):
+        point(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file"),
+        (b"", "has 0 bytes: give a file with 32 to 4096 random bytes"),
+        (b"x" * 31, "has 31 bytes"),
+        (b"x" * 4097, "has more than 4096 bytes"),
+    ],
+)
+def test_what_is_no_key(content, why, tmp_path):
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=why):
+        read_key(path)
+
+
+@pytest.mark.parametrize("length", [32, 4096])
+def test_all_bytes_of_the_file_are_the_key(length, tmp_path):
+    (tmp_path / "key").write_bytes(b"\n" * length)
+    assert read_key(tmp_path / "key") == b"\n" * length
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\udcff", "x" * 300, "/dev/zero", "."])
+def test_paths_that_are_none(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="checkpoint_key") as caught:
+        key_of(Config(checkpoint_key=name), tmp_path / "out")
+    assert str(caught.value).isprintable()
+
+
+def test_a_key_in_the_folder_that_it_protects_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/key").write_bytes(KEY)
+    with pytest.raises(InputError, match="which it is to protect: keep it elsewhere"):
+        key_of(Config(checkpoint_key=tmp_path / "run/key"), tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run/key")
+    with pytest.raises(InputError, match="keep it elsewhere"):
+        key_of(Config(checkpoint_key=tmp_path / "link"), Claim(tmp_path / "run").directory)
+    assert key_of(Config(), tmp_path) is None
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A run of `drfl run` that broke off after round 4, with a key."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "other").write_bytes(OTHER)
+    write = Checkpoints.write
+
+    def broken(self, progress):
+        write(self, progress)
+        if progress.round == 4:
+            raise OSError(5, os.strerror(5))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "write", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            call(["run", *SMALL, "--out", "a", "--checkpoint-key", "key"])
+    return tmp_path / "a"
+
+
+def test_the_command_signs_and_takes_what_it_signed(stopped, tmp_path, capsys):
+    assert len(list((stopped / "checkpoint").glob("*/HMAC-SHA256"))) == 2
+    forged(stopped / "checkpoint" / NEW)
+    assert call(["run", *SMALL, "--out", "whole"]) == 0
+    capsys.readouterr()
+    assert call(["run", "--out", "a", "--resume"]) == 0  # config.toml says where the key is
+    told = capsys.readouterr().err
+    assert f"{NEW} cannot be used: its signature is not that of the checkpoint_key" in told
+    assert "going on after round 2 of 6" in told
+    assert (stopped / "history.csv").read_bytes() == (tmp_path / "whole/history.csv").read_bytes()
+    assert not any(KEY in path.read_bytes() for path in stopped.iterdir())
+
+
+def test_the_command_with_another_key(stopped, capsys):
+    capsys.readouterr()
+    assert call(["run", "--out", "a", "--resume", "--checkpoint-key", "other"]) == 2
+    line = capsys.readouterr().err.strip()
+    assert "signature is not that of the checkpoint_key that was given" in line
+    assert len(line.splitlines()) == 1
+    assert call(["run", "--out", "a", "--resume", "--checkpoint-key", "key"]) == 0
+
+
+def test_a_bad_key_is_told_before_anything_is_read_or_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_bytes(b"x")
+    monkeypatch.setattr("drfl.cli.run.load_data", lambda *_: pytest.fail("the data were loaded"))
+    for key, why in (("none", "No such file"), ("short", "has 1 bytes: give a file")):
+        assert call(["run", *SMALL, "--out", "a", "--checkpoint-key", key]) == 2
+        assert why in capsys.readouterr().err
+    (tmp_path / "job.toml").write_text('checkpoint_key = "short"')
+    assert call(["run", "job.toml", "--out", "a"]) == 2
+    assert not (tmp_path / "a").exists()
