@@ -55,7 +55,9 @@ def outcomes(trial, group: list, out: str, code: int, told: str) -> list[tuple[s
     if "Traceback" in told:
         return [("a traceback", False)] * len(group)
     if code:
-        plain = re.sub(r"run \d+ ", "run ", lines[-1]) if lines else told[-200:]
+        plain = re.sub(r"run \d+ failed: ServerApp failed with exception: ", "", lines[-1]) if lines else told[-200:]
+        reasons = re.findall(r"WARNING node \d+: (.*)", told)
+        plain = "; ".join([plain, *reasons[-1:]])
         return [(plain, len(lines) == 1)] * len(group)
     folder = trial.folder / out
     with (folder / "clients.csv").open(newline="") as file:

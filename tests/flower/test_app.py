@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 
 import pytest
 import torch
@@ -223,3 +224,14 @@ def test_the_key_of_checkpoints_lies_beside_server_toml(tmp_path):
         app.serve(grid_of(), path)
     path.write_text(path.read_text().replace('checkpoint_key = "../key"', ""))
     app.serve(grid_of(), path)  # without the key nobody looks
+
+
+def test_an_error_on_purpose_is_one_line_of_flowers_log_and_any_other_keeps_its_traceback():
+    def logged(error):
+        record = logging.LogRecord("flwr", logging.ERROR, "", 1, "%s raised an exception", ("ServerApp",), None)
+        record.exc_info = (type(error), error, None)
+        assert app.in_one_line(record)
+        return logging.Formatter().format(record)
+
+    assert logged(InputError("give another 'out'")) == "InputError: give another 'out'"
+    assert logged(ValueError("no")).splitlines() == ["ServerApp raised an exception", "ValueError: no"]

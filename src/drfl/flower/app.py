@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from drfl.algorithm import Algorithm, Step
-from drfl.errors import InputError
+from drfl.errors import DrflError, InputError
 from drfl.experiments.claim import Claim, claimed
 from drfl.experiments.parameters import make
 from drfl.experiments.resilience import oversampled, surrounded
@@ -223,6 +223,15 @@ def _log_to_screen() -> None:
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    logging.getLogger("flwr").addFilter(in_one_line)
+
+
+def in_one_line(record: logging.LogRecord) -> bool:
+    """Flower logs a traceback of whatever ends an app; an error that drfl raises on purpose is its own line."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, DrflError):
+        record.msg, record.args, record.exc_info = "%s: %s", (type(error).__name__, str(error)), None
+    return True
 
 
 def _told(step: Step) -> None:

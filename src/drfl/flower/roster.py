@@ -198,7 +198,8 @@ def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[in
     silent = [roster.names[client] for client, node in nodes.items() if node.id not in told]
     if silent:
         raise InputError(
-            f"these sites do not say who they are: {', '.join(silent)}; see the log for the reason of each"
+            f"these sites do not say who they are: {', '.join(silent)}; the log has the reason of each: mend it there, "
+            "or leave them out of server.toml"
         )
     return {client: told[node.id] for client, node in sorted(nodes.items())}
 
