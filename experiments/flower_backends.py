@@ -27,8 +27,8 @@ from drfl.experiments.build import build
 from drfl.experiments.config import Config
 from drfl.experiments.rundir import versions
 from drfl.flower.client import client_app
-from drfl.flower.grid import InProcessGrid
 from drfl.flower.exchange import Deadline
+from drfl.flower.grid import InProcessGrid
 from drfl.flower.roster import SelfNamed, gathered
 from drfl.flower.server import FlowerFederation
 from drfl.flower.site import Site, task_of
