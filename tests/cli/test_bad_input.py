@@ -130,7 +130,7 @@ def test_an_existing_run_directory_stays_as_it_is(tmp_path, capsys):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/mine.txt").write_text("precious")
     assert call(["run", "--out", str(tmp_path / "a")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "holds something else than a run" in capsys.readouterr().err
     assert (tmp_path / "a/mine.txt").read_text() == "precious"
 
 

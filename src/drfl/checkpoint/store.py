@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +25,7 @@ from drfl.algorithm import Progress, State
 from drfl.checkpoint.damage import DamagedError
 from drfl.checkpoint.log import log_rows, log_tensors
 from drfl.checkpoint.tree import restored, tensors_of
+from drfl.data.files import remove_known
 from drfl.errors import DrflError
 
 FORMAT = 1
@@ -32,6 +33,9 @@ FORMAT = 1
 
 KEPT = 2
 STATE, RUN, SUMS = "state.safetensors", "run.json", "SHA256SUMS"
+
+FILES = re.compile(r"state\.safetensors|run\.json|SHA256SUMS|HMAC-SHA256")
+"""The names of files that a checkpoint may have; nothing else is ever removed."""
 
 SHARE = 0.05
 """Unless told how often, checkpoints take at most this share of the time."""
@@ -146,7 +150,7 @@ def _write(folder: Path, progress: Progress, identity: Identity) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"round-{progress.round:08d}"
     temporary = folder / f".{final.name}.part"
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove_known(temporary, FILES)
     temporary.mkdir()
     try:
         content = {**progress._asdict(), "identity": identity, "format": FORMAT}
@@ -160,14 +164,14 @@ def _write(folder: Path, progress: Progress, identity: Identity) -> None:
         for name, data in files.items():
             _put(temporary / name, data)
         _flush(temporary)
-        shutil.rmtree(final, ignore_errors=True)
+        remove_known(final, FILES)
         os.rename(temporary, final)
         _flush(folder)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_known(temporary, FILES)
         raise
     for old in _all(folder)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+        remove_known(old, FILES)
 
 
 def _sums(files: Mapping[str, bytes]) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.experiments.config import Config
-from drfl.experiments.rundir import json_text, versions
+from drfl.experiments.rundir import config_toml, json_text, versions
 from drfl.experiments.runner import Outcome, Spread, best, fate, gaps, spreads
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, csv_text
 
@@ -60,30 +60,32 @@ class Comparison(NamedTuple):
         }
 
 
-def write_comparison(comparison: Comparison, directory: Path, label: str) -> None:
-    """Add summary.json, compare.csv, table.md and report.html to a directory that has the runs.
+def write_comparison(comparison: Comparison, clients: int, folder: Path, directory: Path) -> None:
+    """Write config.toml, summary.json, compare.csv, table.md and report.html.
 
     Args:
         comparison: what ran.
-        directory: where; the finished runs are its subdirectories.
-        label: the directory's final name, for the report's title.
+        clients: N.
+        folder: where to write.
+        directory: whose sub-folders are the finished runs; its name is the report's title.
     """
     from drfl.report import load_run, write_report
 
     texts = {
+        "config.toml": config_toml(comparison.config, clients, comparison.algorithms),
         "summary.json": json_text(comparison.summary(), indent=2) + "\n",
         "compare.csv": csv_text(_columns(comparison), _rows(comparison)),
         "table.md": markdown(comparison),
     }
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
     records = [
         load_run(directory / f"{outcome.algorithm}-seed{outcome.seed}")
         for outcome in comparison.outcomes
         if outcome.metrics is not None
     ]
     if records:
-        write_report(records, directory / "report.html", title=label)
+        write_report(records, folder / "report.html", title=directory.name)
 
 
 def markdown(comparison: Comparison) -> str:

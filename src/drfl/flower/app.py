@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from drfl.algorithm import Algorithm, Step
 from drfl.errors import InputError
-from drfl.experiments.claim import Claim, claimed
+from drfl.experiments.claim import claimed
 from drfl.experiments.parameters import make
 from drfl.experiments.resilience import oversampled, surrounded
 from drfl.experiments.resume import begin, is_finished, keeper
@@ -115,11 +114,11 @@ def serve(grid: Grid, path: Path) -> Path:
     out = folder / settings.out
     if is_finished(out, deployed):
         raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it anew")
-    with claimed(out, fresh=not out.exists()) as claim:
+    with claimed(out, resume=True) as claim:
         start = begin(claim, deployed, LOG.warning)
         finished = execute(deployed, [_told], start=start, keep=keeper(claim, deployed))
-        conclude(finished, claim)
-        _write_traffic(deployed.fed.traffic, claim, 0 if start is None else start.round)
+        traffic = _traffic(deployed.fed.traffic, 0 if start is None else start.round)
+        conclude(finished, claim, {"traffic.json": traffic})
     LOG.info("results: %s", out)
     return out
 
@@ -177,12 +176,10 @@ def public_key(path: Path) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def _write_traffic(traffic: Traffic, claim: Claim, since: int) -> None:
-    """What travelled since this program took over at a round goes into the log, and into ``traffic.json``."""
+def _traffic(traffic: Traffic, since: int) -> str:
+    """What travelled since this program took over at a round, for ``traffic.json``; the log has it too."""
     LOG.info("%s", traffic.told())
-    text = json_text({"since_round": since, **traffic.totals()}, indent=2) + "\n"
-    with suppress(OSError):  # the results are there
-        (claim.directory / "traffic.json").write_text(text, encoding="utf-8")
+    return json_text({"since_round": since, **traffic.totals()}, indent=2) + "\n"
 
 
 def _log_to_screen() -> None:
