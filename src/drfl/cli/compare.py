@@ -63,12 +63,12 @@ def compare_command(given: Mapping[str, object]) -> int:
         ) as claim,
     ):
         start(claim, ready, screen.warn)
-        comparison = Comparison(*design, _outcomes(ready, claim, watch, quiet))
+        comparison = Comparison(*design, _outcomes(ready, claim, watch, quiet), ready.clients)
         if not comparison.outcomes:
             how = f"--resume --out {claim.directory} goes on" if claim.resumable else "nothing is kept"
             raise StoppedError(f"interrupted before one run was finished: {how}")
         with filled(claim) as folder:
-            write_comparison(comparison, ready.clients, folder, claim.directory)
+            write_comparison(comparison, folder, claim.directory)
         claim.finished = len(comparison.outcomes) == len(cells)
     if quiet:
         print(json_text({**comparison.summary(), "directory": str(claim.directory)}))

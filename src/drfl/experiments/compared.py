@@ -20,12 +20,14 @@ class Comparison(NamedTuple):
         algorithms: their names.
         seeds: their values.
         outcomes: the cells that ended, in the order they did.
+        clients: N.
     """
 
     config: Config
     algorithms: tuple[str, ...]
     seeds: tuple[int, ...]
     outcomes: tuple[Outcome, ...]
+    clients: int
 
     def summary(self) -> dict[str, object]:
         """Everything in one object: the job, mean and std of every metric, versions."""
@@ -41,7 +43,7 @@ class Comparison(NamedTuple):
             "dtype": self.config.dtype,
             "algorithms": {
                 name: {
-                    "parameters": self.config.parameters(name),
+                    "parameters": self.config.parameters(name, self.clients),
                     "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
                     "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
                     "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
@@ -60,19 +62,18 @@ class Comparison(NamedTuple):
         }
 
 
-def write_comparison(comparison: Comparison, clients: int, folder: Path, directory: Path) -> None:
+def write_comparison(comparison: Comparison, folder: Path, directory: Path) -> None:
     """Write config.toml, summary.json, compare.csv, table.md and report.html.
 
     Args:
         comparison: what ran.
-        clients: N.
         folder: where to write.
         directory: whose sub-folders are the finished runs; its name is the report's title.
     """
     from drfl.report import load_run, write_report
 
     texts = {
-        "config.toml": config_toml(comparison.config, clients, comparison.algorithms),
+        "config.toml": config_toml(comparison.config, comparison.clients, comparison.algorithms),
         "summary.json": json_text(comparison.summary(), indent=2) + "\n",
         "compare.csv": csv_text(_columns(comparison), _rows(comparison)),
         "table.md": markdown(comparison),
