@@ -130,8 +130,37 @@ def test_an_existing_run_directory_stays_as_it_is(tmp_path, capsys):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/mine.txt").write_text("precious")
     assert call(["run", "--out", str(tmp_path / "a")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "holds something else than a run" in capsys.readouterr().err
     assert (tmp_path / "a/mine.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "energy"])
+def test_a_project_with_a_checkpoint_folder_is_no_run(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("checkpoint/best.pt", "checkpoint/config.toml", "summary.json", "thesis/thesis.tex"):
+        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project" / name).write_text("precious")
+    for options in ([], ["--overwrite"], *([["--resume"]] if command != "energy" else [])):
+        assert call([command, "--out", "project", *options]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "project holds something else than a" in line
+    files = [path for path in (tmp_path / "project").rglob("*") if path.is_file()]
+    assert [path.read_text() for path in files] == 4 * ["precious"]
+
+
+def test_a_checkpoint_that_is_a_link_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(["run", "--clients", "5", "--rounds", "1", "--out", "a"]) == 0
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/config.toml").write_text("mine")
+    (tmp_path / "a/checkpoint").symlink_to(tmp_path / "precious")
+    for how in ("--overwrite", "--resume"):
+        capsys.readouterr()
+        assert call(["run", "--clients", "5", "--rounds", "1", "--out", "a", how]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "a/checkpoint is a link" in line
+    assert (tmp_path / "precious/config.toml").read_text() == "mine"
+    assert (tmp_path / "a/history.csv").exists()
 
 
 def test_overwrite_replaces_runs_only(tmp_path, monkeypatch, capsys):

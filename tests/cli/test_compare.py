@@ -27,8 +27,8 @@ def _elsewhere(tmp_path, monkeypatch):
 def test_a_comparison_has_a_run_for_each_cell_and_one_report(tmp_path, capsys):
     assert call(["compare", *SMALL, "--algorithms", ",".join(ALGORITHMS), "--out", "a"]) == 0
     cells = {f"{name}-seed{seed}" for name in ALGORITHMS for seed in (0, 1)}
-    assert {path.name for path in (tmp_path / "a").iterdir() if path.is_dir()} == cells
-    assert {"summary.json", "compare.csv", "table.md", "report.html"} <= {p.name for p in (tmp_path / "a").iterdir()}
+    files = {"config.toml", "manifest.json", "summary.json", "compare.csv", "table.md", "report.html"}
+    assert {path.name for path in (tmp_path / "a").iterdir()} == cells | files
     out = capsys.readouterr().out
     assert "mean ± std over 2 seeds" in out
     assert "report: a/report.html" in out
@@ -162,10 +162,11 @@ def interrupt_after(lines, folder, arguments):
 def test_ctrl_c_keeps_the_runs_that_are_whole(tmp_path):
     # two lines a run: the fifth is of the third one
     arguments = [*THREE, "--rounds", "20", "--evaluate-every", "20", "--clients", "6", "--seeds", "50", "--out", "a"]
-    code, out, _ = interrupt_after(5, tmp_path, arguments)
+    code, out, err = interrupt_after(5, tmp_path, arguments)
     assert code == 130
     assert "report: a/report.html" in out
-    cells = [path for path in (tmp_path / "a").iterdir() if path.is_dir()]
+    assert "runs have ended: 'drfl compare --resume --out a' goes on" in err
+    cells = [path.parent for path in (tmp_path / "a").glob("*-seed*/summary.json")]
     assert 2 <= len(cells) < 100
     with (tmp_path / "a/compare.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -173,11 +174,14 @@ def test_ctrl_c_keeps_the_runs_that_are_whole(tmp_path):
     assert {row["rounds"] for row in rows} == {"20"}
 
 
-def test_ctrl_c_before_the_first_run_is_whole_leaves_nothing(tmp_path):
-    code, out, err = interrupt_after(1, tmp_path, ["--rounds", "100000", "--out", "a"])
+@pytest.mark.parametrize(
+    ("keep", "end"), [(["--checkpoint-every", "0"], "nothing is kept"), ([], "--resume --out a goes on")]
+)
+def test_ctrl_c_before_the_first_run_is_whole(keep, end, tmp_path):
+    code, out, err = interrupt_after(1, tmp_path, ["--rounds", "100000", "--out", "a", *keep])
     assert (code, out) == (130, "")
-    assert err.splitlines()[-1] == "drfl: interrupted before one run was finished: nothing is kept"
-    assert list(tmp_path.iterdir()) == []
+    assert err.splitlines()[-1] == f"drfl: interrupted before one run was finished: {end}"
+    assert [path.name for path in tmp_path.iterdir()] == ([] if keep else ["a"])
 
 
 def test_json_prints_one_object_and_nothing_else(capsys):

@@ -23,6 +23,7 @@ FILES = {
     "config.toml",
     "history.csv",
     "lambda.csv",
+    "manifest.json",
     "model.safetensors",
     "partition.json",
     "report.html",
@@ -266,12 +267,13 @@ def test_until_stops_at_the_target(tmp_path, capsys):
     assert "target avg_accuracy=0.5 reached" in capsys.readouterr().out
 
 
-def test_overwrite_replaces_the_old_run_whole(tmp_path):
-    call(["run", *SMALL, "--out", "a"])
-    (tmp_path / "a/note.txt").write_text("mine")
+def test_overwrite_replaces_the_old_run_whole(tmp_path, capsys):
+    call(["run", *SMALL, "--algorithm", "DRFA", "--param", "averaged=true", "--out", "a"])
+    capsys.readouterr()
     assert call(["run", *SMALL, "--out", "a", "--overwrite"]) == 0
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert "left as they were" not in capsys.readouterr().err
 
 
 def test_divergence_is_one_line_and_leaves_nothing(tmp_path, capsys):

@@ -14,7 +14,7 @@ from drfl.cli import deploy
 from drfl.cli.app import call
 from drfl.deploy import programs, runs
 from drfl.errors import DrflError
-from drfl.experiments.claim import FOLDER
+from drfl.experiments.manifest import CHECKPOINT
 
 FLWR = """#!{python} -IS
 import json, os, sys, time
@@ -88,7 +88,7 @@ def test_a_run_that_does_not(flwr, copy, capsys, status, details, line):
 
 
 def test_a_run_that_left_checkpoints_can_go_on(flwr, copy, capsys):
-    (copy / "run" / FOLDER / "round-3").mkdir(parents=True)
+    (copy / "run" / CHECKPOINT / "round-3").mkdir(parents=True)
     flwr(list=ended("finished:failed", "No heartbeat"))
     assert call(["deploy", "follow", str(copy), "7"]) == 1
     told = capsys.readouterr().err.splitlines()

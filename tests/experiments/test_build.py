@@ -12,8 +12,10 @@ from drfl.algorithm import run
 from drfl.data import load
 from drfl.experiments import build as module
 from drfl.experiments.build import build, load_data
+from drfl.experiments.claim import claimed
+from drfl.experiments.comparing import Design, Ready, compare
 from drfl.experiments.config import Config
-from drfl.experiments.runner import Watch, compare, execute, prepare
+from drfl.experiments.runner import Watch, execute
 from drfl.features import featurise
 from drfl.models import cnn
 
@@ -87,8 +89,9 @@ def test_a_comparison_makes_them_once(features, tmp_path, monkeypatch):
         return featurise(*arguments, **options)
 
     monkeypatch.setattr(module, "featurise", counted)
-    config, names, said = Config(**features, **SMALL), ["FedAvg", "DRDM"], []
-    dataset = prepare(config, names, [0, 1], said.append)
-    assert len(list(compare(dataset, config, names, [0, 1], tmp_path / "out", Watch()))) == 4
+    said: list[str] = []
+    ready = Ready.of(Design(Config(**features, **SMALL), ("FedAvg", "DRDM"), (0, 1)), log=said.append)
+    with claimed(tmp_path / "out", "comparison") as claim:
+        assert len(list(compare(ready, claim, Watch()))) == 4
     assert len(asked) == 1
     assert said == [f"features of digits by {features['backbone']}: 1797 images"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +22,13 @@ from drfl.checkpoint.log import log_tensors
 from drfl.checkpoint.record import FORMAT
 from drfl.checkpoint.signing import SIGNATURE, signature
 from drfl.checkpoint.tree import tensors_of
+from drfl.data.files import remove_known
 from drfl.errors import DrflError
 
 KEPT = 2
+
+FILES = re.compile(r"state\.safetensors|run\.json|SHA256SUMS|HMAC-SHA256")
+"""The names of files that a checkpoint may have; nothing else is ever removed."""
 
 SHARE = 0.05
 """Unless told how often, checkpoints take at most this share of the time."""
@@ -87,22 +91,22 @@ def _write(folder: Path, progress: Progress, identity: Identity, key: bytes | No
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(progress.round)
     temporary = folder / f".{final.name}.part"
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove_known(temporary, FILES)
     temporary.mkdir()
     try:
         for name, data in _files(progress, identity, key).items():
             _put(temporary / name, data)
         _flush(temporary)
-        shutil.rmtree(final, ignore_errors=True)
+        remove_known(final, FILES)
         os.rename(temporary, final)
         _flush(folder)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_known(temporary, FILES)
         raise
     # those with a higher number were passed over: they must not push out the ones that can be used
     mine = [path for path in checkpoints(folder) if int(path.name[6:]) <= progress.round]
     for old in mine[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+        remove_known(old, FILES)
 
 
 def _files(progress: Progress, identity: Identity, key: bytes | None) -> dict[str, bytes]:

@@ -115,7 +115,11 @@ def compare(
         str | None,
         typer.Option("--algorithms", help="Names with commas between. (default: those of the file, else all)"),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="How many (from 0), a list 0,1,2 or a range 10..14.")] = "5",
+    seeds: Annotated[
+        str | None, typer.Option(help="How many (from 0), a list 0,1,2 or a range 10..14. (default: 5)")
+    ] = None,
+    checkpoint_every: o.CheckpointEvery = None,
+    resume: o.Resume = False,
     **shared: object,
 ) -> int:
     """Train with several algorithms on the same partitions and seeds, and print mean ± std, the best in bold."""

@@ -14,15 +14,25 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli import screen
 from drfl.cli.overrides import overrides
 from drfl.errors import StoppedError
+from drfl.experiments.claim import Claim, claimed, filled, tidy
 from drfl.experiments.compared import Comparison, write_comparison
+from drfl.experiments.comparing import Design, Ready, check_cells_same, compare, kept_cells, start
 from drfl.experiments.config import Config, load_config
+from drfl.experiments.manifest import ended
 from drfl.experiments.parameters import canonical
-from drfl.experiments.place import check_free, default_directory, staged
+from drfl.experiments.place import check_free
+from drfl.experiments.resume import kept_config
 from drfl.experiments.rundir import json_text
-from drfl.experiments.runner import Outcome, Spread, best, compare, fate, gaps, parse_seeds, prepare, spreads
+from drfl.experiments.runner import Outcome, Spread, Watch, best, fate, gaps, parse_seeds, spreads
 
 BROKEN = 1
 """The exit code when every run broke off, as that of a single run that diverges."""
+
+SEEDS = "5"
+"""How many unless told."""
+
+PLACE = ("out", "overwrite", "resume", "as_json")
+"""Options that say nothing about the comparison itself."""
 
 COLUMNS = {
     "avg_accuracy": "average %",
@@ -34,40 +44,80 @@ COLUMNS = {
 
 def compare_command(given: Mapping[str, object]) -> int:
     """Validate, run every algorithm at every seed, write, print; gives the exit code."""
-    path, out = cast("Path | None", given["config"]), cast("Path | None", given["out"])
-    names = _names(cast("str | None", given["names"]), load_config(path, {}))
-    config = load_config(path, overrides(given, names))
-    seeds, quiet = parse_seeds(str(given["seeds"])), bool(given["as_json"])
-    directory = out or default_directory(Path("runs"), f"compare-{config.dataset}")
-    overwrite = bool(given["overwrite"])
-    check_free(directory, overwrite)
-    dataset = prepare(config, names, seeds, screen.lines(quiet))
-
-    outcomes: list[Outcome] = []
-    with screen.interruptible() as watch, staged(directory, overwrite) as stage:
-        cells = len(names) * len(seeds)
-        with ExitStack() as bars:
-
-            def show(algorithm: str, seed: int) -> Sequence[Callback]:
-                bars.close()
-                label = f"[{len(outcomes) + 1}/{cells}] {algorithm}, seed {seed}"
-                return [bars.enter_context(screen.progress(label, quiet))]
-
-            for outcome in compare(dataset, config, names, seeds, stage.folder, watch, show):
-                outcomes.append(outcome)
-                if outcome.metrics is None and not quiet:
-                    screen.err.print(f"seed {outcome.seed}: {outcome.reason}", markup=False)
-        if not outcomes:
-            raise StoppedError("interrupted before one run was finished: nothing is kept")
-        comparison = Comparison(config, tuple(names), tuple(seeds), tuple(outcomes))
-        write_comparison(comparison, stage.folder, directory.name)
+    out, quiet = cast("Path | None", given["out"]), bool(given["as_json"])
+    resume, overwrite = bool(given["resume"]), bool(given["overwrite"])
+    kept = _kept(given)
+    design = _design(given, kept)
+    if out is not None and resume:
+        check_cells_same(out, design)
+    ready = Ready.of(design, kept, screen.lines(quiet))
+    if out is not None and resume and ended(out):
+        tidy(out, "comparison")
+        screen.warn(f"{out} is finished: there is nothing to resume")
+        return 0
+    place, cells = out or Path("runs") / f"compare-{design.config.dataset}", design.cells
+    with (
+        screen.interruptible() as watch,
+        claimed(
+            place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells, tell=screen.warn
+        ) as claim,
+    ):
+        start(claim, ready, screen.warn)
+        comparison = Comparison(*design, _outcomes(ready, claim, watch, quiet), ready.clients)
+        if not comparison.outcomes:
+            how = f"--resume --out {claim.directory} goes on" if claim.resumable else "nothing is kept"
+            raise StoppedError(f"interrupted before one run was finished: {how}")
+        with filled(claim) as folder:
+            write_comparison(comparison, folder, claim.directory)
+        claim.finished = len(comparison.outcomes) == len(cells)
     if quiet:
-        print(json_text({**comparison.summary(), "directory": str(stage.final)}))
+        print(json_text({**comparison.summary(), "directory": str(claim.directory)}))
     else:
-        _print(comparison, stage.final)
+        _print(comparison, claim.directory)
+    if not claim.finished:
+        left = f"{len(comparison.outcomes)} of {len(cells)} runs have ended"
+        screen.warn(f"{left}: 'drfl compare --resume --out {claim.directory}' goes on")
     if watch.stop:
         return watch.code
-    return 0 if any(outcome.metrics for outcome in outcomes) else BROKEN
+    return 0 if any(outcome.metrics for outcome in comparison.outcomes) else BROKEN
+
+
+def _kept(given: Mapping[str, object]) -> Path | None:
+    """The configuration of the comparison to go on with; None where there is none."""
+    out, overwrite = cast("Path | None", given["out"]), bool(given["overwrite"])
+    if given["resume"]:
+        told = any(value is not None for name, value in given.items() if name not in PLACE)
+        return kept_config(out, "comparison", overwrite=overwrite, given=told)
+    if out is not None:
+        check_free(out, "comparison", overwrite=overwrite)
+    return None
+
+
+def _design(given: Mapping[str, object], kept: Path | None) -> Design:
+    """What is compared, by the options over the file over what is gone on with."""
+    path = cast("Path | None", given["config"]) or kept
+    names = _names(cast("str | None", given["names"]), load_config(path, {}))
+    config = load_config(path, overrides(given, names))
+    text = cast("str | None", given["seeds"])
+    seeds = [] if kept is None else kept_cells(cast(Path, given["out"]))[1]
+    return Design(config, tuple(names), tuple(seeds if text is None and seeds else parse_seeds(text or SEEDS)))
+
+
+def _outcomes(ready: Ready, claim: Claim, watch: Watch, quiet: bool) -> tuple[Outcome, ...]:
+    """Run what has not ended, and show it."""
+    outcomes: list[Outcome] = []
+    with ExitStack() as bars:
+
+        def show(algorithm: str, seed: int) -> Sequence[Callback]:
+            bars.close()
+            label = f"[{len(outcomes) + 1}/{len(ready.design.cells)}] {algorithm}, seed {seed}"
+            return [bars.enter_context(screen.progress(label, quiet))]
+
+        for outcome in compare(ready, claim, watch, show, screen.warn):
+            outcomes.append(outcome)
+            if outcome.metrics is None and not quiet:
+                screen.err.print(f"seed {outcome.seed}: {outcome.reason}", markup=False)
+    return tuple(outcomes)
 
 
 def _names(text: str | None, config: Config) -> list[str]:

@@ -18,9 +18,10 @@ from drfl.energy.channel import Place, check
 from drfl.energy.planner import Candidate, Measurement, Plan, check_complete, plan
 from drfl.energy.processing import CAPACITANCE, CYCLES_PER_FLOP, FREQUENCY, Processor
 from drfl.errors import InputError
+from drfl.experiments.claim import claimed, filled
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.parameters import canonical
-from drfl.experiments.place import check_free, default_directory, staged
+from drfl.experiments.place import check_free
 from drfl.experiments.rundir import json_text, versions
 from drfl.experiments.runner import parse_seeds
 
@@ -76,24 +77,28 @@ def energy_command(given: Mapping[str, object]) -> int:
     figures.require()
     config = _config(given, target)
     name = f"energy-{config.algorithm}-{config.dataset}".lower()
-    directory = cast("Path | None", given["out"]) or default_directory(Path("runs"), name)
-    check_free(directory, bool(given["overwrite"]))
+    out, overwrite = cast("Path | None", given["out"]), bool(given["overwrite"])
+    if out is not None:
+        check_free(out, "plan", overwrite=overwrite)
 
-    found = _found(given, config, places, target, quiet)
-    cycles = _option(given, "cycles_per_sample")
-    processor = _processor(given, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
-    payloads = found.study.payloads(min(run.tau for run in found.runs), places)
-    devices = Devices(processor, radio)
-    costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}
-    made = plan(found.runs, costs)
-    made = made._replace(notes=(*found.notes, *made.notes))
-    content = _summary(found, target, devices, payloads, costs, made)
-    with staged(directory, bool(given["overwrite"])) as stage:
-        _write(stage.folder, found.runs, made, content, f"{_job(config)}: {100 * target:g} % worst accuracy")
+    place = out or Path("runs") / name
+    with claimed(place, "plan", overwrite=overwrite, anew=out is None, tell=screen.warn) as claim:
+        found = _found(given, config, places, target, quiet)
+        cycles = _option(given, "cycles_per_sample")
+        processor = _processor(given, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
+        payloads = found.study.payloads(min(run.tau for run in found.runs), places)
+        devices = Devices(processor, radio)
+        costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}
+        made = plan(found.runs, costs)
+        made = made._replace(notes=(*found.notes, *made.notes))
+        content = _summary(found, target, devices, payloads, costs, made)
+        with filled(claim) as folder:
+            _write(folder, found.runs, made, content, f"{_job(config)}: {100 * target:g} % worst accuracy")
+        claim.finished = True
     if quiet:
-        print(json_text({**content, "directory": str(stage.final)}))
+        print(json_text({**content, "directory": str(claim.directory)}))
     else:
-        _print(made, f"{_job(config)}: local steps with the least energy to {100 * target:g} % worst", stage.final)
+        _print(made, f"{_job(config)}: local steps with the least energy to {100 * target:g} % worst", claim.directory)
     return 0
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from drfl.cli import screen
 from drfl.cli.overrides import overrides
 from drfl.experiments.build import build, load_data
-from drfl.experiments.claim import claimed
+from drfl.experiments.claim import claimed, tidy
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.place import check_free
 from drfl.experiments.resume import begin, is_finished, keeper, kept_config, key_of
@@ -33,10 +33,12 @@ def run_command(given: Mapping[str, object]) -> int:
     with screen.interruptible() as watch:
         job = build(config, load_data(config, screen.lines(quiet)))
         if out is not None and given["resume"] and is_finished(out, job):
+            tidy(out)
             screen.warn(f"{out} is finished: there is nothing to resume")
             return 0
-        with claimed(out or default, fresh=not given["resume"], anew=out is None) as claim:
-            start = begin(claim, job, screen.warn, key) if given["resume"] else None
+        resume, overwrite = bool(given["resume"]), bool(given["overwrite"])
+        with claimed(out or default, resume=resume, overwrite=overwrite, anew=out is None, tell=screen.warn) as claim:
+            start = begin(claim, job, screen.warn, key) if resume else None
             with screen.progress(config.algorithm, quiet) as show:
                 finished = execute(job, [show], watch, start=start, keep=keeper(claim, job, key))
             conclude(finished, claim)
@@ -54,7 +56,7 @@ def _config(given: Mapping[str, object]) -> Config:
         told = any(value is not None for name, value in given.items() if name not in PLACE)
         path = kept_config(out, overwrite=bool(given["overwrite"]), given=told) if path is None else path
     elif out is not None:
-        check_free(out, bool(given["overwrite"]))
+        check_free(out, "run", overwrite=bool(given["overwrite"]))
     # --param without an algorithm's name means the one that runs, which the file may name
     named = given["algorithm"] or load_config(path, {}).algorithm
     return load_config(path, overrides(given, [str(named)]))

@@ -47,7 +47,7 @@ def tune_command(given: Mapping[str, object]) -> int:
         metric=_metric(str(given["metric"])),
         data_dir=data_dir,
     )
-    make_place(folder)
+    make_place(folder, job.name)
     jobs = cast("int | None", given["jobs"]) or os.cpu_count() or 1
     with _progress(WORDS[search.metric], quiet) as ended:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -45,3 +47,43 @@ def remove_empty(folders: Iterable[Path]) -> None:
     with suppress(OSError):  # what is not empty is of use
         for folder in folders:
             folder.rmdir()
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at a path, and no link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a regular file at a path, and no link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def remove_known(folder: Path, known: re.Pattern[str], above: str = "") -> None:
+    """Remove the files of a folder that are known by their names, then the folders left empty, itself included.
+
+    Only regular files go: what is unknown stays and so do links, of which none is followed; the folder itself may be
+    none. What the system does not let go stays too.
+
+    Args:
+        folder: where; nothing happens if it is not there.
+        known: fits the whole path of a file within the folder, with / between its parts; a folder's path ends in /.
+        above: the path that the folder itself has, where it is part of another.
+    """
+    if not is_folder(folder):
+        return
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in list(entries):
+            path = above + entry.name
+            if entry.is_dir(follow_symlinks=False) and known.fullmatch(f"{path}/"):
+                remove_known(Path(entry.path), known, f"{path}/")
+            elif entry.is_file(follow_symlinks=False) and known.fullmatch(path):
+                with suppress(OSError):
+                    os.unlink(entry.path)
+    remove_empty([folder])

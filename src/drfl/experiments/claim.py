@@ -1,22 +1,32 @@
-"""A run's folder while it runs: held by one process, with the checkpoints to resume from."""
+"""A folder while drfl fills it: held by one process, known by its manifest, with the checkpoints to resume from."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from drfl.data.files import missing_folders, remove_empty
+from drfl.data.files import is_file, missing_folders, remove_empty, remove_known
 from drfl.errors import DivergedError, InputError
-from drfl.experiments.place import default_directory
-from drfl.experiments.rundir import FILES
-
-FOLDER, CONFIG, LOCK = "checkpoint", "config.toml", "lock"
+from drfl.experiments.manifest import (
+    CHECKPOINT,
+    KINDS,
+    LOCK,
+    NAME,
+    STAGE,
+    Kind,
+    Manifest,
+    clear,
+    clear_checkpoint,
+    entries,
+    foreign,
+    has_checkpoints,
+)
+from drfl.experiments.place import check_cells, default_directory, held
 
 
 @dataclass
@@ -24,60 +34,99 @@ class Claim:
     """A folder that this process alone writes to.
 
     Args:
-        directory: the run's folder.
-        fresh: whether what lies there is of an earlier run, to be replaced.
+        directory: where.
+        manifest: what it is, and what of it is drfl's so far.
         finished: set once the results are whole and there is nothing to resume.
     """
 
     directory: Path
-    fresh: bool = True
+    manifest: Manifest
     finished: bool = False
 
     @property
     def checkpoints(self) -> Path:
-        """Where its checkpoints lie."""
-        return self.directory / FOLDER
+        """Where work under way is kept."""
+        return self.directory / CHECKPOINT
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is something to go on with: a checkpoint, or a cell that was begun or has ended."""
+        cells = self.manifest.cells
+        begun = any((self.directory / cell).is_dir() or (self.checkpoints / f"{cell}.json").is_file() for cell in cells)
+        return begun or has_checkpoints(self.directory)
+
+    def write(self, manifest: Manifest) -> None:
+        """Keep another manifest from now on.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        manifest.write(self.directory)
+        self.manifest = manifest
 
 
 @contextmanager
-def claimed(directory: Path, *, fresh: bool = True, anew: bool = False) -> Iterator[Claim]:
-    """Hold a run's folder, which is made if need be; a second process is refused for as long.
+def claimed(
+    directory: Path,
+    kind: Kind = "run",
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    anew: bool = False,
+    cells: tuple[str, ...] = (),
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[Claim]:
+    """Hold a folder, which is made if need be; a second process is refused for as long.
 
-    Afterwards its checkpoints are gone if the run has finished or diverged; otherwise they stay. A folder in which
-    nothing would be left is removed.
+    Afterwards what it kept to go on with is gone if it has finished or diverged; otherwise that stays. A folder in
+    which nothing would be left is removed.
 
     Args:
-        directory: the run's folder.
-        fresh: whether what lies there is of an earlier run: its checkpoints go now, its results once there are others.
+        directory: the folder; a link to one stands for it.
+        kind: what it is to hold.
+        resume: whether what lies there is gone on with.
+        overwrite: whether what lies there is replaced: checkpoints and cells now, results once there are others.
         anew: take a folder that was not there, with a number added to the name if need be.
+        cells: sub-folders that are to be runs of their own.
+        tell: gets a line where files that are not drfl's stay in a folder that is overwritten.
 
     Raises:
-        InputError: another process holds it, or it cannot be written to.
+        InputError: another process holds it, it holds something else, or it cannot be written to.
     """
     made: list[Path] = []
+    lock = None
     try:
         directory, made = _make(directory, anew)
-        claim = Claim(directory, fresh)
-        claim.checkpoints.mkdir(exist_ok=True)
-        lock = FileLock(claim.checkpoints / LOCK, timeout=0)
-        lock.acquire()
-    except Timeout:
-        raise InputError(f"another process is running in {directory}: wait for it, or give another --out") from None
-    except OSError as error:
+        lock, new = _locked(directory, kind, resume, overwrite)
+        claim = _taken(directory, kind, cells, overwrite=overwrite, allowed=new or resume or overwrite, tell=tell)
+    except (InputError, OSError) as error:
+        if lock is not None:
+            lock.release()
         remove_empty(made)
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"cannot write into {directory} ({error.strerror}): give another --out") from None
     try:
-        if fresh:
-            _clear(claim.checkpoints, but=(LOCK,))
         yield claim
     except DivergedError:  # it would diverge again
         claim.finished = True
         raise
     finally:
-        if claim.finished or not any(claim.checkpoints.glob("round-*")):
-            shutil.rmtree(claim.checkpoints, ignore_errors=True)
+        with suppress(OSError):
+            _leave(claim)
         lock.release()
         remove_empty(made)
+
+
+def tidy(directory: Path, kind: Kind = "run") -> None:
+    """Remove what a process left in a folder that was killed after the results were whole.
+
+    Raises:
+        InputError: another process holds it, it holds something else, or it cannot be written to.
+    """
+    if os.path.lexists(directory / CHECKPOINT):
+        with claimed(directory, kind, resume=True) as claim:
+            claim.finished = True
 
 
 def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
@@ -97,37 +146,98 @@ def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
             raise
 
 
+def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool) -> tuple[FileLock, bool]:
+    """The lock of a folder that may be taken, and whether nothing was there.
+
+    The manifest comes first: a process killed at any time leaves a folder that is known again.
+    """
+    new = held(directory, kind, resume=resume, overwrite=overwrite) is None
+    if new:
+        for name in {path.name for path in directory.iterdir()} - entries(directory):
+            (directory / name).unlink(missing_ok=True)
+        Manifest.new(kind).write(directory)
+    (directory / CHECKPOINT).mkdir(exist_ok=True)
+    lock = FileLock(directory / CHECKPOINT / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"another process is running in {directory}: wait for it, or give another --out") from None
+    return lock, new
+
+
+def _taken(
+    directory: Path, kind: Kind, cells: tuple[str, ...], *, overwrite: bool, allowed: bool, tell: Callable[[str], None]
+) -> Claim:
+    """The folder that this process has locked, with the manifest that it finds or makes."""
+    manifest = held(directory, kind, resume=True) or Manifest.new(kind)
+    if manifest.files and not allowed:
+        raise InputError(f"{directory} exists already: give another --out, or --overwrite to replace it")
+    check_cells(directory, cells)
+    claim = Claim(directory, manifest)
+    if overwrite and manifest.cells:
+        clear(directory, manifest)
+        claim.write(Manifest.new(kind, cells=cells))
+    elif overwrite:
+        clear_checkpoint(directory, kind)
+    if cells and claim.manifest.cells != cells:
+        claim.write(Manifest.new(kind, claim.manifest.files, cells))
+    own = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK}))
+    left = [*foreign(directory, claim.manifest), *own] if overwrite else []
+    if left:
+        tell(f"{directory}: left as they were, as they are not of the {kind}: {', '.join(left)}")
+    return claim
+
+
+def _leave(claim: Claim) -> None:
+    """Tidy up, under the lock: nobody takes the folder before that is done."""
+    if not claim.finished and claim.resumable:
+        return
+    clear_checkpoint(claim.directory, claim.manifest.kind)
+    if entries(claim.directory) == {NAME, CHECKPOINT} and entries(claim.checkpoints) == {LOCK}:
+        (claim.directory / NAME).unlink()
+    if is_file(claim.checkpoints / LOCK):
+        (claim.checkpoints / LOCK).unlink()
+    remove_empty([claim.checkpoints])
+
+
 @contextmanager
 def filled(claim: Claim) -> Iterator[Path]:
-    """A temporary folder whose files take their places in the run's folder, summary.json last, when the block succeeds.
+    """A temporary folder whose files take their places in the folder, summary.json last, when the block succeeds.
 
-    What an earlier run left there goes; where this run is resumed, only results that it does not write any more.
+    Results that an earlier run or an earlier end of this run left there, and that are not written again, go.
 
     Raises:
-        InputError: the place cannot be written to.
+        InputError: the place cannot be written to, or a file of somebody else is in the way.
     """
-    stage = claim.checkpoints / ".results"
+    stage = claim.checkpoints / STAGE
     try:
-        shutil.rmtree(stage, ignore_errors=True)
+        _empty(stage, claim)
         stage.mkdir()
         yield stage
         names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == "summary.json", name))
+        before = claim.manifest
+        _check_way(claim, names)
+        # listed first, so that a process killed in between leaves no file that is not known
+        claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
         for name in names:
             os.replace(stage / name, claim.directory / name)
-        if claim.fresh:
-            _clear(claim.directory, but=(FOLDER, *names))
-        for name in set(FILES).difference(names):
-            (claim.directory / name).unlink(missing_ok=True)
+        for name in set(before.files).difference(names):
+            if is_file(claim.directory / name):
+                (claim.directory / name).unlink()
+        claim.write(Manifest.new(before.kind, tuple(names), before.cells))
     except OSError as error:
         raise InputError(f"cannot write {claim.directory}: {error.strerror}") from None
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        _empty(stage, claim)
 
 
-def _clear(folder: Path, but: Collection[str]) -> None:
-    for path in folder.iterdir():
-        if path.name not in but:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink()
+def _empty(stage: Path, claim: Claim) -> None:
+    remove_known(stage, KINDS[claim.manifest.kind].files)
+
+
+def _check_way(claim: Claim, names: list[str]) -> None:
+    """Make sure that no file of somebody else is written over."""
+    for name in names:
+        path = claim.directory / name
+        if os.path.lexists(path) and name not in claim.manifest.files:
+            raise InputError(f"{path} is in the way and not of this {claim.manifest.kind}: move it elsewhere")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.experiments.config import Config
-from drfl.experiments.rundir import json_text, versions
+from drfl.experiments.rundir import config_toml, json_text, versions
 from drfl.experiments.runner import Outcome, Spread, best, fate, gaps, spreads
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, csv_text
 
@@ -20,12 +20,14 @@ class Comparison(NamedTuple):
         algorithms: their names.
         seeds: their values.
         outcomes: the cells that ended, in the order they did.
+        clients: N.
     """
 
     config: Config
     algorithms: tuple[str, ...]
     seeds: tuple[int, ...]
     outcomes: tuple[Outcome, ...]
+    clients: int
 
     def summary(self) -> dict[str, object]:
         """Everything in one object: the job, mean and std of every metric, versions."""
@@ -41,7 +43,7 @@ class Comparison(NamedTuple):
             "dtype": self.config.dtype,
             "algorithms": {
                 name: {
-                    "parameters": self.config.parameters(name),
+                    "parameters": self.config.parameters(name, self.clients),
                     "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
                     "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
                     "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
@@ -60,30 +62,31 @@ class Comparison(NamedTuple):
         }
 
 
-def write_comparison(comparison: Comparison, directory: Path, label: str) -> None:
-    """Add summary.json, compare.csv, table.md and report.html to a directory that has the runs.
+def write_comparison(comparison: Comparison, folder: Path, directory: Path) -> None:
+    """Write config.toml, summary.json, compare.csv, table.md and report.html.
 
     Args:
         comparison: what ran.
-        directory: where; the finished runs are its subdirectories.
-        label: the directory's final name, for the report's title.
+        folder: where to write.
+        directory: whose sub-folders are the finished runs; its name is the report's title.
     """
     from drfl.report import load_run, write_report
 
     texts = {
+        "config.toml": config_toml(comparison.config, comparison.clients, comparison.algorithms),
         "summary.json": json_text(comparison.summary(), indent=2) + "\n",
         "compare.csv": csv_text(_columns(comparison), _rows(comparison)),
         "table.md": markdown(comparison),
     }
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
     records = [
         load_run(directory / f"{outcome.algorithm}-seed{outcome.seed}")
         for outcome in comparison.outcomes
         if outcome.metrics is not None
     ]
     if records:
-        write_report(records, directory / "report.html", title=label)
+        write_report(records, folder / "report.html", title=directory.name)
 
 
 def markdown(comparison: Comparison) -> str:

@@ -1,16 +1,24 @@
-"""Where results go: a folder appears whole or not at all, and nothing that is there is lost."""
+"""Where results go: what is there is known by its manifest, and nothing else is ever overwritten."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 
+from drfl.data.files import is_folder
 from drfl.errors import InputError
+from drfl.experiments.manifest import (
+    KINDS,
+    Kind,
+    Manifest,
+    check_links,
+    ended,
+    entries,
+    foreign,
+    read_manifest,
+)
 
 
 def default_directory(root: Path, name: str) -> Path:
@@ -22,31 +30,30 @@ def default_directory(root: Path, name: str) -> Path:
     return path
 
 
-def check_free(path: Path, overwrite: bool) -> None:
-    """Make sure that a run directory can be written at ``path``, and leave nothing behind.
+def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
+    """Make sure that a folder of results can be written at ``path``, and leave nothing behind.
+
+    Args:
+        path: where; a link to a folder is one.
+        kind: what is to be written.
+        overwrite: whether a folder of this kind may be there.
 
     Raises:
-        InputError: something is there already, what is there and may be overwritten is no run, or the place cannot
-            be written to.
+        InputError: something is there already, what is there and may be overwritten is of another kind or not drfl's,
+            or the place cannot be written to.
     """
     try:
-        _check_free(path, overwrite)
+        _check_place(path)
+        held(path, kind, overwrite=overwrite)
     except OSError as error:  # such as a name that is too long
         raise InputError(f"cannot write into {path} ({error.strerror}): give another --out") from None
 
 
-def _check_free(path: Path, overwrite: bool) -> None:
+def _check_place(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file: give another --out")
     if path.resolve() in (Path.cwd(), *Path.cwd().parents):
         raise InputError(f"{path} is the folder you are in, or around it: give another --out")
-    if path.is_dir() and any(path.iterdir()):
-        if not overwrite and (path / "checkpoint").is_dir():
-            raise InputError(f"{path} holds a run that has not ended: give --resume to go on, or --overwrite")
-        if not overwrite:
-            raise InputError(f"{path} exists already: give another --out, or --overwrite to replace it")
-        if not (path / "summary.json").is_file() and not (path / "checkpoint").is_dir():
-            raise InputError(f"{path} holds something else than a run, so it is not overwritten: give another --out")
     place = path
     while not place.exists():
         place = place.parent
@@ -56,56 +63,49 @@ def _check_free(path: Path, overwrite: bool) -> None:
         raise InputError(f"cannot write into {place} ({error.strerror}): give another --out") from None
 
 
-@dataclass
-class Stage:
-    """A folder in the making.
+def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
+    """The manifest of a folder of this kind; None where there is nothing yet.
 
     Args:
-        folder: the temporary folder to write into.
-        final: where it is to appear; after :func:`staged` has ended, where it did.
-    """
-
-    folder: Path
-    final: Path
-
-
-@contextmanager
-def staged(path: Path, overwrite: bool = False) -> Iterator[Stage]:
-    """A temporary folder beside ``path`` that takes its place when the block succeeds, and vanishes when it fails.
-
-    Should something have appeared at ``path`` in the meantime, such as the results of a run beside this one, the folder
-    takes the next free name: neither is lost.
+        path: the folder.
+        kind: what it should be.
+        resume: whether it may be there, as what is there is gone on with.
+        overwrite: whether it may be there, as what is there is replaced.
 
     Raises:
-        InputError: the place cannot be written to.
+        InputError: it may not be there, it is of another kind or not drfl's, or a link or a file of somebody else lies
+            where drfl would write.
+        OSError: it cannot be read.
     """
-    made = [place for place in path.parents if not place.exists()]
-    stage = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stage = Stage(Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent)), path)
-        stage.folder.chmod(0o755)
-        yield stage
-        _put(stage, overwrite)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        if stage is not None:
-            shutil.rmtree(stage.folder, ignore_errors=True)
-        with suppress(OSError):  # a folder that is not empty is of use to somebody else
-            for place in made:
-                place.rmdir()
+    if not path.is_dir() or not entries(path):
+        return None
+    manifest = read_manifest(path)
+    if manifest is None:
+        raise InputError(f"{path} holds something else than a {kind} of drfl, which stays: give another --out")
+    if manifest.kind != kind:
+        raise InputError(f"{path} holds a {manifest.kind}, not a {kind}: give another --out")
+    if not resume and not overwrite:
+        if not ended(path):
+            remedy = "--resume to go on, or --overwrite" if kind in ("run", "comparison") else "--overwrite"
+            raise InputError(f"{path} holds a {kind} that has not ended: give {remedy}")
+        raise InputError(f"{path} exists already: give another --out, or --overwrite to replace it")
+    check_links(path)
+    for name in foreign(path, manifest):
+        if name in KINDS[kind].fixed:
+            raise InputError(f"{path / name} is in the way and not of this {kind}: move it elsewhere")
+    check_cells(path, manifest.cells)
+    return manifest
 
 
-def _put(stage: Stage, overwrite: bool) -> None:
-    if overwrite and stage.final.is_dir():
-        old = Path(tempfile.mkdtemp(prefix=f".{stage.final.name}-old-", dir=stage.final.parent))
-        os.rename(stage.final, old / "run")
-        os.rename(stage.folder, stage.final)
-        shutil.rmtree(old)
-        return
-    try:
-        os.rename(stage.folder, stage.final)  # fails if there is anything but an empty folder
-    except OSError:
-        stage.final = default_directory(stage.final.parent, stage.final.name)
-        os.rename(stage.folder, stage.final)
+def check_cells(path: Path, cells: Collection[str]) -> None:
+    """Make sure that sub-folders which are runs of their own are that, or not there.
+
+    Raises:
+        InputError: one is a link, or holds something else.
+        OSError: one cannot be read.
+    """
+    for name in cells:
+        cell = path / name
+        if os.path.lexists(cell) and not is_folder(cell):
+            raise InputError(f"{cell} is no folder but a link or a file: take it away")
+        held(cell, "run", resume=True)

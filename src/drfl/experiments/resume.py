@@ -12,34 +12,39 @@ from drfl.checkpoint import Checkpoints, DamagedError, read_key, resume_point
 from drfl.data.files import atomic_write
 from drfl.errors import InputError
 from drfl.experiments.build import Running
-from drfl.experiments.claim import CONFIG, FOLDER, Claim
+from drfl.experiments.claim import Claim
 from drfl.experiments.config import Config
 from drfl.experiments.identity import check_same, check_settings, identity
+from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, has_checkpoints
+from drfl.experiments.place import held
 from drfl.experiments.rundir import config_toml
 
 
-def kept_config(directory: Path | None, *, overwrite: bool, given: bool) -> Path | None:
-    """The configuration file that a run to be resumed left; None where there is no such run yet.
+def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, given: bool) -> Path | None:
+    """The configuration file that a run or comparison to be resumed left; None where there is no such one yet.
 
     Args:
-        directory: the run's folder.
+        directory: its folder.
+        kind: which of the two.
         overwrite: whether it was asked to replace what is there.
-        given: whether there is a configuration to begin with where there is no run.
+        given: whether there is a configuration to begin with where there is nothing to resume.
 
     Raises:
         InputError: there is nothing to go on with.
     """
     if directory is None:
-        raise InputError("--resume needs --out, the folder of the run to go on with")
+        raise InputError(f"--resume needs --out, the folder of the {kind} to go on with")
     if overwrite:
         raise InputError("--resume goes on with what is there and --overwrite replaces it: leave one of them out")
-    for path in (directory / FOLDER / CONFIG, directory / CONFIG):
+    try:
+        manifest = held(directory, kind, resume=True)
+    except OSError as error:
+        raise InputError(f"cannot read {directory} ({error.strerror}): give another --out") from None
+    for path in (directory / CHECKPOINT / CONFIG, directory / CONFIG) if manifest is not None else ():
         if path.is_file():
             return path
-    if directory.is_dir() and any(path.name != FOLDER for path in directory.iterdir()):
-        raise InputError(f"{directory} holds something else than a run: give another --out")
     if not given:
-        raise InputError(f"there is no run in {directory} to resume: give the options of one to start it there")
+        raise InputError(f"there is no {kind} in {directory} to resume: give the options of one to start it there")
     return None
 
 
@@ -49,7 +54,7 @@ def is_finished(directory: Path, job: Running) -> bool:
     Raises:
         InputError: they are those of another run.
     """
-    if not (directory / "summary.json").is_file() or any((directory / FOLDER).glob("round-*")):
+    if not (directory / "summary.json").is_file() or has_checkpoints(directory):
         return False
     try:
         kept = tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ from drfl.wrapped import Carried
 
 FILES = (
     "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
-    "model.safetensors", "model-averaged.safetensors", "report.html", "traffic.json",
+    "model.safetensors", "model-averaged.safetensors", "report.html", "traffic.json", "replies.csv",
 )  # fmt: skip
 """What a run may leave."""
 
@@ -143,14 +143,26 @@ def _version_of(package: str) -> str:
     return importlib.metadata.version(package)  # reads a file each time
 
 
-def config_toml(config: Config, clients: int) -> str:
-    """The configuration as TOML, with the algorithm's parameters spelt out; `drfl run FILE` repeats the run."""
+def config_toml(config: Config, clients: int, algorithms: Sequence[str] | None = None) -> str:
+    """The configuration as TOML, with the algorithms' parameters spelt out; `drfl run FILE` repeats the run.
+
+    Args:
+        config: the configuration.
+        clients: N.
+        algorithms: those of a comparison, whose configuration names no algorithm and no seed; None = a run's own.
+    """
     plain = config.model_dump(mode="json", exclude_none=True, exclude={"algorithms", "cohort", "steps", "batch", "lr"})
     plain = dict(sorted({**plain, **config.partition_parameters(defaults=True)}.items()))
-    parameters = config.parameters(config.algorithm, clients)
+    if algorithms is not None:
+        plain = {name: value for name, value in plain.items() if name not in ("algorithm", "seed")}
+    tables = {name: _table(config, name, clients) for name in algorithms or [config.algorithm]}
+    return tomli_w.dumps({**plain, "algorithms": tables})
+
+
+def _table(config: Config, algorithm: str, clients: int) -> dict[str, object]:
+    parameters = config.parameters(algorithm, clients)
     full = {name: "full" if value is None and "batch" in name else value for name, value in parameters.items()}
-    table = {name: value for name, value in full.items() if value is not None}
-    return tomli_w.dumps({**plain, "algorithms": {config.algorithm: table}})
+    return {name: value for name, value in full.items() if value is not None}
 
 
 def _save_model(job: Running, w: Tensor, path: Path) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,11 +14,10 @@ import torch
 from drfl.algorithm import Callback, Keeper, Progress, Result, Step, run
 from drfl.certificate import Certificate
 from drfl.data import Dataset
-from drfl.errors import DivergedError, InputError
-from drfl.experiments.build import Running, build, load_data, target
+from drfl.errors import InputError
+from drfl.experiments.build import Job, Running, build, load_data, target
 from drfl.experiments.claim import Claim, filled
 from drfl.experiments.config import Config
-from drfl.experiments.place import staged
 from drfl.experiments.rundir import write_run
 from drfl.history import SMALL_IS_GOOD, Metrics
 
@@ -111,8 +108,13 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def conclude(finished: Finished, claim: Claim) -> None:
+def conclude(finished: Finished, claim: Claim, more: Mapping[str, str] | None = None) -> None:
     """Write the results and the report of a run into the folder that it holds.
+
+    Args:
+        finished: the run.
+        claim: its folder.
+        more: other files to write there, text by name.
 
     Raises:
         InputError: the place cannot be written to.
@@ -123,6 +125,8 @@ def conclude(finished: Finished, claim: Claim) -> None:
         write_run(folder, finished.job, finished.result, finished.stopped)
         record = dataclasses.replace(load_run(folder), label=claim.directory.name)
         write_report([record], folder / "report.html")
+        for name, text in (more or {}).items():
+            (folder / name).write_text(text, encoding="utf-8")
     claim.finished = finished.stopped != "interrupted"
 
 
@@ -154,7 +158,11 @@ def fate(outcomes: Sequence[Outcome], algorithm: str) -> str:
 
 
 def prepare(
-    config: Config, algorithms: Sequence[str], seeds: Sequence[int], log: Callable[[str], None] | None = None
+    config: Config,
+    algorithms: Sequence[str],
+    seeds: Sequence[int],
+    log: Callable[[str], None] | None = None,
+    look: Callable[[Job], None] = lambda job: None,
 ) -> Dataset:
     """Load the data of a comparison and make sure that each of its algorithms can start.
 
@@ -163,6 +171,7 @@ def prepare(
         algorithms: their names.
         seeds: their values.
         log: see :func:`drfl.experiments.build.load_data`.
+        look: is shown each algorithm's job at the first seed.
 
     Raises:
         InputError: one of the jobs cannot be built, or there is no such target.
@@ -170,52 +179,8 @@ def prepare(
     target(config.until)
     dataset = load_data(config, log)
     for algorithm in algorithms:
-        build(config.for_algorithm(algorithm, seeds[0]), dataset)
+        look(build(config.for_algorithm(algorithm, seeds[0]), dataset))
     return dataset
-
-
-def compare(
-    dataset: Dataset,
-    config: Config,
-    algorithms: Sequence[str],
-    seeds: Sequence[int],
-    directory: Path,
-    watch: Watch,
-    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
-) -> Iterator[Outcome]:
-    """Run every algorithm at every seed, with the same partition and initial model at each seed.
-
-    A run that breaks off, as it diverges or its algorithm cannot go on from where it is, is an outcome, not the end;
-    an interruption ends the comparison with the cells that are whole.
-
-    Args:
-        dataset: the data, from :func:`prepare`.
-        config: the job, for these algorithms and seeds in turn.
-        algorithms: their names.
-        seeds: their values.
-        directory: gets one run directory per cell.
-        watch: ends it.
-        progress: callbacks for each cell.
-
-    Raises:
-        InputError: a job cannot be built (see :func:`prepare`), or the place cannot be written to.
-    """
-    for seed, algorithm in itertools.product(seeds, algorithms):
-        job = build(config.for_algorithm(algorithm, seed), dataset)
-        try:
-            finished = execute(job, progress(algorithm, seed), watch)
-        except (DivergedError, InputError) as error:
-            how = "diverged" if isinstance(error, DivergedError) else "refused"
-            yield Outcome(algorithm, seed, how, reason=str(error))
-            continue
-        if finished.stopped == "interrupted":  # a cell cut short would bias the means
-            return
-        with staged(directory / f"{algorithm}-seed{seed}") as stage:
-            write_run(stage.folder, finished.job, finished.result, finished.stopped)
-        result, last = finished.result, finished.result.history.last
-        yield Outcome(algorithm, seed, finished.stopped, result.rounds, last.metrics, last.certificate)
-        if watch.stop:
-            return
 
 
 class Spread(NamedTuple):

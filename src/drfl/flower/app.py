@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,8 @@ from torch import Tensor
 
 from drfl.algorithm import Algorithm, Step
 from drfl.errors import DrflError, InputError
-from drfl.experiments.claim import Claim, claimed
+from drfl.experiments.claim import claimed
+from drfl.experiments.manifest import REPLIES
 from drfl.experiments.parameters import make
 from drfl.experiments.resilience import oversampled, surrounded
 from drfl.experiments.resume import begin, is_finished, keeper, key_of
@@ -38,9 +38,6 @@ LOG = logging.getLogger("drfl.flower")
 
 DEPLOYMENT = "deployment"
 """The key of the app's configuration that has the path of server.toml."""
-
-REPLIES = "replies.csv"
-"""Which replies counted, request by request."""
 
 app = ServerApp()
 """The ready one."""
@@ -124,14 +121,13 @@ def serve(grid: Grid, path: Path) -> Path:
     deployed = deployment(grid, roster, members, settings)
     if is_finished(out, deployed):
         raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it anew")
-    with claimed(out, fresh=not out.exists()) as claim:
+    with claimed(out, resume=True) as claim:
         start = begin(claim, deployed, LOG.warning, key)
-        deployed.record.open(claim.checkpoints / REPLIES, 0 if start is None else start.round)
+        since = 0 if start is None else start.round
+        deployed.record.open(claim.checkpoints / REPLIES, since)
         finished = execute(deployed, [deployed.record, _told], start=start, keep=keeper(claim, deployed, key))
-        replies = (claim.checkpoints / REPLIES).read_bytes()
-        conclude(finished, claim)
-        (claim.directory / REPLIES).write_bytes(replies)
-        _write_traffic(deployed.fed, claim, 0 if start is None else start.round)
+        replies = (claim.checkpoints / REPLIES).read_text(encoding="utf-8")
+        conclude(finished, claim, {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies})
     LOG.info("results: %s", out)
     return out
 
@@ -206,12 +202,10 @@ def public_key(path: Path) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def _write_traffic(fed: FlowerFederation, claim: Claim, since: int) -> None:
-    """What travelled since this program took over at a round goes into the log, and into ``traffic.json``."""
+def _traffic(fed: FlowerFederation, since: int) -> str:
+    """What travelled since this program took over at a round, for ``traffic.json``; the log has it too."""
     LOG.info("%s", fed.traffic.told())
-    text = json_text({"since_round": since, **fed.traffic.totals(), "sites": fed.standing()}, indent=2) + "\n"
-    with suppress(OSError):  # the results are there
-        (claim.directory / "traffic.json").write_text(text, encoding="utf-8")
+    return json_text({"since_round": since, **fed.traffic.totals(), "sites": fed.standing()}, indent=2) + "\n"
 
 
 def _log_to_screen() -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 
 from drfl.algorithm import Info, Step
+from drfl.data.files import atomic_write
 from drfl.errors import InputError
 from drfl.federation import Federation
 from drfl.history import csv_text
@@ -159,7 +160,8 @@ class Record:
         done = [row for row in _rows(file) if int(row["round"]) <= since] if since and file.exists() else []
         self._file = file
         try:
-            file.write_text(csv_text(COLUMNS, (row.values() for row in done)), encoding="utf-8")
+            with atomic_write(file) as out:
+                out.write(csv_text(COLUMNS, (row.values() for row in done)).encode())
         except OSError as error:
             raise InputError(f"cannot write {file}: {error.strerror}") from None
 

@@ -32,6 +32,7 @@ TRIALS = {
 @pytest.fixture
 def written(tmp_path):
     search = small_search(trials=4)
+    make_place(tmp_path, "small")
     path = write(search, TRIALS, tmp_path, "drfl tune small")
     assert path == tmp_path / "small.toml"
     return search, tomllib.loads(path.read_text()), tmp_path
@@ -79,10 +80,12 @@ def test_the_table_of_trials(written):
 
 def test_a_file_of_somebody_else_is_not_overwritten(written, tmp_path):
     check_place(written[2], "small")  # ours may be
-    for text in ("rounds = 3", "rounds =", "\0"):
-        (tmp_path / "job.toml").write_text(text)
-        with pytest.raises(InputError, match="was not made by drfl tune"):
-            check_place(tmp_path, "job")
+    (tmp_path / "job.toml").write_text("[provenance]")
+    with pytest.raises(InputError, match=r"job\.toml is there already and was not made by drfl tune"):
+        check_place(tmp_path, "job")
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(InputError, match="holds something else than a search"):
+        check_place(tmp_path, "small")
     with pytest.raises(InputError, match="is a file"):
         check_place(tmp_path / "job.toml", "job")
 
@@ -90,6 +93,7 @@ def test_a_file_of_somebody_else_is_not_overwritten(written, tmp_path):
 def test_places_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write into"):
-        make_place(tmp_path / "file" / "folder")
-    make_place(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
+        make_place(tmp_path / "file" / "folder", "job")
+    make_place(tmp_path / "a" / "b", "job")
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["manifest.json"]
+    check_place(tmp_path / "a" / "b", "job")

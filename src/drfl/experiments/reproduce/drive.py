@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from drfl.errors import InputError
-from drfl.experiments.place import check_free, staged
+from drfl.experiments.claim import claimed, filled
+from drfl.experiments.place import check_free
 from drfl.experiments.reproduce.cells import Record
 from drfl.experiments.reproduce.plan import Collected, Plan, collect
 from drfl.experiments.reproduce.pool import Done, run_all
@@ -60,9 +61,10 @@ def reproduce(
 
 
 def _write(collected: Collected, folder: Path, command: str) -> Path:
-    with staged(folder, overwrite=True) as stage:
-        write(collected, stage.folder, command)
-    return stage.final
+    with claimed(folder, "reproduction", overwrite=True) as claim, filled(claim) as stage:
+        write(collected, stage, command)
+        claim.finished = True
+    return claim.directory
 
 
 def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
@@ -73,7 +75,7 @@ def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
             overwritten.
     """
     folder = out / plan.spec.name
-    check_free(folder, overwrite=True)
+    check_free(folder, "reproduction", overwrite=True)
     if overwrite or not (folder / "summary.json").is_file():
         return
     try:

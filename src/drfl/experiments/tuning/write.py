@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,9 +10,12 @@ import tomli_w
 
 from drfl.data.files import atomic_write
 from drfl.errors import InputError
+from drfl.experiments.manifest import Manifest, read_manifest
+from drfl.experiments.place import held
 from drfl.experiments.rundir import versions
 from drfl.experiments.tuning.criterion import BROKEN, sentence
 from drfl.experiments.tuning.search import Search
+from drfl.experiments.tuning.store import FILE
 from drfl.experiments.tuning.suggest import needed
 from drfl.experiments.tuning.trial import Trial, best
 from drfl.history import DIGITS, csv_text
@@ -23,27 +24,41 @@ TRIALS = "trials.csv"
 
 
 def check_place(folder: Path, name: str) -> None:
-    """Make sure that nothing but an earlier file of ours is overwritten.
+    """Make sure that a folder is new, empty, or one of a search, which is gone on with.
+
+    Args:
+        folder: where.
+        name: of the job, and so of the file of hyperparameters.
 
     Raises:
-        InputError: the folder is a file, or holds another file of that name.
+        InputError: it is a file, holds something else or another file of that name, or cannot be read.
     """
     if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{folder} is a file: give another --out")
+    try:
+        manifest = held(folder, "search", resume=True)
+    except OSError as error:
+        raise InputError(f"cannot write into {folder} ({error.strerror}): give another --out") from None
     path = folder / f"{name}.toml"
-    if os.path.exists(path) and not _is_ours(path):
+    if os.path.lexists(path) and (manifest is None or path.name not in manifest.files):
         raise InputError(f"{path} is there already and was not made by drfl tune: give another --out")
 
 
-def make_place(folder: Path) -> None:
-    """Make the folder.
+def make_place(folder: Path, name: str) -> None:
+    """Make the folder, with its manifest.
+
+    Args:
+        folder: where.
+        name: of the job, and so of the file of hyperparameters.
 
     Raises:
         InputError: it cannot be made, or not be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=folder))
+        before = read_manifest(folder)
+        files = {FILE, TRIALS, f"{name}.toml", *(() if before is None else before.files)}
+        Manifest.new("search", tuple(files)).write(folder)
     except OSError as error:
         raise InputError(f"cannot write into {folder} ({error.strerror}): give another --out") from None
 
@@ -127,10 +142,3 @@ def _csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
         for trial in own
     ]
     return csv_text(header, rows)
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        return "provenance" in tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False

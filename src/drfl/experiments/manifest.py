@@ -1,0 +1,220 @@
+"""What a folder is that drfl filled, and which of its files are drfl's: its ``manifest.json``.
+
+A folder is taken for one of drfl's by its manifest alone. Of such a folder drfl removes what the manifest lists, and
+nothing that it does not write itself: a manifest is a file like others, and may be forged.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+
+from drfl.checkpoint import store
+from drfl.data.files import atomic_write, is_file, is_folder, remove_known
+from drfl.errors import InputError
+from drfl.experiments.rundir import FILES
+
+NAME = "manifest.json"
+
+CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
+REPLIES = "replies.csv"
+"""The sub-folder of work under way, and what may lie in it beside checkpoints and records of cells."""
+
+Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
+
+CELL = r"[A-Za-z][A-Za-z0-9_]*-seed(?:0|[1-9][0-9]*)"
+"""The names of a comparison's runs: algorithm and seed."""
+
+_PART = r"\.[0-9a-f]{32}\.part"
+_LEFT = re.compile(rf"\.{re.escape(NAME)}{_PART}")
+"""What a process may leave that is killed while it writes a manifest."""
+
+
+class Names(NamedTuple):
+    """The names that drfl gives in a folder of one kind.
+
+    Args:
+        files: of results.
+        cells: of sub-folders, each a run.
+        fixed: results that every folder of the kind may have, so that nothing else may be called so.
+    """
+
+    files: re.Pattern[str]
+    cells: re.Pattern[str]
+    fixed: tuple[str, ...]
+
+
+def _names(fixed: tuple[str, ...], more: str = r"(?!)", cells: str = r"(?!)") -> Names:
+    return Names(re.compile("|".join([*map(re.escape, fixed), more])), re.compile(cells), fixed)
+
+
+_TABLES = ("cells.csv", "curves.csv", "paired.csv", "reached.csv", "energy.csv", "summary.json", "table.md")
+_PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")
+
+KINDS: Mapping[Kind, Names] = {
+    "run": _names(FILES),
+    "comparison": _names(("config.toml", "summary.json", "compare.csv", "table.md", "report.html"), cells=CELL),
+    "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
+    "plan": _names(_PLAN),
+    "search": _names(("study.db", "trials.csv"), r".+\.toml"),
+}
+
+
+def _plain(name: str) -> str:
+    if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise ValueError(f"{name!r} is no plain name")
+    return name
+
+
+Plain = Annotated[str, AfterValidator(_plain)]
+
+
+class Manifest(BaseModel):
+    """What a folder is, and what in it is drfl's.
+
+    Args:
+        kind: what it is.
+        format: goes up when a folder is written that older versions would misread.
+        drfl: the version that wrote it.
+        files: results in it, by name.
+        cells: sub-folders in it that are runs of their own, in the order in which they are begun.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Kind
+    format: Literal[1] = 1
+    drfl: str
+    files: tuple[Plain, ...] = ()
+    cells: tuple[Plain, ...] = ()
+
+    @model_validator(mode="after")
+    def _only_names_of_its_kind(self) -> Manifest:
+        names = KINDS[self.kind]
+        for known, listed in ((names.files, self.files), (names.cells, self.cells)):
+            for name in listed:
+                if not known.fullmatch(name):
+                    raise ValueError(f"{name!r} is no name of a {self.kind}")
+        return self
+
+    @classmethod
+    def new(cls, kind: Kind, files: tuple[str, ...] = (), cells: tuple[str, ...] = ()) -> Manifest:
+        """One of this version of drfl."""
+        return cls(kind=kind, drfl=importlib.metadata.version("drfl"), files=tuple(sorted(files)), cells=cells)
+
+    def write(self, folder: Path) -> None:
+        """Put it into its folder, whole or not at all.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        with atomic_write(folder / NAME) as file:
+            file.write(self.model_dump_json(indent=2).encode() + b"\n")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """A folder's manifest; None where it has none.
+
+    Raises:
+        InputError: it cannot be read, or is none that drfl wrote.
+    """
+    path = folder / NAME
+    if not is_file(path):
+        return None
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror}): give another --out") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path} was not written by this drfl ({first['msg']}): give another --out") from None
+
+
+def entries(folder: Path) -> set[str]:
+    """The names in a folder, but for what a process leaves that is killed while it writes a manifest."""
+    return {path.name for path in folder.iterdir() if not (_LEFT.fullmatch(path.name) and is_file(path))}
+
+
+def foreign(folder: Path, manifest: Manifest) -> list[str]:
+    """The names in a folder that are not drfl's."""
+    own = {*manifest.files, *manifest.cells, NAME}
+    return sorted(entries(folder) - (own if manifest.kind == "search" else {*own, CHECKPOINT}))
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run's folder has a checkpoint."""
+    return any((folder / CHECKPOINT).glob("round-*/run.json"))
+
+
+def ended(folder: Path) -> bool:
+    """Whether the results of a folder are there and nothing is kept to go on with."""
+    return is_file(folder / "summary.json") and not is_file(folder / CHECKPOINT / CONFIG)
+
+
+def check_links(folder: Path) -> None:
+    """Make sure that no link lies where drfl would write and remove.
+
+    Raises:
+        InputError: names the first link.
+    """
+    top = folder / CHECKPOINT
+    if top.is_symlink():
+        raise _link(top)
+    for path in top.rglob("*") if is_folder(top) else ():  # it enters no folder through a link
+        if path.is_symlink():
+            raise _link(path)
+
+
+def _link(path: Path) -> InputError:
+    return InputError(f"{path} is a link, through which nothing is written or removed: take it away")
+
+
+def clear_checkpoint(folder: Path, kind: Kind) -> None:
+    """Remove what drfl keeps of work under way, but for the lock; the configuration goes first."""
+    top = folder / CHECKPOINT
+    record = rf"{CELL}\.json"
+    written = rf"{re.escape(CONFIG)}|{re.escape(REPLIES)}|{re.escape(IDENTITY)}|{record}"
+    known = (
+        rf"(?:{written})|\.(?:{written}){_PART}"
+        rf"|(?:round-[0-9]+|\.round-[0-9]+\.part)/(?:{store.FILES.pattern})?"
+        rf"|{re.escape(STAGE)}/(?:{KINDS[kind].files.pattern})?"
+    )
+    if is_folder(top):
+        if is_file(top / CONFIG):  # without it nobody takes what may be left for work to go on with
+            with suppress(OSError):
+                (top / CONFIG).unlink()
+        remove_known(top, re.compile(known))
+
+
+def clear(folder: Path, manifest: Manifest) -> None:
+    """Remove what is drfl's of a folder: results, work under way, and the cells by their own manifests.
+
+    What somebody else put there stays; a cell in which something stays keeps a manifest.
+
+    Raises:
+        OSError: the system does not let something go.
+    """
+    clear_checkpoint(folder, manifest.kind)
+    for name in manifest.files:
+        if is_file(folder / name):
+            (folder / name).unlink()
+    for name in manifest.cells:
+        cell = folder / name
+        own = read_manifest(cell) if is_folder(cell) else None
+        if own is None or own.kind != "run":
+            continue
+        clear(cell, own)
+        lock = cell / CHECKPOINT / LOCK
+        if is_folder(lock.parent) and is_file(lock):
+            lock.unlink()
+            remove_known(lock.parent, re.compile(r"(?!)"))
+        Manifest.new("run").write(cell)
+        if entries(cell) == {NAME}:
+            (cell / NAME).unlink()
+            cell.rmdir()

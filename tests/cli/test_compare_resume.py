@@ -1,0 +1,230 @@
+"""`drfl compare --resume`: stopped, killed, changed, overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from drfl.callbacks import Progress
+from drfl.cli.app import call
+
+SMALL = ["--clients", "5", "--steps", "2", "--threads", "1", "--algorithms", "FedAvg,DRDM", "--seeds", "2"]
+JOB = [*SMALL, "--rounds", "6", "--checkpoint-every", "2"]
+CELLS = ["FedAvg-seed0", "DRDM-seed0", "FedAvg-seed1", "DRDM-seed1"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def stop(monkeypatch):
+    """Raises a signal so that the comparison stops after round r of a cell; None = never."""
+
+    def arm(cell, r):
+        def show(self, step):
+            algorithm, seed = cell.split("-seed")
+            if self.label.endswith(f"] {algorithm}, seed {seed}") and step.round + 1 == r:
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(Progress, "__call__", show)
+
+    yield arm
+    monkeypatch.undo()
+
+
+def tree(folder):
+    """Every file of a comparison but for what wall time has a say in."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    for name, data in found.items():
+        if name.endswith("summary.json"):
+            found[name] = re.sub(rb'"wall_seconds": [0-9.e-]+', b"", data)
+        elif name.endswith("timing.csv"):
+            found[name] = b""
+        elif name.endswith("report.html"):
+            found[name] = timeless(data)
+    return found
+
+
+def timeless(page):
+    """A report without its wall times."""
+    return re.sub(r"\d+(\.\d+)?\s(s|ms|min)\b", "", page.decode()).encode()  # the space is a narrow one
+
+
+def same(a, b):
+    first, second = tree(a), tree(b)
+    assert sorted(first) == sorted(second)
+    assert [name for name, data in first.items() if data != second[name]] == []
+    return True
+
+
+def refused(arguments, capsys):
+    capsys.readouterr()
+    assert call(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def killed(folder, arguments, when):
+    """Start a comparison and kill it as soon as ``when()``; False if it ended before."""
+    command = [sys.executable, "-m", "drfl", "compare", *arguments]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not when():
+            time.sleep(0.002)
+        process.kill()
+        _, told = process.communicate(timeout=60)
+    assert process.returncode in (0, -signal.SIGKILL), told
+    return process.returncode != 0
+
+
+def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, capsys):
+    assert call(["compare", *JOB, "--out", "w/a"]) == 0
+    a, draw = tmp_path / "a", random.Random(1)
+    # in the first cell, then once anywhere after its checkpoint, then when only one cell is left
+    moments = [
+        lambda: any(a.glob("*/checkpoint/round-*")),
+        lambda: (a / "FedAvg-seed0/summary.json").exists() and draw.random() < 0.05,
+        lambda: any(a.glob("DRDM-seed1/checkpoint/round-*")),
+    ]
+    options = [*JOB, "--out", "a"]
+    for moment in moments:
+        assert killed(tmp_path, options, moment), "it ended before it could be killed"
+        assert {path.name for path in tmp_path.iterdir()} == {"w", "a"}, "a hidden folder is left"
+        assert "holds a comparison that has not ended: give --resume" in refused(
+            ["compare", *JOB, "--out", "a"], capsys
+        )
+        options = ["--resume", "--out", "a"]
+    done = {path.parent.name: path.stat().st_mtime_ns for path in a.glob("*-seed*/summary.json")}
+    assert "FedAvg-seed0" in done
+    assert call(["compare", "--resume", "--out", "a"]) == 0
+    assert all((a / name / "summary.json").stat().st_mtime_ns == before for name, before in done.items())
+    assert same(a, tmp_path / "w/a")
+    assert {path.name for path in tmp_path.iterdir()} == {"w", "a"}
+    capsys.readouterr()
+    assert call(["compare", "--resume", "--out", "a"]) == 0
+    assert "a is finished: there is nothing to resume" in capsys.readouterr().err
+
+
+def test_stopped_and_resumed_it_is_the_undisturbed_comparison(stop, tmp_path, capsys):
+    assert call(["compare", *JOB, "--certificate", "--param", "weight_decay=0.01", "--out", "w/a"]) == 0
+    stop("FedAvg-seed1", 4)
+    job = [*JOB, "--certificate", "--param", "weight_decay=0.01"]
+    assert call(["compare", *job, "--out", "a"]) == 130
+    printed = capsys.readouterr()
+    assert "report: a/report.html" in printed.out
+    assert "2 of 4 runs have ended: 'drfl compare --resume --out a' goes on" in printed.err
+    assert (tmp_path / "a/compare.csv").read_text().count("\n") == 3
+    assert not (tmp_path / "a/FedAvg-seed1/summary.json").exists()
+    stop("none-seed0", 0)
+    assert call(["compare", "--resume", "--out", "a"]) == 0
+    assert "FedAvg-seed1: going on after round 4 of 6" in capsys.readouterr().err
+    assert same(tmp_path / "a", tmp_path / "w/a")
+
+
+def test_cells_that_broke_off_are_remembered(stop, tmp_path, capsys):
+    refuse = ["DRFA.sampling=without-replacement", "DRFA.gamma=10"]
+    job = ["--clients", "6", "--steps", "2", "--rounds", "9", "--threads", "1", "--seeds", "2"]
+    job += ["--algorithms", "FedAvg,DRFA,DRDM", "--param", "FedAvg.lr=1e38"]
+    job += [word for text in refuse for word in ("--param", text)]
+    assert call(["compare", *job, "--out", "w/a"]) == 0
+    stop("DRDM-seed0", 2)
+    assert call(["compare", *job, "--out", "a"]) == 130
+    kept = sorted(path.name for path in (tmp_path / "a/checkpoint").glob("*-seed*.json"))
+    assert kept == ["DRFA-seed0.json", "FedAvg-seed0.json"]
+    stop("none-seed0", 0)
+    capsys.readouterr()
+    assert call(["compare", "--resume", "--out", "a"]) == 0
+    assert "seed 0: FedAvg diverged" in capsys.readouterr().err
+    assert same(tmp_path / "a", tmp_path / "w/a")
+
+
+def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys):
+    stop("DRDM-seed0", 3)
+    assert call(["compare", *JOB, "--out", "a"]) == 130
+    before = tree(tmp_path / "a")
+    for options, difference in (
+        (["--lr", "0.7"], "algorithms.FedAvg.lr = 0.1, not 0.7"),
+        (["--param", "DRDM.mu=7"], "algorithms.DRDM.mu = "),
+        (["--rounds", "9"], "rounds = 6, not 9"),
+        (["--seeds", "3"], "has the seeds 0, 1, not 0, 1, 2"),
+        (["--algorithms", "DRDM"], "has the algorithms FedAvg, DRDM, not DRDM"),
+        (["--algorithms", "DRDM,FedAvg"], "has the algorithms FedAvg, DRDM, not DRDM, FedAvg"),
+        (["--overwrite"], "leave one of them out"),
+    ):
+        assert difference in refused(["compare", "--resume", "--out", "a", *options], capsys)
+    assert "holds a comparison, not a run" in refused(["run", "--resume", "--out", "a"], capsys)
+    assert "--resume needs --out, the folder of the comparison" in refused(["compare", "--resume"], capsys)
+    assert "there is no comparison in b to resume" in refused(["compare", "--resume", "--out", "b"], capsys)
+    assert tree(tmp_path / "a") == before
+    stop("none-seed0", 0)
+    again = ["compare", "--resume", "--out", "a", "--checkpoint-every", "1", *SMALL, "--rounds", "6"]
+    assert call(again) == 0
+    assert "rounds = 6, not 9" in refused(["compare", "--resume", "--out", "a", "--rounds", "9"], capsys)
+
+
+def test_other_data_of_the_same_name_are_refused(stop, tmp_path, capsys):
+    stop("DRDM-seed0", 3)
+    assert call(["compare", *JOB, "--out", "a"]) == 130
+    path = tmp_path / "a/checkpoint/identity.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data": 32 * "0"}))
+    assert "on other data of the same name" in refused(["compare", "--resume", "--out", "a"], capsys)
+    path.write_text("{}")
+    assert "identity.json" in refused(["compare", "--resume", "--out", "a"], capsys)
+
+
+def test_a_cell_whose_record_is_lost_or_damaged_is_run_again(stop, tmp_path):
+    assert call(["compare", *JOB, "--out", "w/a"]) == 0
+    stop("FedAvg-seed1", 3)
+    assert call(["compare", *JOB, "--out", "a"]) == 130
+    (tmp_path / "a/checkpoint/FedAvg-seed0.json").unlink()
+    (tmp_path / "a/checkpoint/DRDM-seed0.json").write_text('{"algorithm": "DRDM"')
+    stop("none-seed0", 0)
+    assert call(["compare", "--resume", "--out", "a"]) == 0
+    assert same(tmp_path / "a", tmp_path / "w/a")
+
+
+def test_a_second_process_is_refused(tmp_path, capsys):
+    command = [sys.executable, "-m", "drfl", "compare", *SMALL, "--rounds", "5000", "--out", "a"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        while not any((tmp_path / "a").glob("*/checkpoint/round-*")):
+            assert process.poll() is None, "it ended before it could be stopped"
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGSTOP)
+        for how in ("--resume", "--overwrite"):
+            arguments = ["compare", *SMALL, "--rounds", "5000", "--out", "a", how]
+            assert "another process is running in a" in refused(arguments, capsys)
+        process.kill()
+
+
+def test_overwriting_takes_the_cells_too_and_leaves_what_is_not_theirs(tmp_path, capsys):
+    assert call(["compare", *JOB, "--out", "a"]) == 0
+    for name in ("notes.txt", "FedAvg-seed0/notes.txt", "mine/history.csv", "DRDM-seed1/mine/summary.json"):
+        (tmp_path / "a" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "a" / name).write_text("mine")
+    capsys.readouterr()
+    assert call(["compare", *JOB, "--seeds", "0,2", "--out", "a", "--overwrite"]) == 0
+    assert "a: left as they were, as they are not of the comparison: DRDM-seed1, mine, notes.txt" in (
+        capsys.readouterr().err.splitlines()
+    )
+    assert call(["compare", *JOB, "--seeds", "0,2", "--out", "w/a"]) == 0
+    a, b = tree(tmp_path / "a"), tree(tmp_path / "w/a")
+    more = {"notes.txt", "FedAvg-seed0/notes.txt", "mine/history.csv", "DRDM-seed1/mine/summary.json"}
+    assert set(a) == {*b, *more, "DRDM-seed1/manifest.json"}
+    assert {a[name] for name in more} == {b"mine"}
+    assert [name for name in b if a[name] != b[name]] == []
+
+
+def test_the_kept_configuration_repeats_the_comparison(tmp_path):
+    assert call(["compare", *JOB, "--out", "a"]) == 0
+    assert call(["compare", "a/config.toml", "--seeds", "2", "--out", "w/a"]) == 0
+    assert same(tmp_path / "a", tmp_path / "w/a")
