@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -271,24 +272,24 @@ def test_killed_while_it_takes_a_folder_it_is_known_again(tmp_path):
     assert names(tmp_path / "a") == ["manifest.json", "plan.csv", "summary.json"]
 
 
-def _hold(path, ready, go):
-    with claimed(path, "plan") as claim:
-        ready.set()
-        go.wait(60)
-        claim.finished = False
+HOLD = """
+import sys
+from pathlib import Path
+from drfl.experiments.claim import claimed
+with claimed(Path(sys.argv[1]), "plan"):
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
 
 
 def test_a_second_process_is_refused(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    ready, go = context.Event(), context.Event()
-    process = context.Process(target=_hold, args=(tmp_path / "a", ready, go))
-    process.start()
-    assert ready.wait(120)
-    for how in ("overwrite", "resume"):
-        with pytest.raises(InputError, match="another process is running"):
-            fill(tmp_path / "a", **{how: True})
-    go.set()
-    process.join(60)
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "a")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        for how in ("overwrite", "resume"):
+            with pytest.raises(InputError, match="another process is running"):
+                fill(tmp_path / "a", **{how: True})
+        process.communicate("go on\n", timeout=60)
     assert names(tmp_path) == []
 
 
