@@ -20,7 +20,7 @@ from drfl.experiments.claim import Claim, claimed, filled, tidy
 from drfl.experiments.config import Config
 from drfl.experiments.identity import check_same, check_settings, identity
 from drfl.experiments.manifest import CONFIG, IDENTITY, has_checkpoints, read_manifest
-from drfl.experiments.resume import begin, keeper
+from drfl.experiments.resume import begin, keeper, key_of
 from drfl.experiments.rundir import config_toml, json_text, write_run
 from drfl.experiments.runner import Outcome, Watch, execute, prepare
 
@@ -243,9 +243,10 @@ def _run(
     """Run a cell, or the rest of it, and keep its results; None where it was interrupted."""
     name = cell_name(algorithm, seed)
     job = build(ready.design.config.for_algorithm(algorithm, seed), ready.dataset)
+    key = key_of(job.config, claim.directory)
     with claimed(claim.directory / name, resume=True) as cell:
-        before = begin(cell, job, lambda line: warn(f"{name}: {line}"))
-        keep = keeper(cell, job)
+        before = begin(cell, job, lambda line: warn(f"{name}: {line}"), key)
+        keep = keeper(cell, job, key)
         try:
             finished = execute(job, progress(algorithm, seed), watch, start=before, keep=keep)
         except (DivergedError, InputError) as error:
