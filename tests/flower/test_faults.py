@@ -213,6 +213,21 @@ def test_what_flower_lost_is_asked_again(caplog):
     assert "c: the node is gone; it is asked again" in caplog.text
 
 
+def test_an_identity_that_flower_lost_is_asked_for_again():
+    lost = []
+
+    class Losing(InProcessGrid):
+        def answer(self, message, context):
+            if context.node_id == 3 and message.metadata.message_type == "query.identity" and len(lost) < 2:
+                lost.append(message)
+                return Message(Error(4, "Message Unavailable"), reply_to=message)
+            return super().answer(message, context)
+
+    members = gathered(grid_of(grid=Losing), SelfNamed("abcd", 5.0), 5.0, 5.0)
+    assert [member.name for member in members.values()] == ["a", "b", "c", "d"]
+    assert len(lost) == 2
+
+
 def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
     grid = grid_of()
     fed = federation(grid, timeout=0.05)

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from drfl.federation import SCALAR_BYTES, Ledger
-from drfl.flower.inbox import PAUSE, Received, received
+from drfl.flower.inbox import PAUSE, RETRIED, Received, received
 from drfl.flower.roster import Node, Roster
 from drfl.flower.schema import ProtocolError, payload, shown, why
 from drfl.flower.standing import Standing
@@ -24,9 +24,6 @@ from drfl.protection.validation import Reason, check_row
 from drfl.request import Request, TrainRequest
 
 LOG = logging.getLogger("drfl.flower")
-
-RETRIED = (3, 4, 5)
-"""Flower's codes for a message, a reply or a node that was lost on the way: asked again while there is time."""
 
 SLOWEST = 30.0
 """Seconds at most between two messages to a site that has to be asked again and again."""

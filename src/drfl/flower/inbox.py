@@ -14,6 +14,9 @@ from drfl.flower.schema import shown
 PAUSE = 0.5
 """Seconds between two looks at what has come."""
 
+RETRIED = (3, 4, 5)
+"""Flower's codes for a message, a reply or a node that was lost on the way: asked again while there is time."""
+
 
 class Received(NamedTuple):
     """What has come in reply to a message.

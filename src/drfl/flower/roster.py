@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from drfl.errors import InputError
 from drfl.flower.client import IDENTITY
-from drfl.flower.inbox import PAUSE, received
+from drfl.flower.inbox import PAUSE, RETRIED, received
 from drfl.flower.schema import MOST_TEXT, Identity, ProtocolError, payload, read_note, shown, why
 
 LOG = logging.getLogger("drfl.flower")
@@ -130,12 +130,27 @@ class SelfNamed(Named):
 
 def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Member]:
     """What nodes tell of themselves; those that do not answer, or not in drfl's language, are left out and logged."""
-    asked = [Message(RecordDict(), node, IDENTITY, ttl=timeout) for node in nodes]
-    waiting = {i: one.metadata.dst_node_id for i, one in zip(grid.push_messages(asked), asked, strict=True) if i}
     end, found = time.monotonic() + timeout, {}
+    asking, pause = list(nodes), PAUSE
+    while asking and time.monotonic() < end:
+        asking = _told(grid, asking, end, found)
+        if asking:  # Flower lost the message or the reply: at ever longer intervals they are asked again
+            time.sleep(min(pause, max(0.0, end - time.monotonic())))
+            pause *= 2
+    return found
+
+
+def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member]) -> list[int]:
+    """Ask nodes once who they are, and note what they tell; gives those whose message or reply was lost on the way."""
+    left, lost = max(1.0, end - time.monotonic()), []
+    asked = [Message(RecordDict(), node, IDENTITY, ttl=left) for node in nodes]
+    waiting = {i: one.metadata.dst_node_id for i, one in zip(grid.push_messages(asked), asked, strict=True) if i}
     while waiting:
         for message, reply, problem in list(received(grid, list(waiting))):
             node = waiting.pop(message)
+            if reply is not None and reply.has_error() and reply.error.code in RETRIED:
+                lost.append(node)
+                continue
             try:
                 found[node] = member_of(reply, problem)
             except Exception as error:  # whatever it makes raise, what a node says must not end everybody's run
@@ -143,7 +158,7 @@ def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Me
         if not waiting or time.monotonic() >= end:
             break
         time.sleep(PAUSE)
-    return found
+    return lost
 
 
 def member_of(reply: Message | None, problem: str = "") -> Member:
