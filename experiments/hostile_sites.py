@@ -1,6 +1,6 @@
 """A registered site that lies, breaks or dawdles, in a real deployment: what becomes of the run and of the others.
 
-    python experiments/hostile_sites.py [--algorithms DRDM,ScaffPD] [--only TEXT] [--table]
+    python experiments/hostile_sites.py [--algorithms DRDM,ScaffPD] [--only TEXT] [--resume] [--table]
 
 A SuperLink and six SuperNodes as processes of their own, over TLS with node authentication on loopback. Two are honest;
 the others behave as ``scripts/hostile_site.py`` says, two rounds a run: four sites at a time where replies are spoilt,
@@ -42,8 +42,9 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "examples" / "hospitals")]
 def groups(behaviours: list) -> list[list]:
     """What is tried in one run: an identity alone, as it may end the run, and else as many as there are hostile sites.
 
-    A model of 1e30 is believed, and spoils the average for all: it too is alone.
+    A model of 1e30 is believed, and spoils the average for all: it too is alone. What hangs or dies comes last.
     """
+    behaviours = sorted(behaviours, key=lambda one: one.process)
     alone = [one for one in behaviours if one.of == "identity" or "1e30" in one.name]
     others = [one for one in behaviours if one not in alone]
     return [*([one] for one in alone), *(others[i : i + len(HOSTILE)] for i in range(0, len(others), len(HOSTILE)))]
@@ -92,8 +93,9 @@ def tried(trial, group: list, algorithm: str, place: int) -> list[dict[str, obje
         print(json.dumps({**rows[-1], "seconds": seconds}), flush=True)
     if not all(row["right"] for row in rows):
         print(told, flush=True)
-    for name in HOSTILE:
-        if trial.programs[name].poll() is not None:
+    for name, one in zip(HOSTILE, group, strict=False):
+        if one.process:  # its SuperNode may wait for the process that hangs
+            trial.kill(name, signal.SIGTERM)
             trial.keep_starting(name)
     return rows
 
@@ -112,18 +114,34 @@ def afterwards(trial, algorithm: str) -> float:
     return float((kept(trial.folder / "run-clean", there.names)[0] - there.w).abs().max())
 
 
-def all_of(algorithm: str, only: str, keep: bool) -> bool:
+def store(algorithm: str, rows: list, difference: float | None = None) -> None:
+    """What has been found so far."""
+    from drfl.experiments.rundir import versions
+
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    content = {
+        "command": f"python experiments/hostile_sites.py --algorithms {algorithm}",
+        "device": f"cpu, {os.cpu_count()} cores, loopback",
+        "versions": {**versions(), "flwr": importlib.metadata.version("flwr")},
+        "seed": 0, "rounds": ROUNDS, "timeout": TIMEOUT,
+        "max |w - w_sim| of an honest run afterwards": difference, "behaviours": rows,
+    }  # fmt: skip
+    (RESULTS / f"{algorithm}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def all_of(algorithm: str, only: str, keep: bool, resume: bool) -> bool:
     """Every behaviour with one algorithm; whether all was right."""
     import hostile_site
     from prepare import prepare  # pyright: ignore[reportMissingImports]
     from trial_folder import Trial
 
-    from drfl.experiments.rundir import versions
-
     place = Path(tempfile.mkdtemp(prefix="drfl-hostile-"))
     prepare(place / "data", 0)
     chosen = [one for one in hostile_site.behaviours() if one.first and only in one.name]
-    rows, start = [], time.monotonic()
+    stored = RESULTS / f"{algorithm}.json"
+    rows = json.loads(stored.read_text())["behaviours"] if resume and stored.exists() else []
+    done = {row["behaviour"] for row in rows}
+    chosen = [one for one in chosen if one.name not in done]
     try:
         sites = {name: place / "data" / f"{file}.npz" for name, file in HONEST.items()}
         sites |= dict.fromkeys(HOSTILE, place / "data" / "VA Long Beach.npz")
@@ -133,6 +151,8 @@ def all_of(algorithm: str, only: str, keep: bool) -> bool:
                 trial.site(name, data={"loader": "hostile_site:load"})
             for number, group in enumerate(groups(chosen)):
                 rows += tried(trial, group, algorithm, number)
+                if not only:
+                    store(algorithm, rows)
             for name in HOSTILE:
                 trial.site(name, data={"npz": "data.npz"})
             difference = afterwards(trial, algorithm)
@@ -140,24 +160,19 @@ def all_of(algorithm: str, only: str, keep: bool) -> bool:
         if not keep:
             shutil.rmtree(place, ignore_errors=True)
     if not only:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        content = {
-            "command": f"python experiments/hostile_sites.py --algorithms {algorithm}",
-            "device": f"cpu, {os.cpu_count()} cores, loopback",
-            "versions": {**versions(), "flwr": importlib.metadata.version("flwr")},
-            "seed": 0, "rounds": ROUNDS, "timeout": TIMEOUT, "seconds": round(time.monotonic() - start),
-            "max |w - w_sim| of an honest run afterwards": difference, "behaviours": rows,
-        }  # fmt: skip
-        (RESULTS / f"{algorithm}.json").write_text(json.dumps(content, indent=1) + "\n")
+        store(algorithm, rows, difference)
     print(f"{algorithm}: {sum(row['right'] for row in rows)} of {len(rows)} right; an honest run after: {difference:g}")
     return all(row["right"] for row in rows) and difference <= TOLERANCE
 
 
 def table() -> str:
     """What the stored files say, a row for each behaviour."""
+    import hostile_site
+
     found = {path.stem: json.loads(path.read_text())["behaviours"] for path in sorted(RESULTS.glob("*.json"))}
+    order = {one.name: place for place, one in enumerate(hostile_site.behaviours())}
     lines = [f"| behaviour | {' | '.join(found)} |", f"| --- |{' --- |' * len(found)}"]
-    for rows in zip(*found.values(), strict=True):
+    for rows in zip(*(sorted(rows, key=lambda row: order[row["behaviour"]]) for rows in found.values()), strict=True):
         cells = (str(row["outcome"]).replace("|", "\\|") for row in rows)
         lines.append(f"| {str(rows[0]['behaviour']).replace('|', chr(92) + '|')} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -168,6 +183,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", default="DRDM,ScaffPD")
     parser.add_argument("--only", default="", help="only behaviours whose name has this; stores nothing")
+    parser.add_argument("--resume", action="store_true", help="only what is not stored yet")
     parser.add_argument("--table", action="store_true", help="write table.md from what is stored, and run nothing")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     given = parser.parse_args()
@@ -175,7 +191,7 @@ def main() -> int:
         (RESULTS / "table.md").write_text(table())
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
-    right = [all_of(name, given.only, given.keep) for name in given.algorithms.split(",")]
+    right = [all_of(name, given.only, given.keep, given.resume) for name in given.algorithms.split(",")]
     return int(not all(right))
 
 
