@@ -19,7 +19,7 @@ from drfl.errors import DivergedError
 
 JOB = ["--clients", "6", "--engine", "loop", "--lr", "0.05", "--target-worst", "0.5", "--rounds", "30", "--seeds", "2"]
 SMALL = [*JOB, "--steps", "2", "8", "--snr", "-5", "20", "--bandwidth", "1e5", "1e7"]
-FILES = {"measurements.csv", "plan.csv", "plan.md", "heatmap.png", "heatmap.svg", "summary.json"}
+FILES = {"measurements.csv", "plan.csv", "plan.md", "heatmap.png", "heatmap.svg", "summary.json", "manifest.json"}
 
 
 @pytest.fixture(autouse=True)

@@ -100,7 +100,7 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
         (["job.toml", "--stand-in"], "--stand-in is for the papers' jobs"),
         (["mnist-linear", "--stand-in"], "has no stand-in"),
         (["job.toml", "--out", "job.toml"], "job.toml is a file"),
-        (["job.toml", "--out", "."], "was not made by drfl tune"),
+        (["job.toml", "--out", "."], "holds something else than a search"),
         (["mnist-linear", "--data-dir", "nowhere"], "there is no folder 'nowhere'"),
         ([], "Missing argument"),
     ],

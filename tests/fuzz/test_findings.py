@@ -19,6 +19,7 @@ from drfl.data.idx import read_idx
 from drfl.energy.measurements import read_csv
 from drfl.errors import DrflError, InputError, unknown
 from drfl.experiments.config import load_config
+from drfl.experiments.manifest import Manifest
 from drfl.experiments.reproduce import cells
 from drfl.experiments.reproduce.drive import check_place
 from drfl.experiments.reproduce.plan import Scale, hyperparameters, plan
@@ -110,6 +111,7 @@ def test_hyperparameters_that_are_none(text, why, tmp_path):
 def test_a_summary_in_the_way_that_is_no_object(text, tmp_path):
     (tmp_path / "small-table-1").mkdir()
     (tmp_path / "small-table-1" / "summary.json").write_text(text)
+    Manifest.new("reproduction", ("summary.json",)).write(tmp_path / "small-table-1")
     check_place(planned()[0], tmp_path, overwrite=False)
 
 

@@ -18,6 +18,7 @@ from drfl.energy.planner import check_complete
 from drfl.errors import InputError
 from drfl.experiments.build import target
 from drfl.experiments.config import Config, load_config
+from drfl.experiments.manifest import Manifest
 from drfl.experiments.reproduce import cells, convergence, render
 from drfl.experiments.reproduce.drive import check_place
 from drfl.experiments.reproduce.plan import Scale, collect, plan
@@ -319,6 +320,7 @@ def read_result(item, folder):
     """As `drfl reproduce` looks at it."""
     (folder / "small-table-1").mkdir(exist_ok=True)
     (folder / "small-table-1" / "summary.json").write_bytes(item)
+    Manifest.new("reproduction", ("summary.json",)).write(folder / "small-table-1")
     check_place(planned()[0], folder, False)
 
 

@@ -148,8 +148,8 @@ def foreign(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def has_checkpoints(folder: Path) -> bool:
-    """Whether a run's folder has a checkpoint."""
-    return any((folder / CHECKPOINT).glob("round-*/run.json"))
+    """Whether a run's folder has a checkpoint, be it damaged; what somebody else left in its place is none."""
+    return any(store.FILES.fullmatch(path.name) for path in (folder / CHECKPOINT).glob("round-*/*"))
 
 
 def ended(folder: Path) -> bool:
