@@ -93,6 +93,29 @@ def claimed(
     Raises:
         InputError: another process holds it, it holds something else, or it cannot be written to.
     """
+    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, tell)
+    try:
+        yield claim
+    except DivergedError:  # it would diverge again
+        claim.finished = True
+        raise
+    finally:
+        with suppress(OSError):
+            _leave(claim)
+        lock.release()
+        remove_empty(made)
+
+
+def _begun(
+    directory: Path,
+    kind: Kind,
+    resume: bool,
+    overwrite: bool,
+    anew: bool,
+    cells: tuple[str, ...],
+    tell: Callable[[str], None],
+) -> tuple[Claim, FileLock, list[Path]]:
+    """The folder with its lock, and what had to be made for it; nothing is left of an attempt that fails."""
     made: list[Path] = []
     lock = None
     try:
@@ -106,16 +129,7 @@ def claimed(
         if isinstance(error, InputError):
             raise
         raise InputError(f"cannot write into {directory} ({error.strerror}): give another --out") from None
-    try:
-        yield claim
-    except DivergedError:  # it would diverge again
-        claim.finished = True
-        raise
-    finally:
-        with suppress(OSError):
-            _leave(claim)
-        lock.release()
-        remove_empty(made)
+    return claim, lock, made
 
 
 def tidy(directory: Path, kind: Kind = "run") -> None:
