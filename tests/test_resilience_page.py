@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import re
 import statistics
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -91,3 +93,19 @@ def test_links_lead_somewhere():
     targets = [target for target in re.findall(r"\]\(([^)#]+)", PAGE) if not target.startswith("http")]
     assert targets
     assert [target for target in targets if not (ROOT / "docs" / target).exists()] == []
+
+
+def test_hostile_sites():
+    """The page's table is the one that the script makes of what is stored."""
+    script = ROOT / "experiments" / "hostile_sites.py"
+    spec = importlib.util.spec_from_file_location("hostile_sites", script)
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = before
+    assert module.summary() in PAGE
+    assert all(row["right"] for rows in module.stored().values() for row in rows)
+    assert len(module.stored()) == 2
+    assert min(map(len, module.stored().values())) >= 60
