@@ -1,11 +1,11 @@
 """A registered site that lies, breaks or dawdles, in a real deployment: what becomes of the run and of the others.
 
-    python experiments/hostile_sites.py [--algorithms DRDM,ScaffPD] [--only TEXT] [--resume] [--table]
+    python experiments/hostile_sites.py [--algorithms DRDM,ScaffPD] [--rounds 2] [--only TEXT] [--resume] [--table]
 
 A SuperLink and six SuperNodes as processes of their own, over TLS with node authentication on loopback. Two are honest;
-the others behave as ``scripts/hostile_site.py`` says, two rounds a run: four sites at a time where replies are spoilt,
-one where it is what a site tells of itself. A run must end with results in which the honest sites are whole, or with
-one line; and after all of them the deployment must still train, to the model of a simulation. Writes
+the others behave as ``scripts/hostile_site.py`` says: four sites at a time where replies are spoilt, one where it is
+what a site tells of itself. A run must end with results in which the honest sites are whole, or with one line; and after
+all of them the deployment must still train, to the model of a simulation. Writes
 ``results/hostile_sites/ALGORITHM.json`` and, with --table, ``table.md`` from these; ends with 1 where something is not
 as it should be. Algorithms take turns; start one process for each to have them side by side.
 """
@@ -32,8 +32,8 @@ HONEST = {"cleveland": "Cleveland", "hungary": "Hungary"}
 HOSTILE = ("va-1", "va-2", "va-3", "va-4")
 """Four sites that all have the data of one hospital."""
 
-ROUNDS, TIMEOUT = 2, 30.0
-JOB = {"rounds": ROUNDS, "model": "linear", "engine": "loop", "lr": 0.05, "cohort": 6, "seed": 0}
+TIMEOUT = 30.0
+JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "cohort": 6, "seed": 0}
 TOLERANCE = 1e-6
 
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "examples" / "hospitals")]
@@ -75,14 +75,14 @@ def outcomes(trial, group: list, out: str, code: int, told: str) -> list[tuple[s
     return told_of
 
 
-def tried(trial, group: list, algorithm: str, place: int) -> list[dict[str, object]]:
+def tried(trial, group: list, job: dict[str, object], place: int) -> list[dict[str, object]]:
     """Some behaviours in one run, each at a site of its own."""
     out = f"run-{place}"
     modes = {name: one.name for name, one in zip(HOSTILE, group, strict=False)}
     for name in HOSTILE:
         (trial.folder / "sites" / name / "first").unlink(missing_ok=True)
         (trial.folder / "sites" / name / "mode").write_text(modes.get(name, ""), encoding="utf-8")
-    trial.job(out, timeout=TIMEOUT, **JOB, algorithm=algorithm)
+    trial.job(out, timeout=TIMEOUT, **job)
     start = time.monotonic()
     code, told = trial.run()
     seconds = round(time.monotonic() - start)
@@ -100,12 +100,11 @@ def tried(trial, group: list, algorithm: str, place: int) -> list[dict[str, obje
     return rows
 
 
-def afterwards(trial, algorithm: str) -> float:
+def afterwards(trial, job: dict[str, object]) -> float:
     """max |w − w_sim| of a run of the same processes in which nobody is hostile."""
     from trial_folder import kept
     from try_deployment import simulated
 
-    job = {**JOB, "algorithm": algorithm}
     trial.job("run-clean", timeout=120.0, **job)
     code, told = trial.run()
     if code:
@@ -114,27 +113,28 @@ def afterwards(trial, algorithm: str) -> float:
     return float((kept(trial.folder / "run-clean", there.names)[0] - there.w).abs().max())
 
 
-def store(algorithm: str, rows: list, difference: float | None = None) -> None:
+def store(job: dict[str, object], rows: list, difference: float | None = None) -> None:
     """What has been found so far."""
     from drfl.experiments.rundir import versions
 
     RESULTS.mkdir(parents=True, exist_ok=True)
     content = {
-        "command": f"python experiments/hostile_sites.py --algorithms {algorithm}",
+        "command": f"python experiments/hostile_sites.py --algorithms {job['algorithm']} --rounds {job['rounds']}",
         "device": f"cpu, {os.cpu_count()} cores, loopback",
         "versions": {**versions(), "flwr": importlib.metadata.version("flwr")},
-        "seed": 0, "rounds": ROUNDS, "timeout": TIMEOUT,
+        "job": job, "timeout": TIMEOUT,
         "max |w - w_sim| of an honest run afterwards": difference, "behaviours": rows,
     }  # fmt: skip
-    (RESULTS / f"{algorithm}.json").write_text(json.dumps(content, indent=1) + "\n")
+    (RESULTS / f"{job['algorithm']}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def all_of(algorithm: str, only: str, keep: bool, resume: bool) -> bool:
+def all_of(algorithm: str, rounds: int, only: str, keep: bool, resume: bool) -> bool:
     """Every behaviour with one algorithm; whether all was right."""
     import hostile_site
     from prepare import prepare  # pyright: ignore[reportMissingImports]
     from trial_folder import Trial
 
+    job: dict[str, object] = {**JOB, "algorithm": algorithm, "rounds": rounds}
     place = Path(tempfile.mkdtemp(prefix="drfl-hostile-"))
     prepare(place / "data", 0)
     chosen = [one for one in hostile_site.behaviours() if one.first and only in one.name]
@@ -150,17 +150,17 @@ def all_of(algorithm: str, only: str, keep: bool, resume: bool) -> bool:
                 shutil.copy(ROOT / "scripts" / "hostile_site.py", trial.folder / "sites" / name)
                 trial.site(name, data={"loader": "hostile_site:load"})
             for number, group in enumerate(groups(chosen)):
-                rows += tried(trial, group, algorithm, number)
+                rows += tried(trial, group, job, number)
                 if not only:
-                    store(algorithm, rows)
+                    store(job, rows)
             for name in HOSTILE:
                 trial.site(name, data={"npz": "data.npz"})
-            difference = afterwards(trial, algorithm)
+            difference = afterwards(trial, job)
     finally:
         if not keep:
             shutil.rmtree(place, ignore_errors=True)
     if not only:
-        store(algorithm, rows, difference)
+        store(job, rows, difference)
     print(f"{algorithm}: {sum(row['right'] for row in rows)} of {len(rows)} right; an honest run after: {difference:g}")
     return all(row["right"] for row in rows) and difference <= TOLERANCE
 
@@ -201,6 +201,7 @@ def main() -> int:
     """Try all that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", default="DRDM,ScaffPD")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default="", help="only behaviours whose name has this; stores nothing")
     parser.add_argument("--resume", action="store_true", help="only what is not stored yet")
     parser.add_argument("--table", action="store_true", help="write table.md from what is stored, and run nothing")
@@ -210,7 +211,7 @@ def main() -> int:
         (RESULTS / "table.md").write_text(table())
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
-    right = [all_of(name, given.only, given.keep, given.resume) for name in given.algorithms.split(",")]
+    right = [all_of(name, given.rounds, given.only, given.keep, given.resume) for name in given.algorithms.split(",")]
     return int(not all(right))
 
 
