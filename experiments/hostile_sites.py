@@ -4,8 +4,8 @@
 
 A SuperLink and six SuperNodes as processes of their own, over TLS with node authentication on loopback. Two are honest;
 the others behave as ``scripts/hostile_site.py`` says: four sites at a time where replies are spoilt, one where it is
-what a site tells of itself. A run must end with results in which the honest sites are whole, or with one line; and after
-all of them the deployment must still train, to the model of a simulation. Writes
+what a site tells of itself. A run must end with results in which the honest sites are whole, or with one line; and
+after all of them the deployment must still train, to the model of a simulation. Writes
 ``results/hostile_sites/ALGORITHM.json`` and, with --table, ``table.md`` from these; ends with 1 where something is not
 as it should be. Algorithms take turns; start one process for each to have them side by side.
 """
