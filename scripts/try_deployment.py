@@ -41,7 +41,7 @@ from drfl.flower.server_settings import DeployedConfig
 from drfl.flower.site import task_of
 from drfl.flower.wire import Model
 from drfl.key import Key
-from drfl.participation import Replayed, read_record
+from drfl.participation import Replayed, read_replies
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "deployment"
@@ -83,7 +83,7 @@ def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None)
         task = task_of(Model(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
     inner = make(config.algorithm, config.parameters(config.algorithm, data.n))
     if replies is not None:
-        inner = Replayed(inner, read_record(replies))
+        inner = Replayed(inner, read_replies(replies))
     algorithm = surrounded(config, inner, None, None, task)
     fed = Simulation(data, task, engine=ENGINES[config.engine]())
     state = drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed).state

@@ -16,7 +16,6 @@ from drfl.checkpoint import Checkpoints, DamagedError, newest, read_key, resume_
 from drfl.checkpoint.files import sums_of
 from drfl.cli.app import call
 from drfl.errors import InputError
-from drfl.experiments.claim import Claim
 from drfl.experiments.config import Config
 from drfl.experiments.resume import key_of
 
@@ -158,7 +157,7 @@ def test_a_key_in_the_folder_that_it_protects_is_refused(tmp_path):
         key_of(Config(checkpoint_key=tmp_path / "run/key"), tmp_path / "run")
     (tmp_path / "link").symlink_to(tmp_path / "run/key")
     with pytest.raises(InputError, match="keep it elsewhere"):
-        key_of(Config(checkpoint_key=tmp_path / "link"), Claim(tmp_path / "run").directory)
+        key_of(Config(checkpoint_key=tmp_path / "link"), tmp_path / "run")
     assert key_of(Config(), tmp_path) is None
 
 

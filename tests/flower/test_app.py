@@ -18,7 +18,7 @@ from drfl.flower import app, roster
 from drfl.flower.client import client_app
 from drfl.flower.grid import InProcessGrid
 from drfl.flower.server_settings import read_server
-from drfl.participation import Replayed, read_record
+from drfl.participation import Replayed, read_replies
 
 from .conftest import grid_of, simulation, site
 
@@ -201,7 +201,7 @@ def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(al
     assert any(len(row.split(",")[3].split()) < 4 for row in rows)
     config = read_server(tmp_path / "server.toml").job
     fed = simulation()
-    inner = Replayed(make(algorithm, config.parameters(algorithm, 4)), read_record(out / "replies.csv"))
+    inner = Replayed(make(algorithm, config.parameters(algorithm, 4)), read_replies(out / "replies.csv"))
     found = drfl.run(surrounded(config, inner, None, None, None), fed, rounds=6)
     w = torch.cat([part.flatten() for part in load_file(out / "model.safetensors").values()])
     assert torch.equal(w.sort().values, found.state.w.sort().values)

@@ -9,9 +9,9 @@ import drfl
 from drfl import cohort
 from drfl.federation import Ledger
 from drfl.flower import exchange, roster
-from drfl.flower.exchange import Errand
+from drfl.flower.exchange import PendingRequest
 from drfl.flower.grid import InProcessGrid
-from drfl.flower.standing import LONGEST, Standing
+from drfl.flower.site_health import LONGEST, SiteHealth
 from drfl.flower.wire import Answer, read_ask, write_answer
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -75,8 +75,8 @@ def test_a_site_that_sleeps_costs_ever_fewer_exchanges(caplog):
     grid, fed = sleepy(0.05)
     counts = [asked(grid, 4, lambda r=r: trained(fed, r)) for r in range(16)]
     assert counts == [1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
-    assert fed.standing()["d"]["silent"] == 4
-    assert fed.standing()["d"]["left_out"] == 12
+    assert fed.site_health()["d"]["silent"] == 4
+    assert fed.site_health()["d"]["left_out"] == 12
     assert "d gave no reply in" in caplog.text
     assert "d: no usable reply 4 times in a row, it is not asked in the next 8 exchanges" in caplog.text
 
@@ -95,7 +95,7 @@ def test_with_a_quorum_only_the_grace_is_waited_for():
     start = time.monotonic()
     assert trained(fed) == [0, 1, 2]
     assert time.monotonic() - start < 30  # far from the timeout, whatever the machine does meanwhile
-    assert fed.standing()["d"]["silent"] == 1
+    assert fed.site_health()["d"]["silent"] == 1
 
 
 def test_below_the_quorum_everybody_is_waited_for():
@@ -146,12 +146,12 @@ def test_a_site_that_lacks_what_was_sent_is_rejected(always, messages, caplog):
 
 
 def test_messages_to_one_site_come_at_ever_longer_intervals():
-    errand = Errand(None)
+    pending = PendingRequest(None)
     dues = []
     for sent in range(1, 12):
-        errand.sent = sent
-        errand.again()
-        dues.append(max(0.0, errand.due - time.monotonic()))
+        pending.sent = sent
+        pending.again()
+        dues.append(max(0.0, pending.due - time.monotonic()))
     assert dues[0] == 0.0
     assert dues[1] == pytest.approx(0.01, abs=0.005)
     assert max(dues) <= exchange.SLOWEST
@@ -200,17 +200,17 @@ def test_a_reply_of_another_node_is_rejected(caplog):
 
 
 def test_how_a_site_is_left_out():
-    one = Standing()
+    one = SiteHealth()
     pauses = []
     for _ in range(5):
         one.bad("rejected")
-        pauses.append(one.pause)
+        pauses.append(one.backoff)
     assert pauses == [0, 0, 1, 2, 4]
     for _ in range(20):
         one.bad("silent")
-    assert one.pause == LONGEST
+    assert one.backoff == LONGEST
     one.good()
-    assert (one.strikes, one.pause, one.answered, one.rejected, one.silent) == (0, 0, 1, 5, 20)
+    assert (one.strikes, one.backoff, one.answered, one.rejected, one.silent) == (0, 0, 1, 5, 20)
 
 
 def test_a_ledger_takes_the_largest_counts_that_a_reply_may_have():

@@ -8,7 +8,7 @@ from drfl.errors import InputError
 from drfl.faults import Faults, Faulty
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.participation import Counted, OverSampled, Quorum, Record, Recorded, Replayed, read_record
+from drfl.participation import OverSampled, Quorum, Recorded, Replayed, ReplyLog, UsedReplies, read_replies
 from drfl.participation.replay import name_of
 from drfl.protection import Protected
 
@@ -26,7 +26,7 @@ FAULTS = Faults(drop=0.4, deadline=3.0, slow=0.5, slowdown=2.0)
 
 
 def recorded(folder, algorithm, wrap, rounds=6):
-    record = Record()
+    record = ReplyLog()
     record.open(folder / "replies.csv", 0)
     found = drfl.run(wrap(Recorded(algorithm, record.add)), simulation(), rounds=rounds, seed=3, callbacks=[record])
     return found, folder / "replies.csv"
@@ -36,7 +36,7 @@ def recorded(folder, algorithm, wrap, rounds=6):
 def test_a_simulation_without_faults_that_plays_the_list_ends_with_the_same_bits(name, tmp_path):
     algorithm = ALGORITHMS[name]
     a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(Protected(inner), FAULTS))
-    b = drfl.run(Protected(Replayed(algorithm, read_record(file))), simulation(), rounds=6, seed=3)
+    b = drfl.run(Protected(Replayed(algorithm, read_replies(file))), simulation(), rounds=6, seed=3)
     undisturbed = drfl.run(Protected(algorithm), simulation(), rounds=6, seed=3)
     assert torch.equal(a.state.w, b.state.w)
     assert torch.equal(a.state.lam, b.state.lam)
@@ -50,7 +50,7 @@ def test_rounds_that_a_quorum_called_off_and_repeated_are_played_again(tmp_path)
         return Quorum(Faulty(Protected(OverSampled(inner, 3)), faults), 2, "repeat", 2)
 
     a, file = recorded(tmp_path, algorithm, wrap)
-    played = Replayed(algorithm, read_record(file))
+    played = Replayed(algorithm, read_replies(file))
     b = drfl.run(wrap(played, Faults()), simulation(), rounds=6, seed=3)
     assert torch.equal(a.state.w, b.state.w)
     assert torch.equal(a.state.lam, b.state.lam)
@@ -63,10 +63,10 @@ def test_the_file_has_a_row_for_each_request_and_is_cut_where_a_run_goes_on(tmp_
     assert [line.split(",")[:2] for line in lines[1:]] == [
         [str(r), kind] for r in (1, 2, 3) for kind in ("train", "losses")
     ]
-    again = Record()
+    again = ReplyLog()
     again.open(file, 2)
     assert file.read_text().splitlines() == lines[:5]
-    fresh = Record()
+    fresh = ReplyLog()
     fresh.open(file, 0)
     assert file.read_text().splitlines() == lines[:1]
 
@@ -74,11 +74,11 @@ def test_the_file_has_a_row_for_each_request_and_is_cut_where_a_run_goes_on(tmp_
 def test_a_list_of_another_run_is_refused_in_one_line(tmp_path):
     algorithm, fed = drfl.FedAvg(m=3, local=LOCAL), simulation()
     key = name_of(Key(3).fold("round", 1, "sgd"))
-    for record in ((), (Counted("losses", key, (0,)),), (Counted("train", key, (77,)),)):
+    for record in ((), (UsedReplies("losses", key, (0,)),), (UsedReplies("train", key, (77,)),)):
         with pytest.raises(InputError, match="the list of replies is of another run"):
             drfl.run(Replayed(algorithm, record), fed, rounds=1, seed=3)
     with pytest.raises(InputError, match="has a request twice"):
-        Replayed(algorithm, (Counted("train", key, (0,)), Counted("train", key, (1,))))
+        Replayed(algorithm, (UsedReplies("train", key, (0,)), UsedReplies("train", key, (1,))))
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_a_damaged_list_is_refused_in_one_line(text, tmp_path):
     file = tmp_path / "replies.csv"
     file.write_text(text)
     if not text:
-        assert read_record(file) == ()
+        assert read_replies(file) == ()
         file = tmp_path / "missing.csv"
     with pytest.raises(InputError, match="list of replies"):
-        read_record(file)
+        read_replies(file)
 
 
 def test_a_round_that_is_only_looked_into_writes_nothing():

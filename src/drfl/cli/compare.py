@@ -16,7 +16,7 @@ from drfl.cli.overrides import overrides
 from drfl.errors import StoppedError
 from drfl.experiments.claim import Claim, claimed, filled, tidy
 from drfl.experiments.compared import Comparison, write_comparison
-from drfl.experiments.comparing import Design, Ready, check_cells_same, compare, kept_cells, start
+from drfl.experiments.comparing import Design, PreparedComparison, check_cells_same, compare, kept_cells, start
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.manifest import ended
 from drfl.experiments.parameters import canonical
@@ -50,7 +50,7 @@ def compare_command(given: Mapping[str, object]) -> int:
     design = _design(given, kept)
     if out is not None and resume:
         check_cells_same(out, design)
-    ready = Ready.of(design, kept, screen.lines(quiet))
+    ready = PreparedComparison.of(design, kept, screen.lines(quiet))
     if out is not None and resume and ended(out):
         tidy(out, "comparison")
         screen.warn(f"{out} is finished: there is nothing to resume")
@@ -103,7 +103,7 @@ def _design(given: Mapping[str, object], kept: Path | None) -> Design:
     return Design(config, tuple(names), tuple(seeds if text is None and seeds else parse_seeds(text or SEEDS)))
 
 
-def _outcomes(ready: Ready, claim: Claim, watch: Watch, quiet: bool) -> tuple[Outcome, ...]:
+def _outcomes(ready: PreparedComparison, claim: Claim, watch: Watch, quiet: bool) -> tuple[Outcome, ...]:
     """Run what has not ended, and show it."""
     outcomes: list[Outcome] = []
     with ExitStack() as bars:

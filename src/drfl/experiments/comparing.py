@@ -56,7 +56,7 @@ class Design(NamedTuple):
         return tuple(cell_name(*cell) for cell in self.order)
 
 
-class Ready(NamedTuple):
+class PreparedComparison(NamedTuple):
     """A comparison of which every algorithm can start.
 
     Args:
@@ -141,7 +141,7 @@ def _list(values: Sequence[object]) -> str:
     return ", ".join(map(str, values))
 
 
-def start(claim: Claim, ready: Ready, warn: Callable[[str], None]) -> None:
+def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
     """Keep what is compared, or make sure that what is gone on with is on the same data.
 
     Args:
@@ -182,7 +182,7 @@ def _identity(path: Path) -> dict[str, object]:
 
 
 def compare(
-    ready: Ready,
+    ready: PreparedComparison,
     claim: Claim,
     watch: Watch,
     progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
@@ -232,7 +232,7 @@ def _kept(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
 
 
 def _run(
-    ready: Ready,
+    ready: PreparedComparison,
     claim: Claim,
     watch: Watch,
     algorithm: str,

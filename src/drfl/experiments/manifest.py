@@ -16,6 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from drfl.checkpoint import store
+from drfl.checkpoint.record import first_fault
 from drfl.data.files import atomic_write, is_file, is_folder, remove_known
 from drfl.errors import InputError
 from drfl.experiments.rundir import FILES
@@ -132,8 +133,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror}): give another --out") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path} was not written by this drfl ({first['msg']}): give another --out") from None
+        raise InputError(f"{path} was not written by this drfl ({first_fault(error)}): give another --out") from None
 
 
 def entries(folder: Path) -> set[str]:

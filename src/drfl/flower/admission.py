@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from drfl.errors import InputError
 from drfl.flower.roster import Member
-from drfl.flower.schema import shown
+from drfl.flower.schema import printable
 from drfl.flower.server_settings import Entry
 
 LOG = logging.getLogger("drfl.flower")
@@ -30,7 +30,9 @@ def admit(members: Mapping[int, Member], entries: Sequence[Entry]) -> None:
     for client, entry in enumerate(entries):
         member = members[client]
         if member.name != entry.name:
-            LOG.warning("%s calls itself '%s'; results have the name in server.toml", entry.name, shown(member.name))
+            LOG.warning(
+                "%s calls itself '%s'; results have the name in server.toml", entry.name, printable(member.name)
+            )
         share = member.train / total
         for what, told, most in (
             ("rows", member.train, entry.rows),

@@ -31,7 +31,7 @@ from drfl.flower.server_settings import DeployedConfig, ServerSettings, read_ser
 from drfl.flower.site import task_of
 from drfl.flower.wire import Model
 from drfl.key import Key
-from drfl.participation import Record, Recorded
+from drfl.participation import Recorded, ReplyLog
 from drfl.task import Task
 
 LOG = logging.getLogger("drfl.flower")
@@ -93,7 +93,7 @@ class Deployment(NamedTuple):
     task: Task
     fed: FlowerFederation
     algorithm: Algorithm
-    record: Record
+    replies: ReplyLog
     partition: None = None
     certify: None = None
 
@@ -124,8 +124,8 @@ def serve(grid: Grid, path: Path) -> Path:
     with claimed(out, resume=True) as claim:
         start = begin(claim, deployed, LOG.warning, key)
         since = 0 if start is None else start.round
-        deployed.record.open(claim.checkpoints / REPLIES, since)
-        finished = execute(deployed, [deployed.record, _told], start=start, keep=keeper(claim, deployed, key))
+        deployed.replies.open(claim.checkpoints / REPLIES, since)
+        finished = execute(deployed, [deployed.replies, _told], start=start, keep=keeper(claim, deployed, key))
         replies = (claim.checkpoints / REPLIES).read_text(encoding="utf-8")
         conclude(finished, claim, {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies})
     LOG.info("results: %s", out)
@@ -159,7 +159,7 @@ def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settin
         task = task_of(model, sites.members[0].shape)
     fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings))
     parameters, keep = oversampled(config, sites.n)
-    record = Record()
+    record = ReplyLog()
     inner = Recorded(make(config.algorithm, parameters), record.add)
     algorithm = surrounded(config, inner, keep, None, task, sites.names)
     algorithm.init(fed)
@@ -205,7 +205,7 @@ def public_key(path: Path) -> bytes:
 def _traffic(fed: FlowerFederation, since: int) -> str:
     """What travelled since this program took over at a round, for ``traffic.json``; the log has it too."""
     LOG.info("%s", fed.traffic.told())
-    return json_text({"since_round": since, **fed.traffic.totals(), "sites": fed.standing()}, indent=2) + "\n"
+    return json_text({"since_round": since, **fed.traffic.totals(), "sites": fed.site_health()}, indent=2) + "\n"
 
 
 def _log_to_screen() -> None:

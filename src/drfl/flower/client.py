@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from drfl.errors import InputError
 from drfl.flower.data import load_site
-from drfl.flower.schema import PROTOCOL, Identity, note, told
+from drfl.flower.schema import PROTOCOL, Identity, note, validation_message
 from drfl.flower.site import Site, work
 from drfl.flower.site_settings import read_site
 from drfl.flower.watchdog import within
@@ -62,7 +62,7 @@ def identity(site: Site) -> RecordDict:
     try:
         return RecordDict({"identity": note(Identity.model_validate(about))})
     except ValidationError as error:
-        raise InputError(f"the site '{site.name}' cannot take part: {told(error)}") from None
+        raise InputError(f"the site '{site.name}' cannot take part: {validation_message(error)}") from None
 
 
 def client_app(load: Callable[[Context], Site]) -> ClientApp:

@@ -16,8 +16,8 @@ from torch import Tensor
 from drfl.federation import SCALAR_BYTES, Ledger
 from drfl.flower.inbox import PAUSE, RETRIED, Received, received
 from drfl.flower.roster import Node, Roster
-from drfl.flower.schema import ProtocolError, payload, shown, why
-from drfl.flower.standing import Standing
+from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
+from drfl.flower.site_health import SiteHealth
 from drfl.flower.traffic import Traffic
 from drfl.flower.wire import Answer, Ask, array_of, most_bytes, read_answer, write_ask
 from drfl.protection.validation import Reason, check_row
@@ -56,7 +56,7 @@ class Question(NamedTuple):
 
 
 @dataclass
-class Errand:
+class PendingRequest:
     """A client that is to be asked, or was.
 
     Args:
@@ -104,7 +104,7 @@ class Post:
     def __init__(self, grid: Grid, roster: Roster, deadline: Deadline) -> None:
         self.grid, self.roster, self.deadline = grid, roster, deadline
         self.traffic = Traffic()
-        self.standing = {client: Standing() for client in range(len(roster.names))}
+        self.health = {client: SiteHealth() for client in range(len(roster.names))}
         self.held: dict[int, str] = {}  # client → the version of the shift that it keeps
         self.gone: set[int] = set()  # clients that were not there at the end of an exchange
 
@@ -118,7 +118,9 @@ class Post:
         start = time.monotonic()
         end, given = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
         enough = self._enough(questions, all_of_them)
-        waiting = {client: Errand(question) for client, question in self._chosen(questions, all_of_them).items()}
+        waiting = {
+            client: PendingRequest(question) for client, question in self._chosen(questions, all_of_them).items()
+        }
         on_way: dict[str, int] = {}  # message → client
         found = Exchanged({}, Ledger())
         while waiting:
@@ -141,13 +143,13 @@ class Post:
 
     def bad(self, client: int, how: str, reason: str) -> None:
         """A client gave no usable reply: "silent", "failed" or "rejected"."""
-        standing = self.standing[client]
-        standing.bad(how)
+        health = self.health[client]
+        health.bad(how)
         LOG.warning("%s%s", self.roster.names[client], reason)
-        if standing.pause:
+        if health.backoff:
             LOG.warning(
                 "%s: no usable reply %d times in a row, it is not asked in the next %d exchanges",
-                self.roster.names[client], standing.strikes, standing.pause,
+                self.roster.names[client], health.strikes, health.backoff,
             )  # fmt: skip
 
     def _chosen(self, questions: Mapping[int, Question], all_of_them: bool) -> dict[int, Question]:
@@ -159,14 +161,14 @@ class Post:
         back = self.gone.intersection(self.roster.nodes(self.grid))
         self.gone -= back
         for client in back:
-            self.standing[client].pause = 0
-        left_out = {client for client, standing in self.standing.items() if standing.pause}
+            self.health[client].backoff = 0
+        left_out = {client for client, health in self.health.items() if health.backoff}
         chosen = {c: question for c, question in questions.items() if c not in self.gone | left_out}
         too_few = len(chosen) < min(len(questions), self.deadline.least or 0)
-        if all_of_them or too_few or len(self.gone | left_out) == len(self.standing):
+        if all_of_them or too_few or len(self.gone | left_out) == len(self.health):
             return dict(questions)
         for client in left_out & questions.keys() - self.gone:
-            self.standing[client].skip()
+            self.health[client].skip()
         return chosen
 
     def _enough(self, questions: Mapping[int, Question], all_of_them: bool) -> int | None:
@@ -177,43 +179,43 @@ class Post:
     def _counted(self, questions: Mapping[int, Question], found: Exchanged) -> int:
         return len(_counting(questions) & found.answers.keys())
 
-    def _send(self, waiting: Mapping[int, Errand], on_way: dict[str, int], end: float, cost: Ledger) -> None:
+    def _send(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int], end: float, cost: Ledger) -> None:
         """Send what is due to those that are there."""
         now = time.monotonic()
-        due = {client: errand for client, errand in waiting.items() if errand.node is None and errand.due <= now}
+        due = {client: pending for client, pending in waiting.items() if pending.node is None and pending.due <= now}
         nodes = self.roster.nodes(self.grid) if due else {}
-        due = {client: errand for client, errand in due.items() if client in nodes}
+        due = {client: pending for client, pending in due.items() if client in nodes}
         packed = {"w": array_of(next(iter(due.values())).question.ask.w)} if due else {}
         messages = []
-        for client, errand in due.items():
-            ask, shift = errand.question
+        for client, pending in due.items():
+            ask, shift = pending.question
             known = ask.version in ("", "zero") or self.held.get(client) == ask.version
             content = write_ask(ask, None if known else shift, packed)
             only_test = ask.request is None
             kind, left = "evaluate" if only_test else "train", max(1.0, end - now)
             messages.append(Message(content, nodes[client].id, kind, ttl=left))
-            errand.node, errand.whole = nodes[client], not known
-            errand.sent += 1
+            pending.node, pending.whole = nodes[client], not known
+            pending.sent += 1
             self.traffic.down(content, only_test)
             if not only_test:
                 cost.down(1, ask.w.numel() * ask.w.element_size() * (1 if known else 2))
         ids = list(self.grid.push_messages(messages)) if messages else []
-        for message, (client, errand) in zip(ids, due.items(), strict=True):
+        for message, (client, pending) in zip(ids, due.items(), strict=True):
             if message:
                 on_way[message] = client
             else:
-                errand.again()
+                pending.again()
 
-    def _receive(self, one: Received, client: int, waiting: dict[int, Errand], found: Exchanged) -> None:
+    def _receive(self, one: Received, client: int, waiting: dict[int, PendingRequest], found: Exchanged) -> None:
         """Take a reply in; its client is done with, unless it is to be asked again."""
-        errand, reply = waiting[client], one.reply
-        only_test = errand.question.ask.request is None
+        pending, reply = waiting[client], one.reply
+        only_test = pending.question.ask.request is None
         if reply is not None and reply.has_error():
             told = _last_line(reply.error.reason or f"error {reply.error.code}")
             if reply.error.code in RETRIED:
                 LOG.warning("%s: %s; it is asked again", self.roster.names[client], told)
                 self.held.pop(client, None)
-                errand.again()
+                pending.again()
                 return
             del waiting[client]
             self.bad(client, "failed", f" failed: {told}")
@@ -221,25 +223,25 @@ class Post:
         try:
             if reply is not None and reply.has_content():
                 self.traffic.up(reply.content, only_test)
-            answer = self._read(one, errand)
+            answer = self._read(one, pending)
         except Exception as error:  # whatever it makes raise, a site's reply must not end everybody's run
             del waiting[client]
-            self.bad(client, "rejected", f": reply rejected, as {why(error)}")
+            self.bad(client, "rejected", f": reply rejected, as {rejection_reason(error)}")
             return
         if not only_test:
             _book(answer, found.cost)
         if answer.lacking:  # it was started anew and has forgotten its shift
             self.held.pop(client, None)
-            errand.again()
+            pending.again()
             return
         del waiting[client]
         self.traffic.worked(answer.seconds)
         if answer.version:
             self.held[client] = answer.version
-        self.standing[client].good()
+        self.health[client].good()
         found.answers[client] = answer
 
-    def _read(self, one: Received, errand: Errand) -> Answer:
+    def _read(self, one: Received, pending: PendingRequest) -> Answer:
         """What a client answers.
 
         Raises:
@@ -247,19 +249,19 @@ class Post:
         """
         if one.reply is None or not one.reply.has_content():
             raise ProtocolError(one.problem or "there is nothing in it")
-        if errand.node is not None and one.reply.metadata.src_node_id != errand.node.id:
+        if pending.node is not None and one.reply.metadata.src_node_id != pending.node.id:
             raise ProtocolError("another node sent it")
-        ask, content = errand.question.ask, one.reply.content
+        ask, content = pending.question.ask, one.reply.content
         if payload(content) > most_bytes(ask.w):
             raise ProtocolError(f"it is larger than any reply to this request, {most_bytes(ask.w)} bytes")
         answer = read_answer(content)
-        if answer.lacking and (errand.whole or ask.version in ("", "zero")):  # zeros need not be sent
+        if answer.lacking and (pending.whole or ask.version in ("", "zero")):  # zeros need not be sent
             raise ProtocolError("it says that it lacks what was sent with the request")
         if not answer.lacking:
             _check(ask, answer)
         return answer
 
-    def _recall(self, waiting: Mapping[int, Errand], on_way: dict[str, int]) -> None:
+    def _recall(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int]) -> None:
         """Ask those again whose node was started anew since they were asked: it knows nothing of the message."""
         nodes = self.roster.nodes(self.grid)
         for message, client in list(on_way.items()):
@@ -269,10 +271,10 @@ class Post:
                 self.held.pop(client, None)
                 waiting[client].again()
 
-    def _give_up(self, waiting: Mapping[int, Errand], given: str) -> None:
+    def _give_up(self, waiting: Mapping[int, PendingRequest], given: str) -> None:
         """Say who did not answer in time. Nobody waits again for those that are not even there, until they are."""
         there = self.roster.nodes(self.grid) if waiting else {}
-        absent = sorted(client for client, errand in waiting.items() if errand.node is None and client not in there)
+        absent = sorted(client for client, pending in waiting.items() if pending.node is None and client not in there)
         if absent:
             names = ", ".join(self.roster.names[client] for client in absent)
             LOG.warning("these sites were not there in %s: %s", given, names)
@@ -327,4 +329,4 @@ def _last_line(text: str) -> str:
     if flower is not None:
         text = f"{flower[1].rpartition('.')[2]}: {flower[2]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return shown(lines[-1]) if lines else "no reason given"
+    return printable(lines[-1]) if lines else "no reason given"

@@ -9,7 +9,7 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from drfl.flower.schema import shown
+from drfl.flower.schema import printable
 
 PAUSE = 0.5
 """Seconds between two looks at what has come."""
@@ -47,7 +47,7 @@ def received(grid: Grid, messages: Iterable[str]) -> Iterator[Received]:
         except (OSError, httpx.HTTPError):
             raise
         except Exception as error:  # whatever the bytes that a node has sent make Flower raise
-            yield Received(message, None, f"it cannot be rebuilt ({type(error).__name__}: {shown(error, 80)})")
+            yield Received(message, None, f"it cannot be rebuilt ({type(error).__name__}: {printable(error, 80)})")
             continue
         if found:
             yield Received(message, found[0])

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from drfl.errors import InputError
 from drfl.flower.client import IDENTITY
 from drfl.flower.inbox import PAUSE, RETRIED, received
-from drfl.flower.schema import MOST_TEXT, Identity, ProtocolError, payload, read_note, shown, why
+from drfl.flower.schema import MOST_TEXT, Identity, ProtocolError, payload, printable, read_note, rejection_reason
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -154,7 +154,7 @@ def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member]
             try:
                 found[node] = member_of(reply, problem)
             except Exception as error:  # whatever it makes raise, what a node says must not end everybody's run
-                LOG.warning("node %d: %s", node, why(error))
+                LOG.warning("node %d: %s", node, rejection_reason(error))
         if not waiting or time.monotonic() >= end:
             break
         time.sleep(PAUSE)
@@ -174,7 +174,7 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
     if reply is None:
         raise ProtocolError(f"its identity is rejected, as {problem}")
     if reply.has_error():
-        raise ProtocolError(f"it cannot say who it is: {shown(reply.error.reason or f'error {reply.error.code}')}")
+        raise ProtocolError(f"it cannot say who it is: {printable(reply.error.reason or f'error {reply.error.code}')}")
     if not reply.has_content() or payload(reply.content) > MOST_TEXT:
         raise ProtocolError("its identity is rejected, as it is empty or too long")
     try:

@@ -193,7 +193,7 @@ def read_note(content: RecordDict, name: str, kind: type[T]) -> T:
     try:
         return kind.model_validate_json(text.encode("utf-8", "surrogatepass"))
     except ValidationError as error:
-        raise ProtocolError(told(error)) from None
+        raise ProtocolError(validation_message(error)) from None
 
 
 def payload(content: RecordDict) -> int:
@@ -217,21 +217,21 @@ def _size(value: object) -> int:
     return sum(map(_size, value)) if isinstance(value, list) else 8
 
 
-def told(error: ValidationError) -> str:
+def validation_message(error: ValidationError) -> str:
     """What is wrong with a message, in a line that quotes nothing of it but names of fields, cut short."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     if first["loc"] == ("protocol",):
         return f"the other end does not speak version {PROTOCOL} of drfl's protocol: install the same drfl at both ends"
-    return f"{shown(where, 80) or 'its text'} cannot be read: {first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"{printable(where, 80) or 'its text'} cannot be read: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def why(error: Exception) -> str:
+def rejection_reason(error: Exception) -> str:
     """The reason for which a message is rejected, in a line; of an error that nobody foresaw only its kind."""
     return str(error) if isinstance(error, ProtocolError) else f"it cannot be read ({type(error).__name__})"
 
 
-def shown(text: object, most: int = MOST_SHOWN) -> str:
+def printable(text: object, most: int = MOST_SHOWN) -> str:
     """A site's text for a line of the log: what a terminal would not print becomes a space, and the end is cut."""
     plain = str(text)[: most + 1]
     cut = "".join(c if c.isprintable() else " " for c in plain)

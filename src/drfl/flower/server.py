@@ -28,8 +28,8 @@ class FlowerFederation(Exchanges):
     A request is one message to each client. A test of the model and the request after it go in one, see
     :class:`drfl.algorithm.Announced`. A client that fails, is not there or takes too long counts as silent, and so does
     one whose reply cannot be read or has the wrong shape or type; one that goes on so is left out for a while, see
-    :class:`drfl.flower.standing.Standing`. NaN and distance are for :class:`drfl.protection.Protected` to judge. A late
-    or second reply is not looked at. The ledger counts vectors and losses that really travel for requests, a
+    :class:`drfl.flower.site_health.SiteHealth`. NaN and distance are for :class:`drfl.protection.Protected` to judge. A
+    late or second reply is not looked at. The ledger counts vectors and losses that really travel for requests, a
     repetition again and a shift that the site keeps not at all; ``traffic`` counts every byte, tests too.
 
     Args:
@@ -68,9 +68,9 @@ class FlowerFederation(Exchanges):
         """What has travelled so far."""
         return self._post.traffic
 
-    def standing(self) -> dict[str, dict[str, int | bool]]:
+    def site_health(self) -> dict[str, dict[str, int | bool]]:
         """How each site has answered so far, by name."""
-        return {self._names[client]: one.counts() for client, one in self._post.standing.items()}
+        return {self._names[client]: one.counts() for client, one in self._post.health.items()}
 
     def announce(self, request: Request) -> None:
         """The request that will follow the next test, if the run goes on."""
@@ -124,9 +124,9 @@ class FlowerFederation(Exchanges):
 
     def _compare(self, client: int, digest: str) -> None:
         """Tell, once, of data that are no longer those of which the site had told before the run."""
-        standing = self._post.standing[client]
-        if digest != self._digests[client] and not standing.data_changed:
-            standing.data_changed = True
+        health = self._post.health[client]
+        if digest != self._digests[client] and not health.data_changed:
+            health.data_changed = True
             LOG.warning(
                 "%s: its data have changed since the run began; its replies are still used, and its number of rows "
                 "stays what it had told before",

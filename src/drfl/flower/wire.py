@@ -34,7 +34,7 @@ from drfl.flower.schema import (
     TrainNote,
     note,
     read_note,
-    told,
+    validation_message,
 )
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -246,7 +246,7 @@ def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
     try:
         return Numbers.model_validate({**given, "parts": parts, "test": None if test == (None, None, None) else test})
     except ValidationError as error:
-        raise ProtocolError(told(error)) from None
+        raise ProtocolError(validation_message(error)) from None
 
 
 def _note(request: Request) -> TrainNote | LossNote | GradientNote:

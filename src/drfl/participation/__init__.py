@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from drfl.participation.oversampled import First, OverSampled
 from drfl.participation.quorum import Quorum
-from drfl.participation.replay import Counted, Record, Recorded, Replayed, read_record
+from drfl.participation.replay import Recorded, Replayed, ReplyLog, UsedReplies, read_replies
 
-__all__ = ["Counted", "First", "OverSampled", "Quorum", "Record", "Recorded", "Replayed", "read_record"]
+__all__ = ["First", "OverSampled", "Quorum", "Recorded", "Replayed", "ReplyLog", "UsedReplies", "read_replies"]

@@ -28,7 +28,7 @@ from drfl.wrapped import S, WrappedAlgorithm, WrappedFederation
 COLUMNS = ("round", "kind", "key", "clients")
 
 
-class Counted(NamedTuple):
+class UsedReplies(NamedTuple):
     """The replies to one request that an algorithm used.
 
     Args:
@@ -47,7 +47,7 @@ def name_of(key: Key) -> str:
     return hashlib.blake2b(repr((key.seed, key.path)).encode(), digest_size=8).hexdigest()
 
 
-class Noted(WrappedFederation):
+class RecordingFederation(WrappedFederation):
     """A federation that tells whose replies it hands on.
 
     Args:
@@ -55,14 +55,14 @@ class Noted(WrappedFederation):
         note: is told after each request.
     """
 
-    def __init__(self, fed: Federation, note: Callable[[Counted], None]) -> None:
+    def __init__(self, fed: Federation, note: Callable[[UsedReplies], None]) -> None:
         super().__init__(fed)
         self.note = note
 
     def exchange(self, request: Request[R]) -> R:
         """Put a request, and tell who answered."""
         reply = request.put(self.fed)
-        self.note(Counted(request.kind, name_of(request.key), tuple(reply.clients.tolist())))
+        self.note(UsedReplies(request.kind, name_of(request.key), tuple(reply.clients.tolist())))
         return reply
 
 
@@ -75,14 +75,14 @@ class Recorded(WrappedAlgorithm[S]):
         note: is told after each request.
     """
 
-    note: Callable[[Counted], None]
+    note: Callable[[UsedReplies], None]
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """One round of the algorithm inside."""
-        return self.algorithm.round(state, Noted(fed, self.note), key)
+        return self.algorithm.round(state, RecordingFederation(fed, self.note), key)
 
 
-class Only(WrappedFederation):
+class ReplayingFederation(WrappedFederation):
     """A federation in which only those answer whom a list names.
 
     Args:
@@ -120,13 +120,13 @@ class Replayed(WrappedAlgorithm[S]):
 
     Args:
         algorithm: the algorithm inside.
-        record: the other run's list; see :func:`read_record`.
+        record: the other run's list; see :func:`read_replies`.
 
     Raises:
         InputError: the list has two entries for one request; or (in a round) it is of another run.
     """
 
-    record: tuple[Counted, ...]
+    record: tuple[UsedReplies, ...]
 
     def __post_init__(self) -> None:
         if len({(one.kind, one.key) for one in self.record}) < len(self.record):
@@ -134,10 +134,12 @@ class Replayed(WrappedAlgorithm[S]):
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """One round of the algorithm inside."""
-        return self.algorithm.round(state, Only(fed, {(kind, k): who for kind, k, who in self.record}), key)
+        return self.algorithm.round(
+            state, ReplayingFederation(fed, {(kind, k): who for kind, k, who in self.record}), key
+        )
 
 
-class Record:
+class ReplyLog:
     """Collects which replies counted, and writes them to a file when a round ends: a callback of a run.
 
     Rows of rounds that were done when the program ended are in the file, so that a run that goes on loses none.
@@ -145,9 +147,9 @@ class Record:
 
     def __init__(self) -> None:
         self._file: Path | None = None
-        self._pending: list[Counted] = []
+        self._pending: list[UsedReplies] = []
 
-    def add(self, counted: Counted) -> None:
+    def add(self, counted: UsedReplies) -> None:
         """Take note of a request's replies in the present round."""
         self._pending.append(counted)
 
@@ -176,14 +178,16 @@ class Record:
                 os.fsync(out.fileno())  # a checkpoint that follows must not be ahead of it
 
 
-def read_record(file: Path) -> tuple[Counted, ...]:
+def read_replies(file: Path) -> tuple[UsedReplies, ...]:
     """The list that a run left, request by request.
 
     Raises:
         InputError: it is missing or damaged.
     """
     try:
-        return tuple(Counted(row["kind"], row["key"], tuple(map(int, row["clients"].split()))) for row in _rows(file))
+        return tuple(
+            UsedReplies(row["kind"], row["key"], tuple(map(int, row["clients"].split()))) for row in _rows(file)
+        )
     except ValueError:
         raise InputError(f"'{file}' is no list of replies: clients are not numbers") from None
 

@@ -12,7 +12,7 @@ LONGEST = 64
 
 
 @dataclass
-class Standing:
+class SiteHealth:
     """What is known of one site. It is forgotten with the server program.
 
     A site that gives no usable reply gets a strike, and is then left out of 1, 2, 4, … exchanges: at once where it was
@@ -26,7 +26,7 @@ class Standing:
         left_out: exchanges in which it was not asked although it was wanted.
         data_changed: whether a reply was computed on other data than those it had told of before the run.
         strikes: exchanges without a usable reply since the last one with.
-        pause: exchanges that it is still left out of.
+        backoff: exchanges that it is still left out of.
     """
 
     answered: int = 0
@@ -36,12 +36,12 @@ class Standing:
     left_out: int = 0
     data_changed: bool = False
     strikes: int = 0
-    pause: int = 0
+    backoff: int = 0
 
     def good(self) -> None:
         """It gave a usable reply."""
         self.answered += 1
-        self.strikes = self.pause = 0
+        self.strikes = self.backoff = 0
 
     def bad(self, how: str) -> None:
         """It gave none: "silent", "failed" or "rejected"."""
@@ -49,12 +49,12 @@ class Standing:
         self.strikes += 1
         free = 0 if how == "silent" else TOLERATED
         if self.strikes > free:
-            self.pause = min(LONGEST, 2 ** (self.strikes - free - 1))
+            self.backoff = min(LONGEST, 2 ** (self.strikes - free - 1))
 
     def skip(self) -> None:
         """An exchange goes by without it."""
         self.left_out += 1
-        self.pause -= 1
+        self.backoff -= 1
 
     def counts(self) -> dict[str, int | bool]:
         """For ``traffic.json``."""

@@ -24,7 +24,7 @@ It raises InputError where that is another run, and DamagedError where the ident
 """
 
 
-class Point(NamedTuple):
+class ResumePoint(NamedTuple):
     """Where a run can go on.
 
     Args:
@@ -67,7 +67,7 @@ def resume_point(
     rounds: int | None = None,
     same: Same | None = None,
     key: bytes | None = None,
-) -> Point | None:
+) -> ResumePoint | None:
     """The newest checkpoint in a folder that a run can go on from; None where there never was one.
 
     Everything that a checkpoint holds is checked. One that cannot be used is told of, and the one before is tried.
@@ -88,12 +88,12 @@ def resume_point(
     fresh = algorithm.init(fed)
     ambiguity: AmbiguitySet = getattr(algorithm, "ambiguity", None) or Simplex()
 
-    def use(path: Path) -> Point:
+    def use(path: Path) -> ResumePoint:
         found = read(path, key)
         remarks = list(_remarks(found.record.identity, same))
         if found.signed and key is None:
             remarks.append(f"checkpoint {path} is signed, and without checkpoint_key nobody looked whether rightly")
-        return Point(path, _progress(found, fresh, ambiguity, rounds), found.record.identity, tuple(remarks))
+        return ResumePoint(path, _progress(found, fresh, ambiguity, rounds), found.record.identity, tuple(remarks))
 
     point, passed_over = _first(folder, use)
     return None if point is None else point._replace(told=(*passed_over, *point.told))
