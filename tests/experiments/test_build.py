@@ -13,7 +13,7 @@ from drfl.data import load
 from drfl.experiments import build as module
 from drfl.experiments.build import build, load_data
 from drfl.experiments.claim import claimed
-from drfl.experiments.comparing import Design, Ready, compare
+from drfl.experiments.comparing import Design, PreparedComparison, compare
 from drfl.experiments.config import Config
 from drfl.experiments.runner import Watch, execute
 from drfl.features import featurise
@@ -90,7 +90,7 @@ def test_a_comparison_makes_them_once(features, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "featurise", counted)
     said: list[str] = []
-    ready = Ready.of(Design(Config(**features, **SMALL), ("FedAvg", "DRDM"), (0, 1)), log=said.append)
+    ready = PreparedComparison.of(Design(Config(**features, **SMALL), ("FedAvg", "DRDM"), (0, 1)), log=said.append)
     with claimed(tmp_path / "out", "comparison") as claim:
         assert len(list(compare(ready, claim, Watch()))) == 4
     assert len(asked) == 1
