@@ -9,11 +9,12 @@ LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps --only-
 # drfl itself is this folder, for which pip knows no hash; setuptools is there already, so nothing is fetched to build it
 ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test check lint format lock clean help
+.PHONY: demo test test-all check lint format lock clean help
 
 help:
 	@echo "make demo    set up and run the main job on embedded data"
 	@echo "make test    set up and pass the test suite"
+	@echo "make test-all  the same with the long tests: mutation tests, fuzzers, statistics, real processes"
 	@echo "make check   lint, formatting, types, import order, tests"
 	@echo "make format  bring the code into its format"
 	@echo "make lock    renew the lock files (UPGRADE=1: take the newest versions)"
@@ -24,6 +25,10 @@ demo: $(VENV)/.user
 # a process a core, each of one thread: the models of the tests are too small to share out
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+# stores its result
+test-all: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/test_all.py
 
 check: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.experiments.rundir import versions
+from drfl.experiments.artifacts import versions
 
 RESULTS = Path(__file__).parent / "results" / "ambiguity.json"
 SIZES, SEED, STEP, BOUND = (10, 1_000, 100_000), 0, 0.01, 0.050

@@ -21,7 +21,7 @@ from torch import nn
 
 from drfl import ClientData, Key, LocalSGD, Simulation, Stacked, Task, Threads, models
 from drfl.engine.auto import choice
-from drfl.experiments.rundir import versions
+from drfl.experiments.artifacts import versions
 
 RESULTS = Path(__file__).parent / "results" / "auto.json"
 ENGINES = {"stacked": Stacked(), "threads": Threads()}

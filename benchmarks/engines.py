@@ -20,6 +20,7 @@ import torch
 from jobs import COHORT, JOBS, LOCAL, operations, product_rate, simulation, store, turns
 
 from drfl import Auto, Key, Loop, Simulation, Stacked, Threads
+from drfl.engine.batches import draw
 
 ENGINES = {"loop": Loop(), "stacked": Stacked(), "threads": Threads(), "auto": Auto()}
 
@@ -50,7 +51,7 @@ def plain(fed: Simulation, threads: int) -> Callable[[int], object]:
     def call(r: int) -> torch.Tensor:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        samples = fed._draw(torch.arange(COHORT), Key(r), LOCAL.steps, LOCAL.batch).samples
+        samples = draw(fed._rows, torch.arange(COHORT), LOCAL.steps, LOCAL.batch, Key(r)).samples
         mean = torch.stack([client(own) for own in samples]).mean(0)
         torch.set_num_threads(before)
         return mean

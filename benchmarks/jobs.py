@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from drfl import ClientData, Key, LocalSGD, Simulation, Task, ZipfDirichlet, load, models
-from drfl.data import divide
-from drfl.experiments.rundir import versions
+from drfl.data import make_partition
+from drfl.experiments.artifacts import versions
 
 RESULTS = Path(__file__).parent / "results"
 JOBS = {"linear": ("mnist", models.linear), "cnn": ("kmnist-t10k", models.cnn)}
@@ -28,7 +28,7 @@ def simulation(job: str, data_dir: Path | None, **options: object) -> Simulation
     """The job's clients, by default behind the engine that fits."""
     name, model = JOBS[job]
     dataset = load(name, data_dir=data_dir)
-    data = ClientData.from_dataset(dataset, divide(dataset, ZipfDirichlet(clients=CLIENTS), Key(0)))
+    data = ClientData.from_dataset(dataset, make_partition(dataset, ZipfDirichlet(clients=CLIENTS), Key(0)))
     with Key(0).fold("model").torch_scope():
         module = model(tuple(dataset.inputs.shape[1:]), dataset.classes)
     return Simulation(data, Task(module), **options)  # pyright: ignore[reportArgumentType]

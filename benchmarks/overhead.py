@@ -28,9 +28,9 @@ from unittest import mock
 
 from jobs import COHORT, JOBS, LOCAL, simulation, store
 
-import drfl.algorithm
 import drfl.engine.simulation
-from drfl import DRDM, DRFA, Auto, FedAvg, Simplex, Simulation, Step, cohort, run
+import drfl.loop
+from drfl import DRDM, DRFA, Auto, FedAvg, Simplex, Simulation, Step, run, sampling
 
 EVERY = 10
 ALGORITHMS = {kind.__name__: kind(m=COHORT, local=LOCAL) for kind in (FedAvg, DRFA, DRDM)}
@@ -39,9 +39,9 @@ TIMED = [
     ("compute", Auto, "losses"),
     ("test", Auto, "evaluate"),
     ("draw", drfl.engine.simulation, "draw"),
-    ("draw", cohort, "uniform"),
+    ("draw", sampling, "uniform"),
     ("project", Simplex, "project"),
-    ("log and test", drfl.algorithm._Log, "test"),
+    ("log", drfl.loop._Log, "add"),
 ]
 """Part of a round, and the function that does it."""
 
@@ -74,7 +74,7 @@ class Clock:
 
     def median(self, part: str) -> float:
         """Over the rounds that were not tested, or for what belongs to a test over those that were."""
-        tested = part in ("test", "log and test")
+        tested = part in ("test", "log")
         return median(row.get(part, 0.0) for row in self.rounds[1:] if ("test" in row) == tested)
 
 
@@ -87,11 +87,11 @@ def parts(fed: Simulation, name: str, rounds: int) -> dict[str, float]:
             timed = clock.wrapped(part, getattr(owner, function))
             stack.enter_context(mock.patch.object(owner, function, timed))
         if hasattr(algorithm, "sampling"):
-            algorithm = replace(algorithm, sampling=clock.wrapped("draw", cohort.with_replacement))
+            algorithm = replace(algorithm, sampling=clock.wrapped("draw", sampling.with_replacement))
         run(algorithm, fed, rounds=rounds, seed=2, evaluate_every=EVERY, callbacks=[clock.close])
     found = {part: clock.median(part) for part in ("compute", "draw", "project")}
     found["server"] = clock.median("all") - sum(found.values())
-    found["log"] = (clock.median("log and test") - clock.median("test")) / EVERY
+    found["log"] = clock.median("log") / EVERY
     found["test"] = clock.median("test") / EVERY
     whole = sum(found.values())
     share = 1 - (found["compute"] + found["server"]) / whole

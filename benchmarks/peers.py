@@ -34,7 +34,7 @@ from peer.frameworks import FRAMEWORKS, environment, install, versions
 from peer.job import Setting
 
 from drfl import ClientData, Key, Simulation, Task, ZipfDirichlet, load, models
-from drfl.data import divide
+from drfl.data import make_partition
 
 HERE = Path(__file__).parent
 JOBS = {"linear": ("mnist", models.linear, 0.1), "cnn": ("kmnist-t10k", models.cnn, 0.05)}
@@ -52,7 +52,7 @@ class Judge:
         dataset = load(name, data_dir=data_dir)
         self.folder, self.data = (
             folder,
-            ClientData.from_dataset(dataset, divide(dataset, ZipfDirichlet(clients=CLIENTS), Key(0))),
+            ClientData.from_dataset(dataset, make_partition(dataset, ZipfDirichlet(clients=CLIENTS), Key(0))),
         )
         with Key(0).fold("model").torch_scope():
             self.model = model(tuple(dataset.inputs.shape[1:]), dataset.classes)

@@ -29,9 +29,9 @@ import torch
 
 from drfl import DRDM, SCAFFOLD, DualDRDM, FedAvg, Key, LocalSGD, Simulation, Task
 from drfl.algorithm import Algorithm, State
+from drfl.client_table import ClientTable
 from drfl.data import ClientData
-from drfl.experiments.rundir import versions
-from drfl.table import Table
+from drfl.experiments.artifacts import versions
 
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
 ALGORITHMS = {"FedAvg": FedAvg, "SCAFFOLD": SCAFFOLD, "DRDM": DRDM, "DualDRDM": DualDRDM}
@@ -79,13 +79,12 @@ def make_model(width: int) -> torch.nn.Module:
 def algorithm_of(setting: dict) -> Algorithm:
     """The algorithm of a setting."""
     local = LocalSGD(steps=setting["steps"], lr=0.01, batch=32)
-    where = {"table_dir": setting["folder"]} if setting["on_disk"] else {}
-    return ALGORITHMS[setting["algorithm"]](m=setting["cohort"], local=local, **where)
+    return ALGORITHMS[setting["algorithm"]](m=setting["cohort"], local=local)
 
 
 def filled(state: State) -> State:
     """The state as it is when every client has taken part: all rows of its table are written, with small numbers."""
-    name, table = next((name, part) for name, part in state._asdict().items() if isinstance(part, Table))
+    name, table = next((name, part) for name, part in state._asdict().items() if isinstance(part, ClientTable))
     for clients in torch.arange(table.n).split(1000):
         rows = (torch.full(table.shape[1:], 1e-6 * (i % 7)) for i in clients.tolist())
         table = table.put(clients, rows)
@@ -105,6 +104,7 @@ def measure(setting: dict) -> dict[str, float]:
     data = make_data(Path(setting["folder"]), setting["clients"])
     built = time.perf_counter() - start
     fed, algorithm = Simulation(data, Task(make_model(setting["width"]))), algorithm_of(setting)
+    fed.table_dir = setting["folder"] if setting["on_disk"] else None
     before, state, times = memory("VmHWM"), algorithm.init(fed), []
     state = filled(state) if setting["filled"] else state
     for r in range(setting["warm"] + setting["rounds"]):

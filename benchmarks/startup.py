@@ -20,7 +20,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from drfl.experiments.rundir import versions
+from drfl.experiments.artifacts import versions
 
 RESULTS = Path(__file__).parent / "results" / "startup.json"
 IMPORTS = {

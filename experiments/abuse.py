@@ -23,30 +23,31 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import drfl
 import kept
-from drfl.algorithm import Algorithm, Step, run
+from drfl.algorithm import Algorithm, mixture_of
 from drfl.data import ClientData, Dataset, load
 from drfl.engine import Simulation
 from drfl.errors import DivergedError
+from drfl.experiments.artifacts import versions
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
-from drfl.experiments.rundir import versions
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.protection import Audit, Clip, Guard, PeerAudit, Probe, Protected, RobustClip, Trim
+from drfl.loop import Step, run
+from drfl.papers.specification import PAPERS
+from drfl.resilience import Audit, Clip, Guard, PeerAudit, Protected, RobustClip, ServerProbe, Trim
 from drfl.task import Task
 from drfl.testing.attacks import Claims, Inflated, label_noise
 
 RESULTS = Path(__file__).parent / "results" / "abuse"
-TUNED = Path(drfl.__file__).parent / "experiments" / "papers" / "tuned" / "mnist-linear.toml"
+TUNED = PAPERS / "tuned" / "mnist-linear.toml"
 JOB = {
     "dataset": "mnist",
     "model": "linear",
     "partition": "zipf-dirichlet",
     "clients": 30,
     "alpha": 0.1,
-    "sigma": 0.0,
+    "zipf": 0.0,
     "cohort": 20,
     "steps": 10,
     "batch": 32,
@@ -80,7 +81,7 @@ GUARDS: dict[str, Callable[[Around], tuple[Guard, ...]]] = {
     "RobustClip(3, 0.1)": lambda a: (RobustClip(3.0, 0.1),),
     "Clip(3)": lambda a: (Clip(3.0),),
     "Trim(f)": lambda a: (Trim(max(1, a.liars)),),
-    "Audit(16 rows)": lambda a: (Audit(Probe.of(a.data, a.task, key=a.key)),),
+    "Audit(16 rows)": lambda a: (Audit(ServerProbe.of(a.data, a.task, key=a.key)),),
     "PeerAudit(5, 3, 0.1)": lambda a: (PeerAudit(5, 3.0, 0.1),),
 }
 SETS = {f"CVaR({ALPHA})": f"cvar:alpha={ALPHA}", f"Box({CAP})": f"box:cap={CAP}"}
@@ -133,7 +134,7 @@ _data: list[Dataset] = []  # one per process
 
 
 def start(dataset: str, data_dir: Path | None) -> None:
-    logging.getLogger("drfl.protection").setLevel(logging.ERROR)
+    logging.getLogger("drfl.resilience").setLevel(logging.ERROR)
     _data[:] = [load(dataset, data_dir=data_dir)]
 
 
@@ -170,7 +171,7 @@ def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, othe
 
     def note(step: Step) -> None:
         if step.round > max(rounds - LAST, 0):
-            mixtures.append(step.state.lam)
+            mixtures.append(mixture_of(algorithm, step.state, fed))
 
     try:
         result = run(algorithm, fed, rounds=rounds, seed=cell.seed, evaluate_every=rounds, callbacks=[note])

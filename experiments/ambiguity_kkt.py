@@ -64,7 +64,7 @@ def table(records: list[dict]) -> str:
 
 def main() -> None:
     sys.path.insert(0, str(ROOT))
-    from drfl.experiments.rundir import versions
+    from drfl.experiments.artifacts import versions
 
     torch.set_num_threads(1)
     records = []

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import kept
 import tune_mnist
-from drfl.algorithm import run
-from drfl.algorithms import ALGORITHMS, penalty
+from drfl.algorithms import ALGORITHMS, drift
 from drfl.data import Dataset, load
 from drfl.errors import DivergedError
+from drfl.experiments.artifacts import versions
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
-from drfl.experiments.rundir import versions
+from drfl.loop import run
 
 RESULTS = Path(__file__).parent / "results" / "defaults"
 TRIALS = RESULTS / "trials.csv"
@@ -58,7 +58,7 @@ def settings() -> list[tuple[str, float | None, float | None]]:
 
     def own(algorithm: str) -> tuple[float | None, float | None]:
         rate = ALGORITHMS[algorithm].rate if algorithm in DUAL else None
-        return rate, penalty.KAPPA if algorithm in PENALISED else None
+        return rate, drift.KAPPA if algorithm in PENALISED else None
 
     found = [("FedAvg", None, None)]
     found += [(algorithm, own(algorithm)[0], kappa) for algorithm in PENALISED for kappa in KAPPAS]
@@ -81,19 +81,19 @@ def start(data_dir: Path | None) -> None:
 def scores(cell: Cell) -> tuple[float, float, float]:
     """Average, worst and std of the last model's accuracies over clients in percent; 0, 0, 0 where it diverged."""
     job = {**JOBS[cell.job][0], "algorithm": cell.algorithm, "seed": cell.seed}
-    cls, kappa = ALGORITHMS[cell.algorithm], penalty.KAPPA
+    cls, kappa = ALGORITHMS[cell.algorithm], drift.KAPPA
     rate = getattr(cls, "rate", None)
     try:
         if cell.rate is not None:
             cls.rate = cell.rate
-        penalty.KAPPA = kappa if cell.kappa is None else cell.kappa
+        drift.KAPPA = kappa if cell.kappa is None else cell.kappa
         config = load_config(None, job)
         built = build(config, _data[cell.job])
         result = run(built.algorithm, built.fed, rounds=config.rounds, seed=cell.seed, evaluate_every=config.rounds)
     except DivergedError:
         return 0.0, 0.0, 0.0
     finally:
-        penalty.KAPPA = kappa
+        drift.KAPPA = kappa
         if cell.rate is not None:
             cls.rate = rate
     metrics = result.history.last.metrics

@@ -23,15 +23,15 @@ from typing import NamedTuple
 
 import kept
 import tune_mnist
-from drfl.algorithm import run
 from drfl.algorithms import ALGORITHMS
 from drfl.data import Dataset, load
 from drfl.errors import DivergedError
+from drfl.experiments.artifacts import versions
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
-from drfl.experiments.reproduce.spec import PAPERS
-from drfl.experiments.rundir import versions
-from drfl.faults import Faults, Faulty
+from drfl.loop import run
+from drfl.papers.specification import PAPERS
+from drfl.resilience import FailureModel, Faulty
 
 RESULTS = Path(__file__).parent / "results"
 TUNED = PAPERS / "tuned" / "mnist-linear.toml"
@@ -87,7 +87,7 @@ def scores(cell: Cell, setup: Setup) -> list[str]:
     own = {"algorithms": settings(setup), "algorithm": cell.algorithm, "seed": cell.seed}
     config = load_config(None, {**setup.job, **own})
     job = build(config, _data[0])
-    algorithm = Faulty(job.algorithm, Faults(drop=cell.drop))
+    algorithm = Faulty(job.algorithm, FailureModel(drop=cell.drop))
     try:
         result = run(algorithm, job.fed, rounds=config.rounds, seed=cell.seed, evaluate_every=config.rounds)
     except DivergedError:

@@ -16,20 +16,20 @@ from pathlib import Path
 
 import torch
 
-from drfl.algorithm import Step, run
 from drfl.data import load
+from drfl.experiments.artifacts import versions
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
-from drfl.experiments.rundir import versions
 from drfl.history import Metrics, csv_text
+from drfl.loop import Step, run
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "fashion_one_class"
 SEEDS, TARGET, TAIL = range(5), 0.5, 50
 VARIANTS = {
-    "DRFA, everybody weighted by λ": ("DRFA", {"averaged": True}),
-    "DRFA, ten drawn with replacement": ("DRFA", {"averaged": True, "sampling": "with-replacement"}),
-    "FedAvg, everybody": ("FedAvg", {"averaged": True}),
+    "DRFA, everybody weighted by λ": ("DRFA", {}),
+    "DRFA, ten drawn with replacement": ("DRFA", {"sampling": "with-replacement"}),
+    "FedAvg, everybody": ("FedAvg", {}),
 }
 
 
@@ -41,9 +41,9 @@ def worst_by_round(algorithm: str, values: dict, seed: int, dataset) -> tuple[li
     averaged: list[float] = []
 
     def watch(step: Step) -> None:
-        averaged.append(Metrics.of(job.fed.evaluate(step.state.average.w)).worst_accuracy)
+        averaged.append(Metrics.of(job.fed.evaluate(step.average.w)).worst_accuracy)
 
-    result = run(job.algorithm, job.fed, rounds=config.rounds, seed=seed, callbacks=[watch])
+    result = run(job.algorithm, job.fed, rounds=config.rounds, seed=seed, averaged=True, callbacks=[watch])
     return [row.metrics.worst_accuracy for row in result.history.rows], averaged
 
 

@@ -20,21 +20,21 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 import drfl
-from drfl.algorithm import Algorithm, Result, run
+from drfl.algorithm import Algorithm
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
+from drfl.experiments.artifacts import versions
 from drfl.experiments.build import build
 from drfl.experiments.config import Config
-from drfl.experiments.rundir import versions
-from drfl.flower.client import client_app
-from drfl.flower.exchange import Deadline
-from drfl.flower.grid import InProcessGrid
-from drfl.flower.roster import SelfNamed, gathered
-from drfl.flower.server import FlowerFederation
-from drfl.flower.site import Site, task_of
-from drfl.flower.wire import Model
+from drfl.flower.client_app import Site, client_app, task_of
+from drfl.flower.federation import FlowerFederation
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import Model
+from drfl.flower.nodes import SelfNamed, gathered
+from drfl.flower.transport import Deadline
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.loop import Result, run
 
 RESULTS = Path(__file__).parent / "results" / "deployment"
 LOCAL = LocalSGD(steps=10, lr=0.05, batch=32)
@@ -111,10 +111,10 @@ def main() -> None:
         ways["Flower simulation (Ray)"] = with_ray
     rows = []
     for name, algorithm in ALGORITHMS.items():
-        there = simulated(algorithm).state
+        there = simulated(algorithm)
         for way, play in ways.items():
-            here = play(algorithm).state
-            w, lam = float((here.w - there.w).abs().max()), float((here.lam - there.lam).abs().max())
+            here = play(algorithm)
+            w, lam = float((here.state.w - there.state.w).abs().max()), float((here.lam - there.lam).abs().max())
             rows.append({"algorithm": name, "way": way, "max |w - w_sim|": w, "max |lambda - lambda_sim|": lam})
             print(rows[-1], flush=True)
             assert max(w, lam) <= 1e-6

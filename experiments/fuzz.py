@@ -67,7 +67,7 @@ def main() -> int:
         print(f"broken on purpose: {row['parser']}: {row['failures']} of {row['inputs']} found", flush=True)
     chosen = [known[name] for name in given.names] if given.names else list(known.values())
     rows = [shown(tallied(parser, given.inputs, given.seed)) for parser in chosen]
-    from drfl.experiments.rundir import versions
+    from drfl.experiments.artifacts import versions
 
     path, mine = RESULTS / "summary.json", {row["parser"] for row in rows}
     if given.names and path.exists():  # the others stay as they were

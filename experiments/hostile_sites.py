@@ -115,7 +115,7 @@ def afterwards(trial, job: dict[str, object]) -> float:
 
 def store(job: dict[str, object], rows: list, difference: float | None = None) -> None:
     """What has been found so far."""
-    from drfl.experiments.rundir import versions
+    from drfl.experiments.artifacts import versions
 
     RESULTS.mkdir(parents=True, exist_ok=True)
     content = {

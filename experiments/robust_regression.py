@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl import cohort
+from drfl import sampling
 from drfl.algorithm import Algorithm
 from drfl.algorithms import DRDM, DRFA, SCAFFOLD, DRFAProx, DualDRDM, ScaffPD
 from drfl.ambiguity import ChiSquare, Simplex
-from drfl.experiments.rundir import versions
+from drfl.experiments.artifacts import versions
 from drfl.history import csv_text
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -99,7 +99,7 @@ def penalised() -> tuple[list[list[object]], dict[str, list[float]]]:
                 (
                     f"reach={a} gamma={g}",
                     DRFAProx(m=5, local=local(problem, a), gamma=g, dual_batch=None, ambiguity=penalty,
-                             sampling=cohort.everybody),
+                             sampling=sampling.everybody),
                 )
                 for a, g in itertools.product((0.5, 1.0), (0.01, 0.1, 1.0))
             ],
@@ -116,7 +116,7 @@ def penalised() -> tuple[list[list[object]], dict[str, list[float]]]:
 def unpenalised() -> tuple[list[list[object]], dict[str, list[float]]]:
     problem = robust_regression(sigma=0.5)
     saddle, average = problem.saddle(Simplex()).w, problem.average_optimum
-    steps, everybody = local(problem, 1.0), cohort.everybody
+    steps, everybody = local(problem, 1.0), sampling.everybody
     common = {"m": 5, "local": steps, "dual_batch": None, "sampling": everybody}
     runs: dict[str, Algorithm] = {
         "ScaffPD, accelerated": ScaffPD(local=steps, sigma=0.02, mu=problem.strong_convexity),

@@ -28,11 +28,11 @@ import torch
 from drfl.callbacks import Progress
 from drfl.checkpoint import newest
 from drfl.cli.app import call
+from drfl.experiments.artifacts import FILES, versions
 from drfl.experiments.build import build
-from drfl.experiments.claim import claimed
 from drfl.experiments.config import Config
-from drfl.experiments.resume import keeper
-from drfl.experiments.rundir import FILES, versions
+from drfl.experiments.resume import checkpoint_writer
+from drfl.experiments.run_directory import claimed
 from drfl.experiments.runner import execute
 from drfl.history import csv_text
 
@@ -153,7 +153,7 @@ def soak(rounds: int, folder: Path) -> list[tuple[int, int, int]]:
             found.append((r, pages * os.sysconf("SC_PAGE_SIZE") // 1024, len(os.listdir("/proc/self/fd"))))
 
     with claimed(folder / "soak") as claim:
-        execute(job, [measure], keep=keeper(claim, job))
+        execute(job, [measure], keep=checkpoint_writer(claim, job))
         claim.finished = True
     return found
 

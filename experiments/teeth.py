@@ -65,7 +65,7 @@ def table(records: list[dict]) -> str:
 def main() -> None:
     sys.path.insert(0, str(ROOT))
     traps = importlib.import_module("tests.conformance.wrong.traps")
-    from drfl.experiments.rundir import versions
+    from drfl.experiments.artifacts import versions
 
     torch.set_num_threads(1)
     right = {}

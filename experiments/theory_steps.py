@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 
 from drfl import theory
-from drfl.algorithm import Algorithm, run
+from drfl.algorithm import Algorithm, core_of
 from drfl.ambiguity import ChiSquare
+from drfl.experiments.artifacts import versions
 from drfl.experiments.build import Job, build
 from drfl.experiments.config import load_config
-from drfl.experiments.rundir import versions
+from drfl.loop import run
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "theory_steps"
@@ -64,15 +65,16 @@ def prescribed(name: str, smooth: float, coupling: float, mu: float, n: int) -> 
 
 
 def with_values(algorithm: Algorithm, values: Mapping[str, object]) -> Algorithm:
+    """The algorithm inside all wrappers, with other parameters."""
+    core = core_of(algorithm)
     inner = {k: v for k, v in values.items() if k in ("steps", "lr")}
     outer = {k: v for k, v in values.items() if k not in inner}
-    return dataclasses.replace(algorithm, local=dataclasses.replace(algorithm.local, **inner), **outer)
+    return dataclasses.replace(core, local=dataclasses.replace(core.local, **inner), **outer)
 
 
 def gaps(job: Job, algorithm: Algorithm, rounds: int) -> tuple[str, str]:
     """Of the last and of the averaged iterate."""
-    algorithm = dataclasses.replace(algorithm, averaged=True)
-    result = run(algorithm, job.fed, rounds=rounds, evaluate_every=rounds, certify=job.certify)
+    result = run(algorithm, job.fed, rounds=rounds, evaluate_every=rounds, averaged=True, certify=job.certify)
     return f"{result.history.last.certificate.gap:.2g}", f"{result.averaged_certificate.gap:.2g}"
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 import tomli_w
 
 import kept
-from drfl.algorithm import run
 from drfl.data import Dataset, load
 from drfl.errors import DivergedError
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
 from drfl.key import Key
+from drfl.loop import run
 
 HERE = Path(__file__).parent
 TRIALS = HERE / "results" / "mnist_linear" / "tuning.csv"
@@ -36,7 +36,7 @@ JOB = {
     "partition": "zipf-dirichlet",
     "clients": 30,
     "alpha": 0.1,
-    "sigma": 0.0,
+    "zipf": 0.0,
     "cohort": 20,
     "steps": 10,
     "batch": 32,

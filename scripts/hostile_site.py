@@ -20,8 +20,8 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 from drfl.data import ClientData
-from drfl.flower import client
-from drfl.flower.wire import RAW, Answer, write_answer
+from drfl.flower import client_app
+from drfl.flower.messages import RAW, Answer, write_answer
 
 HERE = Path(__file__).parent
 LONG = 3600.0
@@ -302,5 +302,5 @@ def _answer(answer: Answer) -> RecordDict:
     return spoilt(write_answer(answer), "reply")
 
 
-client.write_answer = _answer
-client.RecordDict = lambda records: spoilt(RecordDict(records), "identity")
+client_app.write_answer = _answer
+client_app.RecordDict = lambda records: spoilt(RecordDict(records), "identity")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from drfl.data import ClientData
-from drfl.flower import client
-from drfl.flower.wire import Answer, write_answer
+from drfl.flower import client_app
+from drfl.flower.messages import Answer, write_answer
 
 HERE = Path(__file__).parent
 
@@ -44,4 +44,4 @@ def spoilt(answer: Answer) -> Answer:
     return answer if change is None else answer._replace(parts=tuple(map(change, answer.parts)))
 
 
-client.write_answer = lambda answer: write_answer(spoilt(answer))
+client_app.write_answer = lambda answer: write_answer(spoilt(answer))

@@ -33,15 +33,15 @@ from trial_folder import Trial, descendants, kept, named, wait_for
 import drfl
 from drfl.data import ClientData
 from drfl.engine import ENGINES, Simulation
-from drfl.experiments.parameters import make
-from drfl.experiments.resilience import surrounded
-from drfl.experiments.rundir import versions
-from drfl.flower.data import load_site
-from drfl.flower.server_settings import DeployedConfig
-from drfl.flower.site import task_of
-from drfl.flower.wire import Model
+from drfl.experiments.artifacts import versions
+from drfl.experiments.hyperparameters import make
+from drfl.experiments.wrap import wrap_algorithm
+from drfl.flower.client_app import task_of
+from drfl.flower.messages import Model
+from drfl.flower.settings import DeployedConfig
+from drfl.flower.site_data import load_site
 from drfl.key import Key
-from drfl.participation import Replayed, read_replies
+from drfl.resilience import Replayed, read_replies
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "deployment"
@@ -84,10 +84,10 @@ def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None)
     inner = make(config.algorithm, config.parameters(config.algorithm, data.n))
     if replies is not None:
         inner = Replayed(inner, read_replies(replies))
-    algorithm = surrounded(config, inner, None, None, task)
+    algorithm = wrap_algorithm(config, inner, None, None, task)
     fed = Simulation(data, task, engine=ENGINES[config.engine]())
-    state = drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed).state
-    return Simulated(tuple(task.layout.views(state.w)), state.w, state.lam)
+    found = drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed)
+    return Simulated(tuple(task.layout.views(found.state.w)), found.state.w, found.lam)
 
 
 def same(trial: Trial, algorithms: tuple[str, ...], rounds: int, prefix: str = "run-") -> Rows:

@@ -13,6 +13,18 @@ settings.load_profile("drfl")
 torch.set_num_threads(1)  # the problems are tiny, and machines that test are busy
 
 
+LONG = ("conformance/test_teeth.py", "fuzz/test_fuzz.py")
+"""Modules whose tests `make test` leaves to `make test-all`; single tests are marked where they are."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the tests of long modules, before pytest picks by marks."""
+    for item in items:
+        if item.path.as_posix().endswith(LONG):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture
 def global_generator_untouched():
     """Fails the test if torch's global generator was drawn from or seeded."""

@@ -13,14 +13,18 @@ from tests.support.federations import Still
 from tests.support.problems import federation, task_of
 from torch import Tensor
 
-from drfl.algorithm import Average, Info, run
+from drfl.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
 from drfl.callbacks import Target
-from drfl.cohort import Cohort
 from drfl.errors import DivergedError, InputError, NonFiniteError
+from drfl.federation import WrappedFederation
 from drfl.history import Metrics
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.loop import Average, first, run
+from drfl.resilience import Faulty, Protected, Quorum
+from drfl.sampling import Cohort
+from drfl.testing import DropoutFederation
 
 ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))
 
@@ -28,7 +32,6 @@ ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))
 class Counted(NamedTuple):
     w: Tensor
     lam: Tensor
-    average: Average | None = None
 
 
 @dataclass
@@ -50,6 +53,10 @@ class Counter:
             raise self.breaks[r]
         w = state.w + self.breaks.get(r, 1.0)
         return state._replace(w=w), Info.nobody(ONE) if r in self.empty else Info(ONE, ONE.clients)
+
+
+def make(name):
+    return ALGORITHMS[name]() if name == "AFL" else ALGORITHMS[name](m=2)
 
 
 def fed():
@@ -165,6 +172,177 @@ def test_average():
     assert average.lam.tolist() == pytest.approx([8.0])
 
 
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "QFedAvg"])
+def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
+    """Of the mean global models of the rounds, and of the mixtures that they started from."""
+    algorithm, steps = make(name), []
+    result = run(algorithm, federation(), rounds=4, averaged=True, callbacks=[steps.append])
+    lam = [step.row.lam for step in steps[:-1]]
+    w = [step.info.average for step in steps[1:]]
+    assert int(result.average.rounds) == 4
+    torch.testing.assert_close(result.average.w, torch.stack(w).mean(0))
+    torch.testing.assert_close(result.average.lam, torch.stack(lam).mean(0))
+    assert torch.equal(steps[0].average.w, federation().w0)
+    assert [int(step.average.rounds) for step in steps] == [0, 1, 2, 3, 4]
+    assert torch.equal(steps[-1].average.w, result.average.w)
+    assert torch.equal(result.averaged.loss, federation().evaluate(result.average.w).loss)
+    plain, seen = federation(), []
+    other = run(algorithm, plain, rounds=4, callbacks=[seen.append])
+    assert torch.equal(other.state.w, result.state.w)
+    assert (other.average, other.averaged) == (None, None)
+    assert all(step.average is None and (step.info is None or step.info.average is None) for step in seen)
+    more = result.history.last.ledger["bytes_up"] - other.history.last.ledger["bytes_up"]
+    assert more == sum(len(step.info.answered) for step in steps[1:]) * plain.w0.numel() * 8
+
+
+def test_a_round_that_nobody_answers_is_in_no_mean():
+    silent = DropoutFederation(federation(), train=range(6))
+    result = run(DRFA(m=2), silent, rounds=3, averaged=True)
+    assert (result.skipped, int(result.average.rounds)) == (3, 0)
+    assert torch.equal(result.average.w, silent.w0)
+
+
+@pytest.mark.parametrize("name", ["QFedAvg", "Counter"])
+def test_an_algorithm_without_averaged_solution_says_so(name):
+    algorithm, f = (Counter(), fed()) if name == "Counter" else (ALGORITHMS[name](m=2), federation())
+    with pytest.raises(InputError, match=f"^{name} has no averaged solution: leave 'averaged' out$"):
+        run(algorithm, f, rounds=2, averaged=True)
+
+
+def test_what_an_algorithm_says_of_its_mixture_and_its_set():
+    f = federation()
+    drfa, fedavg, alike = DRFA(m=2), FedAvg(m=2), FedAvg(m=2, by_samples=False)
+    assert ambiguity_of(drfa) is drfa.ambiguity
+    assert ambiguity_of(fedavg) is None
+    assert torch.equal(mixture_of(fedavg, fedavg.init(f), f), f.shares)
+    assert mixture_of(alike, alike.init(f), f).tolist() == [1 / 6] * 6
+    assert torch.equal(mixture_of(Counter(), torch.zeros(2), f), f.shares)  # by default
+    for algorithm in (drfa, fedavg, alike):
+        wrapped = Protected(Faulty(Quorum(algorithm, 1)))
+        assert core_of(wrapped) is algorithm
+        assert ambiguity_of(wrapped) is ambiguity_of(algorithm)
+        expected = mixture_of(algorithm, algorithm.init(f), f)
+        assert (lam_of(wrapped.init(f)) is None) == (algorithm is not drfa)
+        assert torch.equal(mixture_of(wrapped, wrapped.init(f), f), expected)
+        assert torch.equal(run(wrapped, f, rounds=0).lam, expected)
+
+
+class BundlingFederation(WrappedFederation):
+    """The result of a test is there once it is asked for; notes what happened in which order."""
+
+    def __init__(self, inside):
+        super().__init__(inside)
+        self.told = []
+
+    def evaluate_later(self, w):
+        self.told.append("test")
+
+        def result():
+            self.told.append("result")
+            return self.fed.evaluate(w)
+
+        return result
+
+    def ask(self, request):
+        self.told.append(f"{request.kind} {request.key.round}")
+        return super().ask(request)
+
+    def evaluate(self, w):
+        self.told.append("whole test")
+        return super().evaluate(w)
+
+
+def test_the_round_after_a_test_is_played_before_its_result_is_there():
+    bundling = BundlingFederation(federation())
+    found = run(DRFA(m=2), bundling, rounds=3, evaluate_every=2, callbacks=[lambda s: bundling.told.append(s.round)])
+    assert bundling.told == [
+        *("test", "train 1", "losses 1", "result", 0), 1, "train 2", "losses 2",
+        *("test", "train 3", "losses 3", "result", 2), "whole test", 3,
+    ]  # fmt: skip
+    plain = run(DRFA(m=2), federation(), rounds=3, evaluate_every=2)
+    assert torch.equal(found.state.w, plain.state.w)
+    assert found.history.to_csv() == plain.history.to_csv()
+    assert torch.equal(found.evaluation.loss, plain.evaluation.loss)
+
+
+@pytest.mark.parametrize(("stop", "every"), [(0, 1), (0, 3), (1, 1), (3, 1), (3, 2), (4, 2)])
+def test_it_is_dropped_where_a_callback_ends_the_run(stop, every):
+    """Nothing of it is seen but its traffic."""
+    kept, seen, inside = [], [], federation()
+
+    def note(step):
+        seen.append((step.round, step.row is None, None if step.info is None else len(step.info.answered)))
+        return step.round == stop
+
+    options = {"seed": 2, "evaluate_every": every, "averaged": True}
+    found = run(
+        DRFA(m=2), BundlingFederation(inside), rounds=9, callbacks=[note],
+        keep=lambda progress, stopping: kept.append((progress, stopping)), **options,
+    )  # fmt: skip
+    expected = run(DRFA(m=2), federation(), rounds=stop, **options)
+    assert [r for r, _, _ in seen] == list(range(stop + 1))
+    assert (found.rounds, found.skipped) == (stop, 0)
+    assert all(torch.equal(a, b) for a, b in zip(found.state, expected.state, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(found.average, expected.average, strict=True))
+    assert torch.equal(found.averaged.loss, expected.averaged.loss)
+    assert torch.equal(found.evaluation.loss, expected.evaluation.loss)
+    assert found.history.to_csv() == expected.history.to_csv()
+    cost = expected.history.last.ledger
+    assert found.history.last.ledger == cost
+    ahead = stop % every == 0  # played, and paid
+    assert (inside.ledger.messages > cost["messages"]) == ahead
+    assert [(progress.round, stopping) for progress, stopping in kept] == [(r, r == stop) for r in range(1, stop + 1)]
+    if stop:
+        last = kept[-1][0]
+        assert (last.ledger, last.skipped, int(last.average.rounds)) == (cost, 0, stop)
+        assert torch.equal(last.state.w, found.state.w)
+        again = run(DRFA(m=2), federation(), rounds=9, start=last, **options)
+        whole = run(DRFA(m=2), federation(), rounds=9, **options)
+        assert torch.equal(again.state.w, whole.state.w)
+        assert torch.equal(again.average.w, whole.average.w)
+        assert again.history.to_csv() == whole.history.to_csv()
+
+
+@pytest.mark.parametrize("wrap", [BundlingFederation, lambda inside: inside], ids=["bundling", "plain"])
+@pytest.mark.parametrize("trouble", [math.nan, NonFiniteError("entry 3 is nan"), InputError("no")], ids=str)
+def test_where_it_goes_wrong_that_is_told_once_the_round_before_is_over(trouble, wrap):
+    steps, kept = [], []
+    options = {"callbacks": [steps.append], "keep": lambda progress, stopping: kept.append(progress.round)}
+    with pytest.raises((DivergedError, InputError), match=r"in round 3|^no$"):
+        run(Counter(breaks={3: trouble}), wrap(fed()), rounds=5, **options)
+    assert [step.round for step in steps] == [0, 1, 2]
+    assert [step.row.round for step in steps] == [0, 1, 2]
+    assert kept == [1, 2]
+    found = run(Counter(breaks={3: trouble}), wrap(fed()), rounds=5, callbacks=[lambda step: step.round == 2])
+    assert (found.rounds, found.state.w.tolist()) == (2, [2.0, 2.0])
+
+
+def test_an_error_of_the_program_is_told_at_once():
+    with pytest.raises(ZeroDivisionError):
+        run(Counter(breaks={1: ZeroDivisionError()}), BundlingFederation(fed()), rounds=5)
+
+
+@pytest.mark.parametrize("at", [0, 2, 3])
+def test_a_run_that_goes_on_begins_with_no_test(at):
+    kept = []
+    whole = run(DRFA(m=2), federation(), rounds=4, keep=lambda progress, stopping: kept.append(progress))
+    start = first(DRFA(m=2), federation()) if at == 0 else kept[at - 1]
+    bundling = BundlingFederation(federation())
+    found = run(DRFA(m=2), bundling, rounds=4, start=start)
+    assert bundling.told[0] == ("test" if at == 0 else f"train {at + 1}")
+    assert found.history.to_csv() == whole.history.to_csv()
+
+
+def test_tables_lie_where_the_run_says(tmp_path):
+    f = federation()
+    assert first(DRDM(m=2), f).state.h.folder is None
+    assert first(DRDM(m=2), f, table_dir=str(tmp_path)).state.h.folder == str(tmp_path)
+    assert run(DRDM(m=2), f, rounds=1, table_dir=str(tmp_path)).state.h.folder == str(tmp_path)
+    f.table_dir = str(tmp_path)
+    assert run(DRDM(m=2), f, rounds=1, averaged=True).state.h.folder == str(tmp_path)
+    assert run(Protected(DRDM(m=2)), f, rounds=1).state.inner.h.folder == str(tmp_path)
+
+
 def test_result_into_a_module():
     f, module = federation(), task_of(seed=5).model
     result = run(FedAvg(local=LocalSGD(steps=1)), f, rounds=1)
@@ -178,6 +356,7 @@ def test_history_of_a_run():
     assert all(b.ledger["bytes_up"] > a.ledger["bytes_up"] for a, b in itertools.pairwise(rows))
     assert all(b.seconds >= a.seconds for a, b in itertools.pairwise(rows))
     assert torch.equal(rows[-1].lam, result.state.lam)
+    assert torch.equal(rows[-1].lam, result.lam)
     assert rows[-1].metrics == Metrics.of(result.evaluation)
     assert set(rows[0].ledger.values()) == {0}
 
@@ -222,12 +401,14 @@ def test_impossible_mu(mu):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_first_state(name):
     f = federation()
-    state = (ALGORITHMS[name]() if name == "AFL" else ALGORITHMS[name](m=2)).init(f)
+    algorithm = make(name)
+    state = algorithm.init(f)
     assert torch.equal(state.w, f.w0)
-    assert state.average is None
     by_samples = name in ("FedAvg", "FedProx", "DeltaFL")
     expected = f.shares if by_samples else torch.full((6,), 1 / 6, dtype=torch.float64)
-    torch.testing.assert_close(state.lam, expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(mixture_of(algorithm, state, f), expected, rtol=0, atol=1e-15)
+    assert (lam_of(state) is not None) == (ambiguity_of(algorithm) is not None)
+    assert "average" not in state._fields
     if name == "DRDM":
         assert state.h.shape == (6, 15)
         assert not state.h.clients.numel()

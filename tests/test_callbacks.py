@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drfl.algorithm import Info, Step
+from drfl.algorithm import Info
 from drfl.callbacks import Progress, Target
-from drfl.cohort import uniform
 from drfl.errors import InputError
 from drfl.history import Metrics, Row
 from drfl.key import Key
+from drfl.loop import Step
+from drfl.sampling import uniform
 
 ROW = Row(5, Metrics(0.9, 0.25, 0.1, 0.3, 1.0, 0.4, 0.8), {}, torch.ones(1), 0.0)
 

@@ -12,7 +12,6 @@ import torch
 from tests.support.problems import federation, task_of
 
 from drfl import certificate
-from drfl.algorithm import run
 from drfl.algorithms import AFL, DRFA, FedAvg, ScaffPD
 from drfl.ambiguity import KL, ChiSquare, CVaR, Simplex
 from drfl.certificate import Certifier, OneGradient, Pooled
@@ -20,8 +19,9 @@ from drfl.engine import Loop, Stacked
 from drfl.errors import InputError
 from drfl.federation import Ledger
 from drfl.local import LocalSGD
+from drfl.loop import run
 from drfl.models import mlp
-from drfl.testing import Claims, Lossy, Recording
+from drfl.testing import Claims, DropoutFederation, Recording
 from drfl.testing.problems import curved_quadratics, logistic, quadratics, robust_regression
 
 PROBLEMS = [quadratics(), curved_quadratics(), robust_regression(), logistic()]
@@ -251,15 +251,15 @@ def test_the_order_of_replies_does_not_matter():
     fed, certifier = federation(), Certifier(task_of())
     lam = torch.tensor([0.3, 0.1, 0.05, 0.25, 0.1, 0.2], dtype=torch.float64)
     ordered = certify(certifier, fed, fed.w0, lam, local=DECAYED)
-    assert certify(certifier, Lossy(fed), fed.w0, lam, local=DECAYED) == pytest.approx(ordered, abs=1e-9)
+    assert certify(certifier, DropoutFederation(fed), fed.w0, lam, local=DECAYED) == pytest.approx(ordered, abs=1e-9)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["pooled", "gradient"])
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda fed: Lossy.without(fed, [3]),
-        lambda fed: Lossy(fed, gradients=[3], losses=[]),
+        lambda fed: DropoutFederation.without(fed, [3]),
+        lambda fed: DropoutFederation(fed, gradients=[3], losses=[]),
         lambda fed: Claims(fed, [3], math.nan),
         lambda fed: Claims(fed, [3], math.inf),
     ],
@@ -277,7 +277,7 @@ def test_its_cost_is_not_booked():
     before = fed.ledger.totals()
     lam = torch.full((6,), 1 / 6, dtype=torch.float64)
     assert certify(Certifier(task_of()), fed, fed.w0, lam) is not None
-    assert Certifier(task_of())(Lossy.without(fed, [0]), fed.w0, lam, local=PLAIN) is None
+    assert Certifier(task_of())(DropoutFederation.without(fed, [0]), fed.w0, lam, local=PLAIN) is None
     assert fed.ledger.totals() == before
 
 
@@ -363,7 +363,7 @@ def test_a_certified_run_is_the_same_run(algorithm):
         rounds_of(federation(), algorithm, certify=Certifier(task_of())),
     )
     assert torch.equal(plain.state.w, certified.state.w)
-    assert torch.equal(plain.state.lam, certified.state.lam)
+    assert torch.equal(plain.lam, certified.lam)
     for before, after in zip(plain.history.rows, certified.history.rows, strict=True):
         assert before.certificate is None
         assert after.certificate.gap > 0
@@ -387,15 +387,16 @@ def test_a_row_is_the_certificate_of_its_state():
 
 
 def test_the_averaged_iterate_has_its_own():
-    certifier, algorithm = Certifier(task_of()), DRFA(m=4, gamma=0.05, local=DECAYED, averaged=True)
-    result = rounds_of(federation(), algorithm, certify=certifier)
-    expected = certify(certifier, federation(), result.state.average.w, result.state.average.lam, local=DECAYED)
+    certifier, algorithm = Certifier(task_of()), DRFA(m=4, gamma=0.05, local=DECAYED)
+    result = rounds_of(federation(), algorithm, averaged=True, certify=certifier)
+    expected = certify(certifier, federation(), result.average.w, result.average.lam, local=DECAYED)
     assert result.averaged_certificate[:2] == pytest.approx(expected[:2], abs=1e-8)
-    assert rounds_of(federation(), algorithm).averaged_certificate is None
+    assert rounds_of(federation(), algorithm, averaged=True).averaged_certificate is None
+    assert rounds_of(federation(), algorithm, certify=certifier).averaged_certificate is None
 
 
 def test_a_run_goes_on_where_there_is_no_certificate():
-    silent = Lossy(federation(), losses=[2])
+    silent = DropoutFederation(federation(), losses=[2])
     result = rounds_of(silent, FedAvg(m=4, local=DECAYED), certify=Certifier(task_of()))
     assert [row.certificate for row in result.history.rows] == [None] * 3
     assert all(line.endswith(",nan,nan,nan") for line in result.history.to_csv().splitlines()[1:])
@@ -407,5 +408,5 @@ def test_a_run_searches_on_from_round_to_round():
     asked = len(fed.of("gradients"))
     fed.take()
     for step in seen[::2]:  # the same certificates, each from scratch
-        certify(certifier, fed, step.state.w, step.state.lam, local=DECAYED)
+        certify(certifier, fed, step.state.w, step.row.lam, local=DECAYED)
     assert asked < len(fed.of("gradients")) / 2

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl import cohort
-from drfl.cohort import Cohort
+from drfl import sampling
 from drfl.errors import InputError
 from drfl.key import Key
+from drfl.sampling import Cohort
 
 LAM = torch.tensor([0.5, 0.0, 0.2, 0.05, 0.25], dtype=torch.float64)
 TRIALS = 3000
@@ -42,7 +42,7 @@ def test_with_replacement():
     """Multiplicities are multinomial: their means, and the chance to be there at all."""
     counts, present = np.zeros(5), np.zeros(5)
     for key in keys():
-        drawn = cohort.with_replacement(LAM, 3, key)
+        drawn = sampling.with_replacement(LAM, 3, key)
         well_formed(drawn, 5)
         assert drawn.counts.sum() == 3
         assert (drawn.counts >= 1).all()
@@ -54,21 +54,21 @@ def test_with_replacement():
 
 
 def test_more_draws_than_clients():
-    drawn = cohort.with_replacement(torch.tensor([0.5, 0.5]), 9, Key(0))
+    drawn = sampling.with_replacement(torch.tensor([0.5, 0.5]), 9, Key(0))
     assert drawn.counts.sum() == 9
 
 
 def test_weights_need_not_sum_to_one_exactly():
     third = torch.full((3,), 0.333333, dtype=torch.float32)
-    assert cohort.with_replacement(third, 4, Key(0)).counts.sum() == 4
-    assert cohort.without_replacement(third, 2, Key(0)).clients.numel() == 2
+    assert sampling.with_replacement(third, 4, Key(0)).counts.sum() == 4
+    assert sampling.without_replacement(third, 2, Key(0)).clients.numel() == 2
 
 
 def test_without_replacement():
     """Pairs appear as in drawing one after another, the first by λ, the second by λ among the others."""
     pairs = dict.fromkeys(itertools.combinations(range(5), 2), 0)
     for key in keys():
-        drawn = cohort.without_replacement(LAM, 2, key)
+        drawn = sampling.without_replacement(LAM, 2, key)
         well_formed(drawn, 5)
         assert drawn.counts.tolist() == [1, 1]
         pairs[tuple(drawn.clients.tolist())] += 1
@@ -77,16 +77,16 @@ def test_without_replacement():
 
 
 def test_without_replacement_takes_all_that_can_be_drawn():
-    assert cohort.without_replacement(LAM, 4, Key(0)).clients.tolist() == [0, 2, 3, 4]
+    assert sampling.without_replacement(LAM, 4, Key(0)).clients.tolist() == [0, 2, 3, 4]
 
 
 def test_without_replacement_needs_enough_positive_weights():
     with pytest.raises(InputError, match=r"only 4 clients .* m=5: .*with replacement.*floor"):
-        cohort.without_replacement(LAM, 5, Key(0))
+        sampling.without_replacement(LAM, 5, Key(0))
 
 
 def test_everybody():
-    drawn = cohort.everybody(LAM.float(), 2, Key(0))
+    drawn = sampling.everybody(LAM.float(), 2, Key(0))
     well_formed(drawn, 5)
     assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
     torch.testing.assert_close(drawn.weights_of(drawn.clients), LAM, rtol=1e-6, atol=0)
@@ -96,7 +96,7 @@ def test_everybody():
 def test_uniform(m):
     present, together = np.zeros(5), 0
     for key in keys():
-        drawn = cohort.uniform(5, m, key)
+        drawn = sampling.uniform(5, m, key)
         well_formed(drawn, 5)
         assert drawn.counts.tolist() == [1] * m
         present[drawn.clients.numpy()] += 1
@@ -106,7 +106,7 @@ def test_uniform(m):
 
 
 def test_uniform_of_all():
-    drawn = cohort.uniform(5, 5, Key(0))
+    drawn = sampling.uniform(5, 5, Key(0))
     well_formed(drawn, 5)
     assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
 
@@ -114,21 +114,21 @@ def test_uniform_of_all():
 @pytest.mark.parametrize("m", [0, -1, 6])
 def test_impossible_sizes(m):
     with pytest.raises(InputError, match=f"m={m} must be between 1 and the number of clients, 5"):
-        cohort.uniform(5, m, Key(0))
+        sampling.uniform(5, m, Key(0))
 
 
 @pytest.mark.parametrize(("m", "expected"), [(None, 5), (1, 1), (5, 5), (np.int64(3), 3)])
 def test_size(m, expected):
-    assert cohort.size(m, 5) == expected
+    assert sampling.size(m, 5) == expected
 
 
 @pytest.mark.parametrize("m", [0, -1, 6, 2.0, "3", math.nan])
 def test_impossible_size(m):
     with pytest.raises(InputError, match=f"m={m} must be between 1 and the number of clients, 5"):
-        cohort.size(m, 5)
+        sampling.size(m, 5)
 
 
-@pytest.mark.parametrize("sampling", [cohort.with_replacement, cohort.without_replacement])
+@pytest.mark.parametrize("sampling", [sampling.with_replacement, sampling.without_replacement])
 def test_the_key_decides(sampling):
     lam = torch.full((50,), 0.02)
     assert torch.equal(sampling(lam, 5, Key(0)).clients, sampling(lam, 5, Key(0)).clients)
@@ -148,7 +148,7 @@ def test_weights_of_those_who_answered(data):
 
 
 def test_nobody_answered():
-    asked = cohort.uniform(5, 3, Key(0))
+    asked = sampling.uniform(5, 3, Key(0))
     assert asked.weights_of(torch.empty(0, dtype=torch.int64)).tolist() == []
 
 
@@ -176,7 +176,7 @@ def test_with_replacement_draws_as_numpy_does():
         rng = np.random.default_rng(seed)
         weights = rng.random(rng.integers(1, 60)) * (rng.random() < 0.5)
         weights[rng.integers(len(weights))] = 1.0
-        drawn = cohort.with_replacement(torch.from_numpy(weights), 9, Key(seed))
+        drawn = sampling.with_replacement(torch.from_numpy(weights), 9, Key(seed))
         p = weights / weights.sum()
         clients, counts = np.unique(Key(seed).generator().choice(len(p), size=9, p=p), return_counts=True)
         assert drawn.clients.tolist() == clients.tolist()

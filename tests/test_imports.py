@@ -85,7 +85,7 @@ def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
     # newer versions of typer check numbers by pydantic, so that it may be there; no module of ours has asked for it
     assert not ({"torch", "numpy"} | PLOTTING) & modules
     ours = {name for name in modules if name.startswith("drfl")}
-    grammar = ("app", "deploy", "energy_options", "interrupt", "lists_of_values", "options")
+    grammar = ("app", "deploy", "options", "signals")
     assert ours == {"drfl", "drfl.errors", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar)}
 
 
@@ -103,7 +103,7 @@ def test_python_m_drfl_is_the_command():
 
 def test_the_table_the_type_checkers_names_and_all_agree():
     table = {name: f"drfl.{module}" for module, names in drfl._NAMES.items() for name in names}
-    modules = {"cohort": "drfl", "models": "drfl"}
+    modules = {"models": "drfl", "sampling": "drfl"}
     assert imports() == table | modules
     assert sorted(drfl.__all__) == sorted(table | modules)
     assert sum(map(len, drfl._NAMES.values())) == len(table), "a name stands twice in the table"
@@ -118,13 +118,13 @@ def test_every_name_is_what_its_module_has(name, home):
 def test_no_module_can_shadow_a_name():
     found = {module.name for module in pkgutil.iter_modules(drfl.__path__)}
     assert found >= set(drfl._MODULES)
-    assert found & set(drfl.__all__) == {"cohort", "models"}  # which are these modules
+    assert found & set(drfl.__all__) == {"models", "sampling"}  # which are these modules
 
 
 def test_a_name_stays_itself_whatever_is_imported_before_and_after():
     code = (
         "import drfl.algorithm, drfl.cli.run, drfl.algorithms.drdm, drfl\n"
-        "assert drfl.run is drfl.algorithm.run and drfl.cohort.uniform and drfl.DRDM is drfl.algorithms.DRDM\n"
+        "assert drfl.run is drfl.loop.run and drfl.sampling.uniform and drfl.DRDM is drfl.algorithms.DRDM\n"
         "import drfl.key, drfl.layout, drfl.report, drfl.data.partition\n"
         "from drfl import *\n"
         "assert Key is drfl.key.Key and run is drfl.run and callable(run) and Partition is drfl.data.Partition"
@@ -153,6 +153,6 @@ def test_what_was_pickled_is_read_where_nothing_is_imported_yet():
     assert "drfl.algorithms.drdm" in modules
 
 
-@pytest.mark.parametrize("module", ["drfl.cohort", "drfl.history", "drfl.engine", "drfl.report", "drfl.testing"])
+@pytest.mark.parametrize("module", ["drfl.sampling", "drfl.history", "drfl.engine", "drfl.report", "drfl.testing"])
 def test_any_module_may_be_the_first(module):
     assert module in loaded(f"import {module}")

@@ -7,13 +7,12 @@ import torch
 import torch.nn.functional as functional
 from tests.support.problems import pools
 
-from drfl.algorithm import run
 from drfl.algorithms import DRDM, ScaffPD
 from drfl.engine import Loop, Simulation, Threads
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.losses import LOSSES, half_squared_error
-from drfl.models import linear
+from drfl.loop import run
+from drfl.models import LOSSES, half_squared_error, linear
 from drfl.task import Task
 
 OUTPUTS = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drfl import rowfile, table
+from drfl import client_table, run
 from drfl.algorithms import DRDM, SCAFFOLD, DualDRDM, FedDyn, ScaffPD
+from drfl.client_table import BLOCK, ClientTable
 from drfl.errors import InputError
 from drfl.local import LocalSGD
-from drfl.table import BLOCK, Table
-from drfl.testing import Still, state
+from drfl.testing import ConstantFederation, state
 
 D = 3
 N = 2 * BLOCK + 5
@@ -63,7 +63,7 @@ def test_as_a_plain_matrix(filed, dtype, updates, tmp_path_factory):
     """Every version stays what it was; rows have the bits of ``index_add`` and ``index_copy``."""
     where = str(tmp_path_factory.getbasetemp()) if filed else None
     now, dense, written, versions = (
-        Table.zeros(N, torch.zeros(D, dtype=dtype), where),
+        ClientTable.zeros(N, torch.zeros(D, dtype=dtype), where),
         torch.zeros(N, D, dtype=dtype),
         set(),
         [],
@@ -87,13 +87,15 @@ def test_as_a_plain_matrix(filed, dtype, updates, tmp_path_factory):
     mixed = now.mix(weights)
     assert mixed.dtype == dtype
     torch.testing.assert_close(mixed, weights.to(dtype) @ dense, rtol=1e-5, atol=1e-6)
-    again = Table.of(N, now.clients, now[now.clients], where)
+    again = ClientTable.of(N, now.clients, now[now.clients], where)
     assert torch.equal(again.dense(), dense)
     assert torch.equal(again.mix(weights), mixed)
 
 
 def test_what_it_says_of_itself(folder):
-    t = Table.zeros(N, torch.zeros(D, dtype=torch.float64), folder).put(index(BLOCK, 2), torch.ones(2, D).double())
+    t = ClientTable.zeros(N, torch.zeros(D, dtype=torch.float64), folder).put(
+        index(BLOCK, 2), torch.ones(2, D).double()
+    )
     assert (t.n, t.shape, t.dtype, t.device.type, t.folder) == (N, (N, D), torch.float64, "cpu", folder)
     assert t.clients.dtype == torch.int64
     assert t.clients.tolist() == [2, BLOCK]
@@ -103,20 +105,20 @@ def test_what_it_says_of_itself(folder):
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_the_mix_in_pieces(size, folder, monkeypatch):
     """A piece of one row, pieces of two, and all at once; rows of weight 0 are not read."""
-    monkeypatch.setattr(table, "MIXED", size)
+    monkeypatch.setattr(client_table, "MIXED", size)
     rows = torch.randn(6, D, dtype=torch.float64)
-    t = Table.zeros(N, rows[0], folder).put(index(*IDS), rows)
+    t = ClientTable.zeros(N, rows[0], folder).put(index(*IDS), rows)
     weights = torch.zeros(N, dtype=torch.float64)
     weights[index(*IDS)] = vector(0.1, 0.2, 0.0, 0.3, 0.0, 0.4)
     torch.testing.assert_close(t.mix(weights), weights @ t.dense(), rtol=0, atol=1e-15)
     assert torch.equal(t.put(index(IDS[2]), torch.full((1, D), torch.inf).double()).mix(weights), t.mix(weights))
-    assert not Table.zeros(N, rows[0], folder).mix(weights).any()
+    assert not ClientTable.zeros(N, rows[0], folder).mix(weights).any()
 
 
 def test_rows_that_were_given_are_not_kept(folder):
     """Nor can what was handed out change the table."""
     given_rows = torch.ones(2, D)
-    t = Table.zeros(N, given_rows[0], folder).put(index(1, 2), given_rows)
+    t = ClientTable.zeros(N, given_rows[0], folder).put(index(1, 2), given_rows)
     given_rows.zero_()
     t[index(1, 2)].zero_()
     t.dense().zero_()
@@ -126,7 +128,7 @@ def test_rows_that_were_given_are_not_kept(folder):
 def test_rows_share_no_memory():
     """A row is a tensor of its own: a view would keep the whole cohort's buffer alive."""
     rows = torch.ones(4, D)
-    t = Table.zeros(N, rows[0]).put(index(1, 2), rows[:2]).add(index(3, 4), rows[2:]).add(index(1), rows[:1])
+    t = ClientTable.zeros(N, rows[0]).put(index(1, 2), rows[:2]).add(index(3, 4), rows[2:]).add(index(1), rows[:1])
     held = [row for block in t._blocks for row in block.values()]
     assert [row.untyped_storage().nbytes() for row in held] == [D * 4] * 4
     assert len({row.data_ptr() for row in held} | {row.data_ptr() for row in rows}) == 8
@@ -134,7 +136,7 @@ def test_rows_share_no_memory():
 
 def test_untouched_rows_are_shared_and_replaced_ones_freed():
     """After k updates of one client only its newest row is alive, as soon as the older tables are gone."""
-    t = Table.zeros(N, torch.zeros(D)).put(index(*IDS), torch.ones(len(IDS), D))
+    t = ClientTable.zeros(N, torch.zeros(D)).put(index(*IDS), torch.ones(len(IDS), D))
     seen = [weakref.ref(row) for block in t._blocks for row in block.values()]
     gc.disable()
     try:
@@ -150,14 +152,14 @@ def test_untouched_rows_are_shared_and_replaced_ones_freed():
 
 def test_an_update_touches_few_references():
     """Blocks without a written client are the same objects in both tables."""
-    t = Table.zeros(100 * BLOCK, torch.zeros(D)).put(index(0, BLOCK), torch.ones(2, D))
+    t = ClientTable.zeros(100 * BLOCK, torch.zeros(D)).put(index(0, BLOCK), torch.ones(2, D))
     after = t.add(index(BLOCK), torch.ones(1, D))
     assert [a is b for a, b in zip(t._blocks, after._blocks, strict=True)].count(False) == 1
 
 
 def test_slots_of_the_file_are_used_again(tmp_path):
     """Updates of the same clients need room for the old rows and the new ones, however many there are."""
-    t = Table.zeros(N, torch.zeros(D), str(tmp_path))
+    t = ClientTable.zeros(N, torch.zeros(D), str(tmp_path))
     for _ in range(50):
         t = t.add(index(*IDS), torch.ones(len(IDS), D))
     assert t._file.slots <= 2 * len(IDS)
@@ -171,7 +173,7 @@ def test_slots_of_the_file_are_used_again(tmp_path):
 
 
 def test_the_file_has_no_name_and_goes_with_its_last_table(tmp_path):
-    t = Table.zeros(N, torch.zeros(D), str(tmp_path)).put(index(3), torch.ones(1, D))
+    t = ClientTable.zeros(N, torch.zeros(D), str(tmp_path)).put(index(3), torch.ones(1, D))
     assert list(tmp_path.iterdir()) == []
     assert len(open_files(tmp_path)) == 1
     child = t.add(index(3), torch.ones(1, D))
@@ -183,7 +185,7 @@ def test_the_file_has_no_name_and_goes_with_its_last_table(tmp_path):
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
-    t = Table.zeros(N, torch.zeros(D), str(tmp_path)).put(index(3), torch.ones(1, D))
+    t = ClientTable.zeros(N, torch.zeros(D), str(tmp_path)).put(index(3), torch.ones(1, D))
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -203,21 +205,21 @@ def test_short_writes_and_reads_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:5], at))
     monkeypatch.setattr(os, "preadv", lambda fd, into, at: read(fd, [into[0][:3]], at))
     rows = torch.randn(2, D)
-    assert torch.equal(Table.zeros(N, rows[0], str(tmp_path)).put(index(0, 1), rows)[index(0, 1)], rows)
+    assert torch.equal(ClientTable.zeros(N, rows[0], str(tmp_path)).put(index(0, 1), rows)[index(0, 1)], rows)
 
 
 def test_folders_that_will_not_do(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"table_dir '.*nowhere' is not a folder"):
-        Table.zeros(N, torch.zeros(D), str(tmp_path / "nowhere"))
+        ClientTable.zeros(N, torch.zeros(D), str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="needs models on the CPU, not on meta"):
-        Table.zeros(N, torch.zeros(D, device="meta"), str(tmp_path))
+        ClientTable.zeros(N, torch.zeros(D, device="meta"), str(tmp_path))
 
     def denied(**_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(rowfile.tempfile, "mkstemp", denied)
+    monkeypatch.setattr(client_table.tempfile, "mkstemp", denied)
     with pytest.raises(InputError, match="cannot be written to: Permission denied"):
-        Table.zeros(N, torch.zeros(D), str(tmp_path))
+        ClientTable.zeros(N, torch.zeros(D), str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_folders_that_will_not_do(tmp_path, monkeypatch):
     ],
 )
 def test_updates_that_do_not_fit(clients, rows, message, folder):
-    t = Table.zeros(N, torch.zeros(D), folder)
+    t = ClientTable.zeros(N, torch.zeros(D), folder)
     for update in (t.put, t.add):
         with pytest.raises(ValueError, match=message):
             update(index(*clients), rows)
@@ -241,7 +243,7 @@ def test_updates_that_do_not_fit(clients, rows, message, folder):
 
 
 def test_clients_and_weights_that_do_not_fit():
-    t = Table.zeros(N, torch.zeros(D))
+    t = ClientTable.zeros(N, torch.zeros(D))
     with pytest.raises(ValueError, match="not all among"):
         t[index(N)]
     with pytest.raises(ValueError, match="weights have shape"):
@@ -254,18 +256,22 @@ MAKE = [DRDM, DualDRDM, FedDyn, SCAFFOLD, ScaffPD]
 @pytest.mark.parametrize("make", MAKE, ids=lambda make: make.__name__)
 def test_algorithms_are_the_same_with_a_file(make, tmp_path):
     """Bit for bit; and the initial state takes no memory for the N rows."""
-    fed, ends = Still([1.0, 0.4, 0.7, 0.2, 0.9]), []
+    fed, ends = ConstantFederation([1.0, 0.4, 0.7, 0.2, 0.9]), []
     for where in (None, str(tmp_path)):
-        algorithm = make(m=3, local=LocalSGD(steps=2), table_dir=where)
+        algorithm, fed.table_dir = make(m=3, local=LocalSGD(steps=2)), where
         now = algorithm.init(fed)
         assert all(not t.clients.numel() for t in tables_of(now))
-        for r in range(6):
+        for r in range(1, 7):
             now, _ = algorithm.round(now, fed, state_key(r))
         assert [t.folder for t in tables_of(now)] == [where]
         ends.append(now)
     assert state.bits_differ(*ends) == []
+    fed.table_dir = None
+    kept = run(algorithm, fed, rounds=6, table_dir=str(tmp_path)).state
+    assert [t.folder for t in tables_of(kept)] == [str(tmp_path)]
+    assert state.bits_differ(kept, ends[0]) == []
     with pytest.raises(InputError, match="is not a folder"):
-        make(m=3, table_dir="/nowhere").init(fed)
+        run(make(m=3), fed, rounds=1, table_dir="/nowhere")
 
 
 def state_key(r):
@@ -276,4 +282,4 @@ def state_key(r):
 
 def tables_of(now):
     parts = [*now, *getattr(now, "reports", ())]
-    return [part for part in parts if isinstance(part, Table)]
+    return [part for part in parts if isinstance(part, ClientTable)]

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-from drfl.algorithm import run
 from drfl.data import Dataset, load
 from drfl.errors import DivergedError
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
 from drfl.history import csv_text
+from drfl.loop import run
 
 HERE = Path(__file__).parent
 MODELS = ("linear", "mlp")
@@ -57,7 +57,7 @@ def worst_loss(model: str, algorithm: str, setting: dict[str, float], seed: int,
 def main() -> None:
     """Run every setting, print the best ones and store the losses."""
     torch.set_num_threads(1)
-    logging.getLogger("drfl.protection").setLevel(logging.ERROR)
+    logging.getLogger("drfl.resilience").setLevel(logging.ERROR)
     dataset, rows = load("heart-disease"), []
     for model, (algorithm, settings) in itertools.product(MODELS, GRID.items()):
         found = []

@@ -27,14 +27,14 @@ from simulate import HERE, MODELS, config_of, served
 from site_table import COLUMNS, Site, cells, table
 from torch import Tensor
 
-from drfl.algorithm import run
 from drfl.data import load
 from drfl.errors import DrflError
+from drfl.experiments.artifacts import versions
 from drfl.experiments.build import Job, build
 from drfl.experiments.config import Config
-from drfl.experiments.rundir import versions
-from drfl.flower.server_settings import MEANINGLESS
+from drfl.flower.settings import MEANINGLESS
 from drfl.history import csv_text
+from drfl.loop import run
 
 sys.path.append(str(HERE.parents[1] / "scripts"))
 from trial_folder import Trial, kept
@@ -80,7 +80,7 @@ def simulated(job: Job) -> tuple[Tensor, Tensor]:
     """The model (d,) and λ (N,) of the simulation."""
     config = job.config
     result = run(job.algorithm, job.fed, rounds=config.rounds, seed=config.seed, evaluate_every=config.rounds)
-    return result.state.w, result.state.lam
+    return result.state.w, result.lam
 
 
 def deployed(trial: Trial, config: Config) -> Run:
@@ -156,7 +156,7 @@ def main() -> None:
     if options.rounds < 1 or set(models) - set(MODELS):
         parser.error(f"--rounds is at least 1, --models some of {', '.join(MODELS)}")
     torch.set_num_threads(1)
-    logging.getLogger("drfl.protection").setLevel(logging.ERROR)  # see simulate.py
+    logging.getLogger("drfl.resilience").setLevel(logging.ERROR)  # see simulate.py
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
     place = Path(tempfile.mkdtemp(prefix="drfl-hospitals-"))
     try:

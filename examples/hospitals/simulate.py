@@ -22,15 +22,15 @@ from scoring import BINS, scores
 from site_table import BASELINE, COLUMNS, Site, cells, table
 from torch import Tensor
 
-from drfl.algorithm import run
 from drfl.data import ClientData, Dataset, load
 from drfl.errors import DrflError
+from drfl.experiments.artifacts import json_text, versions
 from drfl.experiments.build import Job, build
 from drfl.experiments.config import Config, load_config
-from drfl.experiments.rundir import json_text, versions
 from drfl.experiments.runner import parse_seeds
 from drfl.history import csv_text
 from drfl.key import Key
+from drfl.loop import run
 
 HERE = Path(__file__).parent
 MODELS = ("linear", "mlp")
@@ -70,7 +70,7 @@ def simulate(model: str, name: str, seed: int, dataset: Dataset, rounds: int | N
     """One run, and how well its last model does at every site."""
     job = build(config_of(model, name, seed, rounds), dataset)
     result = run(job.algorithm, job.fed, rounds=job.config.rounds, seed=seed, evaluate_every=max(1, job.config.rounds))
-    return served(job, name, result.state.w, result.state.lam)
+    return served(job, name, result.state.w, result.lam)
 
 
 def served(job: Job, name: str, w: Tensor, lam: Tensor) -> list[Site]:
@@ -121,7 +121,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     # With four clients it is no alarm that one holds more than half of λ; the table says who.
-    logging.getLogger("drfl.protection").setLevel(logging.ERROR)
+    logging.getLogger("drfl.resilience").setLevel(logging.ERROR)
     try:
         seeds, dataset, sites = parse_seeds(options.seeds), load("heart-disease"), []
         for model in MODELS:

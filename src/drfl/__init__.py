@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 _NAMES = {
-    "algorithm": ("Algorithm", "Average", "Info", "Result", "State", "Step", "run"),
+    "algorithm": ("Algorithm", "Info", "State"),
     "algorithms": (
         *("AFL", "ALGORITHMS", "DRDM", "DRFA", "DRFAGA", "SCAFFOLD", "DRFAProx", "DeltaFL", "DualDRDM", "FedAvg"),
         *("FedDyn", "FedProx", "QFedAvg", "ScaffPD"),
@@ -35,17 +35,18 @@ _NAMES = {
     "key": ("Key",),
     "layout": ("Layout",),
     "local": ("LocalSGD",),
+    "loop": ("Average", "Result", "Step", "run"),
     "task": ("Task", "argmax_accuracy", "binary_accuracy"),
 }
 """Which of the package's modules has which public names."""
 
-_MODULES = (*_NAMES, "certificate", "cohort", "models", "testing", "theory")
+_MODULES = (*_NAMES, "certificate", "models", "sampling", "testing", "theory")
 """The modules that are attributes of the package without having been imported."""
 
 if TYPE_CHECKING:
     # For type checkers and editors, which do not follow the table; tests/test_imports.py has the two agree.
-    from drfl import cohort, models
-    from drfl.algorithm import Algorithm, Average, Info, Result, State, Step, run
+    from drfl import models, sampling
+    from drfl.algorithm import Algorithm, Info, State
     from drfl.algorithms import (
         AFL,
         ALGORITHMS,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from drfl.key import Key
     from drfl.layout import Layout
     from drfl.local import LocalSGD
+    from drfl.loop import Average, Result, Step, run
     from drfl.task import Task, argmax_accuracy, binary_accuracy
 else:  # hidden from type checkers, who would believe any name of a module that has __getattr__
     _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -157,8 +159,8 @@ __all__ = [
     "ZipfDirichlet",
     "argmax_accuracy",
     "binary_accuracy",
-    "cohort",
     "load",
     "models",
     "run",
+    "sampling",
 ]

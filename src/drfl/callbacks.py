@@ -1,12 +1,12 @@
-"""Ready-made callbacks for :func:`drfl.algorithm.run`."""
+"""Ready-made callbacks for :func:`drfl.loop.run`."""
 
 from __future__ import annotations
 
 import sys
 
-from drfl.algorithm import Step
-from drfl.errors import unknown
+from drfl.errors import InputError, unknown
 from drfl.history import SMALL_IS_GOOD, Metrics
+from drfl.loop import Step
 
 
 class Target:
@@ -27,6 +27,23 @@ class Target:
             return False
         now = getattr(step.row.metrics, self.metric)
         return now <= self.value if self.metric in SMALL_IS_GOOD else now >= self.value
+
+
+def target(until: str | None) -> list[Target]:
+    """The callback behind an ``until`` such as "worst_accuracy=0.5"; none for None.
+
+    Raises:
+        InputError: not of that form, or no such metric.
+    """
+    if until is None:
+        return []
+    metric, _, value = until.partition("=")
+    try:
+        return [Target(metric.strip(), float(value))]
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"until = '{until}' is not of the form metric=value, e.g. worst_accuracy=0.5") from None
 
 
 class Progress:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from torch import Tensor, nn
 
-from drfl.losses import half_squared_error
+from drfl.models import half_squared_error
 from drfl.task import Task
 
 CONVEX_MODULES = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)

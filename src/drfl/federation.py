@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from drfl.client_table import ClientTable
 from drfl.key import Key
 from drfl.local import LocalSGD
 
 SCALAR_BYTES = 8
 """What a loss report counts in the ledger: one float64."""
-
-
-NOT_ASKED = torch.empty(0)
-"""Stands for a part of a reply that nobody asked for."""
 
 
 class Replies(NamedTuple):
@@ -27,14 +25,40 @@ class Replies(NamedTuple):
     Args:
         clients: (k',) int64, distinct.
         w: (k', d) models after the last local step.
-        snapshot: (k', d) models after the asked-for step; empty where none was asked for.
-        average: (k', d) means of the models after steps 1…τ; empty where not asked for.
+        snapshot: (k', d) models after the asked-for step; None where none was asked for.
+        average: (k', d) means of the models after steps 1…τ; None where not asked for.
     """
 
     clients: Tensor
     w: Tensor
-    snapshot: Tensor = NOT_ASKED
-    average: Tensor = NOT_ASKED
+    snapshot: Tensor | None = None
+    average: Tensor | None = None
+
+    def merged(self, merge: Callable[[Tensor], Tensor]) -> Merged:
+        """What an algorithm makes of local models, applied to the last ones, the snapshots and the averages alike.
+
+        The mean of the global models over the steps is the merge of the means of the local ones as long as ``merge``
+        is affine, which all merges are that sum models with weights.
+
+        Args:
+            merge: (k', d) local models → (d,) the global model that they make.
+        """
+        snapshot, average = (None if part is None else merge(part) for part in (self.snapshot, self.average))
+        return Merged(merge(self.w), snapshot, average)
+
+
+class Merged(NamedTuple):
+    """Global models that local models make; all (d,).
+
+    Args:
+        w: after the last local step.
+        snapshot: after the asked-for step; None where none was asked for.
+        average: mean over the steps 1…τ; None where not asked for.
+    """
+
+    w: Tensor
+    snapshot: Tensor | None = None
+    average: Tensor | None = None
 
 
 class Losses(NamedTuple):
@@ -135,32 +159,139 @@ class Ledger:
                 setattr(self, name, value)
 
 
-class Federation(Protocol):
-    """N clients as the server sees them. Clients keep no algorithm state; any of them may fail to answer.
+R = TypeVar("R", Replies, Losses, Gradients)
 
-    A cohort is a vector (k,) of distinct client indices. ``key`` names the round's randomness: client i draws its
-    samples from ``key.fold("client", i)``, whatever the backend.
+
+@dataclass(frozen=True, eq=False)
+class Request(ABC, Generic[R]):
+    """What :class:`drfl.federation.Federation` can ask a cohort, as one object.
+
+    Args:
+        cohort: (k,) clients to ask.
+        w: (d,) the model that is sent.
+        key: of the request.
     """
 
-    @property
-    def n(self) -> int:
-        """Number of clients N."""
-        ...
+    kind: ClassVar[str]
+    cohort: Tensor
+    w: Tensor
+    key: Key
+
+    @abstractmethod
+    def nobody(self) -> R:
+        """The reply that nobody sent: its parts are empty, of the shapes and types of a full one."""
 
     @property
-    def shares(self) -> Tensor:
-        """(N,) float64: each client's share of the training samples, summing to 1."""
-        ...
+    def vectors(self) -> int:
+        """How many vectors (d,) it sends to each client."""
+        return 1
+
+    def only(self, rows: Tensor) -> Self:
+        """The same to some of the cohort: rows (k',) of positions in it, or (k,) bool."""
+        return replace(self, cohort=self.cohort[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRequest(Request[Replies]):
+    """Local steps u ← Π_W(u − η(∇ℓ(u) + shift_i + prox·(u − w))) from u = w at each client of the cohort.
+
+    Args:
+        cohort: (k,) clients to ask.
+        w: (d,) where they start.
+        key: the round's key for minibatches.
+        local: the solver.
+        prox: weight of the pull towards w.
+        shift: (k, d) constant added to each direction, row j for ``cohort[j]``.
+        snapshot: step in 1…τ after which the local model is also wanted.
+        average: whether the mean of the local models after steps 1…τ is also wanted.
+    """
+
+    kind: ClassVar[str] = "train"
+    local: LocalSGD
+    prox: float = 0.0
+    shift: Tensor | None = None
+    snapshot: int | None = None
+    average: bool = False
+
+    def nobody(self) -> Replies:
+        """Models (0, d), and what else was asked for."""
+        w = self.w.new_empty(0, self.w.numel())
+        return Replies(_nobody(), w, None if self.snapshot is None else w, w if self.average else None)
 
     @property
-    def w0(self) -> Tensor:
-        """(d,) the initial model."""
-        ...
+    def vectors(self) -> int:
+        """The model, and the shift where there is one."""
+        return 1 if self.shift is None else 2
 
-    @property
-    def ledger(self) -> Ledger:
-        """What has been sent and computed so far."""
-        ...
+    def only(self, rows: Tensor) -> Self:
+        """The same to some of the cohort, with their shifts."""
+        return replace(super().only(rows), shift=None if self.shift is None else self.shift[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class LossRequest(Request[Losses]):
+    """Mean loss at w (d,) on a fresh minibatch of each client of the cohort; ``batch`` None = all its training data."""
+
+    kind: ClassVar[str] = "losses"
+    batch: int | None = None
+
+    def nobody(self) -> Losses:
+        """Values (0,)."""
+        return Losses(_nobody(), torch.empty(0, dtype=torch.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class GradientRequest(Request[Gradients]):
+    """Mean gradient at w (d,) on a fresh minibatch of each client; ``batch`` None = all its training data."""
+
+    kind: ClassVar[str] = "gradients"
+    batch: int | None = None
+
+    def nobody(self) -> Gradients:
+        """Values (0, d) and losses (0,)."""
+        return Gradients(_nobody(), self.w.new_empty(0, self.w.numel()), torch.empty(0, dtype=torch.float64))
+
+
+class Federation(ABC):
+    """N clients as the server sees them. Clients keep no algorithm state; any of them may fail to answer.
+
+    A cohort is a vector (k,) of distinct client indices. A request's key names the round's randomness: client i draws
+    its samples from ``key.fold("client", i)``, whatever the backend.
+
+    A subclass says how the clients :meth:`ask` and how they :meth:`evaluate`; everything else comes down to these two.
+
+    Attributes:
+        n: number of clients N.
+        shares: (N,) float64: each client's share of the training samples, summing to 1.
+        w0: (d,) the initial model.
+        ledger: what has been sent and computed so far.
+        table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory.
+        averaged: whether :meth:`train` always asks for the mean of the local models too, as a run does that keeps the
+            averaged solution.
+    """
+
+    n: int
+    shares: Tensor
+    w0: Tensor
+    ledger: Ledger
+    table_dir: str | None = None
+    averaged: bool = False
+
+    def client_table(self) -> ClientTable:
+        """(N, d) zeros, a row a client, for what an algorithm remembers of every client.
+
+        Raises:
+            InputError: ``table_dir`` cannot be used.
+        """
+        return ClientTable.zeros(self.n, self.w0, self.table_dir)
+
+    @abstractmethod
+    def ask(self, request: Request[R]) -> R:
+        """Send a request to its cohort; the reply has a row for each client that answered."""
+
+    @abstractmethod
+    def evaluate(self, w: Tensor) -> Evaluation:
+        """Score and loss of w (d,) on every client's test data."""
 
     def train(
         self,
@@ -174,28 +305,70 @@ class Federation(Protocol):
         snapshot: int | None = None,
         average: bool = False,
     ) -> Replies:
-        """Local steps u ← Π_W(u − η(∇ℓ(u) + shift_i + prox·(u − w))) from u = w at each client of the cohort.
+        """Ask for local steps; see :class:`TrainRequest`."""
+        return self.ask(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average or self.averaged))
 
-        Args:
-            cohort: (k,) clients to ask.
-            w: (d,) where they start.
-            local: the solver.
-            key: the round's key for minibatches.
-            prox: weight of the pull towards w.
-            shift: (k, d) constant added to each direction, row j for ``cohort[j]``.
-            snapshot: step in 1…τ after which the local model is also wanted.
-            average: whether the mean of the local models after steps 1…τ is also wanted.
+    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
+        """Ask for loss reports; see :class:`LossRequest`."""
+        return self.ask(LossRequest(cohort, w, key, batch))
+
+    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
+        """Ask for gradients; see :class:`GradientRequest`."""
+        return self.ask(GradientRequest(cohort, w, key, batch))
+
+
+class WrappedFederation(Federation):
+    """Behaves as the federation inside; a subclass overrides :meth:`ask`.
+
+    Args:
+        fed: the federation inside.
+    """
+
+    def __init__(self, fed: Federation) -> None:
+        self.fed = fed
+        self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
+        self.table_dir, self.averaged = fed.table_dir, fed.averaged
+
+    def ask(self, request: Request[R]) -> R:
+        """See :class:`drfl.federation.Federation`."""
+        return self.fed.ask(request)
+
+    def evaluate(self, w: Tensor) -> Evaluation:
+        """See :class:`drfl.federation.Federation`."""
+        return self.fed.evaluate(w)
+
+
+@runtime_checkable
+class Bundling(Protocol):
+    """A federation that can send a test of the model and the request after it in one message."""
+
+    def evaluate_later(self, w: Tensor) -> Callable[[], Evaluation]:
+        """Test w (d,) on every client's test data along with the next request.
+
+        Returns:
+            What gives the result; called before there was a request, it sends the test alone.
         """
         ...
 
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """Mean loss at w (d,) on a fresh minibatch of each client of the cohort; None = all its training data."""
-        ...
 
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """Mean gradient at w (d,) on a fresh minibatch of each client of the cohort; None = all its training data."""
-        ...
+def answers(reply: R, rows: Tensor) -> R:
+    """Some rows of a reply: (k'',) positions in any order, or (k',) bool."""
+    return reply._make(None if part is None else part[rows] for part in reply)
 
-    def evaluate(self, w: Tensor) -> Evaluation:
-        """Score and loss of w (d,) on every client's test data."""
-        ...
+
+def reports_of(reply: R) -> Losses | None:
+    """The clients and losses (k',) that a reply reports; None for models."""
+    if isinstance(reply, Replies):
+        return None
+    return reply if isinstance(reply, Losses) else Losses(reply.clients, reply.losses)
+
+
+def with_reports(reply: R, values: Tensor) -> R:
+    """The reply with other losses (k',); models stay as they are."""
+    if isinstance(reply, Losses):
+        return reply._replace(values=values)
+    return reply._replace(losses=values) if isinstance(reply, Gradients) else reply
+
+
+def _nobody() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)

@@ -73,6 +73,13 @@ class Key:
         """The key further down the tree, one level a label."""
         return Key(self.seed, self.path + tuple(word for label in labels for word in _words(label)))
 
+    @property
+    def round(self) -> int | None:
+        """The round r of a run that this key belongs to, ``Key(seed).fold("round", r)`` and below; None for others."""
+        if len(self.path) < 6 or self.path[:3] != _words("round"):
+            return None
+        return self.path[4] | self.path[5] << 32
+
     def generator(self) -> np.random.Generator:
         """A fresh generator at this key. Two calls give two generators with the same numbers."""
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(self._entropy())))

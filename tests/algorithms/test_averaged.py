@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
-from drfl.algorithms import AFL, DRDM, DRFA, DRFAGA, SCAFFOLD, DeltaFL, DualDRDM, FedAvg, FedDyn, FedProx, ScaffPD
+from drfl.algorithms import (
+    AFL,
+    DRDM,
+    DRFA,
+    DRFAGA,
+    SCAFFOLD,
+    DeltaFL,
+    DualDRDM,
+    FedAvg,
+    FedDyn,
+    FedProx,
+    QFedAvg,
+    ScaffPD,
+)
+from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing import Exact, Lossy
+from drfl.loop import run
+from drfl.testing import DropoutFederation, QuadraticFederation
 from drfl.testing.problems import curved_quadratics
 
 FULL = {"dual_batch": None, "gamma": 0.01}
@@ -38,20 +54,30 @@ LOSSES = {"everybody answers": (), "two do not train": (1, 4), "nobody trains": 
 def test_mean_over_the_local_steps(method, momentum, silent):
     """A round of t steps from the same state ends where the round of four was after t."""
     f = curved_quadratics().functions
-    whole = Exact(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
-    fed, local = Lossy(whole, train=silent), LocalSGD(steps=4, lr=0.02, batch=None, momentum=momentum, weight_decay=0.1)
-    algorithm = dataclasses.replace(method, local=local, averaged=True)
-    state, models, mixtures = algorithm.init(fed), [], []
-    for r in range(4):
-        before, key = state, Key(3).fold("round", r)
-        state, info = algorithm.round(before, fed, key)
-        if info.empty:
+    whole = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
+    fed, local = (
+        DropoutFederation(whole, train=silent),
+        LocalSGD(steps=4, lr=0.02, batch=None, momentum=momentum, weight_decay=0.1),
+    )
+    algorithm = dataclasses.replace(method, local=local)
+    steps, models, mixtures = [], [], []
+    average = run(algorithm, fed, rounds=4, seed=3, averaged=True, callbacks=[steps.append]).average
+    for before, step in itertools.pairwise(steps):
+        if step.info.empty:
             continue
         for t in range(1, 5):
-            shorter = dataclasses.replace(algorithm, local=dataclasses.replace(local, steps=t), averaged=False)
-            models.append(shorter.round(before._replace(average=None), fed, key)[0].w)
-        mixtures.append(before.lam)
-    assert int(state.average.rounds) == len(mixtures)
+            shorter = dataclasses.replace(algorithm, local=dataclasses.replace(local, steps=t))
+            models.append(shorter.round(before.state, fed, Key(3).fold("round", step.round))[0].w)
+        mixtures.append(before.row.lam)
+    assert int(average.rounds) == len(mixtures)
     if mixtures:
-        torch.testing.assert_close(state.average.w, torch.stack(models).mean(0), rtol=0, atol=1e-13)
-        torch.testing.assert_close(state.average.lam, torch.stack(mixtures).mean(0), rtol=0, atol=1e-13)
+        torch.testing.assert_close(average.w, torch.stack(models).mean(0), rtol=0, atol=1e-13)
+        torch.testing.assert_close(average.lam, torch.stack(mixtures).mean(0), rtol=0, atol=1e-13)
+
+
+def test_the_mean_of_the_local_models_is_nothing_to_qfedavg():
+    """Its step is not affine in them."""
+    f = curved_quadratics().functions
+    fed = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
+    with pytest.raises(InputError, match="QFedAvg has no averaged solution: leave 'averaged' out"):
+        run(QFedAvg(), fed, rounds=1, averaged=True)

@@ -12,14 +12,14 @@ from tests.support.federations import Partial, Still
 from tests.support.problems import federation
 from tests.support.quadratics import Quadratics
 
-from drfl.algorithm import run
 from drfl.algorithms import SCAFFOLD, DeltaFL, FedAvg, FedDyn, FedProx, QFedAvg
 from drfl.algorithms.deltafl import tail
-from drfl.algorithms.penalty import penalty
+from drfl.algorithms.drift import penalty
 from drfl.algorithms.qfedavg import powers
 from drfl.errors import DivergedError, InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 NAN, INF = math.nan, math.inf
@@ -36,10 +36,14 @@ def near(w, expected, tolerance=1e-10):
     np.testing.assert_allclose(w, expected, rtol=0, atol=tolerance)
 
 
-def states(algorithm, fed=None, rounds=4, seed=1):
-    steps = []
-    run(algorithm, federation() if fed is None else fed, rounds=rounds, seed=seed, callbacks=[steps.append])
-    return [step.state for step in steps]
+def steps_of(algorithm, fed=None, rounds=4, seed=1, **options):
+    steps, fed = [], federation() if fed is None else fed
+    run(algorithm, fed, rounds=rounds, seed=seed, callbacks=[steps.append], **options)
+    return steps
+
+
+def states(*args, **options):
+    return [step.state for step in steps_of(*args, **options)]
 
 
 # What they reduce to
@@ -51,15 +55,14 @@ def states(algorithm, fed=None, rounds=4, seed=1):
 @pytest.mark.parametrize("by_samples", [True, False])
 @pytest.mark.parametrize("m", [None, 3])
 def test_fedavg_bit_for_bit(make, by_samples, m, engine):
-    options = {"m": m, "local": MINIBATCHES, "by_samples": by_samples, "averaged": True}
+    options = {"m": m, "local": MINIBATCHES, "by_samples": by_samples}
     ours, theirs = (
-        states(make(**options), federation(engine=engine)),
-        states(FedAvg(**options), federation(engine=engine)),
+        steps_of(algorithm(**options), federation(engine=engine), averaged=True) for algorithm in (make, FedAvg)
     )
     for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a.w, b.w)
-        assert torch.equal(a.lam, b.lam)
+        assert torch.equal(a.state.w, b.state.w)
         assert torch.equal(a.average.w, b.average.w)
+        assert torch.equal(a.average.lam, b.average.lam)
 
 
 @pytest.mark.parametrize("m", [None, 3])
@@ -350,7 +353,7 @@ def test_losses_that_are_no_numbers(make, bad):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_types(make, dtype):
     fed = federation(dtype=dtype)
-    for state in states(make(m=4, local=MINIBATCHES), fed, rounds=2):
-        assert state.w.dtype == dtype
-        assert state.lam.dtype == torch.float64
-        assert all(t.dtype == dtype for name, t in state._asdict().items() if name in ("c", "c_i", "h"))
+    for step in steps_of(make(m=4, local=MINIBATCHES), fed, rounds=2):
+        assert step.state.w.dtype == dtype
+        assert step.row.lam.dtype == torch.float64
+        assert all(t.dtype == dtype for name, t in step.state._asdict().items() if name in ("c", "c_i", "h"))

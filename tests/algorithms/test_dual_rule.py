@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drfl import cohort
+from drfl import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAGA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.dual import no_scale, step_size
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing import Exact, Lossy
+from drfl.testing import DropoutFederation, QuadraticFederation
 
 LOSSES = (0.8, 1.0, 1.1, 0.7, 1.4)
-EVERYBODY = {"m": 5, "sampling": cohort.everybody}
+EVERYBODY = {"m": 5, "sampling": sampling.everybody}
 RATES = {
     AFL: (0.1, {}),
     DRFA: (0.1, EVERYBODY),
@@ -30,7 +30,7 @@ every_method = pytest.mark.parametrize("make", RATES, ids=lambda make: make.__na
 def still(losses):
     """Clients whose losses are these at every model."""
     s = torch.tensor(losses, dtype=torch.float64)
-    return Exact(torch.zeros(len(s), 1, 1), torch.zeros(len(s), 1), s)
+    return QuadraticFederation(torch.zeros(len(s), 1, 1), torch.zeros(len(s), 1), s)
 
 
 def mixtures(make, losses, rounds=1, **options):
@@ -99,7 +99,7 @@ def test_scale_is_the_largest_so_far(make):
     """Smaller reports leave it, and so does a round without any."""
     algorithm = make(**RATES[make][1])
     small = still([1.0] * 5)
-    silent = Lossy(small, losses=range(5), gradients=range(5))
+    silent = DropoutFederation(small, losses=range(5), gradients=range(5))
     state, scales = algorithm.init(small), []
     for r, fed in enumerate((silent, still([2.0] * 5), small, silent)):
         state, _ = algorithm.round(state, fed, Key(r))

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tests.support.quadratics import Quadratics
 
-from drfl import cohort
-from drfl.algorithm import run
+from drfl import sampling
 from drfl.algorithms import DRDM, DualDRDM
 from drfl.ambiguity import CVaR, KLBall, Simplex
 from drfl.local import LocalSGD
-from drfl.testing import Exact
+from drfl.loop import run
+from drfl.testing import QuadraticFederation
 from drfl.testing.problems import curved_quadratics, quadratics
 
 PROBLEM = Quadratics.random(seed=4)
@@ -46,19 +46,19 @@ def near(w, weights, local):
 
 @every_case
 def test_drdm_ends_at_the_average_optimum_whatever_the_mixture(lam, local):
-    near(ends(DRDM, lam, local, cohort.everybody), [0.2] * 5, local)
+    near(ends(DRDM, lam, local, sampling.everybody), [0.2] * 5, local)
 
 
 @every_case
 def test_dual_drdm_ends_at_the_weighted_optimum(lam, local):
-    near(ends(DualDRDM, lam, local, cohort.everybody), lam, local)
+    near(ends(DualDRDM, lam, local, sampling.everybody), lam, local)
 
 
 def test_it_does_not_depend_on_who_is_drawn():
     """Cohorts drawn from λ."""
     lam, local = MIXTURES["leaning"], SOLVERS["gradient steps"]
-    near(ends(DRDM, lam, local, cohort.with_replacement), [0.2] * 5, local)
-    near(ends(DualDRDM, lam, local, cohort.with_replacement), lam, local)
+    near(ends(DRDM, lam, local, sampling.with_replacement), [0.2] * 5, local)
+    near(ends(DualDRDM, lam, local, sampling.with_replacement), lam, local)
 
 
 @pytest.mark.parametrize("ambiguity", [Simplex(), CVaR(0.4)], ids=repr)
@@ -67,9 +67,9 @@ def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
     problem = quadratics()
     saddle, average = problem.saddle(ambiguity).w, problem.average_optimum
     f = problem.functions
-    fed = Exact(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
+    fed = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
     options = {"m": fed.n, "mu": 2.0, "gamma": 0.005, "ambiguity": ambiguity}
-    options |= {"local": LocalSGD(steps=5, lr=0.1, batch=None), "dual_batch": None, "sampling": cohort.everybody}
+    options |= {"local": LocalSGD(steps=5, lr=0.1, batch=None), "dual_batch": None, "sampling": sampling.everybody}
     w, dual_w = (
         run(algorithm(**options), fed, rounds=1500, evaluate_every=1500).state.w for algorithm in (DRDM, DualDRDM)
     )
@@ -82,11 +82,11 @@ def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
 def test_drdm_needs_every_client_to_be_drawn(problem):
     """Where λ_i is 0 client i is never drawn again, and its old h_i holds DRDM off either optimum: give λ a floor."""
     f = problem.functions
-    fed = Exact(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
+    fed = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
     local = LocalSGD(steps=5, lr=0.01, batch=None)
     options = {"m": 6, "mu": 20.0, "gamma": 0.01, "local": local, "dual_batch": None}
 
-    def last(algorithm, floor, sampling=cohort.with_replacement):
+    def last(algorithm, floor, sampling=sampling.with_replacement):
         method = algorithm(ambiguity=Simplex(floor), sampling=sampling, **options)
         return run(method, fed, rounds=1500, evaluate_every=1500).state
 
@@ -94,5 +94,5 @@ def test_drdm_needs_every_client_to_be_drawn(problem):
     assert sorted(stuck.lam.tolist()) == [0, 0, 0, 0, 0, 1]
     assert min((stuck.w - average).norm(), (stuck.w - saddle).norm()) > 0.5
     torch.testing.assert_close(last(DRDM, 0.01).w, average, rtol=0, atol=1e-8)
-    torch.testing.assert_close(last(DRDM, 0.0, cohort.everybody).w, average, rtol=0, atol=1e-8)
+    torch.testing.assert_close(last(DRDM, 0.0, sampling.everybody).w, average, rtol=0, atol=1e-8)
     torch.testing.assert_close(last(DualDRDM, 0.0).w, saddle, rtol=0, atol=1e-6)

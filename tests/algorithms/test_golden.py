@@ -11,26 +11,26 @@ from tests.support.golden import Setting
 from tests.support.problems import federation, pools
 from tests.support.reference import Softmax
 
-from drfl import cohort
-from drfl.algorithm import run
+from drfl import sampling
 from drfl.algorithms import DRDM, DRFA, FedAvg
 from drfl.ambiguity import Simplex
 from drfl.local import LocalSGD
+from drfl.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 SIZES = (1, 2, 31, 33, 7, 50)
 REFERENCES = {"FedAvg": golden.fedavg, "DRFA": golden.drfa, "DRDM": golden.drdm}
 SAMPLINGS = {
-    "with_replacement": cohort.with_replacement,
-    "without_replacement": cohort.without_replacement,
-    "everybody": cohort.everybody,
+    "with_replacement": sampling.with_replacement,
+    "without_replacement": sampling.without_replacement,
+    "everybody": sampling.everybody,
 }
 
 
 def algorithm_of(name, s):
     local = LocalSGD(steps=s.tau, lr=s.lr, batch=None)
     if name == "FedAvg":
-        return FedAvg(m=s.m, local=local, averaged=True)
+        return FedAvg(m=s.m, local=local)
     common = {
         "m": s.m,
         "gamma": s.gamma,
@@ -38,19 +38,18 @@ def algorithm_of(name, s):
         "dual_batch": None,
         "ambiguity": Simplex(s.floor),
         "sampling": SAMPLINGS[s.sampling],
-        "averaged": True,
     }
     return DRFA(**common) if name == "DRFA" else DRDM(mu=s.mu, **common)
 
 
 def both(name, s, engine=None):
-    """The states that drfl goes through, with their infos, and the reference's."""
+    """The steps that drfl goes through, and the reference's."""
     data, fed = pools(SIZES), federation(SIZES, engine=engine)
     lam = np.array(SIZES) / sum(SIZES) if name == "FedAvg" else np.full(fed.n, 1 / fed.n)
     expected = REFERENCES[name](Softmax(data, 3), s, fed.w0.numpy(), lam)
     steps = []
     lossy = Partial(fed, lost_train=s.lost_train, lost_losses=s.lost_losses)
-    run(algorithm_of(name, s), lossy, rounds=s.rounds, seed=s.seed, callbacks=[steps.append])
+    run(algorithm_of(name, s), lossy, rounds=s.rounds, seed=s.seed, averaged=True, callbacks=[steps.append])
     return steps[1:], expected
 
 
@@ -58,9 +57,9 @@ def check(steps, expected):
     for step, want in zip(steps, expected, strict=True):
         state = step.state
         close(state.w, want.w)
-        close(state.lam, want.lam)
-        close(state.average.w, want.w_hat)
-        close(state.average.lam, want.lam_hat)
+        close(step.row.lam, want.lam)
+        close(step.average.w, want.w_hat)
+        close(step.average.lam, want.lam_hat)
         if hasattr(state, "h"):
             close(state.h.dense(), want.h)
             close(state.c, want.h.mean(axis=0))
@@ -128,11 +127,13 @@ def test_nobody_answers(name):
     s = Setting(lost_train=tuple(range(len(SIZES))))
     algorithm, lossy = algorithm_of(name, s), Partial(federation(SIZES), lost_train=s.lost_train)
     steps = []
-    result = run(algorithm, lossy, rounds=3, seed=0, callbacks=[steps.append])
+    result = run(algorithm, lossy, rounds=3, seed=0, averaged=True, callbacks=[steps.append])
     assert all(step.info.empty for step in steps[1:])
     assert all(step.state is steps[0].state for step in steps)
     assert result.skipped == 3
-    assert int(result.state.average.rounds) == 0
+    assert int(result.average.rounds) == 0
+    assert torch.equal(result.average.w, steps[0].state.w)
+    assert torch.equal(result.average.lam, steps[0].row.lam)
     assert lossy.ledger.loss_evaluations == 0
 
 
@@ -150,11 +151,11 @@ def test_no_loss_report(name):
 def test_fedavg_weights(by_samples):
     fed = federation(SIZES)
     algorithm = FedAvg(local=LocalSGD(steps=2, batch=None), by_samples=by_samples)
-    state = algorithm.init(fed)
     expected = np.array(SIZES) / sum(SIZES) if by_samples else np.full(6, 1 / 6)
-    close(state.lam, expected)
+    close(algorithm.weights(fed), expected)
     steps = []
     run(algorithm, fed, rounds=1, callbacks=[steps.append])
     s = Setting(m=6, tau=2, lr=0.1, rounds=1)
     close(steps[1].state.w, golden.fedavg(Softmax(pools(SIZES), 3), s, fed.w0.numpy(), expected)[0].w)
-    assert steps[1].state.average is None
+    close(steps[1].row.lam, expected)
+    assert steps[1].average is None

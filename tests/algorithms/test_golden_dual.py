@@ -10,12 +10,12 @@ from tests.support.golden_dual import Setting
 from tests.support.problems import federation, pools
 from tests.support.reference import Softmax
 
-from drfl import cohort
-from drfl.algorithm import run
+from drfl import sampling
 from drfl.algorithms import AFL, DRFA, DRFAGA, DRFAProx, DualDRDM, ScaffPD
 from drfl.ambiguity import KL, ChiSquare, ChiSquareBall, Simplex
 from drfl.errors import InputError
 from drfl.local import LocalSGD
+from drfl.loop import run
 
 SIZES = (1, 2, 31, 33, 7, 50)
 REFERENCES = {
@@ -28,9 +28,9 @@ REFERENCES = {
 
 
 def algorithm_of(name, s):
-    local, sampling = LocalSGD(steps=s.tau, lr=s.lr, batch=None), getattr(cohort, s.sampling)
+    local, drawn = LocalSGD(steps=s.tau, lr=s.lr, batch=None), getattr(sampling, s.sampling)
     common = {"local": local, "ambiguity": ChiSquare(s.rho) if s.rho else Simplex()}
-    by_lambda = {**common, "m": s.m, "gamma": s.gamma, "sampling": sampling}
+    by_lambda = {**common, "m": s.m, "gamma": s.gamma, "sampling": drawn}
     return {
         "AFL": lambda: AFL(gamma=s.gamma, dual_batch=None, dual_after=s.after, **common),
         "DRFAProx": lambda: DRFAProx(dual_batch=None, **by_lambda),

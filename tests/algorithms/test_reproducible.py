@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.support.problems import federation
 
-from drfl.algorithm import run
 from drfl.algorithms import DRDM, DRFA, FedAvg
 from drfl.engine import Loop, Stacked, Threads
+from drfl.federation import TrainRequest, WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.loop import run
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 LOCAL = LocalSGD(steps=4, lr=0.1, batch=8)
@@ -24,7 +27,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=
 
 def outcome(algorithm, engine=None, seed=1, fed=None):
     result = run(algorithm, fed or federation(engine=engine), rounds=5, seed=seed)
-    names = tuple(map(str, range(len(result.state.lam))))
+    names = tuple(map(str, range(len(result.lam))))
     return result, result.history.to_csv() + result.history.lambda_csv(names)
 
 
@@ -101,18 +104,17 @@ def test_algorithms_share_their_minibatches():
     """At one seed a client that trains in round 1 draws the same samples under FedAvg, DRFA and DRDM."""
     local_models = {}
 
-    class Recording:
+    class Recording(WrappedFederation):
         def __init__(self, name):
-            self.fed, self.name = federation(), name
+            super().__init__(federation())
+            self.name = name
 
-        def __getattr__(self, what):
-            return getattr(self.fed, what)
-
-        def train(self, cohort, w, local, key, **options):
-            options |= {"prox": 0.0, "shift": None}  # compare the data, not the corrections
-            replies = self.fed.train(cohort, w, local, key, **options)
-            local_models[self.name] = dict(zip(replies.clients.tolist(), replies.w, strict=True))
-            return replies
+        def ask(self, request):
+            if not isinstance(request, TrainRequest):
+                return self.fed.ask(request)
+            reply = self.fed.ask(replace(request, prox=0.0, shift=None))  # compare the data, not the corrections
+            local_models[self.name] = dict(zip(reply.clients.tolist(), reply.w, strict=True))
+            return reply
 
     for name, algorithm in ALGORITHMS.items():
         run(algorithm, Recording(name), rounds=1, seed=4)

@@ -8,7 +8,7 @@ import torch
 from tests.support.federations import Still
 from tests.support.problems import federation
 
-from drfl import cohort
+from drfl import sampling
 from drfl.algorithms import DRDM, DRFA
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -75,7 +75,7 @@ def test_mean_over_the_cohort_is_unbiased():
     x = torch.arange(21, dtype=torch.float64).reshape(7, 3) ** 1.5
     means = []
     for r in range(3000):
-        D = cohort.with_replacement(lam, 4, Key(1).fold(r))
+        D = sampling.with_replacement(lam, 4, Key(1).fold(r))
         means.append((D.weights_of(D.clients) @ x[D.clients]).numpy())
     within_four_errors(means, lam @ x)
 

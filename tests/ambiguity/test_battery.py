@@ -6,7 +6,7 @@ import pytest
 from tests.ambiguity.cases import CASES
 
 from drfl.ambiguity import Box, CVaR, Simplex
-from drfl.ambiguity.sorting import onto_simplex
+from drfl.ambiguity.simplex import onto_simplex
 from drfl.errors import InputError
 from drfl.testing import ConformanceError, check_ambiguity, examine_ambiguity
 

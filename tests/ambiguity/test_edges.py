@@ -14,7 +14,7 @@ from tests.ambiguity.answers import residuals
 from tests.ambiguity.cases import CASES, drawn, steps, uneven
 from tests.support.reference import bisection
 
-from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, tilt
+from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, _kl_solver
 from drfl.errors import InputError, NonFiniteError
 
 N = 6
@@ -252,13 +252,13 @@ def test_many_clients(name):
 @pytest.mark.parametrize("prior", [None, uneven(20_000)], ids=["even", "uneven"])
 def test_a_prox_where_few_lead_and_many_follow_takes_few_iterations(prior, monkeypatch):
     """Newton's method cycles between few large weights, straight in y, and many small ones, exponential in y."""
-    iterations, solve = [], tilt.solve_log_ratio
+    iterations, solve = [], _kl_solver.solve_log_ratio
 
     def counted(a, *others):
         iterations.append(len(a) > 1)
         return solve(a, *others)
 
-    monkeypatch.setattr(tilt, "solve_log_ratio", counted)
+    monkeypatch.setattr(_kl_solver, "solve_log_ratio", counted)
     ambiguity, losses = KL(0.1, prior), np.random.default_rng(0).exponential(size=20_000)
     v = ambiguity.worst_case(torch.from_numpy(losses)).lam.numpy() + 0.01 * losses / len(losses)
     for step in 10.0 ** np.arange(-6, 4):

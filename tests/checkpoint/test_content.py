@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -13,16 +12,18 @@ from drfl import DRFA, Average, CVaR, LocalSGD, ScaffPD, run
 from drfl.certificate import Certifier
 from drfl.checkpoint import Checkpoints, DamagedError, resume_point
 from drfl.checkpoint.files import RUN, STATE, SUMS, sums_of
-from drfl.checkpoint.tree import restored, tensors_of
+from drfl.checkpoint.record import restored, tensors_of
 from drfl.errors import InputError
 from drfl.experiments.build import build
 from drfl.experiments.config import Config
+from drfl.federation import WrappedFederation
 from drfl.key import Key
-from drfl.protection import Protected
+from drfl.loop import first
+from drfl.resilience import Protected
 
 N, D, ROUNDS = 5, 650, 6
 LOCAL = LocalSGD(steps=1, lr=0.1, batch=4)
-ALGORITHM = Protected(ScaffPD(local=LOCAL, averaged=True, ambiguity=CVaR(0.5)))
+ALGORITHM = Protected(ScaffPD(local=LOCAL, ambiguity=CVaR(0.5)))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def original(fed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     certify = Certifier(build(Config()).task)
     keep = Checkpoints(folder, lambda: {"of": "digits"}, 2)
-    run(ALGORITHM, fed, rounds=5, evaluate_every=2, certify=certify, keep=keep)
+    run(ALGORITHM, fed, rounds=5, evaluate_every=2, averaged=True, certify=certify, keep=keep)
     return {path.name: {name: (path / name).read_bytes() for name in (STATE, RUN)} for path in folder.iterdir()}
 
 
@@ -53,7 +54,8 @@ def laid(folder, files):
 
 
 def point(folder, fed, **options):
-    return resume_point(folder, ALGORITHM, fed, rounds=ROUNDS, **options)
+    fresh = first(ALGORITHM, fed, averaged=True)
+    return resume_point(folder, ALGORITHM, fed, **{"rounds": ROUNDS, "fresh": fresh, **options})
 
 
 def with_record(files, change):
@@ -163,9 +165,9 @@ TENSORS = {
     "lam does not add up": (changed(LAM, lambda lam: 2 * lam), "lam is no mixture"),
     "lam is negative": (changed(LAM, lambda lam: lam + torch.tensor([-2.0, 2, 0, 0, 0])), "lam is no mixture"),
     "lam is beyond the set": (changed(LAM, lambda lam: torch.eye(N)[0].double()), "lam is no mixture"),
-    "averaged lam is none": (changed("state.inner.average.lam", lambda lam: -lam), "average.lam is no mixture"),
-    "an average of too many": (changed("state.inner.average.rounds", lambda r: r + 1), "mean of 5 rounds of 4"),
-    "an average of too few": (changed("state.inner.average.rounds", lambda r: r - 9), "fewer than no rounds"),
+    "averaged lam is none": (changed("average.lam", lambda lam: -lam), "average.lam is no mixture"),
+    "an average of too many": (changed("average.rounds", lambda r: r + 1), "mean of 5 rounds of 4"),
+    "an average of too few": (changed("average.rounds", lambda r: r - 9), "fewer than no rounds"),
     "a step size of 0": (changed("state.inner.tau", lambda tau: 0 * tau), "a step size"),
     "a scalar with a shape": (changed("state.inner.tau", lambda tau: tau[None]), r"tau is .* of shape \(1,\)"),
     "rows of nobody": (at(f"{C}.clients", 0, N), "c does not fit: clients .* are not all"),
@@ -246,7 +248,7 @@ def test_what_is_no_number_of_a_round_is_none_of_ours(original, fed, tmp_path):
 def test_a_round_beyond_the_run_is_passed_over(original, fed, tmp_path):
     laid(tmp_path, original)
     assert point(tmp_path, fed).progress.round == 4
-    found = resume_point(tmp_path, ALGORITHM, fed, rounds=3)
+    found = point(tmp_path, fed, rounds=3)
     assert found.progress.round == 2
     assert "run.json, round: 4 of 3" in found.told[0]
 
@@ -280,7 +282,8 @@ def test_the_one_that_was_used_is_kept_beside_one_that_cannot_be(original, fed, 
     broken = with_record(original[NEW], put("round", "4"))
     laid(tmp_path, {OLD: original[OLD], "round-00000009": broken})
     start = point(tmp_path, fed).progress
-    run(ALGORITHM, fed, rounds=ROUNDS, evaluate_every=2, start=start, keep=Checkpoints(tmp_path, dict, 1))
+    options = {"averaged": True, "start": start, "keep": Checkpoints(tmp_path, dict, 1)}
+    run(ALGORITHM, fed, rounds=ROUNDS, evaluate_every=2, **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000004", "round-00000005", "round-00000009"]
 
 
@@ -291,14 +294,15 @@ def test_a_history_of_a_model_that_is_about_to_diverge_is_no_damage(original, fe
 
 
 def test_a_full_disk_under_a_table_is_no_damage(fed, tmp_path, monkeypatch):
-    algorithm = dataclasses.replace(ALGORITHM.algorithm, table_dir=str(tmp_path))
+    algorithm, fed = ALGORITHM.algorithm, WrappedFederation(fed)
+    fed.table_dir = str(tmp_path)
     state, _ = algorithm.round(algorithm.init(fed), fed, Key(0))
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     fresh, tensors = algorithm.init(fed), tensors_of(state)
-    monkeypatch.setattr("drfl.rowfile.os.pwrite", full)
+    monkeypatch.setattr("drfl.client_table.os.pwrite", full)
     with pytest.raises(InputError, match="No space left"):
         restored(fresh, tensors)
 

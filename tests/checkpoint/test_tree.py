@@ -9,26 +9,24 @@ import torch
 from tests.energy.jobs import digits
 from torch import Tensor
 
-from drfl.algorithm import Average
 from drfl.algorithms import ALGORITHMS
 from drfl.checkpoint import DamagedError
-from drfl.checkpoint.tree import restored, tensors_of
-from drfl.experiments.parameters import make, takes
-from drfl.faults import Faults, Faulty
+from drfl.checkpoint.record import restored, tensors_of
+from drfl.client_table import ClientTable
+from drfl.experiments.hyperparameters import make, takes
 from drfl.key import Key
-from drfl.participation import OverSampled, Quorum
-from drfl.protection import Clip, Protected, RobustClip
-from drfl.table import Table
+from drfl.loop import Average, first, run
+from drfl.resilience import Clip, FailureModel, Faulty, OverSelection, Protected, Quorum, RobustClip
 
 
 class Some(NamedTuple):
     w: Tensor
-    h: Table
+    h: ClientTable
     average: Average | None
 
 
 def some(average=None):
-    return Some(torch.arange(3.0), Table.zeros(5, torch.zeros(3)), average)
+    return Some(torch.arange(3.0), ClientTable.zeros(5, torch.zeros(3)), average)
 
 
 def same(a, b):
@@ -39,11 +37,10 @@ def same(a, b):
     )
 
 
-@pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_state_comes_back_whole(name, averaged):
+def test_every_state_comes_back_whole(name):
     fed = digits()
-    given = {"m": 6, "averaged": averaged, "steps": 2, "lr": 0.05}
+    given = {"m": 6, "steps": 2, "lr": 0.05}
     algorithm = make(name, {k: v for k, v in given.items() if takes(name, k)})
     state = algorithm.init(fed)
     for r in (1, 2):
@@ -55,12 +52,30 @@ def test_every_state_comes_back_whole(name, averaged):
     assert same(ahead, again)
 
 
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "QFedAvg"])
+def test_every_average_comes_back_whole(name):
+    fed, kept = digits(), []
+    given = {"m": 6, "steps": 2, "lr": 0.05}
+    algorithm = make(name, {k: v for k, v in given.items() if takes(name, k)})
+    whole = run(algorithm, fed, rounds=3, averaged=True, keep=lambda progress, stopping: kept.append(progress))
+    fresh, last = first(algorithm, fed, averaged=True), kept[-1]
+    tensors = {**tensors_of(last.state), **tensors_of(last.average, "average")}
+    assert {"average.w", "average.lam", "average.rounds"} <= tensors.keys()
+    back = restored(fresh.state, tensors), restored(fresh.average, tensors, "average")
+    assert type(back[1]) is Average
+    assert same(back[0], last.state)
+    assert same(back[1], last.average)
+    again = run(algorithm, fed, rounds=3, averaged=True, start=last._replace(state=back[0], average=back[1]))
+    assert same(again.average, whole.average)
+    assert int(again.average.rounds) == 3
+
+
 AROUND = {
     "protected": lambda inner: Protected(inner, guards=(RobustClip(), Clip(9.0))),
     "without guards": lambda inner: Protected(inner, guards=()),
-    "faulty": lambda inner: Faulty(Protected(inner), Faults(drop=0.3, outage=0.2, groups=3)),
-    "called off": lambda inner: Quorum(Faulty(Protected(OverSampled(inner, 4)), Faults(drop=0.6)), 3),
-    "nobody answers": lambda inner: Faulty(Protected(inner), Faults(drop=1.0)),
+    "faulty": lambda inner: Faulty(Protected(inner), FailureModel(drop=0.3, outage=0.2, groups=3)),
+    "called off": lambda inner: Quorum(Faulty(Protected(OverSelection(inner, 4)), FailureModel(drop=0.6)), 3),
+    "nobody answers": lambda inner: Faulty(Protected(inner), FailureModel(drop=1.0)),
 }
 
 
@@ -68,11 +83,13 @@ AROUND = {
 @pytest.mark.parametrize("name", ["DRDM", "ScaffPD", "FedAvg"])
 def test_what_wrappers_remember_keeps_its_shape_too(name, around):
     fed = digits()
-    algorithm = around(make(name, {"m": 6, "averaged": True, "steps": 1}))
-    state = fresh = algorithm.init(fed)
-    for r in range(1, 6):
-        state, _ = algorithm.round(state, fed, Key(r))
-        assert same(restored(fresh, tensors_of(state)), state)
+    algorithm, kept = around(make(name, {"m": 6, "steps": 1})), []
+    fresh = first(algorithm, fed, averaged=True)
+    run(algorithm, fed, rounds=6, averaged=True, keep=lambda progress, stopping: kept.append(progress))
+    assert len(kept) == 5
+    for progress in kept:
+        assert same(restored(fresh.state, tensors_of(progress.state)), progress.state)
+        assert same(restored(fresh.average, tensors_of(progress.average)), progress.average)
 
 
 def test_rows_that_were_never_written_take_no_room():

@@ -16,7 +16,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli.app import call
 
 THREE = ["--algorithms", "FedAvg,DRFA,DRDM"]
-SMALL = ["--clients", "6", "--rounds", "2", "--steps", "2", "--seeds", "2"]
+SMALL = ["--clients", "6", "--cohort", "4", "--rounds", "2", "--steps", "2", "--seeds", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_a_comparison_in_which_nothing_ends_promises_no_report(tmp_path, capsys)
 
 
 def test_rounds_to_a_target(tmp_path, capsys):
-    call(["compare", *SMALL[:2], *THREE, "--rounds", "30", "--seeds", "1", "--until", "avg_accuracy=0.6", "--out", "a"])
+    call(["compare", *SMALL[:4], *THREE, "--rounds", "30", "--seeds", "1", "--until", "avg_accuracy=0.6", "--out", "a"])
     assert "until avg_accuracy=0.6, at most 30 rounds" in " ".join(capsys.readouterr().out.split())
     reached = json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]["DRDM"]["rounds_to_target"]
     assert len(reached) == 1

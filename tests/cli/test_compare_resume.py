@@ -16,7 +16,9 @@ import pytest
 from drfl.callbacks import Progress
 from drfl.cli.app import call
 
-SMALL = ["--clients", "5", "--steps", "2", "--threads", "1", "--algorithms", "FedAvg,DRDM", "--seeds", "2"]
+SMALL = [
+    "--clients", "5", "--cohort", "3", "--steps", "2", "--threads", "1", "--algorithms", "FedAvg,DRDM", "--seeds", "2",
+]  # fmt: skip
 JOB = [*SMALL, "--rounds", "6", "--checkpoint-every", "2"]
 CELLS = ["FedAvg-seed0", "DRDM-seed0", "FedAvg-seed1", "DRDM-seed1"]
 
@@ -133,7 +135,7 @@ def test_stopped_and_resumed_it_is_the_undisturbed_comparison(stop, tmp_path, ca
 
 def test_cells_that_broke_off_are_remembered(stop, tmp_path, capsys):
     refuse = ["DRFA.sampling=without-replacement", "DRFA.gamma=10"]
-    job = ["--clients", "6", "--steps", "2", "--rounds", "9", "--threads", "1", "--seeds", "2"]
+    job = ["--clients", "6", "--cohort", "4", "--steps", "2", "--rounds", "9", "--threads", "1", "--seeds", "2"]
     job += ["--algorithms", "FedAvg,DRFA,DRDM", "--param", "FedAvg.lr=1e38"]
     job += [word for text in refuse for word in ("--param", text)]
     assert call(["compare", *job, "--out", "w/a"]) == 0

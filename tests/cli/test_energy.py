@@ -12,10 +12,10 @@ import sys
 
 import pytest
 
-from drfl.cli import energy, energy_runs
+from drfl.cli import energy
 from drfl.cli.app import call
-from drfl.energy import Channel, Payload, Processor, Radio, cost_of
 from drfl.errors import DivergedError
+from drfl.papers.energy import Channel, Payload, Processor, Radio, cost_of, output
 
 JOB = ["--clients", "6", "--engine", "loop", "--lr", "0.05", "--target-worst", "0.5", "--rounds", "30", "--seeds", "2"]
 SMALL = [*JOB, "--steps", "2", "8", "--snr", "-5", "20", "--bandwidth", "1e5", "1e7"]
@@ -130,7 +130,7 @@ def test_a_run_that_diverges_never_reached_the_target(monkeypatch, capsys, tmp_p
     def broken(job, callbacks):
         raise DivergedError("DRDM diverged in round 2: lower lr")
 
-    monkeypatch.setattr(energy_runs, "execute", broken)
+    monkeypatch.setattr(energy, "execute", broken)
     assert call(["energy", *SMALL, "--seeds", "1", "--out", "a"]) == 0
     assert "τ = 2, seed 0: DRDM diverged in round 2" in capsys.readouterr().err
     assert [row["rounds"] for row in read(tmp_path / "a/measurements.csv")] == ["", ""]
@@ -234,7 +234,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, part, tmp_path
 
 
 def test_without_matplotlib_nothing_is_measured(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(energy.figures.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(output.importlib.util, "find_spec", lambda name: None)
     assert call(["energy", *SMALL]) == 2
     assert "needs matplotlib" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.cli.lists_of_values import expand
+from drfl.cli.options import expand
 
 CASES = [
     ("energy --snr 0 5 10", "energy --snr=0 --snr=5 --snr=10"),

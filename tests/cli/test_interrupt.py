@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from drfl.cli import interrupt, run
+from drfl.cli import run, signals
 from drfl.cli.app import call
 
 STUBBORN = """
@@ -60,13 +60,13 @@ def test_in_the_command_outside_the_training(monkeypatch, capsys):
 def test_the_handlers_are_as_they_were():
     handler, default = partial(signal.getsignal, signal.SIGINT), signal.default_int_handler
     assert handler() is default
-    with interrupt.at_once():
+    with signals.at_once():
         leave = handler()
         assert leave is not default
-        with interrupt.at_once(), interrupt.as_stopped():
+        with signals.at_once(), signals.as_stopped():
             assert handler() is default
         assert handler() is leave
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         assert handler() is default
     assert handler() is default
 
@@ -75,7 +75,7 @@ def test_a_handler_of_another_and_a_signal_that_is_ignored_stay():
     try:
         for handler in (signal.SIG_IGN, lambda signum, frame: None):
             signal.signal(signal.SIGINT, handler)
-            with interrupt.at_once(), interrupt.as_stopped():
+            with signals.at_once(), signals.as_stopped():
                 assert signal.getsignal(signal.SIGINT) is handler
             assert signal.getsignal(signal.SIGINT) is handler
     finally:

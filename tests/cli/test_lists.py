@@ -11,7 +11,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli.app import call
 from drfl.data import DATASETS
-from drfl.experiments.parameters import SAMPLINGS
+from drfl.experiments.hyperparameters import SAMPLINGS
 
 
 def test_algorithms(capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drfl.cli.overrides import overrides
+from drfl.cli.to_config import overrides
 from drfl.experiments.config import load_config
 
 PAIR = ["DRDM", "DRFA"]

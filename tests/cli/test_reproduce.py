@@ -10,7 +10,7 @@ import tomli_w
 from tests.support.small_spec import SMALL
 
 from drfl.cli.app import call
-from drfl.experiments.reproduce import spec
+from drfl.papers import specification
 
 QUICK = ["--quick", "--jobs", "1"]
 
@@ -26,7 +26,7 @@ def papers(tmp_path, monkeypatch):
     nowhere = {**plain, "job": {**SMALL["job"], "dataset": "cifar-10"}, "stand_in": stand_in}
     (folder / "small-table-1.toml").write_text(tomli_w.dumps(plain))
     (folder / "small-table-2.toml").write_text(tomli_w.dumps(nowhere))
-    monkeypatch.setattr(spec, "PAPERS", tmp_path / "papers")
+    monkeypatch.setattr(specification, "PAPERS", tmp_path / "papers")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DRFL_MIRROR", (tmp_path / "no-mirror").as_uri())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

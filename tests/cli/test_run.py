@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from drfl.cli.app import call
-from drfl.data.partitions import PARTITIONS
+from drfl.data.partitioners import PARTITIONS
 from drfl.history import CERTIFICATE_COLUMNS, COLUMNS, Metrics
 
 FILES = {
@@ -30,7 +30,7 @@ FILES = {
     "summary.json",
     "timing.csv",
 }
-SMALL = ["--clients", "6", "--rounds", "3", "--steps", "2"]
+SMALL = ["--clients", "6", "--cohort", "4", "--rounds", "3", "--steps", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_summary_tells_what_the_files_tell(tmp_path):
 
 
 def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
-    call(["run", *SMALL, "--algorithm", "DRFA", "--param", "averaged=true", "--out", "a"])
+    call(["run", *SMALL, "--algorithm", "DRFA", "--averaged", "--out", "a"])
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES | {"model-averaged.safetensors"}
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     assert summary["averaged"].keys() == summary["final"].keys()
@@ -82,9 +82,23 @@ def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
     assert not last.equal(mean)
 
 
+def test_an_algorithm_without_an_averaged_solution_says_so(tmp_path, capsys):
+    assert call(["run", *SMALL, "--algorithm", "QFedAvg", "--averaged", "--out", "a"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "drfl: QFedAvg has no averaged solution: leave 'averaged' out"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_the_server_keeps_its_tables_changes_nothing(tmp_path):
+    (tmp_path / "tables").mkdir()
+    call(["run", *SMALL, "--algorithm", "SCAFFOLD", "--out", "a"])
+    call(["run", *SMALL, "--algorithm", "SCAFFOLD", "--table-dir", "tables", "--out", "b"])
+    for name in ("history.csv", "model.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
 @pytest.mark.parametrize("algorithm", ["FedAvg", "DRFA", "DRDM"])
 def test_same_seed_same_bytes_and_the_saved_config_repeats_the_run(algorithm, tmp_path):
-    call(["run", *SMALL, "--algorithm", algorithm, "--sigma", "0.5", "--out", "a"])
+    call(["run", *SMALL, "--algorithm", algorithm, "--zipf", "0.5", "--out", "a"])
     call(["run", "a/config.toml", "--out", "b"])
     for name in FILES - {"timing.csv", "summary.json", "report.html"}:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
@@ -103,7 +117,7 @@ CERTIFIED = [*SMALL, "--algorithm", "DRFA", "--param", "weight_decay=0.01", "--c
 
 
 def test_a_certificate_is_told_and_kept(tmp_path, capsys):
-    assert call(["run", *CERTIFIED, "--param", "averaged=true", "--out", "a"]) == 0
+    assert call(["run", *CERTIFIED, "--averaged", "--out", "a"]) == 0
     history = rows(tmp_path / "a/history.csv")
     assert list(history[0]) == [*COLUMNS, *CERTIFICATE_COLUMNS]
     for row in history:
@@ -197,7 +211,7 @@ def test_options_override_the_file(tmp_path):
     config = tomllib.loads((tmp_path / "a/config.toml").read_text())
     table = config["algorithms"]["DRDM"]
     assert (config["rounds"], config["seed"], config["clients"]) == (1, 3, 6)
-    assert (table["mu"], table["gamma"], table["steps"], table["batch"], table["m"]) == (2.0, 0.5, 1, "full", 4)
+    assert (table["mu"], table["gamma"], table["steps"], table["batch"], table["m"]) == (2.0, 0.5, 1, "full", 6)
 
 
 def test_a_common_option_and_a_parameter_beat_the_tables_of_the_file(tmp_path):
@@ -268,7 +282,7 @@ def test_until_stops_at_the_target(tmp_path, capsys):
 
 
 def test_overwrite_replaces_the_old_run_whole(tmp_path, capsys):
-    call(["run", *SMALL, "--algorithm", "DRFA", "--param", "averaged=true", "--out", "a"])
+    call(["run", *SMALL, "--algorithm", "DRFA", "--averaged", "--out", "a"])
     capsys.readouterr()
     assert call(["run", *SMALL, "--out", "a", "--overwrite"]) == 0
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES

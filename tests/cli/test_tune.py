@@ -14,9 +14,9 @@ import pytest
 from tests.support.small_search import Here
 
 from drfl.cli.app import call
-from drfl.experiments.tuning import loop
+from drfl.tuning import study
 
-JOB = "dataset = 'digits'\nclients = 4\nsteps = 2\nbatch = 8\nrounds = 2\n"
+JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nsteps = 2\nbatch = 8\nrounds = 2\n"
 SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2"]
 LINE = re.compile(
     r"\[(\d+)/12\] (FedAvg|DRFA) trial [0-5]: worst \d+\.\d % \(best \d+\.\d %\)(, about \d+ (s|min) left)?"
@@ -32,7 +32,7 @@ def _elsewhere(tmp_path, monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Runs are in this process, so that a test takes a moment."""
-    monkeypatch.setattr(loop, "Pool", Here())
+    monkeypatch.setattr(study, "Pool", Here())
 
 
 def disturbed(number, lines, folder):
@@ -50,7 +50,7 @@ def disturbed(number, lines, folder):
 
 def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "Pool", Here())
+        patch.setattr(study, "Pool", Here())
         assert call(["tune", *SMALL, "--trials", "6", "--out", "undisturbed"]) == 0
     printed = capsys.readouterr()
     lines = printed.err.splitlines()

@@ -42,7 +42,7 @@ def averaging(algorithm, oracle, rounds, *, prox=0.0, tail=None):
         if clients:
             models = {i: path_of(oracle, i, w, algorithm.local, prox=prox)[-1] for i in clients}
             w = mean({i: lam[i] for i in clients}, models)
-        states.append({"w": w, "lam": lam})
+        states.append({"w": w})
     return states
 
 

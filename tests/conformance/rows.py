@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tests.conformance import references
 
-from drfl import cohort
+from drfl import sampling
 from drfl.algorithm import Algorithm
 from drfl.algorithms import (
     AFL,
@@ -111,7 +111,7 @@ ROWS = {
             uniform_mixture(ours, m=3),
             Reduction(
                 "with one step and everybody it is AFL with the dual gradient after the step",
-                ours(m=5, gamma=0.1, local=LocalSGD(steps=1, batch=2), dual_batch=2, sampling=cohort.everybody),
+                ours(m=5, gamma=0.1, local=LocalSGD(steps=1, batch=2), dual_batch=2, sampling=sampling.everybody),
                 AFL(gamma=0.1, local=LocalSGD(steps=1, batch=2), dual_batch=2, dual_after=True),
             ),
         ],
@@ -163,6 +163,6 @@ def without_dual(ours):
     """λ stays uniform, so c is the mean of all h_i in either."""
     return Reduction(
         "with everybody and gamma=0 it is FedDyn",
-        ours(m=5, gamma=0.0, mu=2.0, local=NOISY, sampling=cohort.everybody),
+        ours(m=5, gamma=0.0, mu=2.0, local=NOISY, sampling=sampling.everybody),
         FedDyn(mu=2.0, local=NOISY),
     )

@@ -6,7 +6,7 @@ import pytest
 from tests.conformance.wrong.federations import Plain
 from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS, with_engine
 
-from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS, CheckError, Served, verdict
+from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS, CheckError, FederationSubject, verdict
 
 TRAPS = [*ALGORITHM_TRAPS, *FEDERATION_TRAPS, *AMBIGUITY_TRAPS]
 CHECKS = {check.__name__: check for check in (*ALGORITHM_CHECKS, *FEDERATION_CHECKS, *AMBIGUITY_CHECKS)}
@@ -23,7 +23,7 @@ def test_wrong_variant_is_rejected(trap, check):
 
 @pytest.mark.parametrize("check", FEDERATION_CHECKS, ids=lambda check: check.__name__)
 def test_the_loop_that_wrong_federations_are_made_from_is_right(check):
-    assert verdict(check, Served(with_engine(Plain))) is None
+    assert verdict(check, FederationSubject(with_engine(Plain))) is None
 
 
 def test_every_check_has_teeth():

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drfl.data import locate, write_idx
-from drfl.data.datasets import load_pixels
+from drfl.data import sources, write_idx
+from drfl.data.catalogue import load_pixels
 from drfl.errors import InputError
 
 STEMS = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
@@ -37,7 +37,7 @@ def bare_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # nobody answers there
     monkeypatch.chdir(home)
-    monkeypatch.setattr(locate, "SYSTEM_DATA", home / "system")
+    monkeypatch.setattr(sources, "SYSTEM_DATA", home / "system")
     return home
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.data import apportion
+from drfl.data import largest_remainder
 from drfl.errors import InputError
 
 WEIGHTS = st.lists(st.floats(0, 1e308), min_size=1, max_size=40).filter(any)
@@ -16,7 +16,7 @@ WEIGHTS = st.lists(st.floats(0, 1e308), min_size=1, max_size=40).filter(any)
 @given(st.integers(0, 10**9), WEIGHTS, st.integers(0, 20))
 def test_parts_are_whole_bounded_and_sum_to_the_total(extra, weights, minimum):
     total = extra + minimum * len(weights)
-    parts = apportion(total, np.array(weights), minimum)
+    parts = largest_remainder(total, np.array(weights), minimum)
     assert parts.dtype == np.int64
     assert parts.sum() == total
     assert parts.min() >= minimum
@@ -25,7 +25,7 @@ def test_parts_are_whole_bounded_and_sum_to_the_total(extra, weights, minimum):
 @given(st.integers(0, 10**6), st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40))
 def test_without_minimum_no_part_is_further_than_one_from_its_quota(total, weights):
     w = np.array(weights)
-    assert np.abs(apportion(total, w) - total * w / w.sum()).max() < 1 + 1e-6
+    assert np.abs(largest_remainder(total, w) - total * w / w.sum()).max() < 1 + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,17 @@ def test_without_minimum_no_part_is_further_than_one_from_its_quota(total, weigh
     ],
 )
 def test_known_cases(total, weights, minimum, expected):
-    assert apportion(total, np.array(weights), minimum).tolist() == expected
+    assert largest_remainder(total, np.array(weights), minimum).tolist() == expected
 
 
 @pytest.mark.parametrize("weights", [[], [0, 0], [-1, 2], [np.nan, 1], [np.inf, 1], [[1.0]]])
 def test_unusable_weights_are_refused(weights):
     with pytest.raises(InputError, match="weights must be"):
-        apportion(3, np.array(weights, dtype=float))
+        largest_remainder(3, np.array(weights, dtype=float))
 
 
 def test_too_small_a_total_is_refused():
     with pytest.raises(InputError, match="cannot give 3 parts at least 2 each out of 5"):
-        apportion(5, np.ones(3), 2)
+        largest_remainder(5, np.ones(3), 2)
     with pytest.raises(InputError, match="total must be an integer"):
-        apportion(-1, np.ones(3))
+        largest_remainder(-1, np.ones(3))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.data import archives, describe, load
-from drfl.data.datasets import load_pixels
+from drfl.data.catalogue import load_pixels
 from drfl.errors import InputError
 
 from .conftest import CIFAR, cifar_archive, cifar_files, pixels_or_line, tar_gz, write_files
@@ -230,7 +230,7 @@ def test_a_tar_header_that_claims_what_is_not_there_takes_no_time(tmp_path, kind
 
 
 def test_a_file_that_is_far_too_large_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("drfl.data.cifar.TAR_LIMIT", 6147)
+    monkeypatch.setattr("drfl.data.formats.TAR_LIMIT", 6147)
     write_files(tmp_path, FILES)
     with pytest.raises(InputError, match=r"train\.bin' has more than 6147 bytes"):
         load("cifar-100", data_dir=tmp_path)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from drfl.data import datasets, load
-from drfl.data.download import download
+from drfl.data import catalogue, load
+from drfl.data.fetch import download_file
 from drfl.data.sources import CIFAR10, CIFAR100, FASHION, IDX_SOURCES, TINY_IMAGENET, RemoteFile
 from drfl.errors import InputError
 
@@ -89,7 +89,7 @@ def server():
 
 def test_a_right_file_arrives_under_its_name_and_nothing_else(server, tmp_path):
     server.answers["/a/file.gz"] = ZIPPED
-    path = download(FILE, tmp_path / "new", [f"{server.address}/a/"])
+    path = download_file(FILE, tmp_path / "new", [f"{server.address}/a/"])
     assert path == tmp_path / "new" / "file.gz"
     assert path.read_bytes() == ZIPPED
     assert os.listdir(path.parent) == ["file.gz"]
@@ -97,9 +97,9 @@ def test_a_right_file_arrives_under_its_name_and_nothing_else(server, tmp_path):
 
 def test_the_same_content_compressed_anew_is_right(server, tmp_path):
     server.answers["/file.gz"] = gzip.compress(CONTENT, 1, mtime=1)
-    assert gzip.decompress(download(FILE, tmp_path, [f"{server.address}/"]).read_bytes()) == CONTENT
+    assert gzip.decompress(download_file(FILE, tmp_path, [f"{server.address}/"]).read_bytes()) == CONTENT
     with pytest.raises(InputError, match="its SHA-256 is"):
-        download(RemoteFile("file", FILE.sha256), tmp_path / "strict", [f"{server.address}/"])
+        download_file(RemoteFile("file", FILE.sha256), tmp_path / "strict", [f"{server.address}/"])
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_same_content_compressed_anew_is_right(server, tmp_path):
 def test_a_bad_answer_leaves_nothing_and_is_reported(server, tmp_path, path, content, message):
     server.answers[path] = content
     with pytest.raises(InputError, match=message) as caught:
-        download(FILE, tmp_path, [f"{server.address}/{'cut' if 'cut' in path else 'a'}/"])
+        download_file(FILE, tmp_path, [f"{server.address}/{'cut' if 'cut' in path else 'a'}/"])
     assert "\n" not in str(caught.value)
     assert not os.listdir(tmp_path)
 
@@ -125,7 +125,7 @@ def test_a_line_that_drops_is_taken_up_where_it_dropped(server, tmp_path):
     content = os.urandom(2000)
     server.answers["/drop/file.gz"] = content
     file = RemoteFile("file", sha256(content))
-    assert download(file, tmp_path, [f"{server.address}/drop/"]).read_bytes() == content
+    assert download_file(file, tmp_path, [f"{server.address}/drop/"]).read_bytes() == content
     assert server.ranges == [None, "bytes=600-", "bytes=1200-", "bytes=1800-"]
     assert os.listdir(tmp_path) == ["file.gz"]
 
@@ -135,7 +135,7 @@ def test_a_line_that_drops_without_end_is_given_up(server, tmp_path, at_a_time, 
     server.at_a_time = at_a_time
     server.answers["/drop/file.gz"] = os.urandom(2000)
     with pytest.raises(InputError, match=f"broke off after {at_a_time * asked} of 2000"):
-        download(FILE, tmp_path, [f"{server.address}/drop/"])
+        download_file(FILE, tmp_path, [f"{server.address}/drop/"])
     assert len(server.asked) == asked
     assert not os.listdir(tmp_path)
 
@@ -143,15 +143,15 @@ def test_a_line_that_drops_without_end_is_given_up(server, tmp_path, at_a_time, 
 def test_a_server_that_begins_anew_is_not_taken_for_one_that_goes_on(server, tmp_path):
     server.answers["/lie/file.gz"] = ZIPPED
     with pytest.raises(InputError, match="does not go on from there"):
-        download(FILE, tmp_path, [f"{server.address}/lie/"])
+        download_file(FILE, tmp_path, [f"{server.address}/lie/"])
     assert not os.listdir(tmp_path)
 
 
 def test_no_server_can_fill_the_disk(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("drfl.data.download._LIMIT", len(ZIPPED) - 1)
+    monkeypatch.setattr("drfl.data.fetch._LIMIT", len(ZIPPED) - 1)
     server.answers["/file.gz"] = ZIPPED
     with pytest.raises(InputError, match=f"more than {len(ZIPPED) - 1} bytes"):
-        download(FILE, tmp_path, [f"{server.address}/"])
+        download_file(FILE, tmp_path, [f"{server.address}/"])
     assert not os.listdir(tmp_path)
 
 
@@ -160,10 +160,10 @@ def test_a_full_disk_is_no_dropped_line(server, tmp_path, monkeypatch):
         def write(self, _):
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("drfl.data.download.atomic_write", lambda _: contextlib.nullcontext(Full()))
+    monkeypatch.setattr("drfl.data.fetch.atomic_write", lambda _: contextlib.nullcontext(Full()))
     server.answers["/drop/file.gz"] = ZIPPED
     with pytest.raises(InputError, match="No space left"):
-        download(FILE, tmp_path, [f"{server.address}/drop/"])
+        download_file(FILE, tmp_path, [f"{server.address}/drop/"])
     assert len(server.asked) == 1
 
 
@@ -171,23 +171,23 @@ def test_a_bad_mirror_is_followed_by_the_next(server, tmp_path):
     server.answers.update({"/wrong/file.gz": b"wrong", "/cut/file.gz": ZIPPED, "/good/file.gz": ZIPPED})
     mirrors = [f"{server.address}/{folder}/" for folder in ("no", "wrong", "cut", "good")]
     mirrors = ["nonsense", "http://127.0.0.1:9/", *mirrors]
-    assert download(FILE, tmp_path, mirrors).read_bytes() == ZIPPED
+    assert download_file(FILE, tmp_path, mirrors).read_bytes() == ZIPPED
     assert server.asked == ["/no/file.gz", "/wrong/file.gz", "/cut/file.gz", "/good/file.gz"]
 
 
 def test_a_silent_mirror_is_given_up(server, tmp_path):
     server.answers["/hang/file.gz"] = ZIPPED
     with pytest.raises(InputError, match="timed out"):
-        download(FILE, tmp_path, [f"{server.address}/hang/"], timeout=0.2)
+        download_file(FILE, tmp_path, [f"{server.address}/hang/"], timeout=0.2)
     assert not os.listdir(tmp_path)
 
 
 def test_a_process_killed_half_way_leaves_no_file_under_the_final_name(server, tmp_path):
     server.answers["/hang/file.gz"] = os.urandom(1 << 20)
     code = (
-        "import sys; from pathlib import Path; from drfl.data.download import download; "
+        "import sys; from pathlib import Path; from drfl.data.fetch import download_file; "
         "from drfl.data.sources import RemoteFile; "
-        "download(RemoteFile('file', ''), Path(sys.argv[1]), [sys.argv[2]])"
+        "download_file(RemoteFile('file', ''), Path(sys.argv[1]), [sys.argv[2]])"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path), f"{server.address}/hang/"]) as process:
         deadline = time.monotonic() + 20
@@ -213,15 +213,15 @@ def test_a_file_compressed_anew_is_known_by_md5_where_nothing_else_is_published(
     for known, right in ((content, True), ("0" * 32, False)):
         file = RemoteFile("file", FILE.sha256, known)
         with contextlib.nullcontext() if right else pytest.raises(InputError, match="its SHA-256 is"):
-            assert gzip.decompress(download(file, tmp_path, [f"{server.address}/"]).read_bytes()) == CONTENT
+            assert gzip.decompress(download_file(file, tmp_path, [f"{server.address}/"]).read_bytes()) == CONTENT
 
 
 def serve_tiny(server, tmp_path, monkeypatch):
     """Makes the server the mirror of a tiny MNIST whose checksums drfl believes in."""
     folder = write_tiny(tmp_path / "published", style="{}.gz".format)
     files = tuple(RemoteFile(stem, sha256(Path(folder, f"{stem}.gz").read_bytes())) for stem in STEMS)
-    spec = datasets.DATASETS["mnist"]
-    monkeypatch.setitem(datasets.DATASETS, "mnist", replace(spec, files=files))
+    spec = catalogue.DATASETS["mnist"]
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", replace(spec, files=files))
     monkeypatch.setenv("DRFL_MIRROR", f"{server.address}/all/")
     for stem in STEMS:
         server.answers[f"/all/mnist/{stem}.gz"] = (folder / f"{stem}.gz").read_bytes()
@@ -249,10 +249,10 @@ def test_a_download_that_broke_off_goes_on_with_the_missing_files(server, tmp_pa
 
 def serve_cifar(server, monkeypatch, published):
     """Makes the server the mirror of an archive, in which drfl believes if it is the right one."""
-    spec = datasets.DATASETS["cifar-100"]
+    spec = catalogue.DATASETS["cifar-100"]
     file = RemoteFile("cifar-100-binary", sha256(cifar_archive("cifar-100")), ending=".tar.gz")
     source = replace(spec.source, files=(file,))
-    monkeypatch.setitem(datasets.DATASETS, "cifar-100", replace(spec, source=source, files=(file,)))
+    monkeypatch.setitem(catalogue.DATASETS, "cifar-100", replace(spec, source=source, files=(file,)))
     monkeypatch.setenv("DRFL_MIRROR", server.address)
     server.answers[f"/cifar-100/{CIFAR['cifar-100'][1]}"] = published
 

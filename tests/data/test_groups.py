@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.data import split_groups
-from drfl.data.split_rows import split_rows
+from drfl.data.splitting import split_rows
 from drfl.errors import InputError
 from drfl.key import Key
 

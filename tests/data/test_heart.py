@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from drfl.data import DATASETS, IID, ClientData, Natural, divide, load
-from drfl.data.heart import FEATURES
+from drfl.data import DATASETS, IID, ClientData, Natural, load, make_partition
+from drfl.data.catalogue import FEATURES
 from drfl.key import Key
 
 ROWS = {"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "VA Long Beach": 130}
@@ -64,7 +64,7 @@ def test_categories_have_the_sources_counts(heart):
 
 @pytest.mark.parametrize("method", [Natural(), IID(6)], ids=lambda method: method.name)
 def test_inputs_are_standardised_by_training_rows_alone(heart, method):
-    partition = divide(heart, method, Key(3))
+    partition = make_partition(heart, method, Key(3))
     data = ClientData.from_dataset(heart, partition)
     rows = torch.cat(data.train)
     np.testing.assert_allclose(data.inputs[rows].double().mean(0), 0, atol=1e-6)
@@ -80,10 +80,10 @@ def test_a_constant_column_becomes_zero(heart):
     inputs = heart.inputs.clone()
     inputs[:, 0] = 7
     flat = type(heart)("flat", inputs, heart.targets, inputs, heart.targets, 2, heart.groups, standardise=True)
-    assert (ClientData.from_dataset(flat, divide(flat, Natural(), Key(0))).inputs[:, 0] == 0).all()
+    assert (ClientData.from_dataset(flat, make_partition(flat, Natural(), Key(0))).inputs[:, 0] == 0).all()
 
 
 def test_described_sizes_are_those_of_the_natural_partition(heart):
-    partition, info = divide(heart, Natural(), Key(0)), DATASETS["heart-disease"].info
+    partition, info = make_partition(heart, Natural(), Key(0)), DATASETS["heart-disease"].info
     assert (info.train, info.test) == (partition.sizes.sum(), sum(map(len, partition.test)))
     assert (info.shape, info.classes, info.partition) == ((13,), heart.classes, Natural.name)

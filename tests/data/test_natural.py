@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drfl.cli.app import call
-from drfl.data import IID, Dataset, Natural, Partition, ZipfDirichlet, divide, load
+from drfl.data import IID, Dataset, Natural, Partition, ZipfDirichlet, load, make_partition
 from drfl.errors import InputError
 from drfl.key import Key
 
@@ -20,7 +20,7 @@ def heart():
 
 
 def test_clients_are_the_groups_and_no_row_is_lost_or_used_twice(heart):
-    partition = divide(heart, Natural(), Key(0))
+    partition = make_partition(heart, Natural(), Key(0))
     assert partition.names == ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
     assert [len(test) for test in partition.test] == [101, 87, 15, 43]
     assert heart.targets[partition.test[2]].all()  # Switzerland's one healthy patient is trained on
@@ -32,9 +32,9 @@ def test_clients_are_the_groups_and_no_row_is_lost_or_used_twice(heart):
 
 
 def test_the_seed_decides_the_split_and_is_written_down(heart, tmp_path):
-    first = divide(heart, Natural(), Key(5))
-    assert first == divide(heart, Natural(4), Key(5))
-    assert not np.array_equal(first.test[0], divide(heart, Natural(), Key(6)).test[0])
+    first = make_partition(heart, Natural(), Key(5))
+    assert first == make_partition(heart, Natural(4), Key(5))
+    assert not np.array_equal(first.test[0], make_partition(heart, Natural(), Key(6)).test[0])
     assert first.recipe == {"partition": "natural", "clients": 4, "test_fraction": 1 / 3, "seed": 5}
     first.save(tmp_path / "p.json")
     assert Partition.load(tmp_path / "p.json") == first
@@ -42,14 +42,14 @@ def test_the_seed_decides_the_split_and_is_written_down(heart, tmp_path):
 
 @pytest.mark.parametrize("method", [IID(7), ZipfDirichlet(5, 0.5)], ids=lambda method: method.name)
 def test_other_partitions_split_one_pool_by_class_first(heart, method):
-    partition = divide(heart, method, Key(1))
+    partition = make_partition(heart, method, Key(1))
     train, test = np.concatenate(partition.train), np.concatenate(partition.test)
     assert len(train) == 493
     assert sorted([*train, *test]) == list(range(740))
     assert partition.recipe["test_fraction"] == 1 / 3
     shares = [float(heart.targets[part].double().mean()) for part in (train, test)]
     assert shares[0] == pytest.approx(shares[1], abs=2e-3)
-    other = divide(heart, method, Key(2))
+    other = make_partition(heart, method, Key(2))
     assert not np.array_equal(np.sort(train), np.sort(np.concatenate(other.train)))
 
 
@@ -57,21 +57,21 @@ def test_a_test_part_of_its_own_is_kept():
     digits = load("digits")
     method, key = IID(3), Key(0)
     expected = method.split(digits.targets.numpy(), digits.test_targets.numpy(), 10, key)
-    assert divide(digits, method, key) == expected
+    assert make_partition(digits, method, key) == expected
 
 
 def test_what_does_not_fit_is_one_clear_line(heart):
     with pytest.raises(InputError, match="4 groups, so partition 'natural' makes 4 clients, not 5: leave clients out"):
-        divide(heart, Natural(5), Key(0))
+        make_partition(heart, Natural(5), Key(0))
     with pytest.raises(InputError, match="dataset 'digits' does not say who its rows belong to"):
-        divide(load("digits"), Natural(), Key(0))
+        make_partition(load("digits"), Natural(), Key(0))
     with pytest.raises(InputError, match="test_fraction must lie"):
         Natural(test_fraction=1.0)
     with pytest.raises(InputError, match="clients must be an integer"):
         Natural(0)
     x, y = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
     with pytest.raises(InputError, match="group 'b' has 1 row"):
-        divide(Dataset("lone", x, y, x, y, 1, ("a", "a", "b")), Natural(), Key(0))
+        make_partition(Dataset("lone", x, y, x, y, 1, ("a", "a", "b")), Natural(), Key(0))
 
 
 RUN = ["run", "--algorithm", "FedAvg", "--dataset", "heart-disease", "--rounds", "5"]
@@ -93,7 +93,7 @@ def test_the_command_takes_the_hospitals_by_itself(here):
     assert names == ["client", "Cleveland", "Hungary", "Switzerland", "VA Long Beach"]
     summary = json.loads((here / "a/summary.json").read_text())
     assert summary["partition"] == {"partition": "natural", "clients": 4, "test_fraction": 1 / 3, "seed": 0}
-    assert summary["parameters"]["m"] == 3
+    assert summary["parameters"]["m"] == 4
     assert summary["final"]["avg_accuracy"] > 0.75
 
 

@@ -11,8 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drfl.data import IID, PARTITIONS, DirichletDrop, OneClass, PartitionMethod, ZipfDirichlet, read_idx
-from drfl.data.deal import holdings
-from drfl.data.dirichlet import dirichlet
+from drfl.data.splitting import dirichlet, holdings
 from drfl.errors import InputError
 from drfl.key import Key
 
@@ -226,9 +225,9 @@ def test_alpha_must_be_positive_and_the_limit_is_pointed_at(method, alpha):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ZipfDirichlet(sigma=-0.1), "sigma must be"),
-        (lambda: ZipfDirichlet(sigma=math.nan), "sigma must be"),
-        (lambda: IID(sigma=math.inf), "sigma must be"),
+        (lambda: ZipfDirichlet(zipf=-0.1), "zipf must be"),
+        (lambda: ZipfDirichlet(zipf=math.nan), "zipf must be"),
+        (lambda: IID(zipf=math.inf), "zipf must be"),
         (lambda: IID(clients=0), "clients must be an integer of at least 1"),
         (lambda: OneClass(clients=True), "clients must be an integer"),
         (lambda: OneClass(clients=2.5), "clients must be an integer"),

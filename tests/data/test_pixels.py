@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from drfl.data import load
-from drfl.data.datasets import load_pixels
-from drfl.data.pixels import Pixels
+from drfl.data.catalogue import load_pixels
+from drfl.data.dataset import Pixels
 from drfl.errors import InputError
 
 from .conftest import write_tiny

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.data import archives, describe, load
-from drfl.data.datasets import load_pixels
+from drfl.data.catalogue import load_pixels
 from drfl.errors import InputError
 
 from .conftest import WNIDS, picture, pixels_or_line, tiny_imagenet_files, write_files, zipped

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.data import ClientData
-from drfl.data.validation import held_out_training
+from drfl.data.validation_split import held_out_training
 from drfl.errors import InputError
 from drfl.key import Key
 

@@ -6,15 +6,14 @@ import shutil
 
 import pytest
 
-from drfl.deploy.plan import Plan
-from drfl.deploy.write import write
+from drfl.deploy.init import DeploymentPlan, write
 
 
 @pytest.fixture(scope="session")
 def with_keys(tmp_path_factory):
     """A folder for two sites on localhost; tests that change it take a copy."""
     root = tmp_path_factory.mktemp("deploy") / "fl"
-    write(Plan(("a", "b"), port=18000), root, keys=True)
+    write(DeploymentPlan(("a", "b"), port=18000), root, keys=True)
     return root
 
 

@@ -10,21 +10,20 @@ import pytest
 from cryptography import x509
 from tests.deploy.servers import serving
 
-from drfl.deploy.check import certificates, connection, everything, sites
-from drfl.deploy.folder import Address, Folder, find
-from drfl.deploy.plan import Plan
-from drfl.deploy.write import write
+from drfl.deploy import check, check_network
+from drfl.deploy.init import DeploymentPlan, write
+from drfl.deploy.paths import Address, DeploymentFolder, find
 from drfl.errors import DrflError, InputError
 
 HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
 
 
-def problems(verdicts):
-    return [f"{v.subject}: {v.text}" for v in verdicts if not v.ok]
+def problems(findings):
+    return [f"{f.subject}: {f.text}" for f in findings if not f.ok]
 
 
 def reach(port, folder, insecure=False, host="localhost"):
-    return problems(connection.reach(Address(host, port, insecure), folder / "certificates/ca.crt"))
+    return problems(check_network.check_connection(Address(host, port, insecure), folder / "certificates/ca.crt"))
 
 
 def test_a_superlink_over_tls_is_known_by_its_authority(with_keys):
@@ -33,7 +32,7 @@ def test_a_superlink_over_tls_is_known_by_its_authority(with_keys):
 
 
 def test_another_authority_is_refused(with_keys, tmp_path):
-    write(Plan(("a",)), tmp_path / "other", keys=True)
+    write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
     with serving(HTTP, with_keys / "certificates") as port:
         (found,) = reach(port, tmp_path / "other")
     assert "does not vouch for the SuperLink" in found
@@ -83,8 +82,8 @@ def test_nothing_listens(with_keys, monkeypatch):
 
 
 def certificate_problems(root, host="localhost"):
-    folder = Folder(root)
-    look = everything.guarded("certificate", lambda: certificates.superlink(folder, Address(host, 1, False)))
+    folder = DeploymentFolder(root)
+    look = check_network.guarded("certificate", lambda: check_network.superlink(folder, Address(host, 1, False)))
     return problems(look)
 
 
@@ -101,7 +100,7 @@ def test_certificates_that_are_not(copy, tmp_path):
     assert "others can read" in certificate_problems(copy)[0]
     shutil.copy(place / "ca.key", place / "superlink.key")
     assert "does not belong to superlink.crt" in certificate_problems(copy)[0]
-    write(Plan(("a",)), tmp_path / "other", keys=True)
+    write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
     shutil.copy(tmp_path / "other/certificates/ca.crt", place / "ca.crt")
     assert "is not signed by ca.crt" in certificate_problems(copy)[0]
     (place / "superlink.crt").write_text("nonsense")
@@ -123,64 +122,64 @@ def test_certificates_end(with_keys, monkeypatch, days, message):
         def now(cls, tz=None):
             return moment.astimezone(tz)
 
-    monkeypatch.setattr(certificates, "datetime", Clock)
+    monkeypatch.setattr(check_network, "datetime", Clock)
     found = [text for text in certificate_problems(with_keys) if "superlink.crt" in text]
     assert [message in text for text in found] == ([] if message is None else [True])
 
 
 def test_keys_that_do_not_fit(copy):
-    folder = Folder(copy)
-    assert problems(certificates.keys(folder, folder.sites())) == []
+    folder = DeploymentFolder(copy)
+    assert problems(check_network.keys(folder, folder.sites())) == []
     shutil.copy(copy / "keys/a.pub", copy / "keys/b.pub")
-    (found,) = problems(certificates.keys(folder, folder.sites()))
+    (found,) = problems(check_network.keys(folder, folder.sites()))
     assert found == "b: has the same key as a; each site needs its own"
     shutil.copy(copy / "sites/b/key.pub", copy / "keys/a.pub")
-    found = problems(certificates.keys(folder, folder.sites()))
+    found = problems(check_network.keys(folder, folder.sites()))
     assert "does not belong to" in found[0]
     (copy / "keys/a.pub").unlink()
-    assert "a.pub is missing" in problems(certificates.keys(folder, folder.sites()))[0]
+    assert "a.pub is missing" in problems(check_network.keys(folder, folder.sites()))[0]
     (copy / "keys/a.pub").write_text("ssh-rsa nonsense")
-    assert "is no public key" in problems(certificates.keys(folder, folder.sites()))[0]
+    assert "is no public key" in problems(check_network.keys(folder, folder.sites()))[0]
 
 
 def nodes(monkeypatch, **states):
     answer = {"nodes": [{"node-id": number.lstrip("n"), "status": state} for number, state in states.items()]}
-    monkeypatch.setattr(sites, "ask", lambda home, arguments: answer)
+    monkeypatch.setattr(check, "ask", lambda home, arguments: answer)
 
 
 def test_who_is_online(copy, monkeypatch):
-    folder = Folder(copy)
+    folder = DeploymentFolder(copy)
     (copy / "keys/a.node").write_text("11\n")
     nodes(monkeypatch, n11="online")
-    a, b = sites.online(folder, folder.sites(), False)
+    a, b = check.online(folder, folder.sites(), False)
     assert (a.ok, a.text) == (True, "is online, as 11")
     assert not b.ok
     assert "run ./register-sites.sh" in b.text
     (copy / "keys/b.node").write_text("12\n")
     nodes(monkeypatch, n11="offline", n12="registered")
-    assert ["is offline" in problems(sites.online(folder, folder.sites(), False))[0]] == [True]
-    assert "has never connected" in problems(sites.online(folder, folder.sites(), False))[1]
+    assert ["is offline" in problems(check.online(folder, folder.sites(), False))[0]] == [True]
+    assert "has never connected" in problems(check.online(folder, folder.sites(), False))[1]
     nodes(monkeypatch, n13="online")
-    assert "no longer knows its registration 11" in problems(sites.online(folder, folder.sites(), False))[0]
+    assert "no longer knows its registration 11" in problems(check.online(folder, folder.sites(), False))[0]
 
 
 def test_who_is_online_without_keys(copy, monkeypatch):
-    folder = Folder(copy)
+    folder = DeploymentFolder(copy)
     nodes(monkeypatch, n1="online", n2="offline")
-    (found,) = sites.online(folder, folder.sites(), True)
+    (found,) = check.online(folder, folder.sites(), True)
     assert (found.ok, found.text) == (False, "1 of 2 online; start the others with ./start-supernode.sh")
     nodes(monkeypatch, n1="online", n2="online")
-    assert problems(sites.online(folder, folder.sites(), True)) == []
+    assert problems(check.online(folder, folder.sites(), True)) == []
 
 
 def test_a_deployment_that_was_moved(copy, monkeypatch):
-    monkeypatch.setattr(connection, "reach", lambda address, authority: iter(()))
+    monkeypatch.setattr(check_network, "check_connection", lambda address, authority: iter(()))
 
     def fails(home, arguments):
         raise DrflError("no SuperLink")
 
-    monkeypatch.setattr(sites, "ask", fails)
-    found = problems(everything.check_deployment(find(copy)))
+    monkeypatch.setattr(check, "ask", fails)
+    found = problems(check.check_deployment(find(copy)))
     assert [text.split(":")[0] for text in found] == ["flwr/config.toml", "sites"]
     assert f'root-certificates = "{copy / "certificates/ca.crt"}"' in found[0]
     assert found[1] == "sites: no SuperLink"
@@ -189,7 +188,7 @@ def test_a_deployment_that_was_moved(copy, monkeypatch):
 def test_a_broken_server_toml_is_one_problem(copy):
     for text, message in (("x =", "is no valid TOML"), ("", "names no sites"), ("[[sites]]", "needs a name")):
         (copy / "server.toml").write_text(text)
-        (found,) = problems(everything.check_deployment(find(copy)))
+        (found,) = problems(check.check_deployment(find(copy)))
         assert message in found
 
 

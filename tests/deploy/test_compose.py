@@ -12,13 +12,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from tests.deploy.programs import needed
 
-from drfl.deploy.plan import Plan
-from drfl.deploy.write import write
+from drfl.deploy.init import DeploymentPlan, write
 
 SITES = ("cleveland", "no", "1", "0x1F", "null")
 """Names that YAML would take for something else."""
 
-PLANS = {"secure": Plan(SITES, "fl.example.org", 8443), "insecure": Plan(SITES, insecure=True)}
+PLANS = {"secure": DeploymentPlan(SITES, "fl.example.org", 8443), "insecure": DeploymentPlan(SITES, insecure=True)}
 
 Text = Annotated[str, StringConstraints(min_length=1, strict=True)]
 Absolute = Annotated[str, StringConstraints(pattern=r"^/", strict=True)]

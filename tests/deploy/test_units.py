@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from tests.deploy.programs import needed
 
-from drfl.deploy.plan import Plan
-from drfl.deploy.write import write
+from drfl.deploy.init import DeploymentPlan, write
 from drfl.errors import InputError
 
 SUPERLINK, SUPERNODE = "drfl-superlink.service", "drfl-supernode@.service"
-PLAN = Plan(("a", "long-beach"))
+PLAN = DeploymentPlan(("a", "long-beach"))
 
 KNOWN = {
     "Unit": {"Description", "Wants", "After", "StartLimitIntervalSec"},

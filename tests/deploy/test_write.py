@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from drfl.deploy import write as module
-from drfl.deploy.plan import Plan
-from drfl.deploy.write import files, write
+from drfl.deploy import init as module
+from drfl.deploy.init import DeploymentPlan, files, write
 from drfl.errors import DrflError, InputError
 
 ROOT = Path("/srv/drfl folder")
 PLANS = {
-    "secure": Plan(("cleveland", "long-beach"), "fl.example.org", 8443),
-    "insecure": Plan(("cleveland", "long-beach"), insecure=True),
+    "secure": DeploymentPlan(("cleveland", "long-beach"), "fl.example.org", 8443),
+    "insecure": DeploymentPlan(("cleveland", "long-beach"), insecure=True),
 }
 
 
@@ -55,7 +54,7 @@ def test_settings_say_what_was_planned(plan):
     assert settings["sites/cleveland/site.toml"]["data"] == {"npz": "data.npz"}
     app = settings["app/pyproject.toml"]["tool"]["flwr"]["app"]
     assert app["config"] == {"deployment": str(ROOT / "server.toml")}
-    assert app["components"] == {"serverapp": "drfl.flower.app:app", "clientapp": "drfl.flower.client:app"}
+    assert app["components"] == {"serverapp": "drfl.flower.server_app:app", "clientapp": "drfl.flower.client_app:app"}
     link = settings["flwr/config.toml"]["superlink"][settings["flwr/config.toml"]["superlink"]["default"]]
     trust = {"insecure": True} if plan.insecure else {"root-certificates": str(ROOT / "certificates/ca.crt")}
     assert link == {"address": plan.address, **trust}
@@ -104,7 +103,7 @@ def test_sites_on_one_machine_take_different_ports():
     ],
 )
 def test_hosts(host, address, bind, name):
-    plan = Plan(("a",), host)
+    plan = DeploymentPlan(("a",), host)
     assert (plan.address, plan.bind, plan.names[0]) == (address, bind, name)
     assert {"DNS:localhost", "IP:127.0.0.1"} <= set(plan.names)
 
@@ -126,7 +125,7 @@ def test_hosts(host, address, bind, name):
 )
 def test_impossible_plans(sites, host, port, message):
     with pytest.raises(InputError, match=message):
-        Plan.of(sites, host, port, False)
+        DeploymentPlan.of(sites, host, port, False)
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 import torch
 from tests.energy.jobs import ALGORITHMS, LOCAL, digits
 
-from drfl import AFL, DRDM, Key, LocalSGD, ScaffPD, cohort, run
-from drfl.energy import (
+from drfl import AFL, DRDM, Key, LocalSGD, ScaffPD, run, sampling
+from drfl.errors import InputError
+from drfl.papers.energy import (
     Channel,
     Cost,
     Meter,
@@ -24,7 +25,6 @@ from drfl.energy import (
     payload_of,
     round_seconds,
 )
-from drfl.errors import InputError
 
 VECTOR = 650 * 4
 
@@ -100,7 +100,7 @@ def test_a_round_of_nobody_takes_no_time():
 
 
 def test_the_payload_of_drdm_is_two_models_up_and_a_loss_report():
-    everybody = DRDM(m=5, local=LOCAL, sampling=cohort.everybody)
+    everybody = DRDM(m=5, local=LOCAL, sampling=sampling.everybody)
     fed = digits()
     found = payload_of(everybody, fed)
     # 8 train: two models up, model and shift down; 5 report: 8 bytes up, the snapshot down

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from drfl.energy import Channel, Place, Rayleigh
 from drfl.errors import InputError
 from drfl.key import Key
+from drfl.papers.energy import Channel, LinkConditions, Rayleigh
 
 ONE = torch.ones(1, dtype=torch.float64)
 
@@ -121,8 +121,8 @@ def test_where_outage_is_certain_the_time_is_still_a_number():
 
 
 def test_a_place_fades_only_where_it_is_asked_to():
-    assert Place(0.0, 1e6).outage == 0
-    assert Place(0.0, 1e6).fading(3) is None
-    assert Place(0.0, 1e6, 1e6).outage == 0.632121
-    assert float(Place(0.0, 1e6).link().seconds(ONE)[0]) == pytest.approx(1e-6)
-    assert float(Place(0.0, 1e6, 1e6).link().seconds(ONE)[0]) == float(rayleigh(snr_db=0.0).seconds(ONE)[0])
+    assert LinkConditions(0.0, 1e6).outage == 0
+    assert LinkConditions(0.0, 1e6).fading(3) is None
+    assert LinkConditions(0.0, 1e6, 1e6).outage == 0.632121
+    assert float(LinkConditions(0.0, 1e6).link().seconds(ONE)[0]) == pytest.approx(1e-6)
+    assert float(LinkConditions(0.0, 1e6, 1e6).link().seconds(ONE)[0]) == float(rayleigh(snr_db=0.0).seconds(ONE)[0])

@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from drfl.energy import Cost, Measurement, Place, plan
-from drfl.energy.figures import require, save_heatmap
 from drfl.errors import InputError
+from drfl.papers.energy import Cost, LinkConditions, Measurement, plan
+from drfl.papers.energy.output import require, save_heatmap
 
 
 def a_plan(rounds):
-    places = [Place(snr, hertz) for hertz in (1e5, 1e6) for snr in (0.0, 10.0, 20.0)]
+    places = [LinkConditions(snr, hertz) for hertz in (1e5, 1e6) for snr in (0.0, 10.0, 20.0)]
     table = [Measurement(tau, 0, t) for tau, t in rounds.items()]
     return plan(table, {place: Cost(1.0, 1e6 / place.bandwidth * (25 - place.snr_db), 1.0, 1.0) for place in places})
 

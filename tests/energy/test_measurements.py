@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.energy import Measurement, from_runs, read_csv
-from drfl.energy.measurements import to_csv
 from drfl.errors import InputError
 from drfl.experiments.build import build
-from drfl.experiments.claim import claimed
 from drfl.experiments.config import Config
-from drfl.experiments.runner import conclude, execute
+from drfl.experiments.run_directory import claimed
+from drfl.experiments.runner import execute, write_results
+from drfl.papers.energy import Measurement, from_runs, read_csv
+from drfl.papers.energy.measurements import to_csv
 
 ROWS = st.lists(
     st.builds(
@@ -95,7 +95,7 @@ def made(tmp_path_factory):
         path = folder / name
         if not path.exists():
             with claimed(path) as claim:
-                conclude(execute(build(Config.model_validate(job))), claim)
+                write_results(execute(build(Config.model_validate(job))), claim)
         return path
 
     return make

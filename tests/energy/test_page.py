@@ -11,9 +11,8 @@ import pytest
 
 from drfl.cli import energy
 from drfl.cli.app import call
-from drfl.energy.account import POWER
-from drfl.energy.measurements import read_csv
-from drfl.energy.processing import CAPACITANCE, FREQUENCY
+from drfl.papers.energy.cost import CAPACITANCE, FREQUENCY, POWER
+from drfl.papers.energy.measurements import read_csv
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "energy.md").read_text(encoding="utf-8")
@@ -46,7 +45,7 @@ def test_the_plan_shown_follows_from_the_rounds_shown(tmp_path, monkeypatch, cap
     lines = [f"{tau},{row[0]},{t}" for row in ROWS[at + 2 : at + 5] for tau, t in zip(taus, row[1:], strict=True)]
     (tmp_path / "m.csv").write_text("\n".join(["tau,seed,rounds", *lines]))
     assert len(read_csv(tmp_path / "m.csv")) == 21
-    monkeypatch.setattr(energy.screen.out, "width", 200)
+    monkeypatch.setattr(energy.console.out, "width", 200)
     assert call(["energy", "--measurements", "m.csv", "--out", "a"]) == 0
     shown = capsys.readouterr().out.splitlines()
     printed = [[cell.strip() for cell in line.strip("│ ").split("│")] for line in shown if line.startswith("│")]

@@ -9,9 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.energy import Channel, Cost, Measurement, Payload, Place, Processor, Radio, choose, cost_of, plan
-from drfl.energy.tables import hertz, to_csv, to_markdown
 from drfl.errors import InputError
+from drfl.papers.energy import (
+    Channel,
+    Cost,
+    LinkConditions,
+    Measurement,
+    Payload,
+    Processor,
+    Radio,
+    choose,
+    cost_of,
+    plan,
+)
+from drfl.papers.energy.output import hertz, to_csv, to_markdown
 
 
 def runs(table, outage=0.0):
@@ -41,7 +52,7 @@ def test_among_equals_the_smaller_wins():
 
 
 def test_a_seed_that_fails_takes_its_local_steps_out():
-    costs = {Place(0.0, 1e6): Cost(0.0, 1.0, 0.0, 0.0)}
+    costs = {LinkConditions(0.0, 1e6): Cost(0.0, 1.0, 0.0, 0.0)}
     made = plan(runs({1: [30, 40], 10: [2, None], 20: [None, None]}), costs)
     (cell,) = made.cells
     assert cell.best is not None
@@ -53,7 +64,7 @@ def test_a_seed_that_fails_takes_its_local_steps_out():
 
 
 def test_where_nothing_reaches_the_target_there_is_no_plan():
-    (cell,) = plan(runs({1: [None]}), {Place(0.0, 1e6): Cost(1.0, 1.0, 1.0, 1.0)}).cells
+    (cell,) = plan(runs({1: [None]}), {LinkConditions(0.0, 1e6): Cost(1.0, 1.0, 1.0, 1.0)}).cells
     assert (cell.best, cell.runner_up) == (None, None)
 
 
@@ -71,7 +82,7 @@ def test_measurements_that_do_not_compare(rows, part):
 
 
 def test_a_place_takes_the_runs_made_under_its_outage():
-    bad, good = Place(0.0, 1e6, 1e6), Place(0.0, 1e6)
+    bad, good = LinkConditions(0.0, 1e6, 1e6), LinkConditions(0.0, 1e6)
     rows = runs({1: [40], 10: [5]}) + runs({1: [40], 10: [None]}, bad.outage)
     cost = Cost(0.0, 1.0, 0.0, 0.0)
     made = plan(rows, {bad: cost, good: cost})
@@ -80,7 +91,7 @@ def test_a_place_takes_the_runs_made_under_its_outage():
 
 
 def test_runs_without_outage_stand_in_with_a_note():
-    bad = Place(0.0, 1e6, 1e6)
+    bad = LinkConditions(0.0, 1e6, 1e6)
     made = plan(runs({1: [40]}), {bad: Cost(0.0, 1.0, 0.0, 0.0)})
     assert made.cells[0].best is not None
     assert "rounds were measured without outage and are taken for channels with up to 63.2 % outage" in made.notes[0]
@@ -119,7 +130,7 @@ def test_no_more_steps_over_a_better_channel(drops, snr_db, bandwidth, factor):
 
 
 def a_plan():
-    costs = {Place(snr, b): Cost(1.0, b, 0.5, 1.0) for b in (1e5, 1.5e6) for snr in (-5.0, 20.0)}
+    costs = {LinkConditions(snr, b): Cost(1.0, b, 0.5, 1.0) for b in (1e5, 1.5e6) for snr in (-5.0, 20.0)}
     return plan(runs({1: [40], 5: [10], 9: [None]}), costs)
 
 
@@ -132,7 +143,9 @@ def test_the_csv_has_a_row_a_cell():
     assert float(rows[0]["joules"]) == 10 * (5 + 1e5)
     assert rows[0]["runner_up_tau"] == "1"
     assert float(rows[0]["seconds"]) == 35
-    empty = list(csv.DictReader(io.StringIO(to_csv(plan(runs({1: [None]}), {Place(0.0, 1e6): Cost(1, 1, 1, 1)})))))
+    empty = list(
+        csv.DictReader(io.StringIO(to_csv(plan(runs({1: [None]}), {LinkConditions(0.0, 1e6): Cost(1, 1, 1, 1)}))))
+    )
     assert (empty[0]["tau"], empty[0]["joules"], empty[0]["runner_up_joules"]) == ("", "", "")
 
 

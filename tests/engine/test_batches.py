@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.engine.batches import draw
-from drfl.engine.rows import Rows
+from drfl.engine.batches import ClientRows, draw
 from drfl.key import Key
 
 
@@ -27,7 +26,7 @@ def rows_of(sizes):
 )
 def test_distinct_and_own(sizes, steps, batch, seed):
     rows = rows_of(sizes)
-    drawn = draw(Rows.of(rows), torch.arange(len(sizes)), steps, batch, Key(seed))
+    drawn = draw(ClientRows.of(rows), torch.arange(len(sizes)), steps, batch, Key(seed))
     weights = drawn.weights(torch.zeros(1, dtype=torch.float64))
     for j, own in enumerate(rows):
         count = min(len(own), batch or len(own))
@@ -43,10 +42,10 @@ def test_distinct_and_own(sizes, steps, batch, seed):
 @given(sizes=st.lists(st.integers(1, 50), min_size=2, max_size=5), batch=st.integers(1, 40))
 def test_a_client_draws_alike_in_any_cohort(sizes, batch):
     rows, n = rows_of(sizes), len(sizes)
-    everybody = draw(Rows.of(rows), torch.arange(n), 3, batch, Key(1))
-    backwards = draw(Rows.of(rows), torch.arange(n).flip(0), 3, batch, Key(1))
+    everybody = draw(ClientRows.of(rows), torch.arange(n), 3, batch, Key(1))
+    backwards = draw(ClientRows.of(rows), torch.arange(n).flip(0), 3, batch, Key(1))
     for i in range(n):
-        alone = draw(Rows.of(rows), torch.tensor([i]), 3, batch, Key(1))
+        alone = draw(ClientRows.of(rows), torch.tensor([i]), 3, batch, Key(1))
         count = int(alone.counts[0])
         for t in range(3):
             mine = sorted(alone.at(t)[0, :count].tolist())
@@ -55,13 +54,13 @@ def test_a_client_draws_alike_in_any_cohort(sizes, batch):
 
 
 def test_first_steps_do_not_depend_on_the_number_of_steps():
-    rows = Rows.of(rows_of((50, 60)))
+    rows = ClientRows.of(rows_of((50, 60)))
     few, many = draw(rows, torch.tensor([0, 1]), 2, 8, Key(0)), draw(rows, torch.tensor([0, 1]), 9, 8, Key(0))
     assert torch.equal(few.samples, many.samples[:, :2])
 
 
 def test_clients_keys_and_steps_differ():
-    rows = Rows.of([torch.arange(500)] * 4)
+    rows = ClientRows.of([torch.arange(500)] * 4)
     a = draw(rows, torch.tensor([0, 1]), 2, 20, Key(0))
     assert not torch.equal(a.samples[0], a.samples[1])
     assert not torch.equal(a.at(0), a.at(1))
@@ -73,7 +72,7 @@ def test_clients_keys_and_steps_differ():
 def test_uniform_and_independent_over_steps(n, batch):
     """Each sample is in a batch with probability B/n, each pair with B(B−1)/(n(n−1)); steps are independent."""
     steps = 6000
-    index = draw(Rows.of([torch.arange(n)]), torch.tensor([0]), steps, batch, Key(8)).samples[0].numpy()
+    index = draw(ClientRows.of([torch.arange(n)]), torch.tensor([0]), steps, batch, Key(8)).samples[0].numpy()
     member = np.zeros((steps, n))
     np.put_along_axis(member, index, 1, axis=1)
     p, q = batch / n, batch * (batch - 1) / (n * (n - 1))
@@ -91,15 +90,15 @@ def test_uniform_and_independent_over_steps(n, batch):
 
 
 def test_rows_keeps_the_real_samples():
-    drawn = draw(Rows.of(rows_of((2, 40, 5))), torch.arange(3), 3, 8, Key(0))
+    drawn = draw(ClientRows.of(rows_of((2, 40, 5))), torch.arange(3), 3, 8, Key(0))
     part = drawn.rows(torch.tensor([2, 0]))
     assert part.counts.tolist() == [5, 2]
     assert part.samples.shape == (2, 3, 8)  # the next power of two
     assert torch.equal(part.samples, drawn.samples[[2, 0], :, :8])
-    whole = draw(Rows.of(rows_of((2, 40, 5))), torch.arange(3), 3, None, Key(0)).rows(torch.tensor([2, 0]))
+    whole = draw(ClientRows.of(rows_of((2, 40, 5))), torch.arange(3), 3, None, Key(0)).rows(torch.tensor([2, 0]))
     assert whole.samples.shape == (2, 1, 5)
 
 
 def test_full_batches_are_stored_once():
-    assert draw(Rows.of(rows_of((4, 40))), torch.tensor([0, 1]), 50, None, Key(0)).samples.shape == (2, 1, 40)
-    assert draw(Rows.of(rows_of((4, 40))), torch.tensor([0, 1]), 50, 64, Key(0)).samples.shape == (2, 1, 40)
+    assert draw(ClientRows.of(rows_of((4, 40))), torch.tensor([0, 1]), 50, None, Key(0)).samples.shape == (2, 1, 40)
+    assert draw(ClientRows.of(rows_of((4, 40))), torch.tensor([0, 1]), 50, 64, Key(0)).samples.shape == (2, 1, 40)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.engine.distinct import distinct
+from drfl.engine.batches import sample_without_replacement
 
 
 def floyd(uniforms, size):
@@ -23,7 +23,7 @@ def test_as_written(B, extra, seed):
     """With many repetitions (few samples to choose from), among them picks that hit an earlier last entry."""
     sizes = np.array([B + e for e in extra])
     uniforms = np.random.default_rng(seed).random((len(sizes), 3, B))
-    found = distinct(uniforms, sizes)
+    found = sample_without_replacement(uniforms, sizes)
     for k, size in enumerate(sizes):
         for t in range(3):
             assert found[k, t].tolist() == floyd(uniforms[k, t], int(size))
@@ -31,5 +31,5 @@ def test_as_written(B, extra, seed):
 
 def test_all_alike_and_all_zero():
     for value in (0.0, 0.5, 1 - 2**-53):
-        found = distinct(np.full((1, 1, 9), value), np.array([11]))
+        found = sample_without_replacement(np.full((1, 1, 9), value), np.array([11]))
         assert found[0, 0].tolist() == floyd([value] * 9, 11)

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 
-from drfl.engine.graphs import captured
+from drfl.engine.tracing import captured
 
 
 class Recorder:

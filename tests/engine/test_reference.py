@@ -12,8 +12,7 @@ from tests.support.reference import Softmax, local_steps
 
 from drfl import models
 from drfl.engine import Simulation
-from drfl.engine.batches import draw
-from drfl.engine.rows import Rows
+from drfl.engine.batches import ClientRows, draw
 from drfl.key import Key
 from drfl.local import LocalSGD
 
@@ -42,7 +41,7 @@ def test_local_steps(engine, solver, prox, batch):
     local = LocalSGD(steps=4, lr=0.2, batch=batch, **solver)
     replies = fed.train(torch.arange(6), w, local, key, prox=prox, shift=shift, snapshot=2, average=True)
     for i, own in enumerate(data.train):
-        drawn = draw(Rows.of([own] * (i + 1)), torch.tensor([i]), 4, batch, key)
+        drawn = draw(ClientRows.of([own] * (i + 1)), torch.tensor([i]), 4, batch, key)
         count = min(len(own), batch or len(own))
         rows = [drawn.at(t)[0, :count].numpy() for t in range(4)]
         path = local_steps(problem, rows, w.numpy(), lr=0.2, prox=prox, shift=shift[i].numpy(), **solver)
@@ -62,7 +61,7 @@ def test_losses_and_gradients(engine, batch):
     assert losses.values.dtype == gradients.losses.dtype == torch.float64
     for i, own in enumerate(data.train):
         rows = (
-            draw(Rows.of([own] * (i + 1)), torch.tensor([i]), 1, batch, key)
+            draw(ClientRows.of([own] * (i + 1)), torch.tensor([i]), 1, batch, key)
             .at(0)[0, : min(len(own), batch or len(own))]
             .numpy()
         )

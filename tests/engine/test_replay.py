@@ -11,9 +11,8 @@ from torch import nn
 from torch.fx import GraphModule
 
 from drfl import models
-from drfl.engine import Stacked, replay
-from drfl.engine.replay import replayed, traced
-from drfl.engine.tidy import tidy
+from drfl.engine import Stacked, tracing
+from drfl.engine.tracing import replayed, simplify, traced
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.task import Task
@@ -22,7 +21,7 @@ LOCAL = LocalSGD(steps=3, lr=0.1, batch=4)
 
 
 def made_for(fed):
-    return replay._made.get(fed._train.task, {})
+    return tracing._made.get(fed._train.task, {})
 
 
 def plain(function, arguments):
@@ -56,16 +55,16 @@ def test_shapes_that_were_forgotten_are_made_again():
     for n in (1, 2, 1, 3, 1, 2):
         replayed(task, "x", lambda x: [x], [torch.ones(n)], lambda f, a: made.append(len(a[0])) or f, kept=2)
     assert made == [1, 2, 3, 2]
-    assert len(replay._made[task]) == 2
+    assert len(tracing._made[task]) == 2
 
 
 def test_what_was_made_goes_with_the_task():
-    task, before = Task(nn.Linear(2, 2)), len(replay._made)
+    task, before = Task(nn.Linear(2, 2)), len(tracing._made)
     replayed(task, "name", torch.sin, [torch.ones(2)], plain)
-    assert len(replay._made) == before + 1
+    assert len(tracing._made) == before + 1
     del task
     gc.collect()
-    assert len(replay._made) == before
+    assert len(tracing._made) == before
 
 
 def test_made_once_for_each_name_shape_and_type():
@@ -113,7 +112,7 @@ def test_tidy_keeps_what_a_graph_writes():
         return [a + 1, b + 1]
 
     x = torch.ones(3)
-    a, b = tidy(make_fx(function)(x))(x)
+    a, b = simplify(make_fx(function)(x))(x)
     assert torch.equal(a, x + 1)
     assert torch.equal(b, torch.ones(3))
 

@@ -13,8 +13,8 @@ from tests.support.problems import federation
 
 from drfl import models
 from drfl.engine import Stacked, Threads
-from drfl.engine.forward import IMAGES
-from drfl.engine.replica import Replica
+from drfl.engine.sgd import IMAGES
+from drfl.engine.threads import Replica
 from drfl.key import Key
 from drfl.local import LocalSGD
 

@@ -14,15 +14,14 @@ from prepare import parts
 
 from drfl.data import ClientData
 from drfl.experiments.build import build
-from drfl.flower import app, exchange, roster
-from drfl.flower.client import client_app
-from drfl.flower.grid import InProcessGrid
-from drfl.flower.site import Site
+from drfl.flower import nodes, server_app, transport
+from drfl.flower.client_app import Site, client_app
+from drfl.flower.in_process import InProcessGrid
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    for module in (roster, exchange):
+    for module in (nodes, transport):
         monkeypatch.setattr(module, "PAUSE", 0.01)
 
 
@@ -46,7 +45,7 @@ class Here:
         (self.folder / "server.toml").write_text(tomli_w.dumps(settings))
 
     def run(self):
-        app.serve(self.grid, self.folder / "server.toml")
+        server_app.serve(self.grid, self.folder / "server.toml")
         return 0, ""
 
 
@@ -80,7 +79,7 @@ def test_a_run_that_fails_ends_the_script(tmp_path):
 def test_the_job_has_the_simulations_parameters(model):
     for algorithm in deployment.ALGORITHMS:
         config = deployment.configured(model, algorithm, seed=3, rounds=7)
-        there = app.DeployedConfig.model_validate(deployment.job_of(config))
+        there = server_app.DeployedConfig.model_validate(deployment.job_of(config))
         assert there.parameters(algorithm) == config.parameters(algorithm)
         for name in ("seed", "rounds", "model", "engine", "loss", "dtype"):
             assert getattr(there, name) == getattr(config, name)

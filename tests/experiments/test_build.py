@@ -8,18 +8,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from drfl.algorithm import run
 from drfl.data import load
 from drfl.experiments import build as module
 from drfl.experiments.build import build, load_data
-from drfl.experiments.claim import claimed
-from drfl.experiments.comparing import Design, PreparedComparison, compare
+from drfl.experiments.comparison import Design, PreparedComparison, compare
 from drfl.experiments.config import Config
-from drfl.experiments.runner import Watch, execute
+from drfl.experiments.run_directory import claimed
+from drfl.experiments.runner import StopSignal, execute
 from drfl.features import featurise
+from drfl.loop import run
 from drfl.models import cnn
 
-SMALL = {"clients": 5, "rounds": 2, "steps": 2}
+SMALL = {"clients": 5, "cohort": 3, "rounds": 2, "steps": 2}
 
 
 def test_data_are_those_of_the_name():
@@ -92,6 +92,6 @@ def test_a_comparison_makes_them_once(features, tmp_path, monkeypatch):
     said: list[str] = []
     ready = PreparedComparison.of(Design(Config(**features, **SMALL), ("FedAvg", "DRDM"), (0, 1)), log=said.append)
     with claimed(tmp_path / "out", "comparison") as claim:
-        assert len(list(compare(ready, claim, Watch()))) == 4
+        assert len(list(compare(ready, claim, StopSignal()))) == 4
     assert len(asked) == 1
     assert said == [f"features of digits by {features['backbone']}: 1797 images"]

@@ -36,3 +36,9 @@ def test_the_recipe_is_what_the_keys_say():
     values = {"features": "entk", "backbone": "cnn-digits", "feature_count": 9, "resize": 8}
     assert load_config(None, values).recipe() == Recipe("entk", "cnn-digits", 9, 8)
     assert load_config(None, {"features": "entk", "backbone": "a.pth"}).recipe() == Recipe("entk", "a.pth", 50_000)
+
+
+@pytest.mark.parametrize(("algorithm", "clients", "m"), [("DRDM", 10, 10), ("DRDM", 30, 20), ("ScaffPD", 30, 30)])
+def test_the_default_cohort(algorithm, clients, m):
+    assert load_config(None, {}).parameters(algorithm, clients)["m"] == m
+    assert load_config(None, {"cohort": 5}).parameters(algorithm, clients)["m"] == 5

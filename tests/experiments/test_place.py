@@ -10,9 +10,8 @@ import sys
 import pytest
 
 from drfl.errors import DivergedError, InputError
-from drfl.experiments.claim import claimed, filled
 from drfl.experiments.manifest import KINDS, Manifest, read_manifest
-from drfl.experiments.place import check_free, default_directory
+from drfl.experiments.run_directory import check_free, claimed, default_directory, filled
 
 
 def fill(path, text="mine", names=("summary.json", "plan.csv"), **options):
@@ -275,7 +274,7 @@ def test_killed_while_it_takes_a_folder_it_is_known_again(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from drfl.experiments.claim import claimed
+from drfl.experiments.run_directory import claimed
 with claimed(Path(sys.argv[1]), "plan"):
     print("ready", flush=True)
     sys.stdin.readline()

@@ -10,10 +10,19 @@ from drfl.cli.app import call
 from drfl.errors import InputError
 from drfl.experiments.build import build
 from drfl.experiments.config import Config, load_config
-from drfl.experiments.resilience import ProbeAudit, faults_of, guards_of
-from drfl.faults import Faults, Faulty
-from drfl.participation import OverSampled, Quorum
-from drfl.protection import Audit, Clip, PeerAudit, Protected, RobustClip, Trim
+from drfl.experiments.guards_and_failures import ProbeAudit, failures_of, guards_of
+from drfl.resilience import (
+    Audit,
+    Clip,
+    FailureModel,
+    Faulty,
+    OverSelection,
+    PeerAudit,
+    Protected,
+    Quorum,
+    RobustClip,
+    Trim,
+)
 
 SMALL = ["--clients", "6", "--rounds", "3", "--steps", "2", "--threads", "1"]
 
@@ -36,7 +45,7 @@ def test_everything_in_its_place():
     config = load_config(
         None,
         {
-            "clients": 6, "cohort": 3, "oversample": 1.5, "min_replies": 2, "repeats": 4, "max_norm": 7.0,
+            "clients": 6, "cohort": 3, "over_select": 1.5, "min_replies": 2, "repeats": 4, "max_norm": 7.0,
             "faults": {"drop": 0.25, "groups": 2}, "guards": ["clip:bound=3", "probe:rows=4,slack=0.5"],
         },
     )  # fmt: skip
@@ -44,14 +53,14 @@ def test_everything_in_its_place():
     assert isinstance(quorum, Quorum)
     assert (quorum.at_least, quorum.then, quorum.most) == (2, "repeat", 4)
     assert isinstance(faulty, Faulty)
-    assert faulty.faults == Faults(drop=0.25, groups=2)
+    assert faulty.faults == FailureModel(drop=0.25, groups=2)
     assert isinstance(protected, Protected)
     assert protected.norm == 7.0
     clip, audit = protected.guards
     assert clip == Clip(3.0)
     assert isinstance(audit, Audit)
     assert (audit.factor, audit.slack) == (2.0, 0.5)
-    assert isinstance(sampled, OverSampled)
+    assert isinstance(sampled, OverSelection)
     assert (sampled.keep, inner.m) == (3, 5)
 
 
@@ -89,8 +98,8 @@ def test_guards_by_name(texts, guards):
         (["--repeats", "2"], "repeats means nothing without min_replies"),
         (["--min-replies", "9"], "at_least=9 must be at most the number of clients"),
         (["--max-norm", "0"], "norm must be a finite number above 0"),
-        (["--oversample", "0.5"], "oversample = 0.5"),
-        (["--oversample", "2", "--algorithm", "AFL"], "oversample means nothing to AFL"),
+        (["--over-select", "0.5"], "over_select = 0.5"),
+        (["--over-select", "2", "--algorithm", "AFL"], "over_select means nothing to AFL"),
     ],
 )
 def test_a_mistake_is_one_line(options, message, tmp_path, monkeypatch, capsys):
@@ -104,13 +113,14 @@ def test_a_mistake_is_one_line(options, message, tmp_path, monkeypatch, capsys):
 
 def test_faults_are_numbers():
     with pytest.raises(InputError, match="faults: drop"):
-        faults_of({"drop": "often"})
+        failures_of({"drop": "often"})
 
 
 def test_a_run_with_all_of_it_tells_what_it_rejected_and_repeats(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ["--fault", "drop=0.3", "--fault", "duplicate=0.5", "--guard", "robust:k=3,floor=0.1"]
-    assert call(["run", *SMALL, *options, "--min-replies", "1", "--oversample", "1.5", "--out", "a"]) == 0
+    options += ["--cohort", "4", "--min-replies", "1", "--over-select", "1.5"]
+    assert call(["run", *SMALL, *options, "--out", "a"]) == 0
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     assert summary["rejected_replies"] > 0
     assert call(["run", "a/config.toml", "--out", "b"]) == 0
@@ -119,7 +129,7 @@ def test_a_run_with_all_of_it_tells_what_it_rejected_and_repeats(tmp_path, monke
 
 def test_the_default_guard_leaves_a_clean_run_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert call(["run", *SMALL, "--out", "a"]) == 0
-    assert call(["run", *SMALL, "--guard", "none", "--out", "b"]) == 0
+    assert call(["run", *SMALL, "--cohort", "4", "--out", "a"]) == 0
+    assert call(["run", *SMALL, "--cohort", "4", "--guard", "none", "--out", "b"]) == 0
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
     assert json.loads((tmp_path / "a/summary.json").read_text())["changed_reports"] == 0

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from drfl.algorithms import DRFA
-from drfl.faults import Faults, Faulty
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing import Still
+from drfl.resilience import FailureModel, Faulty
+from drfl.testing import ConstantFederation
 
 LOSSES = torch.tensor([0.1, 2.0, 0.7, 1.3, 0.4, 3.1, 0.9], dtype=torch.float64)
 N, M, ROUNDS = 7, 3, 2000
@@ -34,7 +34,7 @@ class Everything:
 
 def estimates(faults, lam=None, count=ROUNDS):
     """v (R, N) and the mean index of the models (R,), over many rounds from one state, each if anybody answered."""
-    fed = Still(LOSSES)
+    fed = ConstantFederation(LOSSES)
     faulty = Faulty(DRFA(m=M, gamma=1.0, local=LocalSGD(steps=1), ambiguity=Everything()), faults)
     state = faulty.init(fed)
     state = state if lam is None else state._replace(inner=state.inner._replace(lam=lam))
@@ -55,7 +55,7 @@ def z(samples, expected):
 
 @pytest.fixture(scope="module")
 def independent():
-    return estimates(Faults(drop=0.4))
+    return estimates(FailureModel(drop=0.4))
 
 
 def test_reports_are_unbiased_when_dropping_out_does_not_depend_on_the_data(independent):
@@ -70,10 +70,10 @@ def test_the_model_average_is_unbiased_under_a_uniform_mixture(independent):
 
 
 def test_both_are_biased_when_those_with_large_losses_drop_out():
-    v, _ = estimates(Faults(drop=AFTER_LOSS), count=500)
+    v, _ = estimates(FailureModel(drop=AFTER_LOSS), count=500)
     assert z(v, LOSSES).max() > 8
     assert v.mean(0)[5] < 0.6 * LOSSES[5]
-    _, mean = estimates(Faults(drop=tuple(i / 8 for i in range(N))), count=500)
+    _, mean = estimates(FailureModel(drop=tuple(i / 8 for i in range(N))), count=500)
     assert z(mean, 3.0) > 8
 
 
@@ -95,5 +95,5 @@ def test_under_another_mixture_the_average_is_one_over_those_who_answered():
     a = expected_weights(lam, 0.6, M)
     assert a[6] < 0.35 < lam[6]
     np.testing.assert_allclose(expected_weights(np.full(N, 1 / N), 0.6, M), 1 / N)
-    _, mean = estimates(Faults(drop=0.6), UNEVEN, count=1500)
+    _, mean = estimates(FailureModel(drop=0.6), UNEVEN, count=1500)
     assert z(mean, a @ clients) < 2 < z(mean, lam @ clients)

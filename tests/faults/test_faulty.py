@@ -6,19 +6,19 @@ import pytest
 import torch
 from tests.faults.subjects import N, algorithm, rounds, same, small, who
 
-from drfl import cohort, run
+from drfl import run, sampling
 from drfl.algorithms import ALGORITHMS
 from drfl.engine import Threads
 from drfl.errors import InputError
-from drfl.faults import Faults, Faulty
+from drfl.resilience import FailureModel, Faulty
 
 FAULTS = {
-    "drop": Faults(drop=0.5),
-    "crash": Faults(crash=0.5),
-    "outage": Faults(outage=0.4, groups=3, outage_rounds=2),
-    "deadline": Faults(slow=0.25, deadline=3.5),
-    "all": Faults(drop=0.2, crash=0.2, outage=0.2, groups=4, slow=0.25, slowdown=3.0, deadline=5.0),
-    "nobody": Faults(drop=1.0),
+    "drop": FailureModel(drop=0.5),
+    "crash": FailureModel(crash=0.5),
+    "outage": FailureModel(outage=0.4, groups=3, outage_rounds=2),
+    "deadline": FailureModel(slow=0.25, deadline=3.5),
+    "all": FailureModel(drop=0.2, crash=0.2, outage=0.2, groups=4, slow=0.25, slowdown=3.0, deadline=5.0),
+    "nobody": FailureModel(drop=1.0),
 }
 
 
@@ -38,7 +38,7 @@ def test_every_algorithm_goes_on(name, kind):
     fed, heard = small(), []
     faulty = Faulty(algorithm(name), FAULTS[kind])
     result = run(faulty, fed, rounds=5, seed=3, evaluate_every=5, callbacks=[lambda step: heard.append(step.info)])
-    lam = result.state.lam
+    lam = result.lam
     assert bool(torch.isfinite(result.state.w).all() and torch.isfinite(lam).all())
     assert abs(float(lam.sum()) - 1) < 1e-9
     asked = sum(len(info.cohort.clients) for info in heard[1:])
@@ -71,16 +71,16 @@ def test_rows_of_those_who_did_not_answer_stay(name, table, kind):
 
 def test_what_is_remembered_has_fixed_names_and_shapes():
     fed = small()
-    for faults in (Faults(), Faults(outage=0.5, groups=3, outage_rounds=4)):
+    for faults in (FailureModel(), FailureModel(outage=0.5, groups=3, outage_rounds=4)):
         state = Faulty(algorithm("FedAvg"), faults).init(fed)
         assert state.memory._fields == ("down",)
         assert (state.memory.down.shape, state.memory.down.dtype) == ((faults.groups,), torch.int64)
     with pytest.raises(InputError, match="groups=9"):
-        Faulty(algorithm("FedAvg"), Faults(groups=9)).init(fed)
+        Faulty(algorithm("FedAvg"), FailureModel(groups=9)).init(fed)
 
 
 def test_an_outage_silences_a_group_for_as_long_as_it_lasts():
-    faults = Faults(outage=0.3, groups=3, outage_rounds=3)
+    faults = FailureModel(outage=0.3, groups=3, outage_rounds=3)
     group = torch.arange(N) % 3
     ages, whole = [0, 0, 0], []
     for before, after, info in rounds(Faulty(algorithm("FedAvg", m=N), faults), small(), 30):
@@ -116,7 +116,7 @@ def test_a_run_goes_on_from_where_it_stopped():
 def test_two_algorithms_lose_the_same_clients():
     seen = []
     for name in ("FedAvg", "DRDM", "AFL"):
-        parameters = {"sampling": cohort.everybody} if name == "DRDM" else {}
+        parameters = {"sampling": sampling.everybody} if name == "DRDM" else {}
         faulty = Faulty(algorithm(name, m=N, **parameters), FAULTS["all"])
         seen.append([info.answered.tolist() for _, _, info in rounds(faulty, small(), 6)])
     assert seen[0] == seen[1] == seen[2]
@@ -141,14 +141,14 @@ class AsksForEverything:
 @pytest.mark.parametrize("kind", ["drop", "crash"])
 def test_a_drop_holds_for_every_request_of_a_round_and_a_crash_for_the_training(kind):
     found = [answered for _, answered, _ in rounds(Faulty(AsksForEverything(), FAULTS[kind]), small(), 6)]
-    for train, losses, gradients in (carried.inner for carried in found):
+    for train, losses, gradients in (state.inner for state in found):
         assert losses == gradients
         assert (train == losses != list(range(N))) if kind == "drop" else (train != losses == list(range(N)))
 
 
 def test_a_tuple_of_probabilities():
     drop = tuple(float(hit) for hit in who(1, 6).tolist())
-    for _, _, info in rounds(Faulty(algorithm("FedAvg", m=N), Faults(drop=drop)), small(), 3):
+    for _, _, info in rounds(Faulty(algorithm("FedAvg", m=N), FailureModel(drop=drop)), small(), 3):
         assert info.answered.tolist() == [0, 2, 3, 4, 5, 7]
     with pytest.raises(InputError, match="give one for each"):
-        Faulty(algorithm("FedAvg"), Faults(drop=(0.1,))).init(small())
+        Faulty(algorithm("FedAvg"), FailureModel(drop=(0.1,))).init(small())

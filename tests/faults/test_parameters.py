@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from drfl.errors import InputError
-from drfl.faults import Faults
 from drfl.key import Key
+from drfl.resilience import FailureModel
 
 N = 4000
 
@@ -44,24 +44,24 @@ N = 4000
 )
 def test_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))) as error:
-        Faults(**wrong)
+        FailureModel(**wrong)
     assert "\n" not in str(error.value)
 
 
 def test_refused_for_so_many_clients():
-    Faults(drop=(0.1, 0.2), groups=2).check(2)
+    FailureModel(drop=(0.1, 0.2), groups=2).check(2)
     with pytest.raises(InputError, match="give one for each"):
-        Faults(drop=(0.1, 0.2)).check(3)
+        FailureModel(drop=(0.1, 0.2)).check(3)
     with pytest.raises(InputError, match="groups=3"):
-        Faults(groups=3).check(2)
+        FailureModel(groups=3).check(2)
 
 
 def test_at_the_ends_of_their_ranges_all_times_are_finite():
     n, key = 10_000, Key(0)
-    faults = Faults(outage=1.0, outage_rounds=10**6, slow=0.5, slowdown=1e6, deadline=1e9, jitter=10)
+    faults = FailureModel(outage=1.0, outage_rounds=10**6, slow=0.5, slowdown=1e6, deadline=1e9, jitter=10)
     z = torch.from_numpy(key.generator().standard_normal(n))
     assert faults.spread is not None
-    times = 1000 * faults.pace(n, key) * torch.exp(faults.spread * z - faults.spread**2 / 2)  # as in Timed.times
+    times = 1000 * faults.pace(n, key) * torch.exp(faults.spread * z - faults.spread**2 / 2)  # as in Stragglers.times
     assert bool(torch.isfinite(times).all())
     assert bool((times > 0).all())
     assert faults.struck(torch.zeros(1, dtype=torch.int64), key).tolist() == [10**6]
@@ -70,21 +70,21 @@ def test_at_the_ends_of_their_ranges_all_times_are_finite():
 @pytest.mark.parametrize("draw", ["dropped", "crashed"])
 def test_probabilities(draw):
     name = {"dropped": "drop", "crashed": "crash"}[draw]
-    hit = [getattr(Faults(**{name: p}), draw)(N, Key(1).fold("round", 1)) for p in (0.0, 0.2, 0.5, 1.0)]
+    hit = [getattr(FailureModel(**{name: p}), draw)(N, Key(1).fold("round", 1)) for p in (0.0, 0.2, 0.5, 1.0)]
     for p, found in zip((0.0, 0.2, 0.5, 1.0), hit, strict=True):
         assert abs(float(found.double().mean()) - p) <= 4 * (p * (1 - p) / N) ** 0.5
     assert all(bool((more | ~less).all()) for less, more in itertools.pairwise(hit))  # who is lost stays lost
 
 
 def test_a_probability_for_each_client():
-    faults = Faults(drop=(0.0, 1.0, 0.3))
+    faults = FailureModel(drop=(0.0, 1.0, 0.3))
     hit = torch.stack([faults.dropped(3, Key(0).fold("round", r)) for r in range(400)]).double().mean(0)
     assert hit[:2].tolist() == [0.0, 1.0]
     assert abs(float(hit[2]) - 0.3) < 4 * (0.21 / 400) ** 0.5
 
 
 def test_draws_belong_to_seed_round_client_and_purpose():
-    faults = Faults(drop=0.5, crash=0.5)
+    faults = FailureModel(drop=0.5, crash=0.5)
     key = Key(1).fold("round", 1)
     assert torch.equal(faults.dropped(N, key), faults.dropped(N, key))
     assert torch.equal(faults.dropped(N, key)[:10], faults.dropped(10, key))
@@ -94,25 +94,25 @@ def test_draws_belong_to_seed_round_client_and_purpose():
 
 
 def test_who_is_slow_stays_slow():
-    faults = Faults(slow=0.3, slowdown=4.0)
+    faults = FailureModel(slow=0.3, slowdown=4.0)
     pace = faults.pace(10, Key(5).fold("round", 1))
     assert sorted(pace.tolist()) == [1.0] * 7 + [4.0] * 3
     assert torch.equal(pace, faults.pace(10, Key(5).fold("round", 2, "again", 1)))
     assert len({tuple(faults.pace(10, Key(seed)).tolist()) for seed in range(5)}) > 1
-    assert bool((Faults(slow=0.6, slowdown=4.0).pace(10, Key(5)) >= pace).all())
+    assert bool((FailureModel(slow=0.6, slowdown=4.0).pace(10, Key(5)) >= pace).all())
 
 
 def test_an_outage_begins_lasts_and_ends():
-    faults, zero = Faults(outage=1.0, groups=2, outage_rounds=3), torch.zeros(2, dtype=torch.int64)
+    faults, zero = FailureModel(outage=1.0, groups=2, outage_rounds=3), torch.zeros(2, dtype=torch.int64)
     assert faults.struck(zero, Key(0)).tolist() == [3, 3]
     assert faults.struck(torch.tensor([2, 0]), Key(0)).tolist() == [2, 3]
-    assert Faults(groups=2, outage_rounds=3).struck(torch.tensor([2, 0]), Key(0)).tolist() == [2, 0]
-    some = Faults(outage=0.25, groups=N).struck(torch.zeros(N, dtype=torch.int64), Key(3))
+    assert FailureModel(groups=2, outage_rounds=3).struck(torch.tensor([2, 0]), Key(0)).tolist() == [2, 0]
+    some = FailureModel(outage=0.25, groups=N).struck(torch.zeros(N, dtype=torch.int64), Key(3))
     assert abs(float(some.double().mean()) - 0.25) < 4 * (0.1875 / N) ** 0.5
 
 
 def test_when_times_are_drawn():
-    assert Faults(drop=0.5, crash=0.5, duplicate=0.5).spread is None
-    assert Faults(slow=0.1).spread == Faults(deadline=3.0).spread == 0.5
-    assert Faults(slow=0.1, jitter=0.0).spread == 0.0
-    assert Faults(jitter=0.2).spread == 0.2
+    assert FailureModel(drop=0.5, crash=0.5, duplicate=0.5).spread is None
+    assert FailureModel(slow=0.1).spread == FailureModel(deadline=3.0).spread == 0.5
+    assert FailureModel(slow=0.1, jitter=0.0).spread == 0.0
+    assert FailureModel(jitter=0.2).spread == 0.2

@@ -6,10 +6,10 @@ import pytest
 import torch
 from tests.faults.subjects import EVERYBODY, LOCAL, VECTOR, N, small, who
 
-from drfl.faults import Absent, Duplicated, Nobody, Timed, Unreached
+from drfl.federation import LossRequest, TrainRequest
 from drfl.key import Key
-from drfl.request import LossRequest, TrainRequest
-from drfl.testing import Lossy, Recording, Still
+from drfl.resilience import DuplicateReplies, LostReplies, Stragglers, UnreliableFederation
+from drfl.testing import ConstantFederation, DropoutFederation, Recording
 
 KEY = Key(3)
 WORK = sum(min(4, size) * 3 for size in range(5, 13))  # samples of a training request to all
@@ -30,13 +30,17 @@ FULL = {"shift": shifts(), "snapshot": 2, "average": True}
 
 @pytest.mark.parametrize("options", [{}, FULL, {"snapshot": 1}], ids=["plain", "full", "snapshot"])
 def test_nobody_answers_as_if_everybody_had_been_lost(options):
-    lost, nobody = Lossy.without(small(), range(N)), Nobody(small())
+    lost, nobody = (
+        DropoutFederation.without(small(), range(N)),
+        UnreliableFederation(small(), unavailable=who(*range(N))),
+    )
     for kind in ("train", "losses", "gradients"):
         given = options if kind == "train" else {}
         theirs, mine = ask(lost, kind, **given), ask(nobody, kind, **given)
         assert type(mine) is type(theirs)
         for a, b in zip(mine, theirs, strict=True):
-            assert (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+            assert (a is None) == (b is None)
+            assert a is None or (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
         assert nobody.ledger.bytes_down == lost.ledger.bytes_down
     assert (nobody.ledger.bytes_up, nobody.ledger.gradient_evaluations, nobody.ledger.loss_evaluations) == (0, 0, 0)
     assert nobody.ledger.messages == 3 * N
@@ -47,7 +51,7 @@ def test_nobody_answers_as_if_everybody_had_been_lost(options):
 
 def test_the_unreached_do_nothing_and_the_others_as_ever():
     inside = Recording(small())
-    fed, full, there = Unreached(inside, who(2, 5)), small(), [0, 1, 3, 4, 6, 7]
+    fed, full, there = UnreliableFederation(inside, unavailable=who(2, 5)), small(), [0, 1, 3, 4, 6, 7]
     for kind, given in (("train", FULL), ("losses", {}), ("gradients", {})):
         mine, theirs = ask(fed, kind, **given), ask(full, kind, **given)
         assert all(torch.equal(a, b[there]) for a, b in zip(mine, theirs, strict=True))
@@ -61,7 +65,7 @@ def test_the_unreached_do_nothing_and_the_others_as_ever():
 
 def test_an_empty_cohort_never_reaches_the_federation_inside():
     inside = Recording(small())
-    fed = Unreached(inside, who(1, 2))
+    fed = UnreliableFederation(inside, unavailable=who(1, 2))
     for kind, shift in (("train", shifts(2)), ("losses", None), ("gradients", None)):
         reply = ask(fed, kind, torch.tensor([2, 1]), **({} if shift is None else {"shift": shift}))
         assert reply.clients.tolist() == []
@@ -70,7 +74,7 @@ def test_an_empty_cohort_never_reaches_the_federation_inside():
 
 
 def test_absent_for_one_kind_of_request():
-    fed = Absent(small(), who(0, 3), kinds=("train",))
+    fed = UnreliableFederation(small(), lost=LostReplies(who(0, 3), kinds=("train",)))
     assert ask(fed, "train", snapshot=1).clients.tolist() == [1, 2, 4, 5, 6, 7]
     assert (fed.ledger.bytes_down, fed.ledger.bytes_up, fed.ledger.messages) == (N * VECTOR, 6 * 2 * VECTOR, 14)
     assert fed.ledger.gradient_evaluations == WORK
@@ -80,25 +84,26 @@ def test_absent_for_one_kind_of_request():
 @pytest.mark.parametrize("kind", ["train", "losses", "gradients"])
 def test_a_second_reply_comes_right_after_the_first(kind):
     inside, fed = small(), small()
-    once, twice = ask(inside, kind), ask(Duplicated(fed, 0.5, KEY), kind)
+    once, twice = ask(inside, kind), ask(UnreliableFederation(fed, duplicates=DuplicateReplies(0.5, KEY)), kind)
     again = [i for i in range(N) if twice.clients.tolist().count(i) == 2]
     assert 0 < len(again) < N
     assert twice.clients.tolist() == sorted([*range(N), *again])
-    parts = [pair for pair in zip(twice, once, strict=True) if pair[1].numel()]
+    parts = [(mine, theirs) for mine, theirs in zip(twice, once, strict=True) if theirs is not None]
     assert all(torch.equal(mine, theirs[twice.clients]) for mine, theirs in parts)
+    assert all((mine is None) == (theirs is None) for mine, theirs in zip(twice, once, strict=True))
     assert fed.ledger.bytes_up * N == inside.ledger.bytes_up * (N + len(again))
     assert fed.ledger.messages == inside.ledger.messages + len(again)
 
 
 def test_nobody_answers_twice_where_nobody_answers():
-    fed = Duplicated(Unreached(small(), who(*range(N))), 1.0, KEY)
+    fed = UnreliableFederation(small(), unavailable=who(*range(N)), duplicates=DuplicateReplies(1.0, KEY))
     assert ask(fed, "train").clients.tolist() == []
     assert fed.ledger.bytes_up == 0
 
 
 def test_replies_come_by_the_time_they_take():
     pace = torch.tensor([1.0, 5.0, 2.0, 1.0, 3.0, 1.0, 8.0, 1.0], dtype=torch.float64)
-    exact = Timed(small(), pace, 0.0, None, KEY)
+    exact = UnreliableFederation(small(), stragglers=Stragglers(pace, 0.0, None, KEY))
     assert ask(exact, "train").clients.tolist() == [0, 3, 5, 7, 2, 4, 1, 6]
     assert ask(exact, "losses", torch.tensor([6, 5, 4, 0])).clients.tolist() == [5, 0, 4, 6]
     full = ask(small(), "train", **FULL)
@@ -108,25 +113,27 @@ def test_replies_come_by_the_time_they_take():
 
 def test_what_comes_late_is_paid_for_and_not_delivered():
     pace = torch.tensor([1.0, 5.0, 2.0, 1.0, 3.0, 1.0, 8.0, 1.0], dtype=torch.float64)
-    fed, full = Timed(small(), pace, 0.0, 6.0, KEY), small()
+    fed, full = UnreliableFederation(small(), stragglers=Stragglers(pace, 0.0, 6.0, KEY)), small()
     assert ask(fed, "train").clients.tolist() == [0, 3, 5, 7, 2]  # three steps each, and 6 is not late
     assert ask(fed, "losses").clients.tolist() == [0, 3, 5, 7, 2, 4, 1]
     assert ask(fed, "gradients").clients.tolist() == [0, 3, 5, 7, 2, 4, 1]
     for kind in ("train", "losses", "gradients"):
         ask(full, kind)
     assert fed.ledger == full.ledger
-    assert ask(Timed(small(), pace, 0.0, 0.5, KEY), "train").w.shape == (0, 15)
+    assert ask(UnreliableFederation(small(), stragglers=Stragglers(pace, 0.0, 0.5, KEY)), "train").w.shape == (0, 15)
 
 
 def test_a_second_reply_comes_at_the_time_of_the_first():
     pace = torch.arange(8, 0, -1, dtype=torch.float64)
-    fed = Timed(Duplicated(small(), 1.0, KEY), pace, 0.0, 4.0, KEY)
+    fed = UnreliableFederation(
+        small(), duplicates=DuplicateReplies(1.0, KEY), stragglers=Stragglers(pace, 0.0, 4.0, KEY)
+    )
     assert ask(fed, "losses").clients.tolist() == [7, 7, 6, 6, 5, 5, 4, 4]
 
 
 def test_times_have_the_mean_of_the_pace():
-    fed = Still(torch.zeros(200_000))
-    timed = Timed(fed, torch.full((fed.n,), 2.0, dtype=torch.float64), 0.5, None, KEY)
+    fed = ConstantFederation(torch.zeros(200_000))
+    timed = Stragglers(torch.full((fed.n,), 2.0, dtype=torch.float64), 0.5, None, KEY)
     times = timed.times(TrainRequest(EVERYBODY, fed.w0, KEY, LOCAL, 0.0, None, None, False))
     assert abs(float(times.mean()) - 3 * 2.0) < 4 * float(times.std()) / fed.n**0.5
     assert abs(float(times.log().std()) - 0.5) < 0.01

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from drfl.data import Dataset
-from drfl.features.backbone import Backbone
-from drfl.features.resnet import resnet18
+from drfl.features.backbone import Backbone, resnet18
 from drfl.key import Key
 from drfl.models import cnn
 

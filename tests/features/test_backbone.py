@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional
 
 from drfl.errors import InputError
-from drfl.features.backbone import MEAN, STD, Backbone
-from drfl.features.resnet import resnet18
+from drfl.features.backbone import MEAN, STD, Backbone, resnet18
 from drfl.models import cnn, mlp
 
 from .conftest import pictures, small_cnn, small_resnet

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from drfl.features import cache
-from drfl.features.cache import digest, kept
+from drfl.features import images
+from drfl.features.images import digest, kept
 
 ROWS = {"inputs": 5, "test_inputs": 2}
 
@@ -71,7 +71,7 @@ def test_a_damaged_file_is_made_anew(how, tmp_path, make, lines):
 
 
 def test_a_place_that_cannot_be_written(make, lines):
-    path = cache.Path("/proc/nowhere/features.safetensors")  # nobody, root included, can create files under /proc
+    path = images.Path("/proc/nowhere/features.safetensors")  # nobody, root included, can create files under /proc
     assert same(kept(path, ROWS, make, lines.append))
     assert len(lines) == 1
     assert lines[0].startswith("cannot keep the features in '/proc/nowhere'")
@@ -83,7 +83,7 @@ def test_a_full_disk(tmp_path, make, lines, monkeypatch):
             file.write(b"half")
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr(cache, "save_file", full)
+    monkeypatch.setattr(images, "save_file", full)
     assert same(kept(tmp_path / "features.safetensors", ROWS, make, lines.append))
     assert "No space left on device" in lines[0]
     assert list(tmp_path.iterdir()) == []
@@ -105,5 +105,5 @@ def test_shapes_and_types_are_part_of_the_content(monkeypatch):
     found = {digest([x]), digest([x.view(3, 4)]), digest([x[:6], x[6:]]), digest([x.view(torch.int32)])}
     assert len(found) == 4
     whole = digest([x])
-    monkeypatch.setattr(cache, "ROWS", 7)
+    monkeypatch.setattr(images, "ROWS", 7)
     assert digest([x]) == whole

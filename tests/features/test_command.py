@@ -8,15 +8,15 @@ import tomllib
 import pytest
 
 from drfl.cli.app import call
-from drfl.features import standin
-from drfl.features.standin import Training
+from drfl.features import pretraining
+from drfl.features.pretraining import Training
 
 SMALL = ["--clients", "5", "--rounds", "2", "--steps", "2"]
 
 
 @pytest.fixture(autouse=True)
 def _quick(tmp_path, monkeypatch):
-    monkeypatch.setitem(standin.TRAININGS, "cnn", Training(1, 64, 3e-3, 0.01))
+    monkeypatch.setitem(pretraining.TRAININGS, "cnn", Training(1, 64, 3e-3, 0.01))
     monkeypatch.chdir(tmp_path)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drfl.features import extract
-from drfl.features.extract import penultimate
+from drfl.features import entk
+from drfl.features.entk import penultimate
 
 from .conftest import pictures, small_cnn, small_resnet
 
@@ -25,8 +25,8 @@ def test_the_last_layer_on_them_is_the_network(backbone, p):
 def test_the_size_of_a_pass_does_not_matter(resize, monkeypatch):
     backbone, x = small_resnet(), pictures(10).inputs
     whole = penultimate(backbone, x, resize)
-    monkeypatch.setattr(extract, "PIXELS", 3 * 20 * 20 * 3)
-    parts = list(extract.batches(backbone, x, resize))
+    monkeypatch.setattr(entk, "PIXELS", 3 * 20 * 20 * 3)
+    parts = list(entk.batches(backbone, x, resize))
     assert [len(part) for part in parts] == ([3, 3, 3, 1] if resize else [10])
     torch.testing.assert_close(penultimate(backbone, x, resize), whole)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from drfl.data import ClientData, Dataset, ZipfDirichlet, divide
-from drfl.data.pixels import Pixels
+from drfl.data import ClientData, Dataset, ZipfDirichlet, make_partition
+from drfl.data.dataset import Pixels
 from drfl.errors import InputError
-from drfl.features import Recipe, featurise, make
-from drfl.features.extract import penultimate
-from drfl.features.make import check_memory, standardise
+from drfl.features import Recipe, featurise
+from drfl.features.entk import penultimate
+from drfl.features.featurise import check_memory, standardise
 from drfl.key import Key
 
 from .conftest import pictures, small_cnn
@@ -94,7 +95,7 @@ def test_one_pool_stays_one(weights):
 
 def test_clients_share_the_features_out(weights):
     found = featurise(pictures(90, 30), Recipe("entk", weights, count=25))
-    clients = ClientData.from_dataset(found, divide(found, ZipfDirichlet(4), Key(0)))
+    clients = ClientData.from_dataset(found, make_partition(found, ZipfDirichlet(4), Key(0)))
     assert clients.inputs is found.inputs
     assert clients.n == 4
 
@@ -139,8 +140,9 @@ def test_too_many_features_are_refused_before_they_are_made(weights, monkeypatch
         InputError, match=r"10000000 features of 1000000 images take 37252\.9 GiB.*smaller feature_count"
     ):
         check_memory(10**6, 10**7)
-    monkeypatch.setattr(make, "entk", None)
-    monkeypatch.setattr(make.os, "sysconf", lambda name: 10)
+    module = importlib.import_module("drfl.features.featurise")  # the name in the package is the function
+    monkeypatch.setattr(module, "entk", None)
+    monkeypatch.setattr(module.os, "sysconf", lambda name: 10)
     with pytest.raises(InputError, match="features of 40 images"):
         featurise(pictures(), Recipe("entk", weights))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from drfl.features.resnet import resnet18
+from drfl.features.backbone import resnet18
 from drfl.key import Key
 from drfl.layout import Layout
 from drfl.task import Task

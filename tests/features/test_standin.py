@@ -9,8 +9,8 @@ import torch
 
 from drfl.data import Dataset
 from drfl.errors import InputError
-from drfl.features import load_backbone, standin
-from drfl.features.standin import Training, accuracy_of, trained
+from drfl.features import load_backbone, pretraining
+from drfl.features.pretraining import Training, accuracy_of, trained
 
 from .conftest import pictures
 
@@ -20,7 +20,7 @@ QUICK = Training(epochs=1, batch=32, lr=3e-3, weight_decay=0.01)
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setitem(standin.TRAININGS, "cnn", QUICK)
+    monkeypatch.setitem(pretraining.TRAININGS, "cnn", QUICK)
 
 
 def test_it_is_trained_and_kept(quick, home, lines):
@@ -43,7 +43,7 @@ def test_what_does_not_fit_together_is_made_anew(how, quick, home, lines, monkey
     weights, told = (home / "cache/drfl/backbones" / f"cnn-digits.{end}" for end in ("safetensors", "json"))
     before = weights.read_bytes()
     if how == "other_training":
-        monkeypatch.setitem(standin.TRAININGS, "cnn", Training(2, 32, 3e-3, 0.01))
+        monkeypatch.setitem(pretraining.TRAININGS, "cnn", Training(2, 32, 3e-3, 0.01))
     elif how == "no_table":
         told.write_text("[]")
     else:

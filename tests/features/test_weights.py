@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from drfl.errors import InputError
-from drfl.features import backbones, load_backbone, weights
-from drfl.features.resnet import resnet18
-from drfl.features.weights import Published, published, read_weights
+from drfl.features import backbone, load_backbone, pretraining
+from drfl.features.backbone import Published, published, read_weights, resnet18
 from drfl.models import cnn
 
 from .conftest import pictures
@@ -30,7 +29,7 @@ def test_weights_come_back(ending, tmp_path):
     found = read_weights(path)
     assert set(found) == set(STATE)
     assert all(found[name].equal(value) for name, value in STATE.items())
-    assert load_backbone(str(path)).digest == backbones.Backbone.of("x", STATE).digest
+    assert load_backbone(str(path)).digest == backbone.Backbone.of("x", STATE).digest
 
 
 class Trap:
@@ -88,8 +87,8 @@ def imagenet(home, monkeypatch):
     folder.mkdir(parents=True)
     torch.save(resnet18(5, width=4).state_dict(), folder / "resnet18-f37072fd.pth")
     digest = hashlib.sha256((folder / "resnet18-f37072fd.pth").read_bytes()).hexdigest()
-    what = Published(weights.RESNET18.url, digest)
-    monkeypatch.setattr(backbones, "RESNET18", what)
+    what = Published(backbone.RESNET18.url, digest)
+    monkeypatch.setattr(pretraining, "RESNET18", what)
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -146,8 +145,8 @@ def test_the_whole_checksum_counts(imagenet):
     close = what.sha256[:60] + ("0000" if what.sha256[60:] != "0000" else "1111")
     with pytest.raises(InputError, match=f"its SHA-256 should be {close}"):
         published(what._replace(sha256=close))
-    assert len(weights.RESNET18.sha256) == 64
-    assert f"-{weights.RESNET18.sha256[:8]}." in weights.RESNET18.url
+    assert len(backbone.RESNET18.sha256) == 64
+    assert f"-{backbone.RESNET18.sha256[:8]}." in backbone.RESNET18.url
 
 
 def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):

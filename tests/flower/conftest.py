@@ -7,13 +7,12 @@ import torch
 
 from drfl.data import ClientData
 from drfl.engine import Simulation
-from drfl.flower.client import client_app
-from drfl.flower.exchange import Deadline
-from drfl.flower.grid import InProcessGrid
-from drfl.flower.roster import SelfNamed, gathered
-from drfl.flower.server import FlowerFederation
-from drfl.flower.site import Site, task_of
-from drfl.flower.wire import Model
+from drfl.flower.client_app import Site, client_app, task_of
+from drfl.flower.federation import FlowerFederation
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import Model
+from drfl.flower.nodes import SelfNamed, gathered
+from drfl.flower.transport import Deadline
 from drfl.key import Key
 from drfl.models import MODELS
 from drfl.task import Task

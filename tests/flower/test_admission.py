@@ -3,22 +3,20 @@
 import pytest
 
 from drfl.errors import InputError
-from drfl.flower import app, roster
-from drfl.flower.admission import admit
-from drfl.flower.client import client_app, identity
-from drfl.flower.grid import InProcessGrid
-from drfl.flower.roster import Member
+from drfl.flower import nodes, server_app
+from drfl.flower.client_app import client_app, identity, task_of
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import Model
+from drfl.flower.nodes import Member, admit
 from drfl.flower.schema import ProtocolError, read_note
-from drfl.flower.server_settings import Entry, read_server
-from drfl.flower.site import task_of
-from drfl.flower.wire import Model
+from drfl.flower.settings import SiteEntry, read_server
 
 from .conftest import grid_of, site
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    monkeypatch.setattr(roster, "PAUSE", 0.001)
+    monkeypatch.setattr(nodes, "PAUSE", 0.001)
 
 
 def member(name="a", train=30, classes=3):
@@ -30,7 +28,7 @@ def members(**claims):
 
 
 def entries(**limits):
-    return [Entry(name="a"), Entry(name="b", **limits), Entry(name="c")]
+    return [SiteEntry(name="a"), SiteEntry(name="b", **limits), SiteEntry(name="c")]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ def test_nothing_is_trained_and_no_folder_left_where_a_site_is_refused(tmp_path)
     )
     grid = grid_of("ab")
     with pytest.raises(InputError, match="site 'a' claims 30 rows"):
-        app.serve(grid, path)
+        server_app.serve(grid, path)
     assert [one.name for one in tmp_path.iterdir()] == ["server.toml"]
     assert set(grid.count.values()) == {2}  # who they are, and nothing else
 
@@ -108,9 +106,9 @@ def test_a_model_that_sites_make_too_large_is_refused_before_it_is_made():
 
 
 def test_an_honest_site_tells_of_itself_and_a_site_without_test_rows_says_that_it_cannot_take_part():
-    from drfl.flower.schema import Identity
+    from drfl.flower.schema import SiteIdentity
 
-    told = read_note(identity(site("a")), "identity", Identity)
+    told = read_note(identity(site("a")), "identity", SiteIdentity)
     assert (told.name, told.train, told.test, told.classes, told.shape) == ("a", 30, 15, 3, [6])
     named = site("a")
     object.__setattr__(named, "name", "x" * 200)
@@ -130,7 +128,7 @@ def test_the_reason_of_a_rejected_identity_names_the_field_and_quotes_nothing(ca
     sites = {name: site(name) for name in "ab"}
     grid = Lying(client_app(lambda context: sites[context.node_config["name"]]), [{"name": name} for name in "ab"])
     with pytest.raises(InputError, match="these sites are not there: a, b"):
-        roster.gathered(grid, roster.SelfNamed("ab", 1.0), 0.01, 1.0)
+        nodes.gathered(grid, nodes.SelfNamed("ab", 1.0), 0.01, 1.0)
     assert "its identity is rejected, as name cannot be read: field required" in caplog.text
     with pytest.raises(ProtocolError, match="install the same drfl at both ends"):
         read_note(
@@ -139,6 +137,6 @@ def test_the_reason_of_a_rejected_identity_names_the_field_and_quotes_nothing(ca
 
 
 def read_identity():
-    from drfl.flower.schema import Identity
+    from drfl.flower.schema import SiteIdentity
 
-    return read_note(identity(site("a")), "identity", Identity)
+    return read_note(identity(site("a")), "identity", SiteIdentity)

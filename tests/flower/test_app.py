@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 
 import drfl
 from drfl.errors import InputError
-from drfl.experiments.parameters import make
-from drfl.experiments.resilience import surrounded
-from drfl.flower import app, roster
-from drfl.flower.client import client_app
-from drfl.flower.grid import InProcessGrid
-from drfl.flower.server_settings import read_server
-from drfl.participation import Replayed, read_replies
+from drfl.experiments.hyperparameters import make
+from drfl.experiments.wrap import wrap_algorithm
+from drfl.flower import nodes, server_app
+from drfl.flower.client_app import client_app
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.settings import read_server
+from drfl.resilience import Replayed, read_replies
 
 from .conftest import grid_of, simulation, site
 
@@ -46,7 +46,7 @@ name = "d"
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    monkeypatch.setattr(roster, "PAUSE", 0.01)
+    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def settings(folder, rounds=4, more=""):
@@ -57,7 +57,7 @@ def settings(folder, rounds=4, more=""):
 
 def test_it_leaves_the_files_of_a_run(tmp_path):
     grid = grid_of()
-    out = app.serve(grid, settings(tmp_path))
+    out = server_app.serve(grid, settings(tmp_path))
     # its name, twice; a test with the training of each of four rounds; the losses; the last test
     assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2 + 4 + 4 + 1)
     names = {path.name for path in out.iterdir()}
@@ -91,12 +91,12 @@ class Dying(InProcessGrid):
 
 def test_a_server_that_died_goes_on_and_ends_with_the_same_bytes(tmp_path):
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
-    whole = app.serve(grid_of(), settings(tmp_path / "one"))
+    whole = server_app.serve(grid_of(), settings(tmp_path / "one"))
     with pytest.raises(KeyboardInterrupt):
-        app.serve(grid_of(grid=Dying), settings(tmp_path / "two"))
+        server_app.serve(grid_of(grid=Dying), settings(tmp_path / "two"))
     kept = tmp_path / "two" / "run" / "checkpoint"
     assert any(kept.glob("round-*"))
-    again = app.serve(grid_of(), settings(tmp_path / "two"))
+    again = server_app.serve(grid_of(), settings(tmp_path / "two"))
     for name in ("lambda.csv", "model.safetensors", "clients.csv"):
         assert (again / name).read_bytes() == (whole / name).read_bytes()
     a, b = (history(folder) for folder in (again, whole))
@@ -113,20 +113,20 @@ def history(folder):
 
 
 def test_a_finished_run_is_not_begun_again(tmp_path):
-    app.serve(grid_of(), settings(tmp_path))
+    server_app.serve(grid_of(), settings(tmp_path))
     with pytest.raises(InputError, match="holds this run, finished: give another 'out'"):
-        app.serve(grid_of(), settings(tmp_path))
+        server_app.serve(grid_of(), settings(tmp_path))
 
 
 def test_other_data_at_a_site_are_refused_when_a_run_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        app.serve(grid_of(grid=Dying), settings(tmp_path))
+        server_app.serve(grid_of(grid=Dying), settings(tmp_path))
     sites = {name: site(name) for name in "abcd"}
     data = sites["b"].data
     object.__setattr__(data, "inputs", data.inputs + 1)
     grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "abcd"])
     with pytest.raises(InputError, match="other data"):
-        app.serve(grid, settings(tmp_path))
+        server_app.serve(grid, settings(tmp_path))
 
 
 def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
@@ -135,7 +135,7 @@ def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
     object.__setattr__(data, "inputs", data.inputs[:, :5])
     grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "abcd"])
     with pytest.raises(InputError, match=r"shape \(6,\) at site 'a' and \(5,\) at site 'c'"):
-        app.serve(grid, settings(tmp_path))
+        server_app.serve(grid, settings(tmp_path))
     assert not (tmp_path / "run").exists()
 
 
@@ -153,7 +153,7 @@ def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
 def test_a_job_that_cannot_run_is_one_line(tmp_path, more, message):
     path = settings(tmp_path, more=more)
     with pytest.raises(InputError, match=message) as caught:
-        app.serve(grid_of(), path)
+        server_app.serve(grid_of(), path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
@@ -166,18 +166,20 @@ def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     (tmp_path / "a.pub").write_bytes(key.public_bytes(*openssh))
-    assert app.public_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
+    assert server_app.public_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
     (tmp_path / "b.pub").write_bytes(ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(*openssh))
     with pytest.raises(InputError, match="no ECDSA key"):
-        app.public_key(tmp_path / "b.pub")
+        server_app.public_key(tmp_path / "b.pub")
     with pytest.raises(InputError, match="cannot read the key"):
-        app.public_key(tmp_path / "c.pub")
+        server_app.public_key(tmp_path / "c.pub")
 
 
 def test_sites_know_themselves_by_their_tensors():
-    member = roster.Member("a", (6,), 3, 30, 15, "0123", {})
+    member = nodes.Member("a", (6,), 3, 30, 15, "0123", {})
     other = member.__class__(**{**member.__dict__, "digest": "4567"})
-    assert not torch.equal(app.Sites((member,), ("a",)).tensors()[0], app.Sites((other,), ("a",)).tensors()[0])
+    assert not torch.equal(
+        server_app.Sites((member,), ("a",)).tensors()[0], server_app.Sites((other,), ("a",)).tensors()[0]
+    )
 
 
 class Dozing(InProcessGrid):
@@ -196,41 +198,41 @@ def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(al
     path = settings(tmp_path, rounds=6, more="min_replies = 2\nengine = 'loop'").read_text()
     path = path.replace("wait = 0.05", "wait = 0.05\ngrace = 0.01").replace('"DualDRDM"', f'"{algorithm}"')
     (tmp_path / "server.toml").write_text(path)
-    out = app.serve(grid_of(grid=Dozing), tmp_path / "server.toml")
+    out = server_app.serve(grid_of(grid=Dozing), tmp_path / "server.toml")
     rows = (out / "replies.csv").read_text().splitlines()[1:]
     assert any(len(row.split(",")[3].split()) < 4 for row in rows)
     config = read_server(tmp_path / "server.toml").job
     fed = simulation()
     inner = Replayed(make(algorithm, config.parameters(algorithm, 4)), read_replies(out / "replies.csv"))
-    found = drfl.run(surrounded(config, inner, None, None, None), fed, rounds=6)
+    found = drfl.run(wrap_algorithm(config, inner, None, None, None), fed, rounds=6)
     w = torch.cat([part.flatten() for part in load_file(out / "model.safetensors").values()])
     assert torch.equal(w.sort().values, found.state.w.sort().values)
     last = (out / "lambda.csv").read_text().splitlines()[-1].split(",")[1:]
-    assert [f"{x:.9f}" for x in found.state.lam.tolist()] == last
+    assert [f"{x:.9f}" for x in found.lam.tolist()] == last
 
 
 def test_the_key_of_checkpoints_lies_beside_server_toml(tmp_path):
     path = settings(tmp_path, more='checkpoint_key = "../key"')
     with pytest.raises(InputError, match="cannot read checkpoint_key"):
-        app.serve(None, path)  # before any site is asked
+        server_app.serve(None, path)  # before any site is asked
     (tmp_path.parent / "key").write_bytes(bytes(range(32)))
     with pytest.raises(KeyboardInterrupt):
-        app.serve(grid_of(grid=Dying), path)
+        server_app.serve(grid_of(grid=Dying), path)
     kept = tmp_path / "run" / "checkpoint"
     assert all((folder / "HMAC-SHA256").is_file() for folder in kept.glob("round-*"))
     for folder in kept.glob("round-*"):
         (folder / "HMAC-SHA256").write_text("0" * 64 + "\n")
     with pytest.raises(InputError, match="its signature is not that of the checkpoint_key"):
-        app.serve(grid_of(), path)
+        server_app.serve(grid_of(), path)
     path.write_text(path.read_text().replace('checkpoint_key = "../key"', ""))
-    app.serve(grid_of(), path)  # without the key nobody looks
+    server_app.serve(grid_of(), path)  # without the key nobody looks
 
 
 def test_an_error_on_purpose_is_one_line_of_flowers_log_and_any_other_keeps_its_traceback():
     def logged(error):
         record = logging.LogRecord("flwr", logging.ERROR, "", 1, "%s raised an exception", ("ServerApp",), None)
         record.exc_info = (type(error), error, None)
-        assert app.in_one_line(record)
+        assert server_app.in_one_line(record)
         return logging.Formatter().format(record)
 
     assert logged(InputError("give another 'out'")) == "InputError: give another 'out'"

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from drfl.data.idx import write_idx
+from drfl.data.formats import write_idx
 from drfl.errors import InputError
-from drfl.flower.data import load_site
-from drfl.flower.watchdog import HungError, within
+from drfl.flower.client_app import HungError, within
+from drfl.flower.site_data import load_site
 
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
 Y = np.arange(10) % 2

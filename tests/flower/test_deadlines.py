@@ -6,13 +6,12 @@ import pytest
 import torch
 
 import drfl
-from drfl import cohort
+from drfl import sampling
 from drfl.federation import Ledger
-from drfl.flower import exchange, roster
-from drfl.flower.exchange import PendingRequest
-from drfl.flower.grid import InProcessGrid
-from drfl.flower.site_health import LONGEST, SiteHealth
-from drfl.flower.wire import Answer, read_ask, write_answer
+from drfl.flower import nodes, transport
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import Answer, read_ask, write_answer
+from drfl.flower.transport import LONGEST, PendingRequest, SiteHealth
 from drfl.key import Key
 from drfl.local import LocalSGD
 
@@ -24,7 +23,7 @@ ALL = torch.arange(4)
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    for module in (roster, exchange):
+    for module in (nodes, transport):
         monkeypatch.setattr(module, "PAUSE", 0.005)
 
 
@@ -133,7 +132,7 @@ def test_a_site_that_lacks_what_was_sent_is_rejected(always, messages, caplog):
     grid = grid_of(grid=Forgetful)
     grid.always = False
     fed = federation(grid)
-    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=cohort.everybody)
+    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.everybody)
     state = drdm.init(fed)
     if not always:  # after a round shifts are no longer zero
         state, _ = drdm.round(state, fed, Key(0).fold("round", 1))
@@ -154,13 +153,13 @@ def test_messages_to_one_site_come_at_ever_longer_intervals():
         dues.append(max(0.0, pending.due - time.monotonic()))
     assert dues[0] == 0.0
     assert dues[1] == pytest.approx(0.01, abs=0.005)
-    assert max(dues) <= exchange.SLOWEST
+    assert max(dues) <= transport.SLOWEST
 
 
 def test_a_reply_larger_than_any_honest_one_is_not_read(monkeypatch, caplog):
     read = []
-    monkeypatch.setattr(exchange, "most_bytes", lambda w: 10)
-    monkeypatch.setattr(exchange, "read_answer", read.append)
+    monkeypatch.setattr(transport, "most_bytes", lambda w: 10)
+    monkeypatch.setattr(transport, "read_answer", read.append)
     assert trained(federation()) == []
     assert not read
     assert "it is larger than any reply to this request, 10 bytes" in caplog.text

@@ -7,15 +7,16 @@ import torch
 from flwr.app import Error, Message
 
 import drfl
-from drfl import cohort
+from drfl import sampling
 from drfl.errors import InputError
-from drfl.flower import exchange, roster
-from drfl.flower.grid import InProcessGrid
-from drfl.flower.roster import Node, Registered, SelfNamed, gathered
-from drfl.flower.wire import read_answer, write_answer
+from drfl.flower import nodes as roster
+from drfl.flower import transport
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import read_answer, write_answer
+from drfl.flower.nodes import Node, Registered, SelfNamed, gathered
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.protection import Protected
+from drfl.resilience import Protected
 
 from .conftest import federation, grid_of, simulation, site
 
@@ -26,7 +27,7 @@ ALL = torch.arange(4)
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
     monkeypatch.setattr(roster, "PAUSE", 0.01)
-    monkeypatch.setattr(exchange, "PAUSE", 0.01)
+    monkeypatch.setattr(transport, "PAUSE", 0.01)
 
 
 class Spoiling(InProcessGrid):
@@ -128,7 +129,7 @@ def test_what_is_no_reply_of_ours_is_rejected(caplog):
 def test_a_shift_travels_once_and_again_where_the_site_forgot_it():
     grid = grid_of()
     fed = federation(grid)
-    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=cohort.everybody)
+    drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.everybody)
     state = drdm.init(fed)
     state, _ = drdm.round(state, fed, Key(0).fold("round", 1))
     before = fed.traffic.bytes_down
@@ -154,7 +155,7 @@ def test_nobody_waits_twice_for_a_site_that_is_away_and_it_is_used_again(monkeyp
     grid.away.add(4)
     assert trained(fed).clients.tolist() == [0, 1, 2]
     assert "were not there in 0.1 s: d" in caplog.text
-    monkeypatch.setattr(exchange.time, "sleep", lambda seconds: pytest.fail("it waited"))
+    monkeypatch.setattr(transport.time, "sleep", lambda seconds: pytest.fail("it waited"))
     assert trained(fed).clients.tolist() == [0, 1, 2]
     grid.away.clear()
     grid.contexts[9] = grid.contexts.pop(4)  # it comes back under another id
@@ -258,14 +259,14 @@ def test_a_test_that_cannot_have_come_out_so_is_not_believed(test, caplog):
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        ("<class 'drfl.flower.watchdog.HungError'>:<'it took 10 s'>", "HungError: it took 10 s"),
+        ("<class 'drfl.flower.client_app.HungError'>:<'it took 10 s'>", "HungError: it took 10 s"),
         ("<class 'KeyError'>:<''a''>", "KeyError: 'a'"),
         ("one\n  two \n", "two"),
         (" \n", "no reason given"),
     ],
 )
 def test_the_line_of_an_error_that_says_what_is_wrong(told, line):
-    assert exchange._last_line(told) == line
+    assert transport._last_line(told) == line
 
 
 def test_sites_that_do_not_come_are_named():

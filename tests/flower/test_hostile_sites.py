@@ -10,8 +10,8 @@ import torch
 from flwr.app import Error, Message
 
 from drfl.errors import DrflError
-from drfl.flower import app, exchange, roster
-from drfl.flower.grid import InProcessGrid
+from drfl.flower import nodes, server_app, transport
+from drfl.flower.in_process import InProcessGrid
 from drfl.report import load_run
 
 from .conftest import grid_of
@@ -44,13 +44,13 @@ def behaviours():
     path = Path(__file__).parents[2] / "scripts" / "hostile_site.py"
     spec = importlib.util.spec_from_file_location("hostile_site", path)
     module = importlib.util.module_from_spec(spec)
-    from drfl.flower import client
+    from drfl.flower import client_app
 
-    kept = client.write_answer, client.RecordDict
+    kept = client_app.write_answer, client_app.RecordDict
     try:
         spec.loader.exec_module(module)
     finally:  # it takes the place of what a site uses, which is for processes of its own
-        client.write_answer, client.RecordDict = kept
+        client_app.write_answer, client_app.RecordDict = kept
     return {one.name: one for one in module.behaviours() if not one.process}
 
 
@@ -79,7 +79,7 @@ class Hostile(InProcessGrid):
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    for module in (roster, exchange):
+    for module in (nodes, transport):
         monkeypatch.setattr(module, "PAUSE", 0.001)
 
 
@@ -88,7 +88,7 @@ def serve(folder, behaviour, algorithm="DualDRDM", more="cohort = 4"):
     path.write_text(SETTINGS.format(algorithm=algorithm, more=more))
     grid = grid_of(grid=Hostile)
     grid.behaviour = behaviour
-    return app.serve(grid, path)
+    return server_app.serve(grid, path)
 
 
 @pytest.mark.parametrize("name", BEHAVIOURS)
@@ -144,11 +144,11 @@ def test_a_site_does_not_choose_its_name_in_the_results(tmp_path, caplog):
     grid = grid_of(grid=Hostile)
     grid.behaviour = BEHAVIOURS["a name that a spreadsheet runs"]
     grid.keys = {node: name.encode() for node, name in sites.items()}
-    known = roster.Registered(tuple("abcd"), tuple(name.encode() for name in "abcd"))
-    members = roster.gathered(grid, known, 1.0, 1.0)
+    known = nodes.Registered(tuple("abcd"), tuple(name.encode() for name in "abcd"))
+    members = nodes.gathered(grid, known, 1.0, 1.0)
     assert members[1].name == "=1+1"
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS.format(algorithm="FedAvg", more=""))
-    found = app.deployment(grid, known, members, app.read_server(path))
+    found = server_app.deployment(grid, known, members, server_app.read_server(path))
     assert found.data.names == ("a", "b", "c", "d")
     assert torch.equal(found.data.sizes, torch.tensor([30, 18, 41, 12]))

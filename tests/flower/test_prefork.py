@@ -10,21 +10,21 @@ import time
 
 import pytest
 
-from drfl.flower import prefork
-from drfl.flower.hand_over import DOOR, PROGRAM
+from drfl.flower import fork_server
+from drfl.flower.fork_client import DOOR, PROGRAM
 
 PREFORK = """
 import json, os, sys
-from drfl.flower import prefork
+from drfl.flower import fork_server
 
 def run():
     with open(os.environ["TOLD"], "a") as told:
         told.write(json.dumps([sys.argv, os.getpid(), "forked"]) + "\\n")
     sys.exit(3)
 
-prefork.program = lambda: run
-prefork.LOOK = 0.05
-prefork.main()
+fork_server.program = lambda: run
+fork_server.LOOK = 0.05
+fork_server.main()
 """
 OWN = """#!/bin/sh
 echo "[[\\"$1\\"], 0, \\"own\\"]" >> "$TOLD"
@@ -158,4 +158,4 @@ def test_only_this_user_can_call_it(place):
 def test_what_is_run_is_flowers_program():
     from flwr.supernode.cli import flwr_clientapp
 
-    assert prefork.program() is flwr_clientapp
+    assert fork_server.program() is flwr_clientapp

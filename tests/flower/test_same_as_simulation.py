@@ -1,27 +1,32 @@
 """The same numbers behind a grid as in a simulation."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 import drfl
-from drfl import algorithm, cohort
+from drfl import sampling
 from drfl.algorithm import Info
+from drfl.checkpoint import Checkpoints, resume_point
 from drfl.data import ClientData
 from drfl.engine import Loop, Stacked, Threads
 from drfl.errors import DivergedError, NonFiniteError
-from drfl.flower.site import Site, engine_of
+from drfl.flower.client_app import Site, engine_of
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.protection import Protected
+from drfl.loop import first
+from drfl.resilience import Protected, Recorded, ReplyLog
 
 from .conftest import federation, grid_of, simulation
 
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=8)
+EVERYBODY = torch.arange(4)
 ALGORITHMS = {
     "FedAvg": drfl.FedAvg(m=3, local=LOCAL),
-    "DRFA": drfl.DRFA(m=3, local=LOCAL, averaged=True),
+    "DRFA": drfl.DRFA(m=3, local=LOCAL),
     "ScaffPD": drfl.ScaffPD(m=4, local=LOCAL),
-    "DRDM": drfl.DRDM(m=3, local=LOCAL, averaged=True),
+    "DRDM": drfl.DRDM(m=3, local=LOCAL),
     "DualDRDM": drfl.DualDRDM(m=3, local=LOCAL),
     "FedDyn": drfl.FedDyn(m=3, local=LOCAL),
     "SCAFFOLD": drfl.SCAFFOLD(m=3, local=LOCAL),
@@ -30,12 +35,17 @@ ALGORITHMS = {
 }
 
 
+AVERAGED = ("DRFA", "DRDM", "protected")
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_number_is_that_of_the_simulation(name):
-    a = drfl.run(ALGORITHMS[name], simulation(), rounds=5, seed=3)
-    b = drfl.run(ALGORITHMS[name], federation(), rounds=5, seed=3)
+    options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED}
+    a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))
     assert torch.equal(a.state.w, b.state.w)
-    assert torch.equal(a.state.lam, b.state.lam)
+    assert torch.equal(a.lam, b.lam)
+    assert (a.average is None) == (name not in AVERAGED)
+    assert a.average is None or all(torch.equal(mine, other) for mine, other in zip(a.average, b.average, strict=True))
     for row, other in zip(a.history.rows, b.history.rows, strict=True):
         assert {**row.ledger, "bytes_down": 0} == {**other.ledger, "bytes_down": 0}
         assert row.metrics == pytest.approx(other.metrics, abs=1e-6)
@@ -48,7 +58,7 @@ def test_the_ledger_counts_models_as_a_simulation_does(name):
 
 
 def test_the_ledger_does_not_count_a_shift_that_the_site_keeps():
-    everybody = drfl.DRDM(m=4, local=LOCAL, sampling=cohort.everybody)
+    everybody = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.everybody)
     a, b = (drfl.run(everybody, fed, rounds=3) for fed in (simulation(), federation()))
     models = 3 * (4 + 4) * a.state.w.numel() * 4  # three rounds: to train from, and to report on
     assert b.history.last.ledger["bytes_down"] == models
@@ -82,7 +92,7 @@ def test_the_default_engine_traces_nothing_and_agrees_to_rounding(model, monkeyp
     a = drfl.run(drfl.DualDRDM(m=3, local=LOCAL), fed, rounds=3)
     b = drfl.run(drfl.DualDRDM(m=3, local=LOCAL), federation(model=model), rounds=3)
     torch.testing.assert_close(a.state.w, b.state.w)
-    torch.testing.assert_close(a.state.lam, b.state.lam)
+    torch.testing.assert_close(a.lam, b.lam)
 
 
 def test_engines_of_a_site():
@@ -98,15 +108,137 @@ def test_a_test_and_the_request_after_it_are_one_message():
     assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2 + 5 + 1)
 
 
-def test_what_goes_wrong_before_the_first_request_is_told_by_the_round_itself():
-    class Broken(drfl.FedAvg):
-        def round(self, state, fed, key):
-            if bool(state.w.isnan().any()):
-                raise NonFiniteError("the model is NaN")
-            return state._replace(w=state.w * torch.nan), Info.nobody(cohort.everybody(state.lam, 4, key))
+def test_a_request_with_another_model_than_the_test_goes_by_itself():
+    fed = federation(grid := grid_of())
+    w, key = fed.w0, Key(0)
+    before, expected = dict(grid.count), simulation()
+    result = fed.evaluate_later(w)
+    reply = fed.train(EVERYBODY, w + 1, LOCAL, key)
+    assert torch.equal(reply.w, expected.train(EVERYBODY, w + 1, LOCAL, key).w)
+    assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 1)
+    found = result()
+    assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 2)
+    assert torch.equal(found.accuracy, expected.evaluate(w).accuracy)
+    tests = fed.traffic.test_bytes_down
+    fed.train(EVERYBODY, w, LOCAL, key)  # nothing waits for this request any more
+    assert fed.traffic.test_bytes_down == tests > 0
 
-    with pytest.raises(DivergedError, match="diverged in round 1"):
-        drfl.run(Broken(m=4, local=LOCAL), federation(), rounds=3)
-    broken = Broken(m=4, local=LOCAL)
-    state = broken.init(federation())
-    algorithm._announce(broken, state._replace(w=state.w * torch.nan), federation(), Key(0), last=False)
+
+@pytest.mark.parametrize("asked", [[0, 1, 2, 3], [2, 0]])
+def test_whoever_is_not_asked_is_tested_with_the_others(asked):
+    fed = federation(grid := grid_of())
+    w, cohort, before, expected = fed.w0, torch.tensor(asked), dict(grid.count), simulation()
+    result = fed.evaluate_later(w)
+    reply = fed.losses(cohort, w, Key(0))
+    assert reply.clients.tolist() == asked
+    assert reply.values.tolist() == pytest.approx(expected.losses(cohort, w, Key(0)).values.tolist(), abs=1e-6)
+    found, alone = result(), expected.evaluate(w)
+    assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 1)
+    assert torch.equal(found.accuracy, alone.accuracy)
+    assert found.loss.tolist() == pytest.approx(alone.loss.tolist(), abs=1e-6)
+    expected = simulation()
+    expected.losses(cohort, w, Key(0))
+    assert fed.ledger == expected.ledger
+
+
+def test_a_test_that_no_request_follows_goes_by_itself():
+    fed = federation()
+    assert torch.equal(fed.evaluate_later(fed.w0)().accuracy, simulation().evaluate(fed.w0).accuracy)
+
+
+@dataclass(frozen=True)
+class Diverging(drfl.FedAvg):
+    """Round 3 goes wrong, before its request or after it."""
+
+    asks: bool = False
+
+    def round(self, state, fed, key):
+        found = super().round(state, fed, key) if key.round != 3 or self.asks else None
+        if key.round == 3:
+            raise NonFiniteError("the model is NaN")
+        return found
+
+
+@pytest.mark.parametrize("make", [simulation, federation])
+@pytest.mark.parametrize("asks", [False, True])
+def test_what_goes_wrong_in_a_round_played_in_advance_is_told_once_the_test_is(asks, make):
+    steps, kept = [], []
+    options = {"callbacks": [steps.append], "keep": lambda progress, stopping: kept.append(progress)}
+    with pytest.raises(DivergedError, match="diverged in round 3"):
+        drfl.run(Diverging(m=4, local=LOCAL, asks=asks), make(), rounds=5, **options)
+    assert [step.row.round for step in steps] == [0, 1, 2]
+    assert [(progress.round, len(progress.rows)) for progress in kept] == [(1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_it_is_nothing_where_a_callback_stops_the_run_before(asks):
+    algorithm = Diverging(m=4, local=LOCAL, asks=asks)
+    found = drfl.run(algorithm, federation(), rounds=5, callbacks=[lambda step: step.round == 2])
+    plain = drfl.run(drfl.FedAvg(m=4, local=LOCAL), simulation(), rounds=2)
+    assert found.rounds == 2
+    assert torch.equal(found.state.w, plain.state.w)
+
+
+class Catching(drfl.DRFA):
+    """Its rounds take whatever goes wrong for silence."""
+
+    def round(self, state, fed, key):
+        try:
+            return super().round(state, fed, key)
+        except BaseException:
+            return state, Info.nobody(sampling.everybody(state.lam, 4, key))
+
+
+def test_a_round_that_catches_everything_is_played_like_any_other():
+    """Nothing is raised within a round to find out what it asks."""
+    options = {"m": 3, "local": LOCAL}
+    grid, plain = grid_of(), grid_of()
+    a = drfl.run(Catching(**options), federation(grid), rounds=4)
+    b = drfl.run(drfl.DRFA(**options), federation(plain), rounds=4)
+    assert a.skipped == 0
+    assert torch.equal(a.state.w, b.state.w)
+    assert a.history.to_csv() == b.history.to_csv()
+    assert grid.count == plain.count
+
+
+@pytest.mark.parametrize(("stop", "every"), [(0, 1), (2, 1), (2, 2), (3, 2)])
+def test_a_round_played_in_advance_is_dropped_where_a_callback_stops_the_run(stop, every, tmp_path):
+    """What it leaves is what a run leaves that has no more rounds than those; in the traffic it shows."""
+
+    def played(fed, folder, rounds, callbacks=()):
+        folder.mkdir()
+        log, keep, steps = ReplyLog(), Checkpoints(folder / "checkpoint", dict, 100), []
+        log.open(folder / "replies.csv", 0)
+        algorithm = Protected(Recorded(drfl.DRFA(m=3, local=LOCAL), log.add))
+        options = {"evaluate_every": every, "averaged": True, "keep": keep}
+        callbacks = [log, lambda step: steps.append(step.round), *callbacks]
+        return drfl.run(algorithm, fed, rounds=rounds, seed=3, callbacks=callbacks, **options), steps, algorithm
+
+    fed = federation()
+    found, steps, algorithm = played(fed, tmp_path / "a", 6, [lambda step: step.round == stop])
+    expected, _, _ = played(simulation(), tmp_path / "b", stop)
+    assert steps == list(range(stop + 1))
+    assert (found.rounds, found.skipped) == (stop, 0)
+    assert torch.equal(found.state.w, expected.state.w)
+    assert torch.equal(found.lam, expected.lam)
+    assert all(torch.equal(mine, other) for mine, other in zip(found.average, expected.average, strict=True))
+    assert int(found.average.rounds) == stop
+    assert found.history.to_csv() == expected.history.to_csv()  # the ledger's columns among them
+    assert found.history.lambda_csv("abcd") == expected.history.lambda_csv("abcd")
+    assert (tmp_path / "a/replies.csv").read_bytes() == (tmp_path / "b/replies.csv").read_bytes()
+    ahead = stop % every == 0
+    assert (fed.ledger.messages > found.history.last.ledger["messages"]) == ahead
+    if stop:
+        fresh = first(algorithm, simulation(), averaged=True)
+        point = resume_point(tmp_path / "a/checkpoint", algorithm, simulation(), fresh=fresh).progress
+        assert (point.round, point.ledger) == (stop, found.history.last.ledger)
+        assert [row.round for row in point.rows] == [row.round for row in found.history.rows if row.round % every == 0]
+        again, whole = (
+            drfl.run(algorithm, simulation(), rounds=6, seed=3, evaluate_every=every, averaged=True, start=start)
+            for start in (point, None)
+        )
+        assert torch.equal(again.state.w, whole.state.w)
+        assert torch.equal(again.average.w, whole.average.w)
+        assert again.history.last.ledger == whole.history.last.ledger
+    else:
+        assert not (tmp_path / "a/checkpoint").exists()

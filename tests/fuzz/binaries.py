@@ -17,10 +17,9 @@ from safetensors.torch import save
 from tests.data.conftest import CIFAR, STEMS, cifar_files, tiny_imagenet_files, write_tiny
 
 from drfl.data import Partition
-from drfl.data.datasets import load_pixels
-from drfl.data.idx import read_idx
-from drfl.features.backbone import Backbone
-from drfl.features.weights import read_weights
+from drfl.data.catalogue import load_pixels
+from drfl.data.formats import read_idx
+from drfl.features.backbone import Backbone, read_weights
 from drfl.models import cnn
 
 from .judge import Parser

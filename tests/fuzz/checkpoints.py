@@ -12,15 +12,14 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import load, save
 
-from drfl.algorithm import run
 from drfl.checkpoint import Checkpoints, resume_point
-from drfl.checkpoint.files import sums_of
-from drfl.checkpoint.signing import signature
+from drfl.checkpoint.files import signature, sums_of
 from drfl.errors import DivergedError, DrflError
+from drfl.experiments.artifacts import write_run
 from drfl.experiments.build import build
 from drfl.experiments.config import Config
-from drfl.experiments.identity import check_same, identity
-from drfl.experiments.rundir import write_run
+from drfl.experiments.resume import check_same, identity
+from drfl.loop import run
 from drfl.report import load_run
 
 from .binaries import rewritten_header
@@ -38,7 +37,7 @@ ALIKE = {
     "ScaffPD": {},
     "DualDRDM": {"faults": {"drop": 0.3, "outage": 0.1, "groups": 2}, "guards": ("robust:k=3", "clip:bound=9")},
     "DRFA": {"certificate": "pooled", "evaluate_every": 2},
-    "AFL": {"algorithms": {"AFL": {"averaged": True}}, "min_replies": 2},
+    "AFL": {"averaged": True, "min_replies": 2},
 }
 """Runs by their algorithms: with tables, wrappers, certificates and averages."""
 
@@ -104,8 +103,7 @@ def base(algorithm):
 
 def go_on(job, start, keep):
     """The run to its end."""
-    config = job.config
-    options = {"rounds": config.rounds, "seed": config.seed, "evaluate_every": config.evaluate_every}
+    options = {name: getattr(job.config, name) for name in ("rounds", "seed", "evaluate_every", "averaged")}
     return run(job.algorithm, job.fed, certify=job.certify, start=start, keep=keep, **options)
 
 
@@ -195,7 +193,7 @@ def tensor(rng, files):
         del tensors[name]
         certain = name != "point"
     elif kind == "add":
-        tensors[rng.choice(("x", f"{name}.x", "state.average", "history.x", "state"))] = old.clone()
+        tensors[rng.choice(("x", f"{name}.x", "state.average", "average", "history.x", "state"))] = old.clone()
     elif kind == "rename":
         tensors[rng.choice((f"{name}s", name.upper(), name[1:]))] = tensors.pop(name)
     elif kind == "swap":
@@ -263,8 +261,8 @@ def put(item, folder, older=False):
 def point_of(item, place):
     """Where the run can go on, as `drfl run --resume` finds it."""
     job = base(item.algorithm).job
-    return resume_point(place, job.algorithm, job.fed, rounds=ROUNDS, same=lambda kept: check_same(job, kept),
-                        key=item.key)  # fmt: skip
+    return resume_point(place, job.algorithm, job.fed, rounds=ROUNDS, fresh=job.first,
+                        same=lambda kept: check_same(job, kept), key=item.key)  # fmt: skip
 
 
 def read_one(item, folder):

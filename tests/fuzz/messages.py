@@ -13,15 +13,15 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from tests.flower.conftest import federation, grid_of, site
 
-from drfl.flower import exchange, roster
-from drfl.flower.client import identity
-from drfl.flower.grid import InProcessGrid
-from drfl.flower.roster import member_of
+from drfl.federation import GradientRequest, LossRequest, TrainRequest
+from drfl.flower import nodes, transport
+from drfl.flower.client_app import identity
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import Answer, Ask, Model, read_ask, write_answer, write_ask
+from drfl.flower.nodes import member_of
 from drfl.flower.schema import PROTOCOL
-from drfl.flower.wire import Answer, Ask, Model, read_ask, write_answer, write_ask
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.request import GradientRequest, LossRequest, TrainRequest
 
 from .judge import Parser
 from .mutate import NUMBERS, WORDS, reworded
@@ -175,7 +175,7 @@ class Swapping(InProcessGrid):
 @functools.cache
 def deployed():
     """A grid of three sites, and the federation on it; nobody is ever left out."""
-    roster.PAUSE = exchange.PAUSE = 0.001
+    nodes.PAUSE = transport.PAUSE = 0.001
     grid = grid_of("abc", grid=Swapping)
     return grid, federation(grid, "abc")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.report.conftest import write_directory
 
-from drfl.energy.measurements import from_runs
+from drfl.papers.energy.measurements import from_runs
 from drfl.report import load_run, write_report
 
 from .judge import Parser

@@ -14,21 +14,19 @@ from tests.report.conftest import write_directory
 from tests.support.small_spec import small_spec
 
 from drfl.cli.app import call
-from drfl.cli.overrides import overrides
-from drfl.data.idx import read_idx
-from drfl.energy.measurements import read_csv
+from drfl.cli.to_config import overrides
+from drfl.data.formats import read_idx
 from drfl.errors import DrflError, InputError, unknown
+from drfl.experiments import cells
 from drfl.experiments.config import load_config
 from drfl.experiments.manifest import Manifest
-from drfl.experiments.reproduce import cells
-from drfl.experiments.reproduce.drive import check_place
-from drfl.experiments.reproduce.plan import Scale, hyperparameters, plan
-from drfl.experiments.tuning.job import changes_of
-from drfl.features.backbone import Backbone
-from drfl.features.resnet import resnet18
-from drfl.features.weights import read_weights
+from drfl.features.backbone import Backbone, read_weights, resnet18
 from drfl.models import cnn
-from drfl.report.load import load_run, number
+from drfl.papers.energy.measurements import read_csv
+from drfl.papers.execute import check_place
+from drfl.papers.plan import Scale, hyperparameters, plan
+from drfl.report.read_run import load_run, number
+from drfl.tuning.job import changes_of
 
 from .texts import DISTANCE, planned
 

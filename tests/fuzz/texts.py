@@ -11,20 +11,22 @@ from tests.support.small_spec import small_spec
 
 from drfl import ambiguity
 from drfl.algorithms import ALGORITHMS
-from drfl.cli.lists_of_values import expand
-from drfl.cli.overrides import overrides
-from drfl.energy.measurements import read_csv
-from drfl.energy.planner import check_complete
+from drfl.callbacks import target
+from drfl.cli.options import expand
+from drfl.cli.to_config import overrides
 from drfl.errors import InputError
-from drfl.experiments.build import target
+from drfl.experiments import cells
+from drfl.experiments.artifacts import config_toml, json_text
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.manifest import Manifest
-from drfl.experiments.reproduce import cells, convergence, render
-from drfl.experiments.reproduce.drive import check_place
-from drfl.experiments.reproduce.plan import Scale, collect, plan
-from drfl.experiments.rundir import config_toml, json_text
 from drfl.experiments.runner import parse_seeds
-from drfl.experiments.tuning.job import changes_of, resolve
+from drfl.papers import convergence, output
+from drfl.papers.energy.measurements import read_csv
+from drfl.papers.energy.planner import check_complete
+from drfl.papers.execute import check_place
+from drfl.papers.plan import Scale, collect, plan
+from drfl.papers.tuning_jobs import resolve
+from drfl.tuning.job import changes_of
 
 from .judge import Parser
 from .mutate import NUMBERS, WORDS, reworded, written
@@ -34,7 +36,7 @@ dataset = "digits"
 partition = "zipf-dirichlet"
 clients = 4
 alpha = 0.1
-sigma = 0.5
+zipf = 0.5
 model = "linear"
 rounds = 3
 seed = 1
@@ -267,7 +269,7 @@ def read_record(item, folder):
     if found is None:
         raise InputError("it will be run again")
     (folder / "out").mkdir(exist_ok=True)
-    render.write(
+    output.write(
         collect(made, {first.key: found, second.key: right[1]}), folder / "out", "drfl reproduce small-table-1"
     )
 
@@ -306,7 +308,7 @@ def read_distance(item, folder):
     if found is None:
         raise InputError("it will be run again")
     errors = found["errors"] if found["stopped"] == "rounds" else ()
-    way = convergence.Way(0, str(found["stopped"]), tuple(map(float, errors)), found["chosen"])
+    way = convergence.ErrorCurve(0, str(found["stopped"]), tuple(map(float, errors)), found["chosen"])
     convergence.summary([way])
     dict(found["versions"]), dict(found["parameters"])
 

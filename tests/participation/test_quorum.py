@@ -9,13 +9,12 @@ from tests.faults.subjects import N, algorithm, rounds, same, small
 from drfl import run
 from drfl.algorithm import Info
 from drfl.algorithms import ALGORITHMS
-from drfl.cohort import everybody
 from drfl.errors import InputError
-from drfl.faults import Faults, Faulty
 from drfl.key import Key
-from drfl.participation import Quorum
+from drfl.resilience import FailureModel, Faulty, Quorum
+from drfl.sampling import everybody
 
-HALF = Faults(drop=0.5)
+HALF = FailureModel(drop=0.5)
 
 
 class Scripted:
@@ -94,7 +93,7 @@ def test_repeating_costs_and_helps():
 
 
 def test_the_memory_of_wrappers_inside_stays_too():
-    faulty = Faulty(algorithm("FedAvg", m=N), Faults(outage=0.5, groups=2, outage_rounds=4))
+    faulty = Faulty(algorithm("FedAvg", m=N), FailureModel(outage=0.5, groups=2, outage_rounds=4))
     kept = 0
     for before, after, info in rounds(Quorum(faulty, N), small(), 8):
         assert info.empty or not after.memory.down.any()

@@ -5,12 +5,22 @@ import torch
 
 import drfl
 from drfl.errors import InputError
-from drfl.faults import Faults, Faulty
+from drfl.federation import WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.participation import OverSampled, Quorum, Recorded, Replayed, ReplyLog, UsedReplies, read_replies
-from drfl.participation.replay import name_of
-from drfl.protection import Protected
+from drfl.resilience import (
+    FailureModel,
+    Faulty,
+    OverSelection,
+    Protected,
+    Quorum,
+    Recorded,
+    Replayed,
+    ReplyLog,
+    UsedReplies,
+    read_replies,
+)
+from drfl.resilience.reply_log import name_of
 
 from ..flower.conftest import simulation
 
@@ -22,7 +32,7 @@ ALGORITHMS = {
     "DualDRDM": drfl.DualDRDM(m=3, local=LOCAL),
     "SCAFFOLD": drfl.SCAFFOLD(m=3, local=LOCAL),
 }
-FAULTS = Faults(drop=0.4, deadline=3.0, slow=0.5, slowdown=2.0)
+FAULTS = FailureModel(drop=0.4, deadline=3.0, slow=0.5, slowdown=2.0)
 
 
 def recorded(folder, algorithm, wrap, rounds=6):
@@ -39,7 +49,7 @@ def test_a_simulation_without_faults_that_plays_the_list_ends_with_the_same_bits
     b = drfl.run(Protected(Replayed(algorithm, read_replies(file))), simulation(), rounds=6, seed=3)
     undisturbed = drfl.run(Protected(algorithm), simulation(), rounds=6, seed=3)
     assert torch.equal(a.state.w, b.state.w)
-    assert torch.equal(a.state.lam, b.state.lam)
+    assert torch.equal(a.lam, b.lam)
     assert not torch.equal(a.state.w, undisturbed.state.w)
 
 
@@ -47,13 +57,13 @@ def test_rounds_that_a_quorum_called_off_and_repeated_are_played_again(tmp_path)
     algorithm = drfl.DRDM(m=4, local=LOCAL)
 
     def wrap(inner, faults=FAULTS):
-        return Quorum(Faulty(Protected(OverSampled(inner, 3)), faults), 2, "repeat", 2)
+        return Quorum(Faulty(Protected(OverSelection(inner, 3)), faults), 2, "repeat", 2)
 
     a, file = recorded(tmp_path, algorithm, wrap)
     played = Replayed(algorithm, read_replies(file))
-    b = drfl.run(wrap(played, Faults()), simulation(), rounds=6, seed=3)
+    b = drfl.run(wrap(played, FailureModel()), simulation(), rounds=6, seed=3)
     assert torch.equal(a.state.w, b.state.w)
-    assert torch.equal(a.state.lam, b.state.lam)
+    assert torch.equal(a.lam, b.lam)
 
 
 def test_the_file_has_a_row_for_each_request_and_is_cut_where_a_run_goes_on(tmp_path):
@@ -74,11 +84,11 @@ def test_the_file_has_a_row_for_each_request_and_is_cut_where_a_run_goes_on(tmp_
 def test_a_list_of_another_run_is_refused_in_one_line(tmp_path):
     algorithm, fed = drfl.FedAvg(m=3, local=LOCAL), simulation()
     key = name_of(Key(3).fold("round", 1, "sgd"))
-    for record in ((), (UsedReplies("losses", key, (0,)),), (UsedReplies("train", key, (77,)),)):
+    for record in ((), (UsedReplies(1, "losses", key, (0,)),), (UsedReplies(1, "train", key, (77,)),)):
         with pytest.raises(InputError, match="the list of replies is of another run"):
             drfl.run(Replayed(algorithm, record), fed, rounds=1, seed=3)
     with pytest.raises(InputError, match="has a request twice"):
-        Replayed(algorithm, (UsedReplies("train", key, (0,)), UsedReplies("train", key, (1,))))
+        Replayed(algorithm, (UsedReplies(1, "train", key, (0,)), UsedReplies(2, "train", key, (1,))))
 
 
 @pytest.mark.parametrize(
@@ -94,12 +104,32 @@ def test_a_damaged_list_is_refused_in_one_line(text, tmp_path):
         read_replies(file)
 
 
-def test_a_round_that_is_only_looked_into_writes_nothing():
-    """A federation that announces its first request runs the round up to it, and then again."""
-    from drfl.request import Foreseen, Foresight
+class BundlingFederation(WrappedFederation):
+    """The result of a test is there only after the round that follows it."""
 
-    seen, fed = [], simulation()
-    algorithm = Recorded(drfl.FedAvg(m=3, local=LOCAL), seen.append)
-    with pytest.raises(Foreseen):
-        algorithm.round(algorithm.init(fed), Foresight(fed), Key(0))
-    assert seen == []
+    def evaluate_later(self, w):
+        return lambda: self.evaluate(w)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_round_that_was_played_in_advance_and_dropped_leaves_no_rows(at, tmp_path):
+    def rows(fed, rounds, stop):
+        record = ReplyLog()
+        record.open(tmp_path / "replies.csv", 0)
+        algorithm, noted = drfl.DRFA(m=3, local=LOCAL), []
+
+        def note(one):
+            noted.append(one.round)
+            record.add(one)
+
+        callbacks = [record, lambda step: step.round == stop]
+        drfl.run(Recorded(algorithm, note), fed, rounds=rounds, seed=3, evaluate_every=2, callbacks=callbacks)
+        return (tmp_path / "replies.csv").read_text(), noted
+
+    plain, _ = rows(simulation(), at, None)
+    text, noted = rows(BundlingFederation(simulation()), 4, at)
+    assert noted == [r for r in range(1, at + 2) for _ in ("train", "losses")]  # it was played
+    assert text == plain
+    whole, _ = rows(BundlingFederation(simulation()), 4, None)
+    assert whole == rows(simulation(), 4, None)[0]
+    assert len(whole.splitlines()) == 1 + 4 * 2

@@ -9,7 +9,7 @@ import torch
 from drfl import LocalSGD
 from drfl.algorithms import ALGORITHMS
 from drfl.testing import least_squares
-from drfl.testing.trial import exact
+from drfl.testing.toy_problem import exact
 
 SIZES = (8, 9, 12, 10, 30, 7, 16, 11)
 N = len(SIZES)

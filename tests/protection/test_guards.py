@@ -11,12 +11,21 @@ from tests.support.problems import pools, task_of
 
 from drfl import InputError, Key
 from drfl.engine import Loop
-from drfl.federation import Losses
-from drfl.protection import Audit, Clip, Dominance, PeerAudit, Probe, Protected, Quarantine, RobustClip, Trim
-from drfl.protection.guard import judge, start
-from drfl.protection.shield import Guarded
-from drfl.request import LossRequest
-from drfl.testing import Recording, Still
+from drfl.federation import Losses, LossRequest
+from drfl.resilience import (
+    Audit,
+    Clip,
+    LambdaConcentration,
+    PeerAudit,
+    Protected,
+    Quarantine,
+    RobustClip,
+    ServerProbe,
+    Trim,
+)
+from drfl.resilience.guards import apply_guards, first_memories
+from drfl.resilience.protected import Guarded
+from drfl.testing import ConstantFederation, Recording
 from drfl.testing.attacks import Claims, Inflated
 
 KEY = Key(2)
@@ -27,13 +36,13 @@ def losses(*values):
 
 
 def request_to(clients, n=N):
-    return LossRequest(torch.tensor(clients), Still([0.0] * n).w0, KEY, None)
+    return LossRequest(torch.tensor(clients), ConstantFederation([0.0] * n).w0, KEY, None)
 
 
 def judged(guard, values, clients=None, memory=None, n=N, fed=None):
     clients = list(range(len(values))) if clients is None else clients
     memory = guard.start(n) if memory is None else memory
-    fed = Still([0.0] * n) if fed is None else fed
+    fed = ConstantFederation([0.0] * n) if fed is None else fed
     return guard.judge(Losses(torch.tensor(clients), losses(*values)), request_to(clients, n), fed, memory)
 
 
@@ -102,18 +111,18 @@ def test_audit_puts_the_score_in_place_of_a_claim_that_is_too_large():
 
 def test_a_probe_holds_a_few_training_rows_of_each_client():
     data, task = pools((3, 40, 50)), task_of()
-    probe, again = (Probe.of(data, task, rows=8, engine=Loop()) for _ in range(2))
+    probe, again = (ServerProbe.of(data, task, rows=8, engine=Loop()) for _ in range(2))
     w, clients = task.w0, torch.tensor([2, 0])
     assert torch.equal(probe(w, clients), again(w, clients))
     assert torch.equal(probe(w, clients), probe(w, torch.arange(3))[clients])
-    whole = Probe.of(data, task, rows=50, engine=Loop())(w, torch.arange(3))
+    whole = ServerProbe.of(data, task, rows=50, engine=Loop())(w, torch.arange(3))
     assert probe(w, clients)[1] == pytest.approx(float(whole[0]))  # all three rows
     assert probe(w, clients)[0] != whole[2]
     assert probe(w, clients)[0] == pytest.approx(float(whole[2]), rel=0.6)
 
 
 def test_peers_are_others_drawn_by_the_key_and_asked_at_the_same_model():
-    fed = Recording(Still([1.0, 1.1, 1.2, 0.9, 1.0, 1.0, 1.0, 1.0]))
+    fed = Recording(ConstantFederation([1.0, 1.1, 1.2, 0.9, 1.0, 1.0, 1.0, 1.0]))
     found = judged(PeerAudit(peers=3, k=2, floor=0.5), (50.0, 1.5), clients=[0, 4], fed=fed)
     assert found.values[0] < 2.5
     assert found.values[1] == 1.5
@@ -136,21 +145,25 @@ def test_peers_are_others_drawn_by_the_key_and_asked_at_the_same_model():
 def test_where_too_few_peers_are_left_the_other_reports_join_them():
     everybody = judged(PeerAudit(peers=3, k=1, floor=1.0), [1.0] * (N - 1) + [90.0])
     assert everybody.values.tolist() == [1.0] * (N - 1) + [2.0]
-    fed = Still([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e9])  # the only one left lies as well
+    fed = ConstantFederation([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e9])  # the only one left lies as well
     found = judged(PeerAudit(peers=3, k=1, floor=1.0), [1.0] * (N - 2) + [90.0], fed=fed)
     assert found.values[-1] == 2.0
 
 
 def test_guards_in_a_row_each_see_what_the_ones_before_left():
     guards = (Trim(1), Clip(5.0), RobustClip(k=1, floor=0.1))
-    memory = start(guards, N)
+    memory = first_memories(guards, N)
     assert memory.shape == (N + 1,)
     request = request_to(range(6))
-    found = judge(guards, Losses(request.cohort, losses(1, 1, 1, 1, 70, 60)), request, Still([0.0] * N), memory)
+    found = apply_guards(
+        guards, Losses(request.cohort, losses(1, 1, 1, 1, 70, 60)), request, ConstantFederation([0.0] * N), memory
+    )
     assert found.kept.tolist() == [True, True, True, True, False, True]
     assert found.values[5] == pytest.approx(1.1)
     assert found.memory[4].isnan()  # dropped before the last one saw it
-    nobody = judge((Trim(9), Clip(1.0)), Losses(request.cohort, losses(*range(6))), request, Still([0.0]), losses())
+    nobody = apply_guards(
+        (Trim(9), Clip(1.0)), Losses(request.cohort, losses(*range(6))), request, ConstantFederation([0.0]), losses()
+    )
     assert not nobody.kept.any()
 
 
@@ -171,17 +184,14 @@ def test_models_and_untouched_reports_are_handed_on_as_they_are():
     class Same(type(fed_of())):
         """Gives the same objects every time."""
 
-        def train(self, *args, **kwargs):
-            return self.__dict__.setdefault("up", super().train(*args, **kwargs))
-
-        def losses(self, *args, **kwargs):
-            return self.__dict__.setdefault("f", super().losses(*args, **kwargs))
+        def ask(self, request):
+            return self.__dict__.setdefault(f"reply to {request.kind}", super().ask(request))
 
     fed = fed_of()
     fed.__class__ = Same
     guarded = Guarded(fed, (RobustClip(),), RobustClip().start(N))
-    assert guarded.train(EVERYBODY, fed.w0, LOCAL, KEY) is fed.up
-    assert guarded.losses(EVERYBODY, fed.w0, KEY) is fed.f
+    assert guarded.train(EVERYBODY, fed.w0, LOCAL, KEY) is vars(fed)["reply to train"]
+    assert guarded.losses(EVERYBODY, fed.w0, KEY) is vars(fed)["reply to losses"]
     assert (guarded.clipped, bool(guarded.changed.any())) == (0, False)
     assert not guarded.memory[:N].isnan().any()
 
@@ -207,10 +217,10 @@ def test_what_was_changed_is_noted_and_counted():
         lambda: PeerAudit(peers=0),
         lambda: Quarantine(strikes=0),
         lambda: Quarantine(rounds=0),
-        lambda: Dominance(share=1.5),
-        lambda: Dominance(long=0),
+        lambda: LambdaConcentration(share=1.5),
+        lambda: LambdaConcentration(long=0),
         lambda: Protected(None, norm=-1.0),
-        lambda: Probe.of(pools((3, 4)), task_of(), rows=0),
+        lambda: ServerProbe.of(pools((3, 4)), task_of(), rows=0),
     ],
 )
 def test_impossible_values_are_refused(make):

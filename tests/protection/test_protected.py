@@ -15,11 +15,11 @@ from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
 from drfl.engine import Loop
 from drfl.errors import DivergedError, NonFiniteError
-from drfl.protection import Clip, Dominance, Protected, Quarantine, RobustClip, Trim
-from drfl.testing import Lossy, Recording
+from drfl.federation import TrainRequest, WrappedFederation
+from drfl.resilience import Clip, LambdaConcentration, Protected, Quarantine, RobustClip, Trim
+from drfl.testing import DropoutFederation, Recording
 from drfl.testing.attacks import Claims, Inflated, Scaled
 from drfl.testing.state import bits_differ, leaves, through_a_file
-from drfl.wrapped import WrappedFederation
 
 DEAF = ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn")
 """They ask for no losses."""
@@ -40,11 +40,12 @@ class Broken(WrappedFederation):
         super().__init__(fed)
         self.client, self.rounds, self.asked = client, set(rounds), 0
 
-    def train(self, *args, **kwargs):
-        self.asked += 1
-        reply = super().train(*args, **kwargs)
-        if self.asked in self.rounds:
-            reply.w[reply.clients == self.client] = math.nan
+    def ask(self, request):
+        reply = super().ask(request)
+        if isinstance(request, TrainRequest):
+            self.asked += 1
+            if self.asked in self.rounds:
+                reply.w[reply.clients == self.client] = math.nan
         return reply
 
 
@@ -61,6 +62,16 @@ def test_with_honest_clients_it_is_the_algorithm_bit_for_bit(name):
     memory = wrapped.memory
     assert (int(memory.rejected), int(memory.clipped)) == (0, 0)
     assert not memory.flagged.any()
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "QFedAvg"])
+def test_nor_does_it_change_the_averaged_solution(name):
+    algorithm = algorithm_of(name)
+    alone, protected = (
+        run(one, fed_of(), rounds=4, averaged=True) for one in (algorithm, Protected(algorithm, norm=1e3))
+    )
+    assert int(protected.state.memory.rejected) == 0
+    assert all(torch.equal(mine, other) for mine, other in zip(alone.average, protected.average, strict=True))
 
 
 @pytest.mark.parametrize("name", ["DRFA", "ScaffPD"])
@@ -117,7 +128,7 @@ def test_a_round_with_fine_replies_wipes_strikes_out_and_a_silent_one_does_not()
         protected = Protected(algorithm_of("FedAvg"))
         state = protected.init(broken)
         for r in range(1, 5):
-            fed = Lossy(broken, train=[2]) if r in lost else broken
+            fed = DropoutFederation(broken, train=[2]) if r in lost else broken
             state, _ = protected.round(state, fed, Key(1).fold("round", r))
             found.append(int(state.memory.strikes[2]))
         return found
@@ -158,7 +169,7 @@ def test_a_model_too_far_away_counts_as_missing():
 
 def test_each_client_and_reason_is_warned_of_once(caplog):
     fed = Claims(fed_of(), [0, 3], math.inf)
-    with caplog.at_level(logging.WARNING, "drfl.protection"):
+    with caplog.at_level(logging.WARNING, "drfl.resilience"):
         states_of(Protected(algorithm_of("AFL"), quarantine=None), fed, 5)
     assert caplog.messages == [
         "client 0: reply rejected, as a part of it is NaN or infinite",
@@ -167,14 +178,14 @@ def test_each_client_and_reason_is_warned_of_once(caplog):
 
 
 def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
-    fed, dominance = Claims(fed_of(), [5], 1e3), Dominance(share=0.5, long=4)
-    with caplog.at_level(logging.WARNING, "drfl.protection"):
+    fed, dominance = Claims(fed_of(), [5], 1e3), LambdaConcentration(share=0.5, long=4)
+    with caplog.at_level(logging.WARNING, "drfl.resilience"):
         states_of(Protected(algorithm_of("DRFA", gamma=0.1), guards=(), dominance=dominance), fed, 8)
         assert [message.partition(":")[0] for message in caplog.messages] == [
             "client 5 holds more than 0.5 of λ for 4 rounds"
         ]
         caplog.clear()
-        states_of(Protected(algorithm_of("FedAvg"), dominance=Dominance(share=0.0, long=2)), fed_of(), 4)
+        states_of(Protected(algorithm_of("FedAvg"), dominance=LambdaConcentration(share=0.0, long=2)), fed_of(), 4)
         assert caplog.messages == []  # it has shares, but no λ
 
 

@@ -10,10 +10,9 @@ from tests.protection.federations import EVERYBODY, LOCAL, N, fed_of
 
 from drfl import Key
 from drfl.errors import NonFiniteError
-from drfl.federation import NOT_ASKED, Gradients, Losses, Replies
-from drfl.protection import Reason, check_row, validated
-from drfl.protection.validation import REASONS
-from drfl.request import GradientRequest, LossRequest, TrainRequest, answers
+from drfl.federation import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.resilience import Reason, check_row, validated
+from drfl.resilience.validation import REASONS
 
 W, KEY = fed_of().w0, Key(1)
 TRAIN = TrainRequest(EVERYBODY, W, KEY, LOCAL, 0.0, None, 1, False)
@@ -28,7 +27,15 @@ FIELDS = [
 
 
 def reply_to(request):
-    return request.put(fed_of())
+    return fed_of().ask(request)
+
+
+def same(one, other):
+    return all(a is b is None or torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def forms(reply):
+    return [part if part is None else (part.shape, part.dtype) for part in reply]
 
 
 def reasons_of(checked):
@@ -62,7 +69,7 @@ def test_what_is_not_finite_goes_with_its_whole_row(kind, field, value):
     for norm in (None, 1e3):  # infinity is far away as well, and counts as infinity
         assert reasons_of(validated(REQUESTS[kind], reply, norm)) == dict.fromkeys((1, 6), Reason.NOT_FINITE)
     kept = [0, 2, 3, 4, 5, 7]
-    assert all(torch.equal(a, b) for a, b in zip(checked.reply, answers(reply, torch.tensor(kept)), strict=True))
+    assert same(checked.reply, answers(reply, torch.tensor(kept)))
 
 
 def test_numbers_whose_sum_overflows_are_finite():
@@ -113,21 +120,21 @@ def test_a_part_of_another_shape_or_type_goes_with_all_rows(kind, field):
     for wrong in (part[..., None], part[:-1], torch.cat([part, part], -1)):
         checked = validated(request, reply._replace(**{field: wrong}))
         assert reasons_of(checked) == dict.fromkeys(range(N), Reason.SHAPE)
-        assert [p.shape for p in checked.reply] == [p.shape for p in request.nobody()]
+        assert forms(checked.reply) == forms(request.nobody())
     for dtype in (torch.float32, torch.int64):
         assert set(reasons_of(validated(request, reply._replace(**{field: part.to(dtype)}))).values()) == {Reason.DTYPE}
 
 
 def test_parts_asked_for_must_be_there_and_no_others():
     whole = reply_to(TRAIN)
-    assert set(reasons_of(validated(TRAIN, whole._replace(snapshot=NOT_ASKED))).values()) == {Reason.SHAPE}
+    assert set(reasons_of(validated(TRAIN, whole._replace(snapshot=None))).values()) == {Reason.SHAPE}
     assert set(reasons_of(validated(TRAIN, whole._replace(average=whole.w))).values()) == {Reason.SHAPE}
 
 
 def test_the_empty_reply_has_the_shapes_of_an_empty_one():
     for request in REQUESTS.values():
         empty = answers(reply_to(request), torch.tensor([], dtype=torch.int64))
-        assert [(p.shape, p.dtype) for p in request.nobody()] == [(p.shape, p.dtype) for p in empty]
+        assert forms(request.nobody()) == forms(empty)
 
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
@@ -160,14 +167,14 @@ def test_one_reply_at_a_time_is_judged_alike(kind):
     for case in cases:
         checked = validated(request, case, norm=1e3)
         for i, code in enumerate(checked.codes.tolist()):
-            parts = [part[i] if len(part) else part for part in case[1:]]
+            parts = [None if part is None else part[i] for part in case[1:]]
             assert check_row(request, i, parts, norm=1e3) == (REASONS[code - 1] if code else None)
 
 
 def test_one_reply_of_a_wrong_form():
     model, loss = W.clone(), torch.tensor(1.0, dtype=torch.float64)
     assert check_row(TRAIN, 0, (model, model)) is None
-    assert check_row(TRAIN, 0, (model, model, NOT_ASKED)) is None
+    assert check_row(TRAIN, 0, (model, model, None)) is None
     assert check_row(TRAIN, 0, (model,)) is Reason.SHAPE
     assert check_row(TRAIN, 0, (model, model, model)) is Reason.SHAPE
     assert check_row(LOSSES, 0, (loss[None],)) is Reason.SHAPE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from drfl.testing.exact import Exact
+from drfl.testing.quadratic_federation import QuadraticFederation
 
 
 class Quadratics:
@@ -23,11 +23,11 @@ class Quadratics:
         rng = np.random.default_rng(seed)
         return cls(rng.uniform(0.3, 3.0, (n, d)), 2 * rng.normal(size=(n, d)), samples)
 
-    def federation(self, start=1.0) -> Exact:
+    def federation(self, start=1.0) -> QuadraticFederation:
         """Clients with exact gradients."""
         a, b = torch.from_numpy(self.a), torch.from_numpy(self.b)
         constant, first = (a * b * b).sum(1) / 2, torch.full((self.d,), start, dtype=torch.float64)
-        return Exact(torch.diag_embed(a), a * b, constant, shares=torch.from_numpy(self.shares), w0=first)
+        return QuadraticFederation(torch.diag_embed(a), a * b, constant, shares=torch.from_numpy(self.shares), w0=first)
 
     def losses(self, w) -> np.ndarray:
         """All f_i(w), (N,)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from drfl.experiments.reproduce.cells import Record
-from drfl.experiments.reproduce.plan import Collected, Scale, collect, plan
-from drfl.experiments.reproduce.spec import Spec
+from drfl.experiments.cells import Record
 from drfl.history import Metrics
+from drfl.papers.plan import Collected, Scale, collect, plan
+from drfl.papers.specification import Specification
 
 VERSIONS = {"python": "3.11", "drfl": "0.1.0"}
 KILO = 1000
@@ -53,7 +53,7 @@ def approached(errors: Sequence[float], stopped: str = "rounds") -> Record:
     }
 
 
-def results(spec: Spec, record: Callable[[str, str, int], Record], scale: Scale | None = None) -> Collected:
+def results(spec: Specification, record: Callable[[str, str, int], Record], scale: Scale | None = None) -> Collected:
     """A specification whose cells gave the records of (setting, method, seed)."""
     planned = plan(spec, scale or Scale())
     return collect(planned, {c.cell.key: record(c.setting, c.method, c.seed) for c in planned.cells})

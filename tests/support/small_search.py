@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Future
 from pathlib import Path
 
-from drfl.experiments.reproduce import cells
-from drfl.experiments.reproduce.cells import Cell, Record
-from drfl.experiments.tuning import loop
-from drfl.experiments.tuning.criterion import Metric
-from drfl.experiments.tuning.job import Job
-from drfl.experiments.tuning.loop import Ended
-from drfl.experiments.tuning.search import Search, prepare
-from drfl.experiments.tuning.trial import Trial
+from drfl.experiments import cells
+from drfl.experiments.cells import Cell, Record
+from drfl.experiments.pool import Run
+from drfl.experiments.training_cells import run_cell
+from drfl.tuning import study
+from drfl.tuning.job import Metric, TuningJob
+from drfl.tuning.search import Search, Trial, prepare
+from drfl.tuning.study import Ended
 
 VALUES = {"dataset": "digits", "clients": 4, "cohort": 3, "steps": 2, "batch": 8, "rounds": 2, "validation": 0.2}
 
@@ -27,7 +27,7 @@ def small_search(
     **changes: object,
 ) -> Search:
     """Two algorithms on digits; the job may have other values."""
-    job = Job("small", {**VALUES, **changes}, tables or {})
+    job = TuningJob("small", {**VALUES, **changes}, tables or {})
     return prepare(job, algorithms, trials=trials, repeats=repeats, metric=metric, data_dir=None)
 
 
@@ -41,7 +41,7 @@ class Here:
     def __init__(self, limit: int | None = None) -> None:
         self.limit, self.ran = limit, list[Cell]()
 
-    def __call__(self, workers: int, data_dir: Path | None) -> Here:
+    def __call__(self, workers: int, run: Run, data_dir: Path | None) -> Here:
         """Itself, in place of a new pool."""
         return self
 
@@ -57,7 +57,7 @@ class Here:
         if len(self.ran) == self.limit:
             raise Killed
         self.ran.append(cell)
-        cells.write(folder, cell, cells.run(cell, None))
+        cells.write(folder, cell, run_cell(cell, None))
         future: Future[Record] = Future()
         future.set_result(cells.read(folder, cell) or {})
         return future
@@ -71,5 +71,5 @@ def tuned(search: Search, folder: Path, monkeypatch, pool: Here | None = None, e
     """The trials of a search, run in this process."""
     told: list[Ended] = []
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "Pool", pool or Here())
-        return loop.run(search, folder, workers=1, data_dir=None, ended=ended or told.append)
+        patch.setattr(study, "Pool", pool or Here())
+        return study.run(search, folder, workers=1, data_dir=None, ended=ended or told.append)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drfl.experiments.reproduce.spec import Spec, parse
+from drfl.papers.specification import Specification, parse
 
 SMALL = {
     "name": "small-table-1",
@@ -22,6 +22,6 @@ SMALL = {
 }
 
 
-def small_spec(**changes: object) -> Spec:
+def small_spec(**changes: object) -> Specification:
     """The specification with other values for some keys."""
     return parse({**SMALL, **changes})

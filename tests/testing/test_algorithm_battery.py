@@ -11,10 +11,10 @@ from torch import Tensor
 
 from drfl.algorithm import Info
 from drfl.algorithms import DRFA, SCAFFOLD, FedAvg, FedProx
-from drfl.cohort import Cohort
 from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.sampling import Cohort
 from drfl.testing import (
     ALGORITHM_CHECKS,
     AVERAGE,
@@ -36,8 +36,11 @@ ONE = LocalSGD(steps=1, lr=0.1)
 
 class MineState(NamedTuple):
     w: Tensor
+
+
+class MixedState(NamedTuple):
+    w: Tensor
     lam: Tensor
-    average: None = None
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,10 @@ class Mine:
     local: LocalSGD = field(default_factory=lambda: ONE)
 
     def init(self, fed):
-        return MineState(fed.w0, torch.full((fed.n,), 1 / fed.n, dtype=torch.float64))
+        return MineState(fed.w0)
 
     def round(self, state, fed, key):
-        D = Cohort(torch.arange(fed.n), state.lam)
+        D = Cohort(torch.arange(fed.n), torch.ones(fed.n, dtype=torch.float64))
         up = fed.train(D.clients, state.w, self.local, key.fold("sgd"))
         if not up.clients.numel():
             return state, Info.nobody(D)
@@ -69,6 +72,9 @@ def test_an_algorithm_with_nothing_but_local():
 
 def test_the_error_lists_every_failure():
     class Hasty(Mine):
+        def init(self, fed):
+            return MixedState(fed.w0, fed.shares)
+
         def round(self, state, fed, key):
             new, info = super().round(state, fed, key)
             return new._replace(w=new.w + torch.get_num_threads(), lam=new.lam.float()), info
@@ -151,7 +157,7 @@ def test_variants_take_what_there_is_and_leave_the_given_one_alone():
     local = LocalSGD(steps=2, lr=0.2, batch=None, momentum=0.5)
     assert subject.variant(m=2, steps=2, full=True) == replace(given, m=2, local=local, dual_batch=None)
     assert subject.variant(everybody=True).m == 5
-    assert subject_of(Mine()).variant(m=2, everybody=True, gamma=1.0, averaged=True) == Mine()
+    assert subject_of(Mine()).variant(m=2, everybody=True, gamma=1.0) == Mine()
     object.__setattr__(given, "hidden", 1)
     assert not hasattr(subject.variant(), "hidden")
 

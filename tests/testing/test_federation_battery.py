@@ -6,12 +6,19 @@ import pytest
 
 from drfl.engine import Simulation
 from drfl.federation import Losses
-from drfl.testing import FEDERATION_CHECKS, ConformanceError, Lossy, Served, check_federation, verdict
+from drfl.testing import (
+    FEDERATION_CHECKS,
+    ConformanceError,
+    DropoutFederation,
+    FederationSubject,
+    check_federation,
+    verdict,
+)
 
 
 @pytest.mark.parametrize("check", FEDERATION_CHECKS, ids=lambda check: check.__name__)
 def test_simulations_pass(check, engine):
-    assert verdict(check, Served(lambda data, task: Simulation(data, task, engine=engine))) is None
+    assert verdict(check, FederationSubject(lambda data, task: Simulation(data, task, engine=engine))) is None
 
 
 def test_report_names_every_check():
@@ -21,7 +28,7 @@ def test_report_names_every_check():
 
 def test_somebody_silent_is_told_as_such():
     with pytest.raises(ConformanceError, match=r"clients \[0, 1, 2, 3\] were asked and \[0, 1, 3\] answered"):
-        check_federation(lambda data, task: Lossy(Simulation(data, task), train=[2]))
+        check_federation(lambda data, task: DropoutFederation(Simulation(data, task), train=[2]))
 
 
 def test_rounding_may_be_allowed_for():

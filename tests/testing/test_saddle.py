@@ -9,16 +9,9 @@ import torch
 
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
 from drfl.errors import InputError
-from drfl.testing.problems import (
-    LeastSquares,
-    curved_quadratics,
-    logistic,
-    quadratics,
-    robust_regression,
-)
-from drfl.testing.problems.mixtures import mixtures_of
-from drfl.testing.problems.newton import Point, minimise
-from drfl.testing.problems.saddle import solve
+from drfl.testing.problems import LeastSquares, curved_quadratics, logistic, quadratics, robust_regression
+from drfl.testing.problems.problem import solve
+from drfl.testing.problems.solvers import Point, minimise, mixtures_of
 
 SETS = [
     Simplex(), Simplex(0.02), CVaR(0.3), CVaR(0.5), CVaR(1.0), Box(0.4), Box(1.0), ChiSquare(0.0), ChiSquare(0.01),

@@ -9,26 +9,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from drfl.algorithm import Average
-from drfl.table import Table
+from drfl.client_table import ClientTable
 from drfl.testing import CheckError, state
+
+
+class Inner(NamedTuple):
+    w: Tensor
+    losses: Tensor
+    rounds: Tensor
 
 
 class Nested(NamedTuple):
     w: Tensor
     lam: Tensor
     table: Tensor
-    average: Average | None
+    inner: Inner | None
 
 
-def example(average=True) -> Nested:
+def example(inner=True) -> Nested:
     w, lam = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.25, 0.75], dtype=torch.float64)
-    return Nested(w, lam, torch.arange(6.0).view(2, 3), Average.start(w, lam) if average else None)
+    part = Inner(w, lam, torch.zeros((), dtype=torch.int64)) if inner else None
+    return Nested(w, lam, torch.arange(6.0).view(2, 3), part)
 
 
 def test_leaves_by_path():
-    assert list(state.leaves(example())) == ["w", "lam", "table", "average.w", "average.lam", "average.rounds"]
-    assert list(state.leaves(example(average=False))) == ["w", "lam", "table"]
+    assert list(state.leaves(example())) == ["w", "lam", "table", "inner.w", "inner.losses", "inner.rounds"]
+    assert list(state.leaves(example(inner=False))) == ["w", "lam", "table"]
 
 
 @pytest.mark.parametrize("foreign", [3, 0.5, "x", [torch.ones(1)], {"a": torch.ones(1)}], ids=repr)
@@ -37,15 +43,15 @@ def test_a_field_that_a_file_of_tensors_cannot_hold(foreign):
         state.leaves(example()._replace(table=foreign))
 
 
-@pytest.mark.parametrize("average", [True, False])
-def test_through_a_file(average):
-    before = example(average)
+@pytest.mark.parametrize("inner", [True, False])
+def test_through_a_file(inner):
+    before = example(inner)
     after = state.through_a_file(before)
     assert isinstance(after, Nested)
     assert state.bits_differ(before, after) == []
     assert after.w is not before.w
-    if average:
-        assert after.average.w.data_ptr() != after.w.data_ptr()
+    if inner:
+        assert after.inner.w.data_ptr() != after.w.data_ptr()
 
 
 def test_an_empty_and_a_bool_tensor_come_back():
@@ -61,9 +67,11 @@ def test_copies_share_nothing():
 
 
 def test_shapes():
-    assert set(state.of_model_shape(example())) == {"w", "table", "average.w"}
-    assert set(state.tables(example())) == {"table"}
-    assert set(state.by_client(example())) == {"lam", "table", "average.lam"}
+    assert set(state.of_model_shape(example())) == {"w", "table", "inner.w"}
+    assert set(state.tables(example(), 2)) == {"table"}
+    assert set(state.by_client(example(), 2)) == {"lam", "table", "inner.losses"}
+    assert not state.tables(example(), 3)
+    assert set(state.by_client(example(), 3)) == {"w", "inner.w"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,7 @@ def test_shapes():
         ({}, []),
         ({"w": torch.tensor([1.0, -2.0, 0.5000001])}, ["w"]),
         ({"w": torch.tensor([1.0, -2.0, 0.5]).double()}, ["w"]),
-        ({"average": None}, ["average.lam", "average.rounds", "average.w"]),
+        ({"inner": None}, ["inner.losses", "inner.rounds", "inner.w"]),
         ({"table": torch.full((2, 3), math.nan)}, ["table"]),
     ],
     ids=str,
@@ -100,12 +108,14 @@ def test_distance_is_relative_to_large_entries():
 def test_with_mixture():
     lam = torch.tensor([1.0, 0.0], dtype=torch.float64)
     assert torch.equal(state.with_mixture(example(), lam).lam, lam)
+    without = Inner(torch.ones(3), torch.ones(2), torch.ones(()))
+    assert state.with_mixture(without, lam) is without
 
 
 def tabled(*clients) -> Nested:
     """The example with a table of clients' vectors, of which these rows are written."""
     rows = torch.arange(3.0 * len(clients)).view(-1, 3)
-    return example()._replace(table=Table.of(2, torch.tensor(clients, dtype=torch.int64), rows))
+    return example()._replace(table=ClientTable.of(2, torch.tensor(clients, dtype=torch.int64), rows))
 
 
 @pytest.mark.parametrize("change", [state.copied, state.through_a_file, lambda s: state.rebuild(s, state.leaves(s))])
@@ -113,10 +123,10 @@ def tabled(*clients) -> Nested:
 def test_tables_count_as_matrices(change, clients):
     before = tabled(*clients)
     after = change(before)
-    assert isinstance(after.table, Table)
+    assert isinstance(after.table, ClientTable)
     assert state.bits_differ(before, after) == []
     assert state.leaves(before)["table"].shape == (2, 3)
-    assert state.tables(before).keys() == {"table"}
+    assert state.tables(before, 2).keys() == {"table"}
     written = before.table.clients.tolist()
     known = [i for i in written if before.table.dense()[i].any()] if change.__name__ == "<lambda>" else written
     assert after.table.clients.tolist() == known

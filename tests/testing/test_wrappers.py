@@ -9,13 +9,13 @@ import torch
 from tests.support.problems import federation
 
 from drfl.engine import Loop
+from drfl.federation import WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing import Claims, Lossy, Recording, Relabelled, Still, least_squares
+from drfl.testing import Claims, ConstantFederation, DropoutFederation, PermutedClients, Recording, least_squares
+from drfl.testing.federations import first_asked
 from drfl.testing.problems import curved_quadratics, logistic
-from drfl.testing.recording import first_asked
-from drfl.testing.trial import exact
-from drfl.wrapped import WrappedFederation
+from drfl.testing.toy_problem import exact
 
 KEY, EVERYBODY = Key(3), torch.arange(5)
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=None)
@@ -33,16 +33,18 @@ def all_requests(fed, cohort=EVERYBODY):
 
 
 def test_a_wrapped_federation_hands_everything_on(fed):
+    fed.table_dir, fed.averaged = "somewhere", True
     inside = WrappedFederation(fed)
     for mine, theirs in zip(all_requests(inside), all_requests(fed), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
-    assert (inside.n, inside.ledger) == (fed.n, fed.ledger)
+    assert (inside.n, inside.ledger, inside.table_dir, inside.averaged) == (fed.n, fed.ledger, "somewhere", True)
+    assert torch.equal(inside.w0, fed.w0)
     assert torch.equal(inside.shares, fed.shares)
     assert torch.equal(inside.evaluate(fed.w0).loss, fed.evaluate(fed.w0).loss)
 
 
 def test_recording(fed):
-    recording = Recording(Lossy(fed, train=[1], seed=None))
+    recording = Recording(DropoutFederation(fed, train=[1], seed=None))
     all_requests(recording)
     assert [call.kind for call in recording.calls] == ["train", "losses", "gradients"]
     (train,) = recording.of("train")
@@ -68,25 +70,26 @@ def test_the_cohort_of_a_round_may_be_asked_in_several_calls(fed):
 @pytest.mark.parametrize("kind", ["train", "losses", "gradients"])
 def test_lossy_drops_whole_rows_and_shuffles_them(fed, kind):
     whole = dict(zip(("train", "losses", "gradients"), all_requests(fed), strict=True))
-    replies = dict(zip(whole, all_requests(Lossy(fed, **{kind: [2, 4]})), strict=True))
+    replies = dict(zip(whole, all_requests(DropoutFederation(fed, **{kind: [2, 4]})), strict=True))
     for name, reply in replies.items():
         expected = {0, 1, 3} if name == kind else {0, 1, 2, 3, 4}
         assert set(reply.clients.tolist()) == expected
         for mine, theirs in zip(reply[1:], whole[name][1:], strict=True):
             assert torch.equal(mine, theirs[reply.clients])
-    orders = [all_requests(Lossy(fed, seed=seed))[0].clients.tolist() for seed in range(5)]
+    orders = [all_requests(DropoutFederation(fed, seed=seed))[0].clients.tolist() for seed in range(5)]
     assert len({tuple(order) for order in orders}) > 1
 
 
 def test_without_some_for_ever(fed):
-    for reply in all_requests(Lossy.without(fed, range(5))):
+    for reply in all_requests(DropoutFederation.without(fed, range(5))):
         assert all(part.shape[0] == 0 for part in reply)
 
 
-def test_parts_not_asked_for_stay_empty(fed):
-    reply = Lossy(fed, train=[0]).train(EVERYBODY, fed.w0, LOCAL, KEY)
+def test_parts_not_asked_for_stay_none(fed):
+    reply = DropoutFederation(fed, train=[0]).train(EVERYBODY, fed.w0, LOCAL, KEY)
     assert reply.w.shape == (4, 3)
-    assert reply.snapshot.numel() == reply.average.numel() == 0
+    assert reply.snapshot is None
+    assert reply.average is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -101,7 +104,7 @@ def test_poisoned_losses_only(fed, value):
 
 def test_relabelled_clients_change_places(fed):
     order = [2, 0, 1, 4, 3]
-    moved = Relabelled(fed, order)
+    moved = PermutedClients(fed, order)
     assert torch.equal(moved.shares, fed.shares[order])
     cohort = torch.tensor([3, 0])
     shift = torch.tensor([[1.0, 0, 0], [0, 2.0, 0]], dtype=torch.float64)
@@ -118,11 +121,12 @@ def test_relabelled_clients_change_places(fed):
 
 
 def test_still():
-    still = Still([1.0, 3.0], d=3, start=2.0)
+    still = ConstantFederation([1.0, 3.0], d=3, start=2.0)
     up = still.train(torch.tensor([1]), still.w0, LOCAL, KEY, snapshot=1)
     assert up.w.tolist() == up.snapshot.tolist() == [[3.0, 3.0, 3.0]]
-    assert up.average.numel() == 0
+    assert up.average is None
     assert still.losses(torch.tensor([1, 0]), still.w0, KEY).values.tolist() == [3.0, 1.0]
+    assert still.train(torch.tensor([1]), still.w0, LOCAL, KEY, average=True).average.tolist() == [[3.0, 3.0, 3.0]]
     assert not still.gradients(torch.tensor([0]), still.w0, KEY).values.any()
     assert still.evaluate(still.w0).accuracy.tolist() == [0.0, 1.0]
 

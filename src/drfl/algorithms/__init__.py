@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from drfl.algorithms.afl import AFL
-from drfl.algorithms.averaging import FedAvgState
 from drfl.algorithms.deltafl import DeltaFL
-from drfl.algorithms.drdm import DRDM, DRDMState
-from drfl.algorithms.drfa import DRFA, DRFAState
-from drfl.algorithms.drfaga import DRFAGA
-from drfl.algorithms.drfaprox import DRFAProx
-from drfl.algorithms.dualdrdm import DualDRDM, DualDRDMState
-from drfl.algorithms.fedavg import FedAvg
+from drfl.algorithms.drdm import DRDM, DRDMState, DualDRDM, DualDRDMState
+from drfl.algorithms.drfa import DRFA, DRFAGA, DRFAProx, DRFAState
+from drfl.algorithms.fedavg import FedAvg, FedAvgState, FedProx
 from drfl.algorithms.feddyn import FedDyn, FedDynState
-from drfl.algorithms.fedprox import FedProx
 from drfl.algorithms.qfedavg import QFedAvg
 from drfl.algorithms.scaffold import SCAFFOLD, SCAFFOLDState
 from drfl.algorithms.scaffpd import ScaffPD, ScaffPDState
@@ -34,12 +29,16 @@ ALGORITHMS = {
 }
 """Every algorithm by the name that the command knows it by."""
 
+EVERYBODY = ("ScaffPD",)
+"""Algorithms with a cohort that ask everybody where no size is given, as published."""
+
 __all__ = [
     "AFL",
     "ALGORITHMS",
     "DRDM",
     "DRFA",
     "DRFAGA",
+    "EVERYBODY",
     "SCAFFOLD",
     "DRDMState",
     "DRFAProx",

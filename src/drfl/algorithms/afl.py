@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 
 from drfl import checks
-from drfl.algorithm import Average, Info
+from drfl.algorithm import Info
 from drfl.algorithms.drfa import DRFAState
 from drfl.algorithms.dual import RATE, ascend, first_mixture, no_scale, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.cohort import Cohort
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.sampling import Cohort
 
 
 def one_step() -> LocalSGD:
@@ -38,7 +38,7 @@ class AFL:
     δ_λ        ``f``             all clients' losses
     γ_w        ``local.lr``      step size η
     γ_λ        ``gamma``         dual step size
-    w^A, λ^A   ``state.average`` the averages of the w_t and λ_t, AFL's output
+    w^A, λ^A   ``Average``       the averages of the w_t and λ_t, AFL's output
     ========== ================= =====================================================
 
     Args:
@@ -49,7 +49,6 @@ class AFL:
         ambiguity: Λ and ψ.
         dual_after: take the losses at the new model instead of the old one. The published step takes both gradients at
             the old (w, λ); with ``dual_after`` a round of one step is DRFA's with everybody.
-        averaged: keep the averaged solution as well; clients then send one more vector.
 
     Deviations: none with one step, γ given and no ψ; a ψ is met by a proximal step. λ_0 is uniform (projected on Λ).
     λ^A is the mean of λ_0, …, λ_{T−1}, as in DRFA; the paper's runs from λ_1 to λ_T.
@@ -63,7 +62,6 @@ class AFL:
     dual_batch: int | None = 32
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     dual_after: bool = False
-    averaged: bool = False
 
     rate: ClassVar[float] = RATE
 
@@ -76,25 +74,23 @@ class AFL:
     def init(self, fed: Federation) -> DRFAState:
         """The initial model and the uniform mixture."""
         lam = first_mixture(self.ambiguity, fed.n)
-        return DRFAState(fed.w0, lam, no_scale(), Average.start(fed.w0, lam) if self.averaged else None)
+        return DRFAState(fed.w0, lam, no_scale())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """One step of descent in w and of ascent in λ."""
-        (w, lam, scale, average), everybody = state, torch.arange(fed.n)
+        (w, lam, scale), everybody = state, torch.arange(fed.n)
 
         D = Cohort(everybody, lam)
-        up = fed.train(everybody, w, self.local, key.fold("sgd"), average=self.averaged)
+        up = fed.train(everybody, w, self.local, key.fold("sgd"))
         if not up.clients.numel():
             return state, Info.nobody(D)
         a = D.weights_of(up.clients).to(w)  # λ among those who answered, sum 1
-        w_next = a @ up.w  # for one step w − η Σ_i λ_i ∇f_i(w)
+        model = up.merged(lambda w_i: a @ w_i)  # for one step w − η Σ_i λ_i ∇f_i(w)
 
-        f = fed.losses(everybody, w_next if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
+        f = fed.losses(everybody, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
         lam_next = lam
         if f.clients.numel():
             gamma = None if self.gamma is None else self.local.steps * self.gamma
             step, scale = step_size(gamma, self.rate, f.values, scale, fed.n)
             lam_next = ascend(self.ambiguity, lam, step, f.unbiased(fed.n))
-        if average is not None:
-            average = average.add(a @ up.average, lam)
-        return DRFAState(w_next, lam_next, scale, average), Info(D, up.clients, f)
+        return DRFAState(model.w, lam_next, scale), Info(D, up.clients, f, model.average)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from drfl import checks, cohort
+from drfl import checks, sampling
 from drfl.algorithm import Info
-from drfl.algorithms import reports
-from drfl.algorithms.averaging import Averaging, FedAvgState
-from drfl.cohort import Cohort
+from drfl.algorithms import dual
+from drfl.algorithms.fedavg import Averaging, FedAvgState
 from drfl.errors import InputError
 from drfl.federation import Federation
 from drfl.key import Key
+from drfl.sampling import Cohort
 
 ROUNDING = 1e-12
 """How much weight a sum of shares may miss and still count as the tail."""
@@ -31,7 +31,7 @@ class DeltaFL(Averaging):
     ============ =============== =====================================================
     w^(t)        ``state.w``     (d,) global model
     S            ``D``           cohort, uniform without replacement
-    α_k          ``state.lam``   (N,) fixed weights of the base objective
+    α_k          ``lam``         (N,) fixed weights of the base objective
     1 − θ        ``theta``       level of the superquantile (θ of the paper: conformity)
     F_k(w^(t))   ``f``           loss before training
     Q^(t)        in ``tail``     quantile of the cohort's losses at that level
@@ -42,7 +42,6 @@ class DeltaFL(Averaging):
         m: cohort size, for the losses.
         local: what a client runs.
         by_samples: weight clients by their samples (the default) or all alike, in the quantile as in the mean.
-        averaged: keep the mean over all local steps as well; clients then send one more vector.
         theta: level θ in [0, 1); the default trains the worse-off half.
         loss_batch: samples per loss report; None = all local training data.
 
@@ -66,16 +65,16 @@ class DeltaFL(Averaging):
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """One round: losses at a uniform cohort, local steps in its tail, the weighted mean of those who answered."""
-        w, lam, _ = state
+        w, lam = state.w, self.weights(fed)
 
-        D = cohort.uniform(fed.n, cohort.size(self.m, fed.n), key.fold("D"))
-        f = reports.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
+        f = dual.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
         if not f.clients.numel():
             return state, Info.nobody(D)
         worst = f.clients[tail(f.values, lam[f.clients], self.theta)].sort().values
         T = Cohort(worst, lam[worst])
-        up = fed.train(T.clients, w, self.local, key.fold("sgd"), average=self.averaged)
-        next_state, info = self.mean_of(state, T, up)
+        up = fed.train(T.clients, w, self.local, key.fold("sgd"))
+        next_state, info = self.mean_of(state, fed, T, up)
         return next_state, info._replace(losses=f)
 
 

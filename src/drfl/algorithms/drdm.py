@@ -1,4 +1,4 @@
-"""Distributionally robust federated learning with client-drift minimisation."""
+"""DRDM (Krouka et al. 2025) as published, and dual DRDM, whose drift terms are weighed by λ."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import cohort
-from drfl.algorithm import Average, Info
+from drfl import sampling
+from drfl.algorithm import Info
+from drfl.algorithms.drift import check_penalty, moves, penalty
 from drfl.algorithms.dual import CORRECTED_RATE, SnapshotMethod, first_mixture, no_scale
-from drfl.algorithms.penalty import check_penalty, penalty
-from drfl.algorithms.sums import moves
+from drfl.client_table import ClientTable
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.table import Table
 
 
 class DRDMState(NamedTuple):
@@ -26,9 +25,8 @@ class DRDMState(NamedTuple):
     w: Tensor
     lam: Tensor
     c: Tensor
-    h: Table
+    h: ClientTable
     scale: Tensor
-    average: Average | None
 
 
 @dataclass(frozen=True)
@@ -44,17 +42,16 @@ class DRDM(SnapshotMethod):
     c^(s)        ``state.c``       (d,) c = mean_i h_i, at all times
     D^(s)        ``D``             m draws from λ, with replacement
     t'           ``t``             snapshot step, uniform on {1, …, τ}, one for the cohort
-    w^(t')       ``w_t``           (d,) the global model as it would be after step t'
+    w^(t')       ``model.snapshot`` (d,) the global model as it would be after step t'
     U, v         ``dual.py``       uniform sample of m clients and their scaled losses
     η, τ         ``local``         local step size and number of steps
     μ            ``mu``            weight of the penalty (μ/2)·‖w − w̄‖²
     γ            ``gamma``         dual step size; a round moves λ by τγ·v
-    ŵ, λ̂         ``state.average`` the averaged solution of Theorem 1
+    ŵ, λ̂         ``Average``       the averaged solution of Theorem 1
     ============ ================= =====================================================
 
     Args:
-        mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.penalty.penalty`.
-        table_dir: folder for the file that holds the table h; None = it is in memory. On the CPU only.
+        mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
 
     Its other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
 
@@ -65,14 +62,14 @@ class DRDM(SnapshotMethod):
 
     c is the *uniform* mean of the h_i: ``docs/fixed-point.md`` says what that does. :class:`DualDRDM` weighs them by λ.
     A client with λ_i = 0 is not drawn, and its old h_i stays in c: then a run ends neither at the average optimum nor
-    at the saddle point. ``Simplex(floor)`` with a floor above 0, or ``sampling=cohort.everybody``, keeps all h_i fresh.
+    at the saddle point. ``Simplex(floor)`` with a floor above 0, or ``sampling=sampling.everybody``, keeps all h_i
+    fresh.
 
     Raises:
-        InputError: mu or gamma is out of range, m > N or table_dir cannot be used (the latter two when first used).
+        InputError: mu or gamma is out of range, or m > N (when first used).
     """
 
     mu: float | None = None
-    table_dir: str | None = None
 
     rate: ClassVar[float] = CORRECTED_RATE
 
@@ -82,23 +79,19 @@ class DRDM(SnapshotMethod):
 
     def init(self, fed: Federation) -> DRDMState:
         """The initial model, the uniform mixture, and no drift."""
-        cohort.check_size(self.m, fed.n)
+        sampling.size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed.n)
-        h = Table.zeros(fed.n, w, self.table_dir)
-        average = Average.start(w, lam) if self.averaged else None
-        return DRDMState(w, lam, torch.zeros_like(w), h, no_scale(), average)
+        return DRDMState(w, lam, torch.zeros_like(w), fed.client_table(), no_scale())
 
     def round(self, state: DRDMState, fed: Federation, key: Key) -> tuple[DRDMState, Info]:
         """One round, Algorithm 1, lines 5–21."""
-        (w, lam, c, h, scale, average), N, m, tau = state, fed.n, self.m, self.local.steps
+        (w, lam, c, h, scale), N, tau = state, fed.n, self.local.steps
+        m = sampling.size(self.m, N)
         mu = penalty(self.mu, self.local)
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
-        up = fed.train(
-            D.clients, w, self.local, key.fold("sgd"),
-            prox=mu, shift=-h[D.clients], snapshot=t, average=self.averaged,
-        )  # fmt: skip
+        up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients], snapshot=t)
         if not up.clients.numel():
             return state, Info.nobody(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
@@ -110,10 +103,86 @@ class DRDM(SnapshotMethod):
             return a @ w_i - (c + drift(w_i)) / mu
 
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # line 10
-        w_t, w_next = corrected(up.snapshot), corrected(up.w)  # lines 17–20
+        model = up.merged(corrected)  # lines 17–20
 
-        dual = self.snapshot_ascent(fed, w_t, lam, scale, key)  # line 21
-        if average is not None:  # the mean of w^(t) over the steps: `corrected` is affine
-            average = average.add(corrected(up.average), lam)
-        next_state = DRDMState(w_next, dual.lam, c + drift(up.w), h_next, dual.scale, average)
-        return next_state, Info(D, up.clients, dual.losses)
+        dual = self.snapshot_ascent(fed, model, lam, scale, key)  # line 21
+        next_state = DRDMState(model.w, dual.lam, c + drift(up.w), h_next, dual.scale)
+        return next_state, Info(D, up.clients, dual.losses, model.average)
+
+
+class DualDRDMState(NamedTuple):
+    """w (d,) global model; lam (N,) mixture; h (N, d) drift terms; scale () largest mean loss report so far."""
+
+    w: Tensor
+    lam: Tensor
+    h: ClientTable
+    scale: Tensor
+
+
+@dataclass(frozen=True)
+class DualDRDM(SnapshotMethod):
+    """Our correction of DRDM: c = Σ_i λ_i h_i, so that the fixed point is the λ-weighted optimum.
+
+    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ). Everything else is DRDM (Krouka et al. 2025, Algorithms 1–3), whose
+    c = mean_i h_i leads to the optimum of the *average* loss; ``docs/fixed-point.md`` derives both.
+
+    ============ ================= =====================================================
+    notation     code              meaning
+    ============ ================= =====================================================
+    w̄, λ         ``state``         (d,) global model and (N,) mixture
+    h_i          ``state.h``       (N, d) drift terms, row i of client i: at a fixed point ∇f_i(w̄)
+    c            ``c``             (d,) c = Σ_i λ_i h_i with the present λ
+    D, t', w_t   as in DRDM        cohort drawn from λ, snapshot step, snapshot of the global model
+    μ, γ, η, τ   as in DRDM        penalty, dual step size, local step size and number of steps
+    ============ ================= =====================================================
+
+    Args:
+        mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
+
+    Its other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
+
+    Deviations from DRDM: c is weighed by λ, and therefore computed anew when λ has moved; the server must see every
+    h_i, so that sums over the cohort (secure aggregation) do not suffice. A round therefore costs O(d) for every h_i
+    that was ever moved and has λ_i > 0, where DRDM's depends on the cohort alone.
+
+    Raises:
+        InputError: mu or gamma is out of range, or m > N (when first used).
+    """
+
+    mu: float | None = None
+
+    rate: ClassVar[float] = CORRECTED_RATE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_penalty(self.mu)
+
+    def init(self, fed: Federation) -> DualDRDMState:
+        """The initial model, the uniform mixture, and no drift."""
+        sampling.size(self.m, fed.n)
+        w, lam = fed.w0, first_mixture(self.ambiguity, fed.n)
+        return DualDRDMState(w, lam, fed.client_table(), no_scale())
+
+    def round(self, state: DualDRDMState, fed: Federation, key: Key) -> tuple[DualDRDMState, Info]:
+        """One round."""
+        (w, lam, h, scale), m, tau = state, sampling.size(self.m, fed.n), self.local.steps
+        mu = penalty(self.mu, self.local)
+
+        D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
+        t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
+        up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=-h[D.clients], snapshot=t)
+        if not up.clients.numel():
+            return state, Info.nobody(D)
+        a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
+        c = h.mix(lam)  # Σ_i λ_i h_i
+        lam_up = lam[up.clients].to(w)
+
+        def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) make
+            c_next = c - mu * moves(w_i, w, lam_up)
+            return a @ w_i - c_next / mu
+
+        h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # h_i ← h_i − μ(w_i − w̄)
+        model = up.merged(corrected)
+
+        dual = self.snapshot_ascent(fed, model, lam, scale, key)
+        return DualDRDMState(model.w, dual.lam, h_next, dual.scale), Info(D, up.clients, dual.losses, model.average)

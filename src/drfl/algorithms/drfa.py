@@ -1,18 +1,22 @@
-"""Distributionally robust federated averaging."""
+"""Distributionally robust federated averaging: DRFA, DRFA-Prox and DRFA-GA (Deng et al. 2020)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
-from drfl import cohort
-from drfl.algorithm import Average, Info
-from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_scale
+from drfl import checks, sampling
+from drfl.algorithm import Info
+from drfl.algorithms.dual import RATE, SnapshotMethod, first_mixture, no_scale, step_size
+from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError
 from drfl.federation import Federation
 from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.sampling import Sampling, with_replacement
 
 
 class DRFAState(NamedTuple):
@@ -21,7 +25,6 @@ class DRFAState(NamedTuple):
     w: Tensor
     lam: Tensor
     scale: Tensor
-    average: Average | None
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,11 @@ class DRFA(SnapshotMethod):
     λ^(s)      ``state.lam``     (N,) mixture
     D^(s)      ``D``             m draws from λ, with replacement
     t'         ``t``             snapshot step, uniform on {1, …, τ}, one for the cohort
-    w^(t')     ``w_t``           (d,) mean of the local models after step t'
+    w^(t')     ``model.snapshot`` (d,) mean of the local models after step t'
     U, v       ``dual.py``       uniform sample of m clients and their scaled losses
     η, τ       ``local``         local step size and number of steps
     γ          ``gamma``         dual step size; a round moves λ by τγ·v
-    ŵ, λ̂       ``state.average`` the averaged solution, output form (1)
+    ŵ, λ̂       ``Average``       the averaged solution, output form (1)
     ========== ================= =====================================================
 
     Its parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
@@ -65,23 +68,120 @@ class DRFA(SnapshotMethod):
 
     def init(self, fed: Federation) -> DRFAState:
         """The initial model and the uniform mixture."""
-        cohort.check_size(self.m, fed.n)
+        sampling.size(self.m, fed.n)
         lam = first_mixture(self.ambiguity, fed.n)
-        return DRFAState(fed.w0, lam, no_scale(), Average.start(fed.w0, lam) if self.averaged else None)
+        return DRFAState(fed.w0, lam, no_scale())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """One round, Algorithm 1, lines 2–17."""
-        (w, lam, scale, average), m, tau = state, self.m, self.local.steps
+        (w, lam, scale), m, tau = state, sampling.size(self.m, fed.n), self.local.steps
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
-        up = fed.train(D.clients, w, self.local, key.fold("sgd"), snapshot=t, average=self.averaged)
+        up = fed.train(D.clients, w, self.local, key.fold("sgd"), snapshot=t)
         if not up.clients.numel():
             return state, Info.nobody(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
-        w_next, w_t = a @ up.w, a @ up.snapshot
+        model = up.merged(lambda w_i: a @ w_i)
 
-        dual = self.snapshot_ascent(fed, w_t, lam, scale, key)
-        if average is not None:
-            average = average.add(a @ up.average, lam)
-        return DRFAState(w_next, dual.lam, dual.scale, average), Info(D, up.clients, dual.losses)
+        dual = self.snapshot_ascent(fed, model, lam, scale, key)
+        return DRFAState(model.w, dual.lam, dual.scale), Info(D, up.clients, dual.losses, model.average)
+
+
+@dataclass(frozen=True)
+class DRFAProx(DRFA):
+    """DRFA-Prox (Deng et al. 2020, Algorithm 2): DRFA whose dual step is proximal, for any regulariser ψ = −g.
+
+    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ). Only the update of λ differs from Algorithm 1:
+
+        λ ← argmax_{u∈Λ} τ·g(u) − ‖λ + γτ·v − u‖² / (2γ)  =  prox of τγ·ψ at λ + τγ·v
+
+    which is :func:`drfl.algorithms.dual.ascend`. Where ψ = 0 the proximal step is the projection, and a run equals
+    DRFA's bit for bit.
+
+    Its parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`, its notation DRFA's.
+
+    Deviations: as DRFA.
+
+    Raises:
+        InputError: gamma is negative, or m > N (when first used).
+    """
+
+    def _check_penalty(self) -> None:
+        """Every penalty will do."""
+
+
+@dataclass(frozen=True)
+class DRFAGA:
+    """DRFA-GA (Deng et al. 2020, §5.2): local SGD at clients drawn by λ, full-batch gradient ascent on λ every round.
+
+    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ), with the rates of Theorems 5 and 6 where F is strongly concave in λ.
+
+    ========== ================= =====================================================
+    paper      code              meaning
+    ========== ================= =====================================================
+    w̄^(s)      ``state.w``       (d,) global model
+    λ^(s)      ``state.lam``     (N,) mixture
+    D^(s)      ``D``             m draws from λ, with replacement
+    η, τ       ``local``         local step size and number of steps
+    γ          ``gamma``         dual step size; a round moves λ by γ·∇_λ F, without τ
+    g          −``penalty``      regulariser, g = −ψ
+    ========== ================= =====================================================
+
+    Args:
+        m: cohort size for training, None = :func:`drfl.sampling.size`; every client reports its loss.
+        gamma: dual step size γ ≥ 0; None = the rule of :func:`drfl.algorithms.dual.step_size`.
+        local: what a client runs.
+        ambiguity: Λ and a ψ that is differentiable on all of it (KL is not where some λ_i = 0).
+        sampling: how D is drawn from λ.
+
+    Deviations: none where γ is given. λ^(0) is uniform (projected on Λ).
+
+    Raises:
+        InputError: gamma is negative, m > N, or ψ has no gradient (the latter two when first used).
+    """
+
+    m: int | None = None
+    gamma: float | None = None
+    local: LocalSGD = field(default_factory=LocalSGD)
+    ambiguity: AmbiguitySet = field(default_factory=Simplex)
+    sampling: Sampling = with_replacement
+
+    rate: ClassVar[float] = RATE
+
+    def __post_init__(self) -> None:
+        if self.gamma is not None:
+            checks.non_negative("gamma", self.gamma)
+
+    def init(self, fed: Federation) -> DRFAState:
+        """The initial model and the uniform mixture."""
+        sampling.size(self.m, fed.n)
+        lam = first_mixture(self.ambiguity, fed.n)
+        return DRFAState(fed.w0, lam, no_scale())
+
+    def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
+        """One round; w and λ move from the same (w̄, λ)."""
+        (w, lam, scale), N = state, fed.n
+
+        D = self.sampling(lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
+        up = fed.train(D.clients, w, self.local, key.fold("sgd"))
+        if not up.clients.numel():
+            return state, Info.nobody(D)
+        a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
+
+        f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, everybody
+        lam_next = lam
+        if f.clients.numel():
+            step, scale = step_size(self.gamma, self.rate, f.values, scale, N)
+            gradient = f.unbiased(N) - self._penalty_gradient(lam)  # ∇_λ F(w̄, λ)
+            lam_next = self.ambiguity.project(lam + step * gradient)
+        model = up.merged(lambda w_i: a @ w_i)
+        return DRFAState(model.w, lam_next, scale), Info(D, up.clients, f, model.average)
+
+    def _penalty_gradient(self, lam: Tensor) -> Tensor:
+        try:
+            return self.ambiguity.penalty_gradient(lam)
+        except InputError as error:
+            raise InputError(
+                f"{error}: lower gamma, or take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none"
+            ) from error

@@ -8,12 +8,26 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks, cohort
+from drfl import checks
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.cohort import Sampling
-from drfl.federation import Federation, Losses
+from drfl.errors import NonFiniteError
+from drfl.federation import Federation, Losses, Merged
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.sampling import Sampling, size, uniform, with_replacement
+
+
+def finite(losses: Losses) -> Losses:
+    """The same reports.
+
+    Raises:
+        NonFiniteError: a report is NaN or infinite; names the client.
+    """
+    bad = losses.clients[~torch.isfinite(losses.values)]
+    if bad.numel():
+        raise NonFiniteError(f"the losses reported by clients {bad.tolist()} are NaN or infinite")
+    return losses
+
 
 RATE = 0.1
 """The built-in rule's rate for the algorithms without drift correction: how far one round may move N·λ."""
@@ -77,26 +91,24 @@ class SnapshotMethod:
     """The parameters and the dual step that DRFA, DRFA-Prox, DRDM and dual DRDM share.
 
     Args:
-        m: cohort size, for training and for the loss reports.
+        m: cohort size, for training and for the loss reports; None = :func:`drfl.sampling.size`.
         gamma: dual step size γ ≥ 0: a round moves λ by τγ·v. None = the rule of :func:`step_size`.
         local: what a client runs.
         dual_batch: samples per loss report; None = all local training data.
         ambiguity: the set Λ and the regulariser ψ.
-        sampling: how D is drawn from λ: ``cohort.with_replacement`` (the papers'), ``cohort.without_replacement`` or
-            ``cohort.everybody`` (all clients, weighted by λ).
-        averaged: keep the averaged solution as well; clients then send one more vector.
+        sampling: how D is drawn from λ: ``sampling.with_replacement`` (the papers'), ``sampling.without_replacement``
+            or ``sampling.everybody`` (all clients, weighted by λ).
 
     Raises:
         InputError: a value is out of range, or m > N (when first used).
     """
 
-    m: int
+    m: int | None = None
     gamma: float | None = None
     local: LocalSGD = field(default_factory=LocalSGD)
     dual_batch: int | None = 32
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
-    sampling: Sampling = cohort.with_replacement
-    averaged: bool = False
+    sampling: Sampling = with_replacement
 
     rate: ClassVar[float] = RATE
 
@@ -106,7 +118,7 @@ class SnapshotMethod:
         if self.dual_batch is not None:
             checks.whole("dual_batch", self.dual_batch)
 
-    def snapshot_ascent(self, fed: Federation, w_t: Tensor, lam: Tensor, scale: Tensor, key: Key) -> Ascent:
+    def snapshot_ascent(self, fed: Federation, model: Merged, lam: Tensor, scale: Tensor, key: Key) -> Ascent:
         """λ ← prox(λ + τγ·v), v_i = (N/m)·ℓ_i(w^{t'}) at a uniform sample of clients; without ψ the projection on Λ.
 
         DRFA (Deng et al. 2020), Algorithm 1, lines 14–17, and Algorithm 2; DRDM (Krouka et al. 2025), Algorithm 3. As
@@ -116,7 +128,7 @@ class SnapshotMethod:
 
         Args:
             fed: the clients.
-            w_t: (d,) the snapshot w^{t'} of the global model.
+            model: with the snapshot w^{t'} of the global model.
             lam: (N,) the mixture.
             scale: () the largest mean report so far.
             key: the round's key.
@@ -124,8 +136,9 @@ class SnapshotMethod:
         Raises:
             NonFiniteError: a report is NaN or infinite.
         """
-        U = cohort.uniform(fed.n, self.m, key.fold("U"))
-        f = fed.losses(U.clients, w_t, key.fold("xi"), batch=self.dual_batch)
+        assert model.snapshot is not None, "the local steps were asked for without a snapshot"
+        U = uniform(fed.n, size(self.m, fed.n), key.fold("U"))
+        f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         if not f.clients.numel():
             return Ascent(lam, scale, f)
         gamma = None if self.gamma is None else self.local.steps * self.gamma

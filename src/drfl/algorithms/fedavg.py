@@ -1,14 +1,72 @@
-"""Federated averaging."""
+"""FedAvg and FedProx, and what every method does that ends a round with the weighted mean of local models."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from drfl import cohort
+import torch
+from torch import Tensor
+
+from drfl import checks, sampling
 from drfl.algorithm import Info
-from drfl.algorithms.averaging import Averaging, FedAvgState
-from drfl.federation import Federation
+from drfl.federation import Federation, Replies
 from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.sampling import Cohort
+
+
+class FedAvgState(NamedTuple):
+    """w (d,) global model."""
+
+    w: Tensor
+
+
+def uniform_weights(n: int) -> Tensor:
+    """(n,) float64, all 1/n."""
+    return torch.full((n,), 1 / n, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """A method whose round ends with the weighted mean of local models.
+
+    Args:
+        m: cohort size; None = :func:`drfl.sampling.size`.
+        local: what a client runs.
+        by_samples: weight clients by their samples (the default) or all alike.
+
+    Raises:
+        InputError: m > N (when first used).
+    """
+
+    m: int | None = None
+    local: LocalSGD = field(default_factory=LocalSGD)
+    by_samples: bool = True
+
+    def init(self, fed: Federation) -> FedAvgState:
+        """The initial model."""
+        sampling.size(self.m, fed.n)
+        return FedAvgState(fed.w0)
+
+    def weights(self, fed: Federation) -> Tensor:
+        """(N,) float64, the fixed weights of the objective."""
+        return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
+
+    def mean_of(self, state: FedAvgState, fed: Federation, D: Cohort, up: Replies) -> tuple[FedAvgState, Info]:
+        """w ← Σ_i λ_i w_i / Σ_i λ_i over those who answered; the state as it was where nobody did.
+
+        Args:
+            state: before the round.
+            fed: the clients.
+            D: who was asked to train.
+            up: who answered, with which models.
+        """
+        if not up.clients.numel():
+            return state, Info.nobody(D)
+        a = Cohort(D.clients, self.weights(fed)[D.clients]).weights_of(up.clients).to(up.w)
+        model = up.merged(lambda w_i: a @ w_i)
+        return FedAvgState(model.w), Info(D, up.clients, average=model.average)
 
 
 @dataclass(frozen=True)
@@ -30,7 +88,6 @@ class FedAvg(Averaging):
         m: cohort size.
         local: what a client runs.
         by_samples: weight clients by their samples (the default) or all alike.
-        averaged: keep the mean over all local steps as well; clients then send one more vector.
 
     Deviations: local work is counted in steps, as in DRFA and DRDM, not in epochs.
 
@@ -40,6 +97,48 @@ class FedAvg(Averaging):
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """One round: local steps at a uniform cohort, then the weighted mean of those who answered."""
-        D = cohort.uniform(fed.n, cohort.size(self.m, fed.n), key.fold("D"))
-        up = fed.train(D.clients, state.w, self.local, key.fold("sgd"), average=self.averaged)
-        return self.mean_of(state, D, up)
+        D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
+        up = fed.train(D.clients, state.w, self.local, key.fold("sgd"))
+        return self.mean_of(state, fed, D, up)
+
+
+@dataclass(frozen=True)
+class FedProx(Averaging):
+    """FedProx (Li et al. 2020, Algorithm 2): FedAvg whose clients are pulled towards the global model.
+
+    A client takes τ steps on h_i(u; w) = f_i(u) + (μ/2)·‖u − w‖². With μ = 0 this is FedAvg, bit for bit.
+
+    ========== =============== =====================================================
+    paper      code            meaning
+    ========== =============== =====================================================
+    w^t        ``state.w``     (d,) global model
+    S_t, K     ``D``, ``m``    cohort, uniform without replacement; None = all N
+    μ          ``mu``          weight of the proximal term
+    γ_k^t      ``local``       how exactly h_i is minimised: τ steps for everybody
+    ========== =============== =====================================================
+
+    Args:
+        m: cohort size.
+        local: what a client runs.
+        by_samples: weight clients by their samples (the default) or all alike.
+        mu: μ ≥ 0. The default pulls gently: it shortens the default round of τ = 10 steps of η = 0.1 by at most
+            τημ = 10 %.
+
+    Deviations: the paper draws clients by their shares and weights them alike; here, as in FedAvg, they are drawn
+    uniformly and weighted by their shares. Everybody takes the same number of steps; a client too slow for them
+    counts as one that does not answer, while the paper takes its unfinished model.
+
+    Raises:
+        InputError: mu is negative, or m > N (when first used).
+    """
+
+    mu: float = 0.1
+
+    def __post_init__(self) -> None:
+        checks.non_negative("mu", self.mu)
+
+    def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
+        """One round: pulled local steps at a uniform cohort, then the weighted mean of those who answered."""
+        D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
+        up = fed.train(D.clients, state.w, self.local, key.fold("sgd"), prox=self.mu)
+        return self.mean_of(state, fed, D, up)

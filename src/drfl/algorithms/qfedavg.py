@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from drfl import checks, cohort
+from drfl import checks, sampling
 from drfl.algorithm import Info
-from drfl.algorithms import reports
-from drfl.algorithms.averaging import FedAvgState, uniform_weights
-from drfl.algorithms.sums import summed
+from drfl.algorithms import dual
+from drfl.algorithms.drift import summed
+from drfl.algorithms.fedavg import FedAvgState, uniform_weights
 from drfl.errors import InputError
 from drfl.federation import Federation, Losses
 from drfl.key import Key
@@ -39,7 +40,7 @@ class QFedAvg:
     =========== ===================== =====================================================
 
     Args:
-        m: cohort size; None = all N clients.
+        m: cohort size; None = :func:`drfl.sampling.size`.
         q: q ≥ 0; 0 is FedAvg with uniform weights. The default, 1, weights clients in proportion to their losses.
         local: what a client runs. Momentum, weight decay and radius are allowed: the method takes any local move for
             a pseudo-gradient. L stays 1/η.
@@ -58,22 +59,28 @@ class QFedAvg:
     local: LocalSGD = field(default_factory=LocalSGD)
     loss_batch: int | None = None
 
+    no_average: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         checks.non_negative("q", self.q)
         if self.loss_batch is not None:
             checks.whole("loss_batch", self.loss_batch)
 
     def init(self, fed: Federation) -> FedAvgState:
-        """The initial model and uniform weights."""
-        cohort.size(self.m, fed.n)
-        return FedAvgState(fed.w0, uniform_weights(fed.n), None)
+        """The initial model."""
+        sampling.size(self.m, fed.n)
+        return FedAvgState(fed.w0)
+
+    def weights(self, fed: Federation) -> Tensor:
+        """(N,) float64, all alike."""
+        return uniform_weights(fed.n)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """One round of Algorithm 2."""
-        (w, lam, _), N, L = state, fed.n, 1 / self.local.lr
+        w, N, L = state.w, fed.n, 1 / self.local.lr
 
-        D = cohort.uniform(N, cohort.size(self.m, N), key.fold("D"))
-        f = reports.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
+        f = dual.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
         if not f.clients.numel():
             return state, Info.nobody(D)
         F = _by_client(f, N)
@@ -90,7 +97,7 @@ class QFedAvg:
         norms = torch.stack([(L * (w - w_k)).norm() for w_k in up.w]).double().cpu()
         h = float((slope * norms**2 + L * F_q).sum())  # Σ_k h_k; 0 if all losses are 0
         w_next = w - Delta / h if h > 0 else w
-        return FedAvgState(w_next, lam, None), Info(D, up.clients, f)
+        return FedAvgState(w_next), Info(D, up.clients, f)
 
 
 def powers(F: Tensor, q: float) -> tuple[Tensor, Tensor]:

@@ -8,25 +8,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks, cohort
-from drfl.algorithm import Average, Info
-from drfl.algorithms.averaging import uniform_weights
-from drfl.algorithms.sums import moves, summed
+from drfl import checks, sampling
+from drfl.algorithm import Info
+from drfl.algorithms.drift import moves, summed
+from drfl.algorithms.fedavg import uniform_weights
+from drfl.client_table import ClientTable
 from drfl.errors import InputError
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.table import Table
 
 
 class SCAFFOLDState(NamedTuple):
-    """w (d,) global model; lam (N,) uniform; c (d,) mean of all rows of c_i; c_i (N, d) the clients' controls."""
+    """w (d,) global model; c (d,) mean of all rows of c_i; c_i (N, d) the clients' controls."""
 
     w: Tensor
-    lam: Tensor
     c: Tensor
-    c_i: Table
-    average: Average | None
+    c_i: ClientTable
 
 
 @dataclass(frozen=True)
@@ -50,26 +48,22 @@ class SCAFFOLD:
     ========= ================= =====================================================
 
     Args:
-        m: cohort size; None = all N clients.
+        m: cohort size; None = :func:`drfl.sampling.size`.
         server_lr: η_g > 0; 1 takes the mean of the local models.
         local: what a client runs.
-        averaged: keep the mean over all local steps as well; clients then send one more vector.
-        table_dir: folder for the file that holds the table c_i; None = it is in memory. On the CPU only.
 
     Deviations: none. With momentum, (x − y_i)/η_l is a sum of directions of total weight K larger than the number of
     steps; dividing by that weight keeps c_i a mean of gradients. Weight decay is part of f_i. The controls lie at the
     server, which sends c − c_i as one vector.
 
     Raises:
-        InputError: server_lr is not positive, m > N or table_dir cannot be used (the latter two when first used), or
-            the local solver projects: x − y_i is then no sum of gradients.
+        InputError: server_lr is not positive, m > N (when first used), or the local solver projects: x − y_i is then no
+            sum of gradients.
     """
 
     m: int | None = None
     server_lr: float = 1.0
     local: LocalSGD = field(default_factory=LocalSGD)
-    averaged: bool = False
-    table_dir: str | None = None
 
     def __post_init__(self) -> None:
         checks.positive("server_lr", self.server_lr)
@@ -81,29 +75,28 @@ class SCAFFOLD:
 
     def init(self, fed: Federation) -> SCAFFOLDState:
         """The initial model and zero controls."""
-        cohort.size(self.m, fed.n)
-        w, lam = fed.w0, uniform_weights(fed.n)
-        average = Average.start(w, lam) if self.averaged else None
-        return SCAFFOLDState(w, lam, torch.zeros_like(w), Table.zeros(fed.n, w, self.table_dir), average)
+        sampling.size(self.m, fed.n)
+        return SCAFFOLDState(fed.w0, torch.zeros_like(fed.w0), fed.client_table())
+
+    def weights(self, fed: Federation) -> Tensor:
+        """(N,) float64, all alike."""
+        return uniform_weights(fed.n)
 
     def round(self, state: SCAFFOLDState, fed: Federation, key: Key) -> tuple[SCAFFOLDState, Info]:
         """One round of Algorithm 1."""
-        (x, lam, c, c_i, average), N = state, fed.n
+        (x, c, c_i), N = state, fed.n
         K, eta = self.local.effective_steps, self.local.lr
 
-        D = cohort.uniform(N, cohort.size(self.m, N), key.fold("D"))
-        up = fed.train(D.clients, x, self.local, key.fold("sgd"), shift=c - c_i[D.clients], average=self.averaged)
+        D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
+        up = fed.train(D.clients, x, self.local, key.fold("sgd"), shift=c - c_i[D.clients])
         if not up.clients.numel():
             return state, Info.nobody(D)
 
-        def moved(y: Tensor) -> Tensor:  # the global model that local models y (k', d) make
-            return x + self.server_lr * (moves(y, x) / len(y))
+        model = up.merged(lambda y: x + self.server_lr * (moves(y, x) / len(y)))
 
         def dc_i(part: slice) -> Tensor:  # c_i⁺ − c_i, option II, in some columns (k', part)
             return (x[part] - up.w[:, part]) / (K * eta) - c[part]
 
         c_i_next = c_i.add(up.clients, ((x - y_i) / (K * eta) - c for y_i in up.w))
         c_next = c + summed(dc_i, x.numel()) / N
-        if average is not None:  # the mean of the virtual global models over the steps: `moved` is affine
-            average = average.add(moved(up.average), lam)
-        return SCAFFOLDState(moved(up.w), lam, c_next, c_i_next, average), Info(D, up.clients)
+        return SCAFFOLDState(model.w, c_next, c_i_next), Info(D, up.clients, average=model.average)

@@ -9,16 +9,16 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks, cohort
-from drfl.algorithm import Average, Info
+from drfl import checks, sampling
+from drfl.algorithm import Info
+from drfl.algorithms.drift import moves
 from drfl.algorithms.dual import CORRECTED_RATE, ascend, first_mixture, no_scale, step_size
-from drfl.algorithms.sums import moves
 from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.client_table import ClientTable
 from drfl.errors import InputError
 from drfl.federation import Federation, Gradients, Losses
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.table import Table
 
 
 class Reports(NamedTuple):
@@ -30,7 +30,7 @@ class Reports(NamedTuple):
         seen: (N,) bool, who has reported.
     """
 
-    c: Table
+    c: ClientTable
     losses: Tensor
     seen: Tensor
 
@@ -69,7 +69,6 @@ class ScaffPDState(NamedTuple):
         tau: () float64, τ_r/τ_0.
         theta: () float64, θ_r.
         scale: () largest mean loss report so far.
-        average: the averaged solution.
     """
 
     w: Tensor
@@ -79,7 +78,6 @@ class ScaffPDState(NamedTuple):
     tau: Tensor
     theta: Tensor
     scale: Tensor
-    average: Average | None
 
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""
@@ -122,8 +120,6 @@ class ScaffPD:
         local: what a client runs.
         dual_batch: samples behind L_i and c_i; None = all local training data.
         ambiguity: Λ and ψ.
-        averaged: keep the averaged solution as well; clients then send one more vector.
-        table_dir: folder for the file that holds the table c_i; None = it is in memory. On the CPU only.
 
     c^r sums over every client that has ever reported and has λ_i > 0: O(d) for each, in every round.
 
@@ -131,8 +127,7 @@ class ScaffPD:
     (projected on Λ), L^{−1} = L^0. A client that does not answer is treated as one outside the cohort.
 
     Raises:
-        InputError: a value is out of range, table_dir cannot be used (when first used), or the local solver projects
-            (x − u_i is then no sum of directions).
+        InputError: a value is out of range, or the local solver projects (x − u_i is then no sum of directions).
     """
 
     m: int | None = None
@@ -143,8 +138,6 @@ class ScaffPD:
     local: LocalSGD = field(default_factory=LocalSGD)
     dual_batch: int | None = None
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
-    averaged: bool = False
-    table_dir: str | None = None
 
     rate: ClassVar[float] = CORRECTED_RATE
 
@@ -163,22 +156,21 @@ class ScaffPD:
 
     def init(self, fed: Federation) -> ScaffPDState:
         """The initial model, the uniform mixture, and no report."""
-        cohort.size(self.m, fed.n)
+        sampling.size(fed.n if self.m is None else self.m, fed.n)
         w, lam, one = fed.w0, first_mixture(self.ambiguity, fed.n), torch.ones((), dtype=torch.float64)
         reports = Reports(
-            Table.zeros(fed.n, w, self.table_dir),
+            fed.client_table(),
             torch.zeros(fed.n, dtype=torch.float64),
             torch.zeros(fed.n, dtype=torch.bool),
         )
-        average = Average.start(w, lam) if self.averaged else None
         none, theta = torch.zeros(fed.n, dtype=torch.float64), one if self.mu else self.theta * one
-        return ScaffPDState(w, lam, reports, none, one, theta, no_scale(), average)
+        return ScaffPDState(w, lam, reports, none, one, theta, no_scale())
 
     def round(self, state: ScaffPDState, fed: Federation, key: Key) -> tuple[ScaffPDState, Info]:
         """One round of Algorithm 1: collect, move λ, move x."""
-        (w, lam, reports, before, tau, theta, scale, average), N = state, fed.n
+        (w, lam, reports, before, tau, theta, scale), N = state, fed.n
 
-        D = cohort.uniform(N, cohort.size(self.m, N), key.fold("D"))
+        D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
         if not g.clients.numel():
             return state, Info.nobody(D)
@@ -193,19 +185,18 @@ class ScaffPD:
 
         c = reports.gradient(lam_next)  # (3) Σ_i λ_i c_i, with the new λ
         local = dataclasses.replace(self.local, lr=self.local.lr * float(tau))  # η_ℓ shrinks along with τ_r
-        up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients], average=self.averaged)
+        up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])
         share = lam_next[up.clients].to(w)
 
         def moved(u: Tensor, steps: float) -> Tensor:  # x after local models u (k', d); the others' Δu_i is c
             rest = (1 - share.sum()) * local.lr * steps * (c + local.weight_decay * w)
             return w - self.server_lr * (rest - moves(u, w, share))
 
-        if average is not None:
-            average = average.add(moved(up.average, mean_steps(local)), lam)
+        average = None if up.average is None else moved(up.average, mean_steps(local))
         tau, theta = self._next(tau)
         w_next = moved(up.w, local.effective_steps)
-        next_state = ScaffPDState(w_next, lam_next, reports, L, tau, theta, scale, average)
-        return next_state, Info(D, f.clients, f)
+        next_state = ScaffPDState(w_next, lam_next, reports, L, tau, theta, scale)
+        return next_state, Info(D, f.clients, f, average)
 
     def _next(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """τ_{r+1}/τ_0 and θ_{r+1} from τ_r/τ_0 (Condition 3.1; constant where mu = 0)."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from drfl.ambiguity.capped import Box, CVaR
+from drfl.ambiguity.base import AmbiguitySet, Constraint, WorstCase
 from drfl.ambiguity.chi_square import ChiSquare, ChiSquareBall
-from drfl.ambiguity.contract import AmbiguitySet, Constraint, WorstCase
 from drfl.ambiguity.kl import KL, KLBall
 from drfl.ambiguity.registry import AMBIGUITY_SETS, parse
-from drfl.ambiguity.simplex import Simplex
+from drfl.ambiguity.simplex import Box, CVaR, Simplex
 
 __all__ = [
     "AMBIGUITY_SETS",

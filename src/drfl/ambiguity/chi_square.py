@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from drfl import checks
-from drfl.ambiguity.contract import Constraint, WorstCase
-from drfl.ambiguity.sorting import ascending, onto_simplex
-from drfl.ambiguity.vectors import finite, on_simplex, quarter_gaps
+from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex, quarter_gaps
+from drfl.ambiguity.simplex import ascending, onto_simplex
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from drfl.ambiguity.capped import Box, CVaR
+from drfl.ambiguity.base import AmbiguitySet
 from drfl.ambiguity.chi_square import ChiSquare, ChiSquareBall
-from drfl.ambiguity.contract import AmbiguitySet
 from drfl.ambiguity.kl import KL, KLBall
-from drfl.ambiguity.simplex import Simplex
-from drfl.named import named
+from drfl.ambiguity.simplex import Box, CVaR, Simplex
+from drfl.registry import named
 
 AMBIGUITY_SETS: dict[str, Callable[..., AmbiguitySet]] = {
     "simplex": Simplex,

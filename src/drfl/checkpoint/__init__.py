@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from drfl.checkpoint.damage import DamagedError
-from drfl.checkpoint.files import Files
-from drfl.checkpoint.record import Record
+from drfl.checkpoint.files import Files, read_key
+from drfl.checkpoint.record import DamagedError, Record
 from drfl.checkpoint.selection import ResumePoint, newest, resume_point
-from drfl.checkpoint.signing import read_key
 from drfl.checkpoint.store import Checkpoints
 
 __all__ = ["Checkpoints", "DamagedError", "Files", "Record", "ResumePoint", "newest", "read_key", "resume_point"]

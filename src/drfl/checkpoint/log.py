@@ -9,9 +9,7 @@ from torch import Tensor
 
 from drfl.algorithm import State, flagged
 from drfl.certificate import Certificate
-from drfl.checkpoint.damage import DamagedError
-from drfl.checkpoint.record import COUNTERS, LONGEST, Record
-from drfl.checkpoint.tree import part_of
+from drfl.checkpoint.record import COUNTERS, LONGEST, DamagedError, Record, part_of
 from drfl.history import Metrics, Row
 
 NAMES = ("round", "metrics", "ledger", "seconds", "certificate", "lam", "flagged")
@@ -53,18 +51,19 @@ def log_names() -> set[str]:
     return {f"history.{name}" for name in NAMES}
 
 
-def log_rows(tensors: Mapping[str, Tensor], fresh: State, record: Record) -> tuple[Row, ...]:
+def log_rows(tensors: Mapping[str, Tensor], fresh: State, lam: Tensor, record: Record) -> tuple[Row, ...]:
     """The rows again.
 
     Args:
         tensors: from :func:`log_tensors`.
         fresh: a first state of the same algorithm on the same federation.
+        lam: (N,) its mixture.
         record: of the same checkpoint.
 
     Raises:
         DamagedError: a column is missing, of another type or shape, or holds what no run can have written.
     """
-    like = _like(tensors.get("history.round"), fresh)
+    like = _like(tensors.get("history.round"), fresh, lam)
     columns = {name: part_of(tensors, f"history.{name}", like[name], name not in OPEN) for name in NAMES}
     wrong = _wrong(columns, record)
     if wrong is not None:
@@ -72,7 +71,7 @@ def log_rows(tensors: Mapping[str, Tensor], fresh: State, record: Record) -> tup
     return tuple(_rows(columns))
 
 
-def _like(rounds: Tensor | None, fresh: State) -> dict[str, Tensor]:
+def _like(rounds: Tensor | None, fresh: State, lam: Tensor) -> dict[str, Tensor]:
     """A tensor of the right type and shape for every column."""
     k = len(rounds) if rounds is not None and rounds.ndim == 1 else 1
     double, flags = torch.zeros(k, dtype=torch.float64), flagged(fresh)
@@ -82,7 +81,7 @@ def _like(rounds: Tensor | None, fresh: State) -> dict[str, Tensor]:
         "ledger": torch.zeros(k, len(COUNTERS), dtype=torch.int64),
         "seconds": double,
         "certificate": torch.zeros(k, len(Certificate._fields), dtype=torch.float64),
-        "lam": fresh.lam.new_zeros(k, len(fresh.lam)),
+        "lam": lam.new_zeros(k, len(lam)),
         "flagged": torch.empty(1, 0) if flags is None else flags.new_zeros(k, len(flags)),
     }
 

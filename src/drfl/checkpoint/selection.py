@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from drfl.algorithm import Algorithm, Progress, State
+from torch import Tensor
+
+from drfl.algorithm import Algorithm, ambiguity_of, lam_of, mixture_of
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.checkpoint.damage import DamagedError
 from drfl.checkpoint.files import Files, Identity, checkpoints, read
 from drfl.checkpoint.log import ROUNDING, log_names, log_rows
-from drfl.checkpoint.tree import part_of, restored, tensors_of
+from drfl.checkpoint.record import DamagedError, part_of, restored, tensors_of
 from drfl.errors import InputError
 from drfl.federation import Federation
+from drfl.loop import RunState, first
 
 T = TypeVar("T")
 
@@ -35,7 +37,7 @@ class ResumePoint(NamedTuple):
     """
 
     folder: Path
-    progress: Progress
+    progress: RunState
     identity: Identity
     told: tuple[str, ...] = ()
 
@@ -65,6 +67,7 @@ def resume_point(
     fed: Federation,
     *,
     rounds: int | None = None,
+    fresh: RunState | None = None,
     same: Same | None = None,
     key: bytes | None = None,
 ) -> ResumePoint | None:
@@ -77,6 +80,7 @@ def resume_point(
         algorithm: the run's.
         fed: its clients.
         rounds: how many it has in all; None = any number.
+        fresh: where it was before its first round; None = what :func:`drfl.loop.first` gives.
         same: whether the checkpoint's run is this one; None = take that for granted.
         key: checkpoints must be signed with; None = whatever their signatures.
 
@@ -85,15 +89,15 @@ def resume_point(
         InputError: none of them can be used, and one is of another run, as ``same`` says; or the hyperparameters do not
             fit the federation.
     """
-    fresh = algorithm.init(fed)
-    ambiguity: AmbiguitySet = getattr(algorithm, "ambiguity", None) or Simplex()
+    fresh = first(algorithm, fed) if fresh is None else fresh
+    lam, ambiguity = mixture_of(algorithm, fresh.state, fed), ambiguity_of(algorithm) or Simplex()
 
     def use(path: Path) -> ResumePoint:
         found = read(path, key)
         remarks = list(_remarks(found.record.identity, same))
         if found.signed and key is None:
             remarks.append(f"checkpoint {path} is signed, and without checkpoint_key nobody looked whether rightly")
-        return ResumePoint(path, _progress(found, fresh, ambiguity, rounds), found.record.identity, tuple(remarks))
+        return ResumePoint(path, _progress(found, fresh, lam, ambiguity, rounds), found.record.identity, tuple(remarks))
 
     point, passed_over = _first(folder, use)
     return None if point is None else point._replace(told=(*passed_over, *point.told))
@@ -124,7 +128,7 @@ def _remarks(identity: Identity, same: Same | None) -> Sequence[str]:
         raise _OtherRunError(str(error)) from None
 
 
-def _progress(found: Files, fresh: State, ambiguity: AmbiguitySet, rounds: int | None) -> Progress:
+def _progress(found: Files, fresh: RunState, lam: Tensor, ambiguity: AmbiguitySet, rounds: int | None) -> RunState:
     """Where the run was, if all of it fits the first state of that run.
 
     Raises:
@@ -133,13 +137,15 @@ def _progress(found: Files, fresh: State, ambiguity: AmbiguitySet, rounds: int |
     record, tensors = found.record, found.tensors
     if rounds is not None and record.round > rounds:
         raise DamagedError(f"run.json, round: {record.round} of {rounds}")
-    for name in sorted(tensors.keys() - tensors_of(fresh).keys() - log_names() - {"point"}):
+    known = tensors_of(fresh.state).keys() | tensors_of(fresh.average, "average").keys() | log_names() | {"point"}
+    for name in sorted(tensors.keys() - known):
         raise DamagedError(f"{name} is no part of this algorithm's")
-    state, rows = restored(fresh, tensors), log_rows(tensors, fresh, record)
-    if state.average is not None and int(state.average.rounds) > record.round:
-        raise DamagedError(f"state.average is a mean of {int(state.average.rounds)} rounds of {record.round}")
-    for name, part in (("state", state), ("state.average", state.average)):
-        if part is not None and not ambiguity.contains(part.lam.detach().cpu().double(), ROUNDING):
+    state, average = restored(fresh.state, tensors), restored(fresh.average, tensors, "average")
+    rows = log_rows(tensors, fresh.state, lam, record)
+    if average is not None and int(average.rounds) > record.round:
+        raise DamagedError(f"average is a mean of {int(average.rounds)} rounds of {record.round}")
+    for name, mixture in (("state", lam_of(state)), ("average", lam_of(average))):
+        if mixture is not None and not ambiguity.contains(mixture.detach().cpu().double(), ROUNDING):
             raise DamagedError(f"{name}.lam is no mixture that the algorithm can have")
-    point = part_of(tensors, "point", fresh.w) if "point" in tensors else None
-    return Progress(record.round, record.skipped, state, rows, dict(record.ledger), record.seconds, point)
+    point = part_of(tensors, "point", fresh.state.w) if "point" in tensors else None
+    return RunState(record.round, record.skipped, state, rows, dict(record.ledger), record.seconds, point, average)

@@ -15,15 +15,24 @@ from pathlib import Path
 
 from safetensors.torch import save as save_tensors
 
-from drfl.algorithm import Progress
-from drfl.checkpoint.damage import DamagedError
-from drfl.checkpoint.files import RUN, STATE, SUMS, Identity, checkpoints, name_of, read, sums_of
+from drfl.atomic_files import remove_known
+from drfl.checkpoint.files import (
+    RUN,
+    SIGNATURE,
+    STATE,
+    SUMS,
+    DamagedError,
+    Identity,
+    checkpoints,
+    name_of,
+    read,
+    signature,
+    sums_of,
+)
 from drfl.checkpoint.log import log_tensors
-from drfl.checkpoint.record import FORMAT
-from drfl.checkpoint.signing import SIGNATURE, signature
-from drfl.checkpoint.tree import tensors_of
-from drfl.data.files import remove_known
+from drfl.checkpoint.record import FORMAT, tensors_of
 from drfl.errors import DrflError
+from drfl.loop import RunState
 
 KEPT = 2
 
@@ -35,7 +44,7 @@ SHARE = 0.05
 
 
 class Checkpoints:
-    """Keeps a run's progress in a folder: a :class:`drfl.algorithm.Keeper`.
+    """Keeps a run's progress in a folder: a :class:`drfl.algorithm.CheckpointWriter`.
 
     Args:
         folder: where; made if need be.
@@ -55,12 +64,12 @@ class Checkpoints:
         self._identity, self._known = identity, None
         self._ended, self._took = time.perf_counter(), 0.0
 
-    def __call__(self, progress: Progress, stopping: bool) -> None:
+    def __call__(self, progress: RunState, stopping: bool) -> None:
         """Write a checkpoint if one is due."""
         if stopping or self._due(progress.round):
             self.write(progress)
 
-    def write(self, progress: Progress) -> None:
+    def write(self, progress: RunState) -> None:
         """Write a checkpoint now."""
         began = time.perf_counter()
         self._known = self._known or self._identity()
@@ -87,7 +96,7 @@ class Checkpoints:
         return SHARE * (time.perf_counter() - self._ended) >= self._took
 
 
-def _write(folder: Path, progress: Progress, identity: Identity, key: bytes | None) -> None:
+def _write(folder: Path, progress: RunState, identity: Identity, key: bytes | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(progress.round)
     temporary = folder / f".{final.name}.part"
@@ -109,10 +118,14 @@ def _write(folder: Path, progress: Progress, identity: Identity, key: bytes | No
         remove_known(old, FILES)
 
 
-def _files(progress: Progress, identity: Identity, key: bytes | None) -> dict[str, bytes]:
+def _files(progress: RunState, identity: Identity, key: bytes | None) -> dict[str, bytes]:
     """The files of a checkpoint by name."""
     content = {**progress._asdict(), "identity": identity, "format": FORMAT}
-    tensors = {**tensors_of(content.pop("state")), **log_tensors(content.pop("rows"))}
+    tensors = {
+        **tensors_of(content.pop("state")),
+        **tensors_of(content.pop("average"), "average"),
+        **log_tensors(content.pop("rows")),
+    }
     point = content.pop("point")
     files = {
         STATE: save_tensors(tensors if point is None else {**tensors, "point": point.cpu()}),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from drfl.cli import interrupt
+from drfl.cli import signals
 
 
 def main() -> None:
     """Entry point of ``drfl``; ends the process with 0, 1 (diverged), 2 (the user's mistake) or 130 (Ctrl-C)."""
-    with interrupt.at_once():
+    with signals.at_once():
         from drfl.cli.app import call
 
         code = call(sys.argv[1:])

@@ -9,10 +9,10 @@ from typing import Annotated, cast
 
 import typer
 
-from drfl.cli import deploy, interrupt
-from drfl.cli import energy_options as e
+from drfl.cli import deploy, signals
+from drfl.cli import options as e
 from drfl.cli import options as o
-from drfl.cli.lists_of_values import expand
+from drfl.cli.options import expand
 from drfl.errors import DivergedError, DrflError, InputError, StoppedError, unknown
 
 app = typer.Typer(
@@ -34,13 +34,13 @@ def call(arguments: Sequence[str]) -> int:
     except DivergedError as error:
         return _complain(error, 1)
     except StoppedError as error:
-        return _complain(error, interrupt.INTERRUPTED)
+        return _complain(error, signals.INTERRUPTED)
     except InputError as error:
         return _complain(error, 2)
     except DrflError as error:
         return _complain(error, 1)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted", interrupt.INTERRUPTED)
+        return _complain("interrupted", signals.INTERRUPTED)
     except typer.Exit as error:
         return error.exit_code
     except Exception as error:
@@ -103,7 +103,7 @@ def run(
     given = _given(locals())
     from drfl.cli.run import run_command
 
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         return run_command(given)
 
 
@@ -126,7 +126,7 @@ def compare(
     given = _given(locals())
     from drfl.cli.compare import compare_command
 
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         return compare_command(given)
 
 
@@ -160,7 +160,7 @@ def reproduce(
     given = dict(locals())
     from drfl.cli.reproduce import reproduce_command
 
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         return reproduce_command(given)
 
 
@@ -191,7 +191,7 @@ def energy(
     given = _given(locals())
     from drfl.cli.energy import energy_command
 
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         return energy_command(given)
 
 
@@ -230,23 +230,23 @@ def tune(
     given = dict(locals())
     from drfl.cli.tune import tune_command
 
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         return tune_command(given)
 
 
 @app.command()
 def algorithms(as_json: o.Json = False) -> None:
     """List the algorithms with their parameters and defaults."""
-    from drfl.cli.lists import algorithms_command
+    from drfl.cli.list_registries import algorithms_command
 
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         algorithms_command(as_json)
 
 
 @app.command()
 def datasets(as_json: o.Json = False) -> None:
     """List the data sets and where their files were found."""
-    from drfl.cli.lists import datasets_command
+    from drfl.cli.list_registries import datasets_command
 
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         datasets_command(as_json)

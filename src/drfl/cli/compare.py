@@ -9,21 +9,20 @@ from typing import cast
 
 from rich.table import Table
 
-from drfl.algorithm import Callback
 from drfl.algorithms import ALGORITHMS
-from drfl.cli import screen
-from drfl.cli.overrides import overrides
+from drfl.cli import console
+from drfl.cli.to_config import overrides
 from drfl.errors import StoppedError
-from drfl.experiments.claim import Claim, claimed, filled, tidy
-from drfl.experiments.compared import Comparison, write_comparison
-from drfl.experiments.comparing import Design, PreparedComparison, check_cells_same, compare, kept_cells, start
-from drfl.experiments.config import Config, load_config
+from drfl.experiments.artifacts import json_text
+from drfl.experiments.comparison import Design, PreparedComparison, check_cells_same, compare, kept_cells, start
+from drfl.experiments.comparison_results import Comparison, write_comparison
+from drfl.experiments.config import Config, config_of, read_file
+from drfl.experiments.hyperparameters import canonical
 from drfl.experiments.manifest import ended
-from drfl.experiments.parameters import canonical
-from drfl.experiments.place import check_free
 from drfl.experiments.resume import kept_config
-from drfl.experiments.rundir import json_text
-from drfl.experiments.runner import Outcome, Spread, Watch, best, fate, gaps, parse_seeds, spreads
+from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
+from drfl.experiments.runner import Outcome, Spread, StopSignal, best, endings, gaps, parse_seeds, spreads
+from drfl.loop import Callback
 
 BROKEN = 1
 """The exit code when every run broke off, as that of a single run that diverges."""
@@ -50,19 +49,19 @@ def compare_command(given: Mapping[str, object]) -> int:
     design = _design(given, kept)
     if out is not None and resume:
         check_cells_same(out, design)
-    ready = PreparedComparison.of(design, kept, screen.lines(quiet))
+    ready = PreparedComparison.of(design, kept, console.lines(quiet))
     if out is not None and resume and ended(out):
         tidy(out, "comparison")
-        screen.warn(f"{out} is finished: there is nothing to resume")
+        console.warn(f"{out} is finished: there is nothing to resume")
         return 0
     place, cells = out or Path("runs") / f"compare-{design.config.dataset}", design.cells
     with (
-        screen.interruptible() as watch,
+        console.interruptible() as watch,
         claimed(
-            place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells, tell=screen.warn
+            place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells, tell=console.warn
         ) as claim,
     ):
-        start(claim, ready, screen.warn)
+        start(claim, ready, console.warn)
         comparison = Comparison(*design, _outcomes(ready, claim, watch, quiet), ready.clients)
         if not comparison.outcomes:
             how = f"--resume --out {claim.directory} goes on" if claim.resumable else "nothing is kept"
@@ -76,7 +75,7 @@ def compare_command(given: Mapping[str, object]) -> int:
         _print(comparison, claim.directory)
     if not claim.finished:
         left = f"{len(comparison.outcomes)} of {len(cells)} runs have ended"
-        screen.warn(f"{left}: 'drfl compare --resume --out {claim.directory}' goes on")
+        console.warn(f"{left}: 'drfl compare --resume --out {claim.directory}' goes on")
     if watch.stop:
         return watch.code
     return 0 if any(outcome.metrics for outcome in comparison.outcomes) else BROKEN
@@ -96,14 +95,15 @@ def _kept(given: Mapping[str, object]) -> Path | None:
 def _design(given: Mapping[str, object], kept: Path | None) -> Design:
     """What is compared, by the options over the file over what is gone on with."""
     path = cast("Path | None", given["config"]) or kept
-    names = _names(cast("str | None", given["names"]), load_config(path, {}))
-    config = load_config(path, overrides(given, names))
+    file = read_file(path)
+    names = _names(cast("str | None", given["names"]), file)
+    config = config_of(file, overrides(given, names))
     text = cast("str | None", given["seeds"])
     seeds = [] if kept is None else kept_cells(cast(Path, given["out"]))[1]
     return Design(config, tuple(names), tuple(seeds if text is None and seeds else parse_seeds(text or SEEDS)))
 
 
-def _outcomes(ready: PreparedComparison, claim: Claim, watch: Watch, quiet: bool) -> tuple[Outcome, ...]:
+def _outcomes(ready: PreparedComparison, claim: Claim, watch: StopSignal, quiet: bool) -> tuple[Outcome, ...]:
     """Run what has not ended, and show it."""
     outcomes: list[Outcome] = []
     with ExitStack() as bars:
@@ -111,19 +111,21 @@ def _outcomes(ready: PreparedComparison, claim: Claim, watch: Watch, quiet: bool
         def show(algorithm: str, seed: int) -> Sequence[Callback]:
             bars.close()
             label = f"[{len(outcomes) + 1}/{len(ready.design.cells)}] {algorithm}, seed {seed}"
-            return [bars.enter_context(screen.progress(label, quiet))]
+            return [bars.enter_context(console.progress(label, quiet))]
 
-        for outcome in compare(ready, claim, watch, show, screen.warn):
+        for outcome in compare(ready, claim, watch, show, console.warn):
             outcomes.append(outcome)
             if outcome.metrics is None and not quiet:
-                screen.err.print(f"seed {outcome.seed}: {outcome.reason}", markup=False)
+                console.err.print(f"seed {outcome.seed}: {outcome.reason}", markup=False)
     return tuple(outcomes)
 
 
-def _names(text: str | None, config: Config) -> list[str]:
-    if text is None:
-        return list(config.algorithms or ALGORITHMS)
-    return list(dict.fromkeys(canonical("algorithm", part.strip(), ALGORITHMS) for part in text.split(",")))
+def _names(text: str | None, file: Mapping[str, object]) -> list[str]:
+    """The algorithms that are compared: those named, else those that the file has tables of, else all."""
+    tables = file.get("algorithms")
+    given = list(tables) if isinstance(tables, dict) else []
+    named = given if text is None else text.split(",")
+    return list(dict.fromkeys(canonical("algorithm", name.strip(), ALGORITHMS) for name in named or ALGORITHMS))
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
@@ -142,13 +144,13 @@ def _print(comparison: Comparison, directory: Path) -> None:
     if config.until:
         view.add_column("rounds to target", justify="right")
     for name, row in table.items():
-        cells = _cells(name, row, winners, fate(comparison.outcomes, name))
+        cells = _cells(name, row, winners, endings(comparison.outcomes, name))
         view.add_row(name, *cells, *_gap(comparison, name), *_reached(comparison, name))
-    screen.out.print(view)
+    console.out.print(view)
     if any(outcome.metrics for outcome in comparison.outcomes):
-        screen.out.print(f"report: {directory / 'report.html'}", markup=False)
+        console.out.print(f"report: {directory / 'report.html'}", markup=False)
     else:
-        screen.out.print(f"no run came to its end, so there is no report: {directory / 'compare.csv'}", markup=False)
+        console.out.print(f"no run came to its end, so there is no report: {directory / 'compare.csv'}", markup=False)
 
 
 def _seeds(comparison: Comparison) -> str:

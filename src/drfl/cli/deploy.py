@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drfl.cli import interrupt
+from drfl.cli import signals
 
 app = typer.Typer(
     name="deploy",
@@ -34,12 +34,11 @@ def init(
     keys: Annotated[bool, typer.Option("--keys", help="Make keys and certificates too, by make-keys.sh.")] = False,
 ) -> int:
     """Write a deployment's folder: settings, scripts and services, for the SuperLink and for each site."""
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         _require()
-        from drfl.deploy.plan import Plan
-        from drfl.deploy.write import write
+        from drfl.deploy.init import DeploymentPlan, write
 
-        write(Plan.of(sites, host, port, insecure), directory, keys)
+        write(DeploymentPlan.of(sites, host, port, insecure), directory, keys)
         typer.echo(f"{directory}: written; its README.md says how to start it")
     return 0
 
@@ -52,10 +51,10 @@ def check(
     ] = None,
 ) -> int:
     """Find out what keeps a deployment from working. In a site's own folder it checks that site."""
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         _require()
-        from drfl.deploy.check.everything import check_deployment, check_site
-        from drfl.deploy.folder import SiteFolder, find
+        from drfl.deploy.check import check_deployment, check_site
+        from drfl.deploy.paths import SiteFolder, find
         from drfl.errors import InputError, unknown
 
         place = find(directory)
@@ -83,9 +82,9 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", help="Submit it, print its number and leave.")] = False,
 ) -> int:
     """Train: submit a run, show its log, and end with its result. Exit code 0 only if it completed."""
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         _require()
-        from drfl.deploy.folder import deployment
+        from drfl.deploy.paths import deployment
         from drfl.deploy.runs import submit
 
         folder = deployment(directory)
@@ -100,7 +99,7 @@ def run(
 @app.command()
 def follow(directory: Place, number: Number) -> int:
     """Show a run's log until it ends. Exit code 0 only if it completed."""
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         _require()
         return _follow(directory, number)
 
@@ -108,9 +107,9 @@ def follow(directory: Place, number: Number) -> int:
 @app.command()
 def stop(directory: Place, number: Number) -> int:
     """Stop a run."""
-    with interrupt.as_stopped():
+    with signals.as_stopped():
         _require()
-        from drfl.deploy.folder import deployment
+        from drfl.deploy.paths import deployment
         from drfl.deploy.runs import stop as stop_run
 
         stop_run(deployment(directory), number)
@@ -119,19 +118,18 @@ def stop(directory: Place, number: Number) -> int:
 
 
 def _require() -> None:
-    from drfl.deploy.programs import require
+    from drfl.deploy.flower_cli import require
 
     require()
 
 
 def _follow(directory: Path, number: str) -> int:
-    from drfl.deploy.folder import deployment
-    from drfl.deploy.result import can_go_on, print_result
-    from drfl.deploy.runs import follow
+    from drfl.deploy.paths import deployment
+    from drfl.deploy.runs import can_go_on, follow, print_result
 
     folder = deployment(directory)
     try:
-        with interrupt.tidied():
+        with signals.tidied():
             end = follow(folder, number, typer.echo)
     except KeyboardInterrupt:
         return _leave(directory, number)
@@ -147,7 +145,7 @@ def _follow(directory: Path, number: str) -> int:
 
 def _leave(directory: Path, number: str) -> int:
     """After Ctrl-C: the run goes on, unless Ctrl-C is pressed again."""
-    from drfl.deploy.folder import deployment
+    from drfl.deploy.paths import deployment
     from drfl.deploy.runs import stop as stop_run
 
     typer.echo(
@@ -160,7 +158,7 @@ def _leave(directory: Path, number: str) -> int:
     except KeyboardInterrupt:
         stop_run(deployment(directory), number)
         typer.echo(f"run {number} stopped", err=True)
-    return interrupt.INTERRUPTED
+    return signals.INTERRUPTED
 
 
 def _wait(seconds: float) -> None:

@@ -2,28 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from rich.table import Table
 
 from drfl.algorithms import ALGORITHMS
-from drfl.cli import screen
-from drfl.cli.energy_runs import Study, measure, with_steps
-from drfl.cli.overrides import overrides
-from drfl.energy import figures, measurements, tables
-from drfl.energy.account import POWER, Cost, Payload, Radio, cost_of
-from drfl.energy.channel import Place, check
-from drfl.energy.planner import Candidate, Measurement, Plan, check_complete, plan
-from drfl.energy.processing import CAPACITANCE, CYCLES_PER_FLOP, FREQUENCY, Processor
-from drfl.errors import InputError
-from drfl.experiments.claim import claimed, filled
-from drfl.experiments.config import Config, load_config
-from drfl.experiments.parameters import canonical
-from drfl.experiments.place import check_free
-from drfl.experiments.rundir import json_text, versions
-from drfl.experiments.runner import parse_seeds
+from drfl.cli import console
+from drfl.cli.to_config import overrides
+from drfl.data import Dataset
+from drfl.errors import DivergedError, InputError
+from drfl.experiments.artifacts import json_text, versions
+from drfl.experiments.build import Job, build
+from drfl.experiments.config import Config, config_of, load_config, read_file
+from drfl.experiments.hyperparameters import canonical
+from drfl.experiments.run_directory import check_free, claimed, filled
+from drfl.experiments.runner import execute, parse_seeds, prepare
+from drfl.papers.energy import measurements, output
+from drfl.papers.energy.channel import LinkConditions, OverChannel, check
+from drfl.papers.energy.cost import (
+    CAPACITANCE,
+    CYCLES_PER_FLOP,
+    FREQUENCY,
+    POWER,
+    Cost,
+    Payload,
+    Processor,
+    Radio,
+    cost_of,
+    payload_of,
+    sample_flops,
+)
+from drfl.papers.energy.planner import Candidate, LocalStepsPlan, Measurement, check_complete, plan
+
+SAMPLES = 4
+"""Samples on which a model's operations are counted."""
+
+
+class Study(NamedTuple):
+    """A job, whose local steps and seed are still open.
+
+    Args:
+        config: the job.
+        dataset: its data.
+    """
+
+    config: Config
+    dataset: Dataset
+
+    @classmethod
+    def of(cls, config: Config) -> Study:
+        """Load the data, and make sure that the job can start.
+
+        Raises:
+            InputError: it cannot.
+        """
+        return cls(config, prepare(config, [config.algorithm], [config.seed]))
+
+    def job(self, tau: int, seed: int) -> Job:
+        """The job with these."""
+        return build(with_steps(self.config, tau, seed), self.dataset)
+
+    def flops(self) -> float:
+        """Floating-point operations of one sample's gradient."""
+        job = build(self.config, self.dataset)
+        return sample_flops(job.task, job.data.inputs[:SAMPLES], job.data.targets[:SAMPLES])
+
+    def payloads(self, tau: int, places: Iterable[LinkConditions]) -> dict[float, Payload]:
+        """What a round takes, by the probability of an outage."""
+        found: dict[float, Payload] = {}
+        for place in _one_an_outage(places):
+            job = self.job(tau, self.config.seed)
+            fading = place.fading(job.data.n) if place.outage else None
+            found[place.outage] = payload_of(job.algorithm, job.fed, fading, seed=self.config.seed)
+        return found
+
+
+def with_steps(config: Config, tau: int, seed: int) -> Config:
+    """The same job with τ local steps and another seed."""
+    own = {**config.algorithms.get(config.algorithm, {}), "steps": tau}
+    return config.model_copy(update={"seed": seed, "algorithms": {**config.algorithms, config.algorithm: own}})
+
+
+def measure(
+    study: Study,
+    steps: Sequence[int],
+    seeds: Sequence[int],
+    places: Iterable[LinkConditions],
+    target: float,
+    quiet: bool,
+) -> Iterator[Measurement]:
+    """Run the job until its target for every τ and seed, and for every outage that the places have.
+
+    A run that diverges has not reached the target.
+
+    Args:
+        study: the job; it ends at its own ``until``, or after its ``rounds``.
+        steps: the τ.
+        seeds: the seeds.
+        places: the channels.
+        target: the worst accuracy to reach, a fraction.
+        quiet: show nothing.
+
+    Raises:
+        InputError: a job cannot be built, or its algorithm cannot go on.
+    """
+    cells = [(place, tau, seed) for place in _one_an_outage(places) for tau in steps for seed in seeds]
+    for count, (place, tau, seed) in enumerate(cells, start=1):
+        where = f", {100 * place.outage:.3g} % outage" if place.outage else ""
+        with console.progress(f"[{count}/{len(cells)}] τ = {tau}, seed {seed}{where}", quiet) as show:
+            job = study.job(tau, seed)
+            fading = place.fading(job.data.n) if place.outage else None
+            if fading is not None:
+                job = job._replace(algorithm=OverChannel(job.algorithm, fading))
+            try:
+                rows = execute(job, [show]).result.history.rows
+                rounds = next((row.round for row in rows if row.metrics.worst_accuracy >= target), None)
+            except DivergedError as error:
+                rounds = None
+                if not quiet:
+                    console.err.print(f"τ = {tau}, seed {seed}: {error}", markup=False)
+        yield Measurement(tau, seed, rounds, place.outage)
+
+
+def _one_an_outage(places: Iterable[LinkConditions]) -> list[LinkConditions]:
+    """One place for each outage: the clients that drop out depend on it alone."""
+    return list({place.outage: place for place in places}.values())
+
 
 TARGET, SEEDS, ROUNDS = 0.8, "3", 300
 STEPS = (1, 5, 10, 15, 20, 25, 30)
@@ -31,7 +137,7 @@ SNRS = (0.0, 5.0, 10.0, 15.0, 20.0)
 BANDWIDTHS = (1e5, 1e6, 1e7)
 
 OF_THE_JOB = (
-    "algorithm", "dataset", "partition", "clients", "alpha", "sigma", "model", "cohort", "batch", "lr", "param",
+    "algorithm", "dataset", "partition", "clients", "alpha", "zipf", "model", "cohort", "batch", "lr", "param",
     "dtype",
 )  # fmt: skip
 """Options that say which job runs; runs that are there already say so themselves."""
@@ -74,7 +180,7 @@ def energy_command(given: Mapping[str, object]) -> int:
     places, target = _places(given), _target(given)
     radio, quiet = Radio(_number(given, "power", POWER), _option(given, "downlink")), bool(given["as_json"])
     _processor(given, 0.0)  # its numbers are checked before anything runs
-    figures.require()
+    output.require()
     config = _config(given, target)
     name = f"energy-{config.algorithm}-{config.dataset}".lower()
     out, overwrite = cast("Path | None", given["out"]), bool(given["overwrite"])
@@ -82,7 +188,7 @@ def energy_command(given: Mapping[str, object]) -> int:
         check_free(out, "plan", overwrite=overwrite)
 
     place = out or Path("runs") / name
-    with claimed(place, "plan", overwrite=overwrite, anew=out is None, tell=screen.warn) as claim:
+    with claimed(place, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
         found = _found(given, config, places, target, quiet)
         cycles = _option(given, "cycles_per_sample")
         processor = _processor(given, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
@@ -146,11 +252,11 @@ def _target(given: Mapping[str, object]) -> float:
     return target
 
 
-def _places(given: Mapping[str, object]) -> list[Place]:
+def _places(given: Mapping[str, object]) -> list[LinkConditions]:
     """The grid, bandwidth by bandwidth, each from the lowest SNR to the highest."""
     snrs = sorted(set(cast("list[float] | None", given["snr"]) or SNRS))
     bandwidths = sorted(set(cast("list[float] | None", given["bandwidth"]) or BANDWIDTHS))
-    places = [Place(snr, hertz, _option(given, "rate_min")) for hertz in bandwidths for snr in snrs]
+    places = [LinkConditions(snr, hertz, _option(given, "rate_min")) for hertz in bandwidths for snr in snrs]
     for place in places:
         check(place.bandwidth, place.snr_db)
         place.link()
@@ -167,15 +273,19 @@ def _config(given: Mapping[str, object], target: float) -> Config:
     if runs := cast("list[Path] | None", given["runs"]):
         return load_config(runs[0] / "config.toml", machine)
     path = cast("Path | None", given["config"])
-    algorithm = canonical("algorithm", str(given["algorithm"] or load_config(path, {}).algorithm), ALGORITHMS)
+    file = read_file(path)
+    named = given["algorithm"] or file.get("algorithm", Config.model_fields["algorithm"].default)
+    algorithm = canonical("algorithm", str(named), ALGORITHMS)
     own = {name: given[name] for name in ("rounds", *OF_THE_JOB, *OF_THE_MACHINE)}
     # the first τ stands for all, so that a --param steps=… beside them is refused
     values = overrides({**own, "steps": _steps(given)[0]}, [algorithm])
-    config = load_config(path, {**values, "until": f"worst_accuracy={target!r}"})
+    config = config_of(file, {**values, "until": f"worst_accuracy={target!r}"})
     return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
 
 
-def _found(given: Mapping[str, object], config: Config, places: list[Place], target: float, quiet: bool) -> Found:
+def _found(
+    given: Mapping[str, object], config: Config, places: list[LinkConditions], target: float, quiet: bool
+) -> Found:
     """Rounds until the target: from the runs, from the file, or from runs made now."""
     if runs := cast("list[Path] | None", given["runs"]):
         read, notes = measurements.from_runs(runs, target)
@@ -202,8 +312,8 @@ def _summary(
     target: float,
     devices: Devices,
     payloads: Mapping[float, Payload],
-    costs: Mapping[Place, Cost],
-    made: Plan,
+    costs: Mapping[LinkConditions, Cost],
+    made: LocalStepsPlan,
 ) -> dict[str, object]:
     """Everything that the plan was made from, and the plan."""
     config = found.study.config
@@ -237,31 +347,33 @@ def _plain(candidate: Candidate | None) -> dict[str, object] | None:
     return None if candidate is None else candidate._asdict()
 
 
-def _write(folder: Path, runs: Sequence[Measurement], made: Plan, content: Mapping[str, object], title: str) -> None:
+def _write(
+    folder: Path, runs: Sequence[Measurement], made: LocalStepsPlan, content: Mapping[str, object], title: str
+) -> None:
     write = {
         "measurements.csv": measurements.to_csv(runs),
-        "plan.csv": tables.to_csv(made),
-        "plan.md": tables.to_markdown(made),
+        "plan.csv": output.to_csv(made),
+        "plan.md": output.to_markdown(made),
         "summary.json": json_text(content, indent=2) + "\n",
     }
     for name, text in write.items():
         (folder / name).write_text(text, encoding="utf-8")
-    figures.save_heatmap(made, [folder / "heatmap.png", folder / "heatmap.svg"], title)
+    output.save_heatmap(made, [folder / "heatmap.png", folder / "heatmap.svg"], title)
 
 
-def _print(made: Plan, title: str, directory: Path) -> None:
+def _print(made: LocalStepsPlan, title: str, directory: Path) -> None:
     view = Table(title=title, title_justify="left")
     view.add_column("bandwidth", justify="right")
-    snrs, bandwidths = tables.axes([cell.place for cell in made.cells])
-    cells = tables.grid(made)
+    snrs, bandwidths = output.axes([cell.place for cell in made.cells])
+    cells = output.grid(made)
     for snr in snrs:
         view.add_column(f"{snr:g} dB", justify="right")
     for bandwidth in bandwidths:
         best = (cells[snr, bandwidth].best for snr in snrs)
         view.add_row(
-            tables.hertz(bandwidth), *(tables.NONE if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best)
+            output.hertz(bandwidth), *(output.NONE if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best)
         )
-    screen.out.print(view)
+    console.out.print(view)
     for note in made.notes:
-        screen.out.print(f"note: {note}", markup=False)
-    screen.out.print(f"heat map: {directory / 'heatmap.png'}", markup=False)
+        console.out.print(f"note: {note}", markup=False)
+    console.out.print(f"heat map: {directory / 'heatmap.png'}", markup=False)

@@ -1,16 +1,60 @@
-"""The options that commands share; each is a key of the TOML file too.
-
-Nothing here needs more than typer: help and wrong usage are told before torch is imported.
-"""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar, get_args
 
 import typer
+
+LISTS: Mapping[str, Mapping[str, bool]] = {
+    "energy": {"--snr": True, "--bandwidth": True, "--steps": True, "--runs": False},
+}
+"""Command → the options that take several values → whether these are numbers."""
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """The arguments with such an option repeated before each of its values, as the parser wants it.
+
+    The values end at the next option, at ``--``, and where numbers are wanted at whatever is none: so a file's name may
+    follow them. A negative number is a value, not an option. Other commands and options stay as they are.
+
+    Args:
+        arguments: the command's words, its name first.
+    """
+    options = LISTS.get(arguments[0], {}) if arguments else {}
+    words, found, at = list(arguments), list[str](), 0
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            return [*found, *words[at:]]
+        name, equals, first = word.partition("=")
+        at += 1
+        if name not in options:
+            found.append(word)
+            continue
+        fits = _is_number if options[name] else _is_value
+        values = [first] if equals else []
+        while at < len(words) and fits(words[at]):
+            values.append(words[at])
+            at += 1
+        found += [f"{name}={value}" for value in values] or [word]
+    return found
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-")
+
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
@@ -37,7 +81,7 @@ Clients = Annotated[int | None, _option("Number of clients N. (default: the part
 Alpha = Annotated[
     float | None, _option("Dirichlet concentration of classes, > 0; inf = equal shares. (default: 0.1)", DATA)
 ]
-Sigma = Annotated[float | None, _option("Zipf exponent of client sizes; 0 = equal. (default: 0)", DATA)]
+Zipf = Annotated[float | None, _option("Zipf exponent of client sizes; 0 = equal. (default: 0)", DATA)]
 Features = Annotated[
     str | None,
     _option(
@@ -58,7 +102,10 @@ FeatureCount = Annotated[int | None, _option("How many features entk keeps. (def
 Resize = Annotated[int | None, _option("Side in pixels to which its images are brought. (default: as they are)", DATA)]
 Model = Annotated[str | None, _option("linear, mlp or cnn. (default: linear)", TRAINING)]
 Loss = Annotated[str | None, _option("cross-entropy or squared. (default: cross-entropy)", TRAINING)]
-CohortSize = Annotated[int | None, _option("Clients per round m. (default: two thirds of N)", TRAINING, "--cohort")]
+CohortSize = Annotated[
+    int | None,
+    _option("Clients per round m. (default: all of up to ten, else two thirds; SCAFF-PD: all)", TRAINING, "--cohort"),
+]
 Steps = Annotated[int | None, _option("Local steps τ. (default: 10)", TRAINING)]
 Batch = Annotated[str | None, _option("Samples per local minibatch, or 'full'. (default: 32)", TRAINING)]
 Lr = Annotated[float | None, _option("Local step size η.", TRAINING)]
@@ -92,7 +139,7 @@ Fault = Annotated[
         "--fault",
     ),
 ]
-Oversample = Annotated[
+OverSelect = Annotated[
     float | None, _option("Ask so many times the cohort's size, and go on with the first that answer.", RESILIENCE)
 ]
 MinReplies = Annotated[int | None, _option("A round that fewer clients answer does not count.", RESILIENCE)]
@@ -101,6 +148,14 @@ Repeats = Annotated[
 ]
 EvaluateEvery = Annotated[int | None, _option("Test every so many rounds. (default: 1)", RUNNING)]
 Until = Annotated[str | None, _option("Stop early, e.g. worst_accuracy=0.5.", RUNNING)]
+Averaged = Annotated[
+    bool | None,
+    _option("Also keep the averaged solution of the theorems: clients send one more vector.", RUNNING, "--averaged"),
+]
+TableDir = Annotated[
+    Path | None,
+    _option("Folder for files with the server's tables of client vectors. (default: in memory)", RUNNING),
+]
 CertificateOption = Annotated[
     bool | None,
     _option(
@@ -156,7 +211,7 @@ JOB: Mapping[str, object] = {
     "partition": PartitionName,
     "clients": Clients,
     "alpha": Alpha,
-    "sigma": Sigma,
+    "zipf": Zipf,
     "model": Model,
     "cohort": CohortSize,
     "batch": Batch,
@@ -179,12 +234,14 @@ TRIAL: Mapping[str, object] = {
     "rounds": Rounds,
     "evaluate_every": EvaluateEvery,
     "until": Until,
+    "averaged": Averaged,
+    "table_dir": TableDir,
     "certificate": CertificateOption,
     "precision": Precision,
     "guards": Guard,
     "max_norm": MaxNorm,
     "faults": Fault,
-    "oversample": Oversample,
+    "over_select": OverSelect,
     "min_replies": MinReplies,
     "repeats": Repeats,
 }
@@ -210,3 +267,46 @@ def taking(*groups: Mapping[str, object]) -> Callable[[Command], Command]:
         return command
 
     return add
+
+
+MEASURING, CHANNELS, DEVICES = "Rounds to the target", "Channels", "Devices"
+
+
+AlgorithmName = Annotated[
+    str | None, _option("Algorithm; see 'drfl algorithms'. (default: DRDM)", MEASURING, "--algorithm")
+]
+TargetWorst = Annotated[float | None, _option("Worst client's accuracy to reach, in (0, 1]. (default: 0.8)", MEASURING)]
+StepsList = Annotated[
+    list[int] | None, _option("Local steps τ to try, e.g. 1 5 10. (default: 1 5 10 15 20 25 30)", MEASURING, "--steps")
+]
+SeedsText = Annotated[
+    str | None, _option("How many (from 0), a list 0,1,2 or a range 10..14. (default: 3)", MEASURING, "--seeds")
+]
+MostRounds = Annotated[
+    int | None, _option("A run that takes more never reaches the target. (default: 300)", MEASURING, "--rounds")
+]
+Measurements = Annotated[
+    Path | None,
+    _option("CSV file with columns tau, seed, rounds (empty = never) in place of runs made now.", MEASURING),
+]
+RunsList = Annotated[
+    list[Path] | None, _option("Run directories, one a τ and seed, in place of runs made now.", MEASURING, "--runs")
+]
+Snr = Annotated[
+    list[float] | None, _option("Signal-to-noise ratios in dB, e.g. 0 10. (default: 0 5 10 15 20)", CHANNELS, "--snr")
+]
+Bandwidth = Annotated[
+    list[float] | None, _option("Bandwidths in Hz a client. (default: 1e5 1e6 1e7)", CHANNELS, "--bandwidth")
+]
+Fading = Annotated[bool, _option("Rayleigh fading with outage; needs --rate-min.", CHANNELS, "--fading")]
+RateMin = Annotated[float | None, _option("Rate in bit/s below which a client is in outage.", CHANNELS)]
+Power = Annotated[float | None, _option("Transmit power in W. (default: 0.2, a handset's 23 dBm)", DEVICES)]
+Downlink = Annotated[
+    float | None, _option("Power in W while receiving. (default: the downlink does not count)", DEVICES)
+]
+Frequency = Annotated[float | None, _option("CPU frequency in Hz. (default: 1e9)", DEVICES)]
+Capacitance = Annotated[float | None, _option("Effective switched capacitance κ. (default: 1e-28)", DEVICES)]
+CyclesPerSample = Annotated[
+    float | None, _option("CPU cycles for a sample's gradient. (default: one a floating-point operation)", DEVICES)
+]
+JoulesPerStep = Annotated[float | None, _option("Measured energy of a local step, in place of κf²·cycles.", DEVICES)]

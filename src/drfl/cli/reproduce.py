@@ -15,15 +15,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from drfl.cli import screen
+from drfl.cli import console
 from drfl.errors import InputError
-from drfl.experiments.reproduce import render
-from drfl.experiments.reproduce.drive import check_place, reproduce
-from drfl.experiments.reproduce.plan import Collected, Plan, Scale
-from drfl.experiments.reproduce.pool import Done
-from drfl.experiments.reproduce.source import Source, Sources
-from drfl.experiments.reproduce.spec import Spec, load_spec, names
-from drfl.experiments.rundir import json_text
+from drfl.experiments.artifacts import json_text
+from drfl.experiments.pool import Done
+from drfl.papers import output
+from drfl.papers.data_source import Source, Sources
+from drfl.papers.execute import check_place, reproduce
+from drfl.papers.plan import Collected, Plan, Scale
+from drfl.papers.specification import Specification, load_spec, names
 
 RESULTS = Path("experiments/results")
 SOURCES: tuple[Source, ...] = ("auto", "original", "stand-in")
@@ -57,7 +57,7 @@ def reproduce_command(given: Mapping[str, object]) -> int:
     return 1 if skipped else 0
 
 
-def _chosen(wanted: Sequence[str] | None, everything: bool) -> list[Spec]:
+def _chosen(wanted: Sequence[str] | None, everything: bool) -> list[Specification]:
     if wanted and everything:
         raise InputError("--all takes no names: leave one of them out")
     return [load_spec(name) for name in dict.fromkeys(names() if everything else wanted or [])]
@@ -69,13 +69,15 @@ def _out(given: Mapping[str, object]) -> Path:
     return out if out is not None else RESULTS / "quick" if given["quick"] else RESULTS
 
 
-def _plans(chosen: Sequence[Spec], given: Mapping[str, object], out: Path, quiet: bool) -> tuple[list[Plan], list[str]]:
+def _plans(
+    chosen: Sequence[Specification], given: Mapping[str, object], out: Path, quiet: bool
+) -> tuple[list[Plan], list[str]]:
     """What can be run; with --all, also the sentences on what cannot."""
     source = str(given["data"]).lower()
     if source not in SOURCES:
         raise InputError(f"--data '{source}' is none of {', '.join(SOURCES)}")
     scale = _scale(given)
-    sources = Sources(cast(Source, source), cast("Path | None", given["data_dir"]), screen.lines(quiet))
+    sources = Sources(cast(Source, source), cast("Path | None", given["data_dir"]), console.lines(quiet))
     plans, skipped = [], []
     for spec in chosen:
         try:
@@ -85,7 +87,7 @@ def _plans(chosen: Sequence[Spec], given: Mapping[str, object], out: Path, quiet
                 raise
             skipped.append(f"{spec.name}: {error}")
     for plan in plans:
-        render.check(plan)
+        output.check(plan)
         check_place(plan, out, bool(given["overwrite"]))
     return plans, skipped
 
@@ -123,8 +125,8 @@ def _list(out: Path, quiet: bool) -> None:
     table = Table("name", "what it is", "title", "done")
     for spec in specs:
         table.add_row(spec.name, escape(spec.paper), escape(spec.title), "yes" if found[spec.name] else "")
-    screen.out.print(table)
-    screen.out.print(f"Run some with 'drfl reproduce NAME …', all with --all; results go to {out}.", markup=False)
+    console.out.print(table)
+    console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all; results go to {out}.", markup=False)
 
 
 def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> None:
@@ -134,10 +136,10 @@ def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> 
     for folder in written.values():
         table = Path(folder) / "table.md"
         if len(written) == 1:
-            screen.out.print(table.read_text(encoding="utf-8"), markup=False)
-        screen.out.print(f"{table}", markup=False)
+            console.out.print(table.read_text(encoding="utf-8"), markup=False)
+        console.out.print(f"{table}", markup=False)
     for sentence in skipped:
-        screen.err.print(f"not run: {sentence}", markup=False)
+        console.err.print(f"not run: {sentence}", markup=False)
 
 
 @contextmanager
@@ -146,9 +148,9 @@ def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
     start = time.monotonic()
     if quiet:
         yield lambda done: None
-    elif screen.err.is_terminal:
+    elif console.err.is_terminal:
         columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
-        with Progress(*columns, console=screen.err, transient=True) as bar:
+        with Progress(*columns, console=console.err, transient=True) as bar:
             task = bar.add_task("cells", total=None, left="")
 
             def live(done: Done) -> None:
@@ -160,7 +162,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
         def plain(done: Done) -> None:
             if not done.known:
                 line = f"[{done.finished}/{done.total}] {_label(done)}; {_left(done, start)}"
-                screen.err.print(line, markup=False)
+                console.err.print(line, markup=False)
 
         yield plain
 

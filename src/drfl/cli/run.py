@@ -9,15 +9,14 @@ from typing import cast
 from rich.markup import escape
 from rich.table import Table
 
-from drfl.cli import screen
-from drfl.cli.overrides import overrides
+from drfl.cli import console
+from drfl.cli.to_config import overrides
+from drfl.experiments.artifacts import json_text, summary
 from drfl.experiments.build import build, load_data
-from drfl.experiments.claim import claimed, tidy
-from drfl.experiments.config import Config, load_config
-from drfl.experiments.place import check_free
-from drfl.experiments.resume import begin, is_finished, keeper, kept_config, key_of
-from drfl.experiments.rundir import json_text, summary
-from drfl.experiments.runner import Finished, conclude, execute
+from drfl.experiments.config import Config, config_of, read_file
+from drfl.experiments.resume import checkpoint_writer, is_finished, kept_config, key_of, load_resume_point
+from drfl.experiments.run_directory import check_free, claimed, tidy
+from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
 
 PLACE = ("out", "overwrite", "resume", "as_json")
@@ -30,18 +29,18 @@ def run_command(given: Mapping[str, object]) -> int:
     config = _config(given)
     default = Path("runs") / f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower()
     key = key_of(config, out or default)
-    with screen.interruptible() as watch:
-        job = build(config, load_data(config, screen.lines(quiet)))
+    with console.interruptible() as watch:
+        job = build(config, load_data(config, console.lines(quiet)))
         if out is not None and given["resume"] and is_finished(out, job):
             tidy(out)
-            screen.warn(f"{out} is finished: there is nothing to resume")
+            console.warn(f"{out} is finished: there is nothing to resume")
             return 0
         resume, overwrite = bool(given["resume"]), bool(given["overwrite"])
-        with claimed(out or default, resume=resume, overwrite=overwrite, anew=out is None, tell=screen.warn) as claim:
-            start = begin(claim, job, screen.warn, key) if resume else None
-            with screen.progress(config.algorithm, quiet) as show:
-                finished = execute(job, [show], watch, start=start, keep=keeper(claim, job, key))
-            conclude(finished, claim)
+        with claimed(out or default, resume=resume, overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
+            start = load_resume_point(claim, job, console.warn, key) if resume else None
+            with console.progress(config.algorithm, quiet) as show:
+                finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))
+            write_results(finished, claim)
     if quiet:
         content = summary(finished.job, finished.result, finished.stopped)
         print(json_text({**content, "directory": str(claim.directory)}))
@@ -58,8 +57,9 @@ def _config(given: Mapping[str, object]) -> Config:
     elif out is not None:
         check_free(out, "run", overwrite=bool(given["overwrite"]))
     # --param without an algorithm's name means the one that runs, which the file may name
-    named = given["algorithm"] or load_config(path, {}).algorithm
-    return load_config(path, overrides(given, [str(named)]))
+    file = read_file(path)
+    named = given["algorithm"] or file.get("algorithm", Config.model_fields["algorithm"].default)
+    return config_of(file, overrides(given, [str(named)]))
 
 
 def _print(finished: Finished, directory: Path) -> None:
@@ -78,12 +78,12 @@ def _print(finished: Finished, directory: Path) -> None:
         table.add_column(heading, justify="right")
     for name, (m, certificate) in rows.items():
         accuracies = (m.avg_accuracy, m.worst_accuracy, m.std_accuracy, m.worst20_accuracy)
-        gap = [screen.gap(certificate)] if asked else []
-        table.add_row(name, *map(screen.percent, accuracies), f"{m.avg_loss:.3f}", f"{m.worst_loss:.3f}", *gap)
-    screen.out.print(table)
+        gap = [console.gap(certificate)] if asked else []
+        table.add_row(name, *map(console.percent, accuracies), f"{m.avg_loss:.3f}", f"{m.worst_loss:.3f}", *gap)
+    console.out.print(table)
     for name, (_, certificate) in rows.items():
         if asked:
-            screen.out.print(f"{name}: {screen.certificate(certificate)}")
+            console.out.print(f"{name}: {console.certificate(certificate)}")
     if finished.stopped == "target":
-        screen.out.print(f"target {config.until} reached in round {result.rounds}")
-    screen.out.print(f"report: {directory / 'report.html'}", markup=False)
+        console.out.print(f"target {config.until} reached in round {result.rounds}")
+    console.out.print(f"report: {directory / 'report.html'}", markup=False)

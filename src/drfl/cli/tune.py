@@ -13,16 +13,15 @@ from typing import cast
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from drfl.cli import screen
+from drfl.cli import console
 from drfl.errors import InputError, StoppedError
-from drfl.experiments.parameters import canonical
-from drfl.experiments.rundir import json_text
-from drfl.experiments.tuning.criterion import METRICS, Metric
-from drfl.experiments.tuning.job import Job, changes_of, chosen_algorithms, resolve
-from drfl.experiments.tuning.loop import Ended, run
-from drfl.experiments.tuning.search import Search, prepare
-from drfl.experiments.tuning.trial import Trial, best
-from drfl.experiments.tuning.write import check_place, content, make_place, write
+from drfl.experiments.artifacts import json_text
+from drfl.experiments.hyperparameters import canonical
+from drfl.papers.tuning_jobs import resolve
+from drfl.tuning.job import METRICS, Metric, TuningJob, changes_of, chosen_algorithms
+from drfl.tuning.output import check_place, content, make_place, write
+from drfl.tuning.search import Search, Trial, best, prepare
+from drfl.tuning.study import Ended, run
 
 RESULTS = Path("experiments/results/tuning")
 
@@ -70,7 +69,7 @@ def _metric(text: str) -> Metric:
     return cast(Metric, canonical("metric", text, METRICS))
 
 
-def _job(given: Mapping[str, object]) -> Job:
+def _job(given: Mapping[str, object]) -> TuningJob:
     changes = changes_of(cast("list[str] | None", given["changes"]) or [])
     if given["rounds"] is not None:
         if "rounds" in changes:
@@ -108,12 +107,12 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
     for name, own in trials.items():
         chosen = best(own)
         text = " ".join(f"{key}={value}" for key, value in chosen.table.items())
-        table.add_row(name, screen.percent(chosen.score), screen.percent(own[0].score), text)
-    screen.out.print(table)
+        table.add_row(name, console.percent(chosen.score), console.percent(own[0].score), text)
+    console.out.print(table)
     for name, own in trials.items():
         if not any("rounds" in trial.stopped for trial in own):
-            screen.err.print(f"no run of {name} came to its end: its parameters are worth nothing", markup=False)
-    screen.out.print(f"hyperparameters: {path}", markup=False)
+            console.err.print(f"no run of {name} came to its end: its parameters are worth nothing", markup=False)
+    console.out.print(f"hyperparameters: {path}", markup=False)
 
 
 @contextmanager
@@ -122,14 +121,14 @@ def _progress(word: str, quiet: bool) -> Iterator[Callable[[Ended], None]]:
     start = time.monotonic()
     if quiet:
         yield lambda end: None
-    elif screen.err.is_terminal:
+    elif console.err.is_terminal:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        with Progress(*columns, console=screen.err, transient=True) as bar:
+        with Progress(*columns, console=console.err, transient=True) as bar:
             task = bar.add_task("trials", total=None, left="")
 
             def live(end: Ended) -> None:
@@ -141,7 +140,7 @@ def _progress(word: str, quiet: bool) -> Iterator[Callable[[Ended], None]]:
 
         def plain(end: Ended) -> None:
             parts = [f"[{end.finished}/{end.total}] {_label(end, word)}", _left(end, time.monotonic() - start)]
-            screen.err.print(", ".join(filter(None, parts)), markup=False)
+            console.err.print(", ".join(filter(None, parts)), markup=False)
 
         yield plain
 
@@ -149,7 +148,7 @@ def _progress(word: str, quiet: bool) -> Iterator[Callable[[Ended], None]]:
 def _label(end: Ended, word: str) -> str:
     broken = sorted({how for how in end.trial.stopped if how != "rounds"})
     fate = f", {' and '.join(broken)} at some seeds" if broken else ""
-    score, best_score = screen.percent(end.trial.score), screen.percent(end.best)
+    score, best_score = console.percent(end.trial.score), console.percent(end.best)
     return f"{end.algorithm} trial {end.trial.number}: {word} {score} % (best {best_score} %){fate}"
 
 

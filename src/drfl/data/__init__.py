@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from drfl.data.apportion import apportion
-from drfl.data.clients import ClientData
-from drfl.data.dataset import Dataset
-from drfl.data.datasets import DATASETS, DatasetInfo, describe, load, load_pixels
-from drfl.data.dirichlet_drop import DirichletDrop
-from drfl.data.divide import divide
-from drfl.data.groups import split_groups
-from drfl.data.idx import read_idx, write_idx
-from drfl.data.iid import IID
-from drfl.data.methods import PartitionMethod
-from drfl.data.natural import Natural
-from drfl.data.one_class import OneClass
-from drfl.data.partition import Partition
-from drfl.data.partitions import PARTITIONS
-from drfl.data.pixels import Pixels
-from drfl.data.zipf_dirichlet import ZipfDirichlet
+from drfl.data.catalogue import DATASETS, DatasetInfo, describe, load, load_pixels
+from drfl.data.client_data import ClientData
+from drfl.data.dataset import Dataset, Pixels
+from drfl.data.formats import read_idx, write_idx
+from drfl.data.natural import Natural, make_partition, split_groups
+from drfl.data.partition import Partition, PartitionMethod
+from drfl.data.partitioners import IID, PARTITIONS, DirichletDrop, OneClass, ZipfDirichlet
+from drfl.data.splitting import largest_remainder
 
 __all__ = [
     "DATASETS",
@@ -33,11 +25,11 @@ __all__ = [
     "PartitionMethod",
     "Pixels",
     "ZipfDirichlet",
-    "apportion",
     "describe",
-    "divide",
+    "largest_remainder",
     "load",
     "load_pixels",
+    "make_partition",
     "read_idx",
     "split_groups",
     "write_idx",

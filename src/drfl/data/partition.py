@@ -1,17 +1,25 @@
-"""Which samples each client holds, and the file that keeps it."""
+"""A partition: who holds which samples, as made by a method and kept in a file."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from drfl.data.files import atomic_write
+from drfl import checks
+from drfl.atomic_files import atomic_write
+from drfl.data.splitting import holdings, share_test_set
 from drfl.errors import InputError
+from drfl.key import Key
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 _FORMAT = "drfl-partition-1"
 
@@ -22,7 +30,7 @@ class Partition:
 
     Args:
         train: per client, sorted int64 indices without repetition, at least one.
-        test: the same for the test pool. A test sample may be in two clients, see `drfl.data.held_out`.
+        test: the same for the test pool. A test sample may be in two clients, see `drfl.data.splitting`.
         names: per client, a unique name.
         recipe: how it was made: the method's name, its parameters and the seed.
 
@@ -63,7 +71,7 @@ class Partition:
         return np.array([len(indices) for indices in self.train], dtype=np.int64)
 
     def save(self, path: str | Path) -> None:
-        """Writes the partition as JSON, whole or not at all.
+        """Writes the partition as JSON atomically.
 
         Raises:
             OSError: when the file cannot be written.
@@ -145,3 +153,77 @@ def client_names(n: int) -> tuple[str, ...]:
     """Names ``client-00``, ``client-01``, … numbered from 0 like every client index of drfl."""
     width = len(str(n - 1))
     return tuple(f"client-{i:0{width}d}" for i in range(n))
+
+
+@runtime_checkable
+class PartitionMethod(Protocol):
+    """A frozen dataclass of parameters that splits labelled samples among clients.
+
+    A split is a function of the labels, the parameters and the key alone.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def clients(self) -> int:
+        """N, the number of clients."""
+        ...
+
+    def split(self, targets: np.ndarray, test_targets: np.ndarray, classes: int, key: Key) -> Partition:
+        """Splits a training and a test pool.
+
+        Args:
+            targets: (n,) integer labels in 0..classes-1 of the training pool.
+            test_targets: (k,) those of the test pool.
+            classes: C, the number of classes.
+            key: names the draws.
+
+        Raises:
+            InputError: when labels are out of range or the samples do not suffice.
+        """
+        ...
+
+
+def checked_labels(
+    method: PartitionMethod, targets: np.ndarray, test_targets: np.ndarray, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both label arrays as int64, checked, and enough for the method's clients.
+
+    Raises:
+        InputError: when they are not labels, or there are more clients than training samples.
+    """
+    y = checks.labels("training labels", targets, classes)
+    y_test = checks.labels("test labels", test_targets, classes)
+    if method.clients > len(y):
+        raise InputError(
+            f"{method.clients} clients are more than the {len(y)} training samples: use fewer clients or more data"
+        )
+    return y, y_test
+
+
+def finish(
+    method: PartitionMethod,
+    train: tuple[np.ndarray, ...],
+    labels: tuple[np.ndarray, np.ndarray],
+    classes: int,
+    key: Key,
+    counts: np.ndarray | None = None,
+) -> Partition:
+    """Adds the test data, the names and the recipe to the training indices.
+
+    Args:
+        method: the method that made them; a dataclass.
+        train: per client, sorted indices.
+        labels: of the training and the test pool.
+        classes: C.
+        key: the key that the split was called with.
+        counts: (N, C) training samples that the test data go by; those of `train` if None.
+    """
+    if counts is None:
+        counts = holdings(train, labels[0], classes)
+    test = share_test_set(counts, labels[1], key.fold("test"))
+    # The protocol cannot say that every method is a dataclass of plain values.
+    fields = dataclasses.fields(cast("DataclassInstance", method))
+    parameters: dict[str, str | int | float] = {field.name: getattr(method, field.name) for field in fields}
+    recipe: dict[str, str | int | float] = {"partition": method.name, **parameters, "seed": key.seed}
+    return Partition(train, test, client_names(len(train)), recipe)

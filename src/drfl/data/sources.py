@@ -1,9 +1,13 @@
-"""Where the data sets come from: their files, checksums and mirrors."""
+"""Where the files of each data set come from, and where they are looked for on this machine."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class Source:
+class DownloadSource:
     """A data set as files: four IDX files, or one archive that is read packed or unpacked.
 
     Args:
@@ -53,7 +57,7 @@ class Source:
 _TRAIN_IMAGES, _TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 _TEST_IMAGES, _TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
-MNIST = Source(
+MNIST = DownloadSource(
     "mnist",
     "MNIST/raw",
     ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
@@ -81,7 +85,7 @@ MNIST = Source(
     ),
 )
 
-FASHION = Source(
+FASHION = DownloadSource(
     "fashion-mnist",
     "FashionMNIST/raw",
     ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
@@ -109,7 +113,7 @@ FASHION = Source(
     ),
 )
 
-KMNIST = Source(
+KMNIST = DownloadSource(
     "kmnist",
     "KMNIST/raw",
     ("http://codh.rois.ac.jp/kmnist/dataset/kmnist/",),
@@ -129,7 +133,7 @@ KMNIST = Source(
     ),
 )
 
-CIFAR10 = Source(
+CIFAR10 = DownloadSource(
     "cifar-10",
     "cifar-10-batches-bin",
     ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
@@ -142,7 +146,7 @@ CIFAR10 = Source(
     ("cifar-10-batches-py", "cifar-10-python.tar.gz"),
 )
 
-CIFAR100 = Source(
+CIFAR100 = DownloadSource(
     "cifar-100",
     "cifar-100-binary",
     CIFAR10.mirrors,
@@ -155,7 +159,7 @@ CIFAR100 = Source(
     ("cifar-100-python", "cifar-100-python.tar.gz"),
 )
 
-TINY_IMAGENET = Source(
+TINY_IMAGENET = DownloadSource(
     "tiny-imagenet",
     "tiny-imagenet-200",
     ("http://cs231n.stanford.edu/",),
@@ -174,3 +178,115 @@ IDX_SOURCES = (MNIST, FASHION, KMNIST)
 def digest_like(checksum: str) -> hashlib._Hash:
     """A fresh digest of the kind that a checksum has by its length: SHA-256, or MD5 if it has 32 digits."""
     return hashlib.md5(usedforsecurity=False) if len(checksum) == 32 else hashlib.sha256()
+
+
+SYSTEM_DATA = Path("/usr/share/datasets")
+"""Where Debian puts data sets."""
+
+
+class Location(NamedTuple):
+    """A folder that holds a data set if it has all of certain files.
+
+    Args:
+        folder: the folder.
+        names: the files. Of an IDX file it is the stem, such as ``train-images-idx3-ubyte``: the file may also be
+            gzipped, with ``.gz``, and may have a dot for the second dash (``train-images.idx3-ubyte``), as some
+            archives have.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+
+
+def cache_folder() -> Path:
+    """The cache of drfl: ``$XDG_CACHE_HOME/drfl``, or ``~/.cache/drfl``."""
+    return _from_environment("XDG_CACHE_HOME", "~/.cache") / "drfl"
+
+
+def usual_places(source: DownloadSource, stems: Sequence[str]) -> list[Location]:
+    """Where a data set may lie when the user names no folder, in the order in which they are tried.
+
+    ``$DRFL_DATA``; Debian's folder; torchvision's layout below ``./data``, ``~/data`` and torch's cache;
+    drfl's own cache. Only in ``$DRFL_DATA`` may the files lie loose: elsewhere the folder's name has to tell
+    which data set it is, because many name their files alike.
+
+    Args:
+        source: the data set.
+        stems: which of its IDX files are wanted; of no account where it is an archive.
+    """
+    places: list[Location] = []
+    if os.environ.get("DRFL_DATA"):
+        places += places_below(_from_environment("DRFL_DATA", "."), source, stems)
+    places += own_places(SYSTEM_DATA / source.folder, source, stems)
+    torch_home = _from_environment("TORCH_HOME", "~/.cache/torch")
+    for root in (Path("data"), Path(os.path.expanduser("~/data")), torch_home / "datasets", torch_home):
+        places += _named_places(root, source, stems)
+    return places + own_places(cache_folder() / source.folder, source, stems)
+
+
+def places_below(root: Path, source: DownloadSource, stems: Sequence[str]) -> list[Location]:
+    """Where the files may lie below a folder that the user named, the most telling name first, loose ones last."""
+    return [*_named_places(root, source, stems), Location(root, _loose(source, stems))]
+
+
+def own_places(folder: Path, source: DownloadSource, stems: Sequence[str]) -> list[Location]:
+    """Where the files may lie in a folder that has the data set's name."""
+    loose = Location(folder, _loose(source, stems))
+    if not source.members:
+        return [loose]
+    return [Location(folder / source.inner, source.members), loose, Location(folder, _packed(source))]
+
+
+def find_files(places: Iterable[Location]) -> tuple[Path, ...] | None:
+    """The files of the first place that has them all, in the order of its names, or None."""
+    for place in places:
+        found = [_find_one(place.folder, name) for name in place.names]
+        paths = tuple(path for path in found if path is not None)
+        if len(paths) == len(place.names):
+            return paths
+    return None
+
+
+def missing(place: Location) -> list[str]:
+    """The names of which a place has no file."""
+    return [name for name in place.names if _find_one(place.folder, name) is None]
+
+
+def find_refused(places: Iterable[Location], source: DownloadSource) -> Path | None:
+    """An edition of the data set in one of these places that drfl does not read, or None."""
+    for folder in dict.fromkeys(place.folder for place in places):
+        if folder.name in source.refused and os.path.isdir(folder):
+            return folder
+        for name in source.refused:
+            if os.path.exists(folder / name):
+                return folder / name
+    return None
+
+
+def _named_places(root: Path, source: DownloadSource, stems: Sequence[str]) -> list[Location]:
+    """Where the files may lie below any folder: in one that has their name, or in an archive that has."""
+    inner = Location(root / source.inner, _loose(source, stems))
+    packed = [Location(root, _packed(source))] if source.members else []
+    return [*own_places(root / source.folder, source, stems), inner, *packed]
+
+
+def _loose(source: DownloadSource, stems: Sequence[str]) -> tuple[str, ...]:
+    return source.members or tuple(stems)
+
+
+def _packed(source: DownloadSource) -> tuple[str, ...]:
+    return tuple(file.name for file in source.files)
+
+
+def _find_one(folder: Path, name: str) -> Path | None:
+    # Only IDX files go by several names.
+    names = [n + ending for n in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
+    for variant in names if "-idx" in name else [name]:
+        path = folder / variant
+        if os.path.isfile(path):  # False, not an error, for a folder that may not be entered
+            return path
+    return None
+
+
+def _from_environment(variable: str, default: str) -> Path:
+    return Path(os.path.expanduser(os.environ.get(variable) or default))

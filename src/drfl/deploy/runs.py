@@ -1,15 +1,66 @@
-"""Submit a run to the SuperLink, follow it, and learn how it really ended."""
+"""Runs on a SuperLink: submitted, followed, stopped, and their results."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from drfl.deploy.folder import Folder
-from drfl.deploy.programs import ask, environment, program
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from drfl.deploy.flower_cli import ask, environment, program
+from drfl.deploy.paths import DeploymentFolder
 from drfl.errors import DrflError, InputError
+
+CHECKPOINTS = "checkpoint"
+"""Where they lie in a run's folder."""
+
+COLUMNS = (
+    ("average %", "avg_accuracy", 100.0, ".1f"),
+    ("worst %", "worst_accuracy", 100.0, ".1f"),
+    ("std", "std_accuracy", 100.0, ".1f"),
+    ("worst 20 %", "worst20_accuracy", 100.0, ".1f"),
+    ("avg loss", "avg_loss", 1.0, ".3f"),
+    ("worst loss", "worst_loss", 1.0, ".3f"),
+)
+"""Heading, name in summary.json, factor and form."""
+
+
+def print_result(folder: DeploymentFolder) -> None:
+    """Print the run's final figures as ``drfl run`` does; nothing where its folder lies on another machine."""
+    try:
+        path = folder.summary()
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, InputError):
+        return
+    final = summary.get("final") if isinstance(summary, dict) else None
+    if not isinstance(final, dict):
+        return
+    title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
+    table = Table(title=escape(title), title_justify="left")
+    for heading, *_ in COLUMNS:
+        table.add_column(heading, justify="right")
+    table.add_row(*(_shown(final.get(name), factor, form) for _, name, factor, form in COLUMNS))
+    out = Console(highlight=False)
+    out.print(table)
+    out.print(f"folder: {path.parent}", markup=False, soft_wrap=True)
+
+
+def can_go_on(folder: DeploymentFolder) -> bool:
+    """Whether a run that did not end has left checkpoints to go on from, on this machine."""
+    try:
+        return any((folder.summary().parent / CHECKPOINTS).glob("round-*"))
+    except (OSError, InputError):
+        return False
+
+
+def _shown(value: object, factor: float, form: str) -> str:
+    return format(factor * value, form) if isinstance(value, int | float) else "–"
+
 
 COMPLETED = "finished:completed"
 """What Flower calls a run that ended well."""
@@ -45,7 +96,7 @@ class Status(NamedTuple):
         return f"{told}: {self.details}" if self.details and not self.completed else told
 
 
-def submit(folder: Folder) -> str:
+def submit(folder: DeploymentFolder) -> str:
     """Submit the deployment's app and give the run's number.
 
     Raises:
@@ -60,7 +111,7 @@ def submit(folder: Folder) -> str:
     return str(number)
 
 
-def status(folder: Folder, number: str) -> Status:
+def status(folder: DeploymentFolder, number: str) -> Status:
     """Where a run stands.
 
     Raises:
@@ -74,7 +125,7 @@ def status(folder: Folder, number: str) -> Status:
     return Status(str(runs[0].get("status", "unknown")), "" if details == "N/A" else details)
 
 
-def stop(folder: Folder, number: str) -> None:
+def stop(folder: DeploymentFolder, number: str) -> None:
     """Stop a run.
 
     Raises:
@@ -84,7 +135,7 @@ def stop(folder: Folder, number: str) -> None:
     ask(folder.home, ["stop", _number(number)])
 
 
-def follow(folder: Folder, number: str, show: Callable[[str], None]) -> Status:
+def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -> Status:
     """Show a run's log until it ends, and give how it ended.
 
     Args:
@@ -117,7 +168,7 @@ def _of_flwr(line: str) -> bool:
     return line.startswith("Using SuperLink:") or "logstream for run_id" in line
 
 
-def _end(folder: Folder, number: str) -> Status:
+def _end(folder: DeploymentFolder, number: str) -> Status:
     """Wait for the end. The log may break off before, as when the connection does."""
     limit = time.monotonic() + PATIENCE
     while True:

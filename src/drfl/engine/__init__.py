@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drfl.engine.auto import Auto
-from drfl.engine.base import Engine, Models, Problem
+from drfl.engine.base import Engine, Models, PooledData
 from drfl.engine.loop import Loop
 from drfl.engine.simulation import Simulation
 from drfl.engine.stacked import Stacked
@@ -12,4 +12,4 @@ from drfl.engine.threads import Threads
 ENGINES = {"auto": Auto, "loop": Loop, "stacked": Stacked, "threads": Threads}
 """Every engine by the name that the command knows it by."""
 
-__all__ = ["ENGINES", "Auto", "Engine", "Loop", "Models", "Problem", "Simulation", "Stacked", "Threads"]
+__all__ = ["ENGINES", "Auto", "Engine", "Loop", "Models", "PooledData", "Simulation", "Stacked", "Threads"]

@@ -8,12 +8,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from drfl.engine.base import Engine, Models, Problem
-from drfl.engine.batches import Batches
-from drfl.engine.convolutions import convolutional
-from drfl.engine.rows import Rows
+from drfl.engine.base import Engine, Models, PooledData
+from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.sgd import convolutional
 from drfl.engine.stacked import Stacked
 from drfl.engine.threads import Threads
+from drfl.engine.tracing import LOG, first_line, model_of
+from drfl.federation import TrainRequest
+from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.task import Task
 
@@ -27,7 +29,7 @@ the updates' passes over memory count as so many samples."""
 _stackable: WeakKeyDictionary[Task, bool] = WeakKeyDictionary()
 
 
-def choice(problem: Problem, batch: int) -> Engine:
+def choice(problem: PooledData, batch: int) -> Engine:
     """Stacks on a CUDA device and for small work; worker threads on a CPU for large work and for recurrent layers.
 
     Large is a batch of many numbers through convolutions, or many parameters. Models that ``vmap`` cannot take go to
@@ -51,7 +53,7 @@ def recurrent(model: nn.Module) -> bool:
     return any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in model.modules())
 
 
-def stackable(problem: Problem) -> bool:
+def stackable(problem: PooledData) -> bool:
     """Whether the stacked engine can take the model: two clients with two samples each are tried, once a task."""
     found = _stackable.get(problem.task)
     if found is None:
@@ -59,20 +61,15 @@ def stackable(problem: Problem) -> bool:
     return found
 
 
-def _try(problem: Problem) -> bool:
-    w, rows = problem.task.w0, torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
+def _try(problem: PooledData) -> bool:
+    w, pair, rows = problem.task.w0, torch.arange(2), torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
     try:
-        Stacked().train(
-            problem,
-            Batches(rows, torch.tensor([2, 2])),
-            w,
-            LocalSGD(),
-            prox=0.0,
-            shift=None,
-            snapshot=None,
-            average=False,
-        )
-    except Exception:  # whatever vmap does not know; mistakes of the model itself come out where it is used
+        Stacked().train(problem, Batches(rows, torch.tensor([2, 2])), TrainRequest(pair, w, Key(0), LocalSGD()))
+    except Exception as error:  # whatever vmap does not know; mistakes of the model itself come out where it is used
+        LOG.warning(
+            "%s cannot be stacked (%s): its clients are trained one by one on threads", model_of(problem.task),
+            first_line(error),
+        )  # fmt: skip
         return False
     return True
 
@@ -81,30 +78,18 @@ def _try(problem: Problem) -> bool:
 class Auto:
     """Hands every call on to the engine that :func:`choice` names."""
 
-    def train(
-        self,
-        problem: Problem,
-        batches: Batches,
-        w: Tensor,
-        local: LocalSGD,
-        *,
-        prox: float,
-        shift: Tensor | None,
-        snapshot: int | None,
-        average: bool,
-    ) -> Models:
+    def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
-        engine = choice(problem, batches.samples.shape[2])
-        return engine.train(problem, batches, w, local, prox=prox, shift=shift, snapshot=snapshot, average=average)
+        return choice(problem, batches.samples.shape[2]).train(problem, batches, request)
 
-    def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
+    def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         return choice(problem, batches.samples.shape[2]).losses(problem, batches, w)
 
-    def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         return choice(problem, batches.samples.shape[2]).gradients(problem, batches, w)
 
-    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         return choice(problem, len(rows.index)).evaluate(problem, rows, w)

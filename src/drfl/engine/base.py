@@ -8,13 +8,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl.engine.batches import Batches
-from drfl.engine.rows import Rows
-from drfl.local import LocalSGD
+from drfl.engine.batches import Batches, ClientRows
+from drfl.federation import TrainRequest
 from drfl.task import Task
 
 
-class Problem(NamedTuple):
+class PooledData(NamedTuple):
     """A task over a pool of samples.
 
     Args:
@@ -47,10 +46,11 @@ class Models(NamedTuple):
     average: Tensor | None
 
     @classmethod
-    def room(cls, k: int, w: Tensor, snapshot: int | None, average: bool) -> Models:
-        """Memory for k models of the size, type and place of w (d,); only the averages are zero."""
-        U = w.new_empty(k, w.numel())
-        return cls(U, torch.empty_like(U) if snapshot is not None else None, torch.zeros_like(U) if average else None)
+    def empty(cls, request: TrainRequest) -> Models:
+        """Memory for what a request asks of its cohort; only the averages are zero."""
+        U = request.w.new_empty(len(request.cohort), request.w.numel())
+        snapshot = None if request.snapshot is None else torch.empty_like(U)
+        return cls(U, snapshot, torch.zeros_like(U) if request.average else None)
 
     def of(self, part: Tensor | int | slice) -> Models:
         """Those of some clients."""
@@ -61,29 +61,18 @@ class Models(NamedTuple):
 class Engine(Protocol):
     """A backend of the simulation. Engines agree up to float rounding, whatever the order of the clients."""
 
-    def train(
-        self,
-        problem: Problem,
-        batches: Batches,
-        w: Tensor,
-        local: LocalSGD,
-        *,
-        prox: float,
-        shift: Tensor | None,
-        snapshot: int | None,
-        average: bool,
-    ) -> Models:
-        """Local steps for k clients: see :meth:`drfl.federation.Federation.train`."""
+    def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
+        """Local steps for the k clients of the request's cohort, whose samples are in ``batches``, row by row."""
         ...
 
-    def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
+    def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """(k,) float64 mean losses at w (d,) on the first step's samples."""
         ...
 
-    def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """(k, d) mean gradients and (k,) float64 mean losses at w (d,) on the first step's samples."""
         ...
 
-    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
         """(N,) float64 mean scores and (N,) float64 mean losses of w (d,) on each client's rows of the pool."""
         ...

@@ -1,16 +1,116 @@
-"""Which samples a client uses at which step, drawn on the CPU from keys."""
+"""Which samples of the pool each client takes in each local step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.engine.distinct import distinct
-from drfl.engine.rows import Rows
 from drfl.key import Key
+
+
+@dataclass(frozen=True)
+class ClientRows:
+    """The rows of all clients, one client after the other.
+
+    Args:
+        index: (Σ_i n_i,) int64 rows of the pool.
+        starts: (N,) where each client's begin in ``index``.
+        sizes: (N,) n_i ≥ 1.
+    """
+
+    index: Tensor
+    starts: Tensor
+    sizes: Tensor
+
+    @classmethod
+    def of(cls, lists: Sequence[Tensor]) -> ClientRows:
+        """From one tensor of rows a client."""
+        sizes = torch.tensor([len(rows) for rows in lists])
+        return cls(torch.cat(list(lists)).cpu(), sizes.cumsum(0) - sizes, sizes)
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return len(self.sizes)
+
+    def of_client(self, i: int) -> Tensor:
+        """(n_i,) rows of client i."""
+        return self.index[int(self.starts[i]) : int(self.starts[i] + self.sizes[i])]
+
+    @cached_property
+    def owners(self) -> Tensor:
+        """(Σ_i n_i,) whom each entry of ``index`` belongs to."""
+        return torch.arange(self.n).repeat_interleave(self.sizes)
+
+    @cached_property
+    def distinct(self) -> tuple[Tensor, Tensor]:
+        """The distinct rows, ascending, and for each entry of ``index`` its place among them."""
+        rows, at = self.index.unique(return_inverse=True)
+        return rows, at
+
+    def means(self, values: Tensor) -> Tensor:
+        """(N,) float64 mean over each client of values (Σ_i n_i,) float64."""
+        return torch.zeros(self.n, dtype=torch.float64).index_add_(0, self.owners, values) / self.sizes
+
+
+def sample_without_replacement(uniforms: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Uniform subsets of {0, …, size − 1}.
+
+    Floyd's rule: entry b is a uniform pick of {0, …, last_b} with last_b = size − B + b, or last_b itself where the
+    pick has been chosen before.
+
+    Args:
+        uniforms: (k, T, B) in [0, 1).
+        sizes: (k,) how many there are to choose from, each ≥ B.
+
+    Returns:
+        (k, T, B) integers, distinct along the last axis.
+    """
+    k, T, B = uniforms.shape
+    last = (sizes - B)[:, None, None] + np.arange(B)
+    picks = np.minimum((uniforms * (last + 1)).astype(np.int64), last).reshape(k * T, B)
+    last = np.repeat(last.reshape(k, B), T, axis=0)
+    return _settled(picks, last).reshape(k, T, B)
+
+
+def _settled(picks: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Floyd's rule for all rows of (R, B).
+
+    Where a pick repeats an earlier pick of its row it becomes its last_b. If the row is then without repetition, that
+    is Floyd's answer: no pick can have hit an earlier last_b. The few rows left over go entry by entry.
+    """
+    row, b = _repetitions(picks)
+    if not row.size:
+        return picks
+    chosen = picks.copy()
+    chosen[row, b] = last[row, b]
+    touched = np.unique(row)
+    left = touched[np.unique(_repetitions(chosen[touched])[0])]
+    chosen[left] = _entry_by_entry(picks[left], last[left])
+    return chosen
+
+
+def _repetitions(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where an entry repeats an earlier one of its row: rows and columns."""
+    B = rows.shape[1]
+    packed = np.sort(rows * B + np.arange(B), axis=1)
+    values = packed // B
+    row, at = np.nonzero(values[:, 1:] == values[:, :-1])
+    return row, packed[row, at + 1] % B
+
+
+def _entry_by_entry(picks: np.ndarray, last: np.ndarray) -> np.ndarray:
+    chosen = picks.copy()
+    for b in range(1, picks.shape[1]):
+        taken = (chosen[:, :b] == picks[:, b, None]).any(1)
+        chosen[:, b] = np.where(taken, last[:, b], picks[:, b])
+    return chosen
 
 
 class Batches(NamedTuple):
@@ -49,7 +149,7 @@ class Batches(NamedTuple):
         return Batches(self.samples[part, :, :kept], counts)
 
 
-def draw(rows: Rows, clients: Tensor, steps: int, batch: int | None, key: Key, first: int = 0) -> Batches:
+def draw(rows: ClientRows, clients: Tensor, steps: int, batch: int | None, key: Key, first: int = 0) -> Batches:
     """min(batch, n_i) distinct samples for each client and step, uniform, independent over clients and steps.
 
     Client number i draws from ``key.fold("client", i)``, so its samples do not depend on who else is in the cohort.
@@ -79,4 +179,4 @@ def _places(sizes: np.ndarray, numbers: list[int], steps: int, width: int, key: 
     generators = key.generators("client", [numbers[j] for j in drawing])
     for j, generator in zip(drawing, generators, strict=True):
         generator.random(out=uniforms[j])
-    return distinct(uniforms, np.maximum(sizes, width))
+    return sample_without_replacement(uniforms, np.maximum(sizes, width))

@@ -7,29 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drfl.engine.base import Models, Problem
-from drfl.engine.batches import Batches
-from drfl.engine.rows import Rows
-from drfl.local import LocalSGD
+from drfl.engine.base import Models, PooledData
+from drfl.engine.batches import Batches, ClientRows
+from drfl.federation import TrainRequest
 
 
 @dataclass(frozen=True)
 class Loop:
     """Runs the clients one by one, as the formulas are written."""
 
-    def train(
-        self,
-        problem: Problem,
-        batches: Batches,
-        w: Tensor,
-        local: LocalSGD,
-        *,
-        prox: float,
-        shift: Tensor | None,
-        snapshot: int | None,
-        average: bool,
-    ) -> Models:
+    def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
+        w, local, prox, shift = request.w, request.local, request.prox, request.shift
         last, at_snapshot, means = [], [], []
         for j, count in enumerate(batches.counts.tolist()):
             u, velocity, total = w.clone(), torch.zeros_like(w), torch.zeros_like(w)
@@ -40,29 +29,29 @@ class Loop:
                 velocity = local.momentum * velocity + direction
                 u = _project(u - local.lr * velocity, local.radius)
                 total = total + u
-                if step + 1 == snapshot:
+                if step + 1 == request.snapshot:
                     at_snapshot.append(u)
             last.append(u)
             means.append(total / local.steps)
         return Models(
             torch.stack(last),
-            torch.stack(at_snapshot) if snapshot is not None else None,
-            torch.stack(means) if average else None,
+            torch.stack(at_snapshot) if request.snapshot is not None else None,
+            torch.stack(means) if request.average else None,
         )
 
-    def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
+    def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         with torch.no_grad():
             rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
             return torch.stack([_loss(problem, w, index[:count]) for index, count in rows]).double().cpu()
 
-    def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
         pairs = [_gradient(problem, w, index[:count]) for index, count in rows]
         return torch.stack([g for g, _ in pairs]), torch.stack([f for _, f in pairs]).double().cpu()
 
-    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         task, scores, losses = problem.task, [], []
         with torch.no_grad():
@@ -74,16 +63,16 @@ class Loop:
         return torch.stack(scores).cpu(), torch.stack(losses).cpu()
 
 
-def _loss(problem: Problem, w: Tensor, index: Tensor) -> Tensor:
+def _loss(problem: PooledData, w: Tensor, index: Tensor) -> Tensor:
     return problem.task.sample_losses(_outputs(problem, w, index), problem.y[index]).mean()
 
 
-def _outputs(problem: Problem, w: Tensor, index: Tensor) -> Tensor:
+def _outputs(problem: PooledData, w: Tensor, index: Tensor) -> Tensor:
     parameters = problem.task.layout.views(w)
     return problem.forward(lambda x: problem.task.outputs(parameters, x), problem.x[index])
 
 
-def _gradient(problem: Problem, w: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+def _gradient(problem: PooledData, w: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     w = w.clone().detach().requires_grad_()  # also where w comes from inference mode
     loss = _loss(problem, w, index)
     return torch.autograd.grad(loss, w)[0], loss.detach()

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
 from drfl import checks
 from drfl.data import ClientData
 from drfl.engine.auto import Auto
-from drfl.engine.base import Engine, Problem
-from drfl.engine.batches import Batches, draw
-from drfl.engine.frozen import features, narrows, split
-from drfl.engine.rows import Rows
+from drfl.engine.base import Engine, PooledData
+from drfl.engine.batches import ClientRows, draw
+from drfl.engine.frozen_layers import features, narrows, split
 from drfl.errors import InputError
-from drfl.federation import NOT_ASKED, SCALAR_BYTES, Evaluation, Gradients, Ledger, Losses, Replies
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.federation import (
+    SCALAR_BYTES,
+    Evaluation,
+    Federation,
+    GradientRequest,
+    Gradients,
+    Ledger,
+    Losses,
+    LossRequest,
+    R,
+    Replies,
+    Request,
+    TrainRequest,
+)
 from drfl.task import Task
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16}
 """The types that the local steps' products may work in, by the name that the command knows them by."""
 
 
-class Simulation:
-    """A :class:`drfl.federation.Federation` of clients that all live in this process.
+class Simulation(Federation):
+    """Clients that all live in this process.
 
     Args:
         data: the clients' samples.
@@ -62,80 +74,72 @@ class Simulation:
 
         self.engine: Engine = Auto() if engine is None else engine
         task = task if place.type == "cpu" else task.to(place, dtype)
-        train = Problem(task, bring(data.inputs), bring(data.targets))
-        test = Problem(task, bring(data.test_inputs), bring(data.test_targets))
+        train = PooledData(task, bring(data.inputs), bring(data.targets))
+        test = PooledData(task, bring(data.test_inputs), bring(data.test_targets))
         for problem in (train, test):
             task.check(problem.x[:4], problem.y[:4])
             task.check_targets(problem.x, problem.y)
         train, self._test = _behind_backbone(train, test)
         self._train = train._replace(autocast=_autocast(precision, dtype))
-        self._rows, self._test_rows = Rows.of(data.train), Rows.of(data.test)
+        self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
         self._first = first
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
 
-    def train(
-        self,
-        cohort: Tensor,
-        w: Tensor,
-        local: LocalSGD,
-        key: Key,
-        *,
-        prox: float = 0.0,
-        shift: Tensor | None = None,
-        snapshot: int | None = None,
-        average: bool = False,
-    ) -> Replies:
-        """See :class:`drfl.federation.Federation`. Everybody who is asked answers."""
-        if snapshot is not None and not 1 <= snapshot <= local.steps:
-            raise ValueError(f"snapshot={snapshot} must be a step in 1…{local.steps}")
-        batches = self._draw(cohort, key, local.steps, local.batch)
+    def ask(self, request: Request[R]) -> R:
+        """See :class:`drfl.federation.Federation`. Everybody who is asked answers.
+
+        Raises:
+            InputError: a batch is no number of samples.
+            ValueError: the request wants a snapshot after no step of it.
+        """
+        steps, batch = 1, None
+        if isinstance(request, TrainRequest):
+            steps, batch = request.local.steps, request.local.batch
+        elif isinstance(request, LossRequest | GradientRequest):
+            batch = request.batch
+        if batch is not None:
+            checks.whole("batch", batch)
+        batches = draw(self._rows, request.cohort, steps, batch, request.key, self._first)
+        cohort, w, asked = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
         with torch.inference_mode(False), torch.enable_grad():  # wherever the caller may be
-            models = self.engine.train(
-                self._train, batches, w, local, prox=prox, shift=shift, snapshot=snapshot, average=average
-            )
-        vector, k = w.numel() * w.element_size(), len(cohort)
-        self.ledger.down(k, vector * (1 if shift is None else 2))
-        self.ledger.up(k, vector * (1 + (snapshot is not None) + average))
-        self.ledger.gradient_evaluations += int(batches.counts.sum()) * local.steps
-        parts = (NOT_ASKED if part is None else part for part in models)
-        return Replies(cohort, *parts)
+            match asked:
+                case TrainRequest(snapshot=snapshot) if snapshot is not None and not 1 <= snapshot <= steps:
+                    raise ValueError(f"snapshot={snapshot} must be a step in 1…{steps}")
+                case TrainRequest():
+                    reply = Replies(cohort, *self.engine.train(self._train, batches, asked))
+                case LossRequest():
+                    reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
+                case _:
+                    reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))
+        self._book(asked, reply, int(batches.counts.sum()) * steps)
+        return cast("R", reply)
 
-    def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
-        """See :class:`drfl.federation.Federation`."""
-        batches = self._draw(cohort, key, 1, batch)
-        self.ledger.down(len(cohort), w.numel() * w.element_size())
-        self.ledger.up(len(cohort), SCALAR_BYTES)
-        self.ledger.loss_evaluations += int(batches.counts.sum())
-        return Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
-
-    def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
-        """See :class:`drfl.federation.Federation`."""
-        batches = self._draw(cohort, key, 1, batch)
-        vector = w.numel() * w.element_size()
-        self.ledger.down(len(cohort), vector)
-        self.ledger.up(len(cohort), vector + SCALAR_BYTES)
-        self.ledger.gradient_evaluations += int(batches.counts.sum())
-        with torch.inference_mode(False), torch.enable_grad():
-            return Gradients(cohort, *self.engine.gradients(self._train, batches, w))
+    def _book(
+        self, request: TrainRequest | LossRequest | GradientRequest, reply: Replies | Losses | Gradients, samples: int
+    ) -> None:
+        """Count what a request has cost."""
+        vector = request.w.numel() * request.w.element_size()
+        self.ledger.down(len(request.cohort), request.vectors * vector)
+        parts = [part for part in reply[1:] if part is not None]
+        self.ledger.up(len(request.cohort), sum(vector if part.dim() > 1 else SCALAR_BYTES for part in parts))
+        if isinstance(request, LossRequest):
+            self.ledger.loss_evaluations += samples
+        else:
+            self.ledger.gradient_evaluations += samples
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
         return Evaluation(*self.engine.evaluate(self._test, self._test_rows, w), self._test_rows.sizes)
 
-    def _draw(self, cohort: Tensor, key: Key, steps: int, batch: int | None) -> Batches:
-        if batch is not None:
-            checks.whole("batch", batch)
-        return draw(self._rows, cohort, steps, batch, key, self._first)
 
-
-def _behind_backbone(train: Problem, test: Problem) -> tuple[Problem, Problem]:
+def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, PooledData]:
     """The problems with the features of a frozen backbone in place of the inputs."""
     parts = split(train.task)
     if parts is None or not narrows(parts.backbone, train.x):
         return train, test
     found = features(parts.backbone, train.x)
     tested = found if test.x is train.x else features(parts.backbone, test.x)
-    return Problem(parts.task, found, train.y), Problem(parts.task, tested, test.y)
+    return PooledData(parts.task, found, train.y), PooledData(parts.task, tested, test.y)
 
 
 def _autocast(precision: str, dtype: torch.dtype) -> torch.dtype | None:

@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from drfl.engine.base import Models, Problem
-from drfl.engine.batches import Batches
-from drfl.engine.descent import Descent, fixed_part
-from drfl.engine.forward import functional, mean_losses, mean_scores_and_losses
-from drfl.engine.graphs import captured
-from drfl.engine.replay import Function, replayed, traced
-from drfl.engine.rows import Rows
-from drfl.local import LocalSGD
+from drfl.engine.base import Models, PooledData
+from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.sgd import SGDStep, fixed_part, functional, mean_losses, mean_scores_and_losses
+from drfl.engine.tracing import Function, captured, replayed, traced
+from drfl.federation import TrainRequest
 
 GRAPHS = 8
 """CUDA graphs kept: each holds the memory of its stack."""
@@ -37,37 +34,24 @@ class Stacked:
 
     megabytes: float | None = None
 
-    def train(
-        self,
-        problem: Problem,
-        batches: Batches,
-        w: Tensor,
-        local: LocalSGD,
-        *,
-        prox: float,
-        shift: Tensor | None,
-        snapshot: int | None,
-        average: bool,
-    ) -> Models:
+    def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
-        parts = list(self._parts(problem, batches, w))
+        parts = list(self._parts(problem, batches, request.w))
         if len(parts) == 1:
-            fixed = fixed_part(w, prox, shift)
-            return _train_stack(problem, batches, w, fixed, local, prox, snapshot, average)
-        models = Models.room(len(batches.counts), w, snapshot, average)
+            return _train_stack(problem, batches, request)
+        models = Models.empty(request)
         for part in parts:
-            fixed = fixed_part(w, prox, None if shift is None else shift[part])
-            stack = _train_stack(problem, batches.rows(part), w, fixed, local, prox, snapshot, average)
+            stack = _train_stack(problem, batches.rows(part), request.only(part))
             for whole, new in zip(models, stack, strict=True):
                 if whole is not None and new is not None:
                     whole[part] = new
         return models
 
-    def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
+    def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         return mean_losses(problem, batches, functional(problem, w))
 
-    def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
         gradient, layout, into = _gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
@@ -80,11 +64,11 @@ class Stacked:
                 view[part] = values
         return G, F.double().cpu()
 
-    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         return mean_scores_and_losses(problem, rows, functional(problem, w))
 
-    def _parts(self, problem: Problem, batches: Batches, w: Tensor) -> Iterator[Tensor]:
+    def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""
         order, start = batches.counts.argsort(descending=True, stable=True), 0
         bound = (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
@@ -97,54 +81,38 @@ class Stacked:
             start += min(size, alike)
 
 
-def _train_stack(
-    problem: Problem,
-    batches: Batches,
-    w: Tensor,
-    fixed: Tensor | None,
-    local: LocalSGD,
-    prox: float,
-    snapshot: int | None,
-    average: bool,
-) -> Models:
+def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
     """All local steps of clients that fit in one stack."""
+    w, snapshot, average = request.w, request.snapshot, request.average
+    fixed = fixed_part(request)
 
     def steps(*tensors: Tensor) -> Sequence[Tensor]:
-        return _local_steps(problem, tensors, local, prox, snapshot, average)
+        return _local_steps(problem, tensors, request)
 
     tensors = [batches.samples.to(w.device), batches.weights(w), w, *(() if fixed is None else (fixed,))]
     if w.is_cuda:
-        name = ("steps", problem.x.data_ptr(), problem.autocast, local, prox, snapshot, average)
+        name = ("steps", problem.x.data_ptr(), problem.autocast, request.local, request.prox, snapshot, average)
         steps = replayed(problem.task, name, steps, tensors, captured, GRAPHS)
     last, *rest = steps(*tensors)
     return Models(last, rest.pop(0) if snapshot is not None else None, rest.pop(0) if average else None)
 
 
-def _local_steps(
-    problem: Problem,
-    tensors: Sequence[Tensor],
-    local: LocalSGD,
-    prox: float,
-    snapshot: int | None,
-    average: bool,
-) -> Sequence[Tensor]:
+def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainRequest) -> Sequence[Tensor]:
     """The last models, the snapshots and the averages, those asked for, each (k, d).
 
     Args:
         problem: task and pool.
         tensors: samples (k, T, B), their weights (k, B), w (d,) and, if it is not 0, the fixed part of the direction,
             (d,) or (k, d).
-        local: the solver.
-        prox: weight of the pull towards w.
-        snapshot: step whose models are wanted.
-        average: whether the means over the steps are wanted.
+        request: everything else; a CUDA graph is replayed with other tensors than those of the request it was made of.
     """
     samples, weights, w, *fixed = tensors
-    U, layout, descent = w.repeat(len(samples), 1), problem.task.layout, Descent.of(local, prox, w)
+    local = request.local
+    U, layout, descent = w.repeat(len(samples), 1), problem.task.layout, SGDStep.of(request)
     u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
     constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
     velocity = list(layout.views(torch.zeros_like(U)).values()) if local.momentum else [None] * len(u)
-    total, at_snapshot = torch.zeros_like(U) if average else None, None
+    total, at_snapshot = torch.zeros_like(U) if request.average else None, None
     for t, (x, y) in enumerate(_gathered(problem, samples, local.steps), start=1):
         for value, g, constant, v in zip(u, step(x, y, weights, *u), *constants, velocity, strict=True):
             descent.step(value, g, constant, v)
@@ -152,12 +120,12 @@ def _local_steps(
             U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
         if total is not None:
             total.add_(U, alpha=1 / local.steps)
-        if t == snapshot:
+        if t == request.snapshot:
             at_snapshot = U.clone()
     return [U, *(table for table in (at_snapshot, total) if table is not None)]
 
 
-def _gathered(problem: Problem, samples: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs (k, B, …) and targets of each step, always in the same memory."""
     k, T, B = samples.shape
     pools = (problem.x, problem.y)
@@ -170,7 +138,7 @@ def _gathered(problem: Problem, samples: Tensor, steps: int) -> Iterator[tuple[T
         yield x, y
 
 
-def _gradient_step(problem: Problem, *, minibatches: bool) -> Function:
+def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
     """(x, y, weights, *parameters) → gradients of all clients, traced for minibatches on a CPU.
 
     Full batches are not worth tracing: their sizes change from cohort to cohort, and Python's share of them is small.
@@ -188,7 +156,7 @@ def _gradient_step(problem: Problem, *, minibatches: bool) -> Function:
     return step if minibatches and not problem.x.is_cuda else without_losses
 
 
-def _gradient_of(problem: Problem) -> Function:
+def _gradient_of(problem: PooledData) -> Function:
     """(x, y, weights, *parameters) → each client's gradients of its weighted loss, in the layout's order, and its loss.
 
     Every argument has a client in front; parameters that all clients share are expanded views.
@@ -206,6 +174,6 @@ def _gradient_of(problem: Problem) -> Function:
     return vmap(one)
 
 
-def _nbytes(problem: Problem) -> int:
+def _nbytes(problem: PooledData) -> int:
     """Bytes of one input."""
     return problem.x[:1].numel() * problem.x.element_size()

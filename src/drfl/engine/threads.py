@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,13 +12,97 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drfl.engine.base import Models, Problem
-from drfl.engine.batches import Batches
-from drfl.engine.descent import fixed_part
-from drfl.engine.forward import mean_losses, mean_scores_and_losses
-from drfl.engine.replica import Replica
-from drfl.engine.rows import Rows
-from drfl.local import LocalSGD
+from drfl.engine.base import Models, PooledData
+from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.sgd import SGDStep, channels_last, fixed_part, images, mean_losses, mean_scores_and_losses
+from drfl.federation import TrainRequest
+
+
+class Replica:
+    """A copy of the task's model whose parameters are written in place.
+
+    Args:
+        problem: task and samples.
+    """
+
+    def __init__(self, problem: PooledData) -> None:
+        self._problem, self._images, layout = problem, images(problem), problem.task.layout
+        self._model = copy.deepcopy(problem.task.model)
+        for p in self._model.parameters():
+            if self._images and p.dim() == 4:
+                p.data = channels_last(p.data)
+        named = dict(self._model.named_parameters())
+        self._parameters = [named[name] for name in layout.names]
+
+    def load(self, w: Tensor) -> Replica:
+        """Take over the parameters w (d,)."""
+        with torch.no_grad():
+            for p, value in zip(self._parameters, self._views(w), strict=True):
+                p.copy_(value)
+        return self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs for inputs (B, …); threads may share a replica that none of them trains."""
+        return self._model(x)
+
+    def gradient(self, rows: Tensor, into: Tensor) -> Tensor:
+        """Write the mean gradient on these rows of the pool into a vector (d,); returns the mean loss ()."""
+        gradients, loss = self._gradients(rows)
+        for g, value in zip(gradients, self._views(into), strict=True):
+            value.copy_(g)
+        return loss
+
+    def local_steps(
+        self,
+        batches: Iterable[Tensor],
+        request: TrainRequest,
+        j: int,
+        into: Models,
+    ) -> None:
+        """The steps of the cohort's client j, one for each batch of rows; what was asked for goes ``into`` vectors."""
+        local, fixed = request.local, fixed_part(request, j)
+        self.load(request.w)
+        velocity = [torch.zeros_like(p) if local.momentum else None for p in self._parameters]
+        constants = [None] * len(velocity) if fixed is None else self._views(fixed)
+        descent = SGDStep.of(request)
+        for step, rows in enumerate(batches, start=1):
+            gradients, _ = self._gradients(rows)
+            with torch.no_grad():
+                for p, g, constant, v in zip(self._parameters, gradients, constants, velocity, strict=True):
+                    descent.step(p, g, constant, v)
+                self._project(local.radius)
+                self._report(step, request, into)
+
+    def _report(self, step: int, request: TrainRequest, into: Models) -> None:
+        """Write what was asked for after this step."""
+        if into.average is not None:
+            for p, value in zip(self._parameters, self._views(into.average), strict=True):
+                value.add_(p, alpha=1 / request.local.steps)
+        if into.snapshot is not None and step == request.snapshot:
+            self._store(into.snapshot)
+        if step == request.local.steps:
+            self._store(into.w)
+
+    def _gradients(self, rows: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        problem, x = self._problem, self._problem.x[rows]
+        outputs = problem.forward(self._model, channels_last(x) if self._images else x)
+        loss = problem.task.sample_losses(outputs, problem.y[rows]).mean()
+        return torch.autograd.grad(loss, self._parameters, materialize_grads=True), loss.detach()
+
+    def _store(self, into: Tensor) -> None:
+        for p, value in zip(self._parameters, self._views(into), strict=True):
+            value.copy_(p)
+
+    def _project(self, radius: float | None) -> None:
+        if radius is None:
+            return
+        norm = torch.stack([p.norm() for p in self._parameters]).norm()
+        if norm > radius:
+            for p in self._parameters:
+                p.mul_(radius / norm)
+
+    def _views(self, w: Tensor) -> list[Tensor]:
+        return list(self._problem.task.layout.views(w).values())
 
 
 @dataclass(frozen=True)
@@ -35,35 +120,23 @@ class Threads:
     workers: int | None = None
     intra_op: int | None = 1
 
-    def train(
-        self,
-        problem: Problem,
-        batches: Batches,
-        w: Tensor,
-        local: LocalSGD,
-        *,
-        prox: float,
-        shift: Tensor | None,
-        snapshot: int | None,
-        average: bool,
-    ) -> Models:
+    def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
-        models = Models.room(len(batches.counts), w, snapshot, average)
+        models = Models.empty(request)
 
         def client(replica: Replica, j: int) -> None:
-            fixed = fixed_part(w, prox, None if shift is None else shift[j])
-            rows = (batches.at(step)[j, : batches.counts[j]] for step in range(local.steps))
-            replica.local_steps(rows, w, fixed, local, prox, snapshot, models.of(j))
+            rows = (batches.at(step)[j, : batches.counts[j]] for step in range(request.local.steps))
+            replica.local_steps(rows, request, j, models.of(j))
 
         self._each(problem, batches, client)
         return models
 
-    def losses(self, problem: Problem, batches: Batches, w: Tensor) -> Tensor:
+    def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
             return mean_losses(problem, batches, Replica(problem).load(w), pool.map)
 
-    def gradients(self, problem: Problem, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
 
@@ -74,12 +147,12 @@ class Threads:
         self._each(problem, batches, client)
         return G, F.double().cpu()
 
-    def evaluate(self, problem: Problem, rows: Rows, w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
             return mean_scores_and_losses(problem, rows, Replica(problem).load(w), pool.map)
 
-    def _each(self, problem: Problem, batches: Batches, client: Callable[[Replica, int], None]) -> None:
+    def _each(self, problem: PooledData, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
         count = self._count()
         waiting = deque(batches.counts.argsort(descending=True, stable=True).tolist())

@@ -8,22 +8,21 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl.algorithm import Algorithm, Callback
-from drfl.callbacks import Target
+from drfl.algorithm import Algorithm
 from drfl.certificate import METHODS, Certifier
-from drfl.data import PARTITIONS, ClientData, Dataset, Partition, divide, load
-from drfl.data.validation import held_out_training
+from drfl.data import PARTITIONS, ClientData, Dataset, Partition, load, make_partition
+from drfl.data.validation_split import held_out_training
 from drfl.engine import ENGINES, Simulation
-from drfl.errors import InputError
-from drfl.experiments.config import Config
-from drfl.experiments.parameters import make
-from drfl.experiments.resilience import oversampled, surrounded
-from drfl.features import cache, featurise
+from drfl.experiments.config import Config, table_dir
+from drfl.experiments.hyperparameters import make
+from drfl.experiments.wrap import over_selection, wrap_algorithm
+from drfl.features import featurise
+from drfl.features.images import folder as feature_cache
 from drfl.features.images import load_images
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.losses import LOSSES
-from drfl.models import MODELS
+from drfl.loop import RunState, first
+from drfl.models import LOSSES, MODELS
 from drfl.task import Task
 
 
@@ -84,6 +83,11 @@ class Running(Protocol):
         ...
 
     @property
+    def first(self) -> RunState:
+        """Where the run is before its first round."""
+        ...
+
+    @property
     def certify(self) -> Certifier | None:
         """Makes the certificates, where they were asked for."""
         ...
@@ -99,6 +103,7 @@ class Job(NamedTuple):
         task: the model and its loss.
         fed: the clients.
         algorithm: the server program.
+        first: where the run is before its first round.
         certify: makes the certificates, where they were asked for.
     """
 
@@ -108,6 +113,7 @@ class Job(NamedTuple):
     task: Task
     fed: Simulation
     algorithm: Algorithm
+    first: RunState
     certify: Certifier | None = None
 
 
@@ -127,7 +133,7 @@ def load_data(config: Config, log: Callable[[str], None] | None = None) -> Datas
     if recipe is None:
         return load(config.dataset, data_dir=config.data_dir)
     images = load_images(config.dataset, config.data_dir)
-    return featurise(images, recipe, cache=cache.folder(), log=log, device=config.device)
+    return featurise(images, recipe, cache=feature_cache(), log=log, device=config.device)
 
 
 def build(config: Config, dataset: Dataset | None = None) -> Job:
@@ -141,23 +147,22 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         InputError: data, partition, model, algorithm or device do not work together, or a certificate was asked for
             that cannot be made.
     """
-    target(config.until)  # a slip in it comes to light before anything is written
     dataset = load_data(config) if dataset is None else dataset
     key = Key(config.seed)
     method = PARTITIONS[config.partition](**config.partition_parameters())
-    partition = divide(dataset, method, key.fold("partition"))
+    partition = make_partition(dataset, method, key.fold("partition"))
     data = ClientData.from_dataset(dataset, partition)
     if config.validation is not None:
         data = held_out_training(data, config.validation, key)
     with key.fold("model").torch_scope():
         model = MODELS[config.model](tuple(dataset.inputs.shape[1:]), dataset.classes)
     task = Task(model.to(getattr(torch, config.dtype)), LOSSES[config.loss])
-    parameters, keep = oversampled(config, data.n)
-    algorithm = surrounded(config, make(config.algorithm, parameters), keep, data, task)
+    parameters, keep = over_selection(config, data.n)
+    algorithm = wrap_algorithm(config, make(config.algorithm, parameters), keep, data, task)
     engine = ENGINES[config.engine]()
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
-    algorithm.init(fed)  # a cohort larger than N and the like come to light before anything is written
-    return Job(config, partition, data, task, fed, algorithm, _certifier(config, task, algorithm))
+    begun = first(algorithm, fed, averaged=config.averaged, table_dir=table_dir(config))
+    return Job(config, partition, data, task, fed, algorithm, begun, _certifier(config, task, algorithm))
 
 
 def _certifier(config: Config, task: Task, algorithm: Algorithm) -> Certifier | None:
@@ -166,20 +171,3 @@ def _certifier(config: Config, task: Task, algorithm: Algorithm) -> Certifier | 
     certifier = Certifier(task, METHODS[config.certificate])
     certifier.check(algorithm.local)
     return certifier
-
-
-def target(until: str | None) -> list[Callback]:
-    """The callback behind an ``until`` such as "worst_accuracy=0.5"; none for None.
-
-    Raises:
-        InputError: not of that form, or no such metric.
-    """
-    if until is None:
-        return []
-    metric, _, value = until.partition("=")
-    try:
-        return [Target(metric.strip(), float(value))]
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"until = '{until}' is not of the form metric=value, e.g. worst_accuracy=0.5") from None

@@ -10,13 +10,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from drfl.algorithms import ALGORITHMS
+from drfl.algorithms import ALGORITHMS, EVERYBODY
+from drfl.callbacks import target
 from drfl.data import DATASETS, PARTITIONS
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
-from drfl.experiments.parameters import Value, canonical, defaults_of, make, takes
+from drfl.experiments.guards_and_failures import failures_of, guards_of
+from drfl.experiments.hyperparameters import Value, canonical, defaults_of, make, takes
 from drfl.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.models import MODELS
+from drfl.sampling import size
 
 REGISTRIES: dict[str, Mapping[str, object]] = {
     "algorithm": ALGORITHMS,
@@ -43,17 +46,17 @@ class Config(BaseModel):
         partition: how it is divided among clients; not given = the data set's own way, see `drfl.data.DATASETS`.
         clients: N.
         alpha: concentration of classes, where the partition has one.
-        sigma: Zipf exponent of the sizes, where the partition has one.
-        features: what the models learn from: the data themselves (None), or what a trained network makes of them; see
-            `drfl.features`.
+        zipf: Zipf exponent of the sizes, where the partition has one.
+        features: what the models learn from: the data themselves (None), or a pretrained network's features of them;
+            see `drfl.features`.
         backbone: that network, by name or as a file of weights.
         feature_count: of "entk": how many; None = 50,000.
         resize: side in pixels to which the network's images are brought; None = as they are.
         validation: None, or the share of each client's training rows to test on; the data set's test part is then not
-            touched, see `drfl.data.validation`.
+            touched, see `drfl.data.validation_split`.
         model: which model.
         loss: what is made small.
-        cohort: m, clients per round; None = two thirds of them, as in the DRDM paper.
+        cohort: m, clients per round; None = everybody for SCAFF-PD, else as :func:`drfl.sampling.size` says.
         steps: τ, local steps.
         batch: samples per local minibatch, or "full".
         lr: η, local step size.
@@ -61,18 +64,20 @@ class Config(BaseModel):
         seed: root of all randomness.
         evaluate_every: test every so many rounds.
         until: end the run early, e.g. "worst_accuracy=0.5".
+        averaged: keep the averaged solution as well; clients then send one more vector.
+        table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory.
         certificate: the duality gap with every test, its lower bound by the method of this name (see
             `drfl.certificate.METHODS`); true = "pooled", false = none.
         engine: backend.
         device: torch device.
         dtype: type of models and data.
-        precision: "bf16" works the local steps' products out in bfloat16.
+        precision: "bf16" computes local steps in bfloat16.
         threads: torch's threads; None = its own default.
         guards: what looks at loss reports before the algorithm does, e.g. "clip:bound=3"; None = the wide default,
-            "none" alone = nothing. See `drfl.experiments.resilience`.
+            "none" alone = nothing. See `drfl.experiments.wrap`.
         max_norm: the greatest distance of a client's model from the one sent, and norm of a gradient; None = no bound.
-        faults: how clients fail, by the names of `drfl.faults.Faults`; None = they do not.
-        oversample: ask so many times the cohort's size, and go on with the first that answer.
+        faults: how clients fail, by the names of `drfl.resilience.FailureModel`; None = they do not.
+        over_select: ask so many times the cohort's size, and go on with the first that answer.
         min_replies: a round that fewer clients answer does not count.
         repeats: it is repeated up to so many times then; None = it is skipped.
         checkpoint_every: keep the progress every so many rounds; None = as often as takes a twentieth of the time at
@@ -90,7 +95,7 @@ class Config(BaseModel):
     partition: str = "zipf-dirichlet"
     clients: int | None = Field(None, ge=1)
     alpha: float | None = None
-    sigma: float | None = None
+    zipf: float | None = None
     features: Literal["penultimate", "entk"] | None = None
     backbone: str | None = None
     feature_count: int | None = Field(None, ge=1)
@@ -106,6 +111,8 @@ class Config(BaseModel):
     seed: int = Field(0, ge=0, lt=2**63)
     evaluate_every: int = Field(1, ge=1)
     until: str | None = None
+    averaged: bool = False
+    table_dir: Path | None = None
     certificate: Literal["pooled", "gradient"] | None = None
     engine: str = "auto"
     device: str = "cpu"
@@ -115,7 +122,7 @@ class Config(BaseModel):
     guards: tuple[str, ...] | None = None
     max_norm: float | None = None
     faults: dict[str, float] | None = None
-    oversample: float | None = Field(None, ge=1, le=1000)
+    over_select: float | None = Field(None, ge=1, le=1000)
     min_replies: int | None = Field(None, ge=1)
     repeats: int | None = Field(None, ge=1, le=1000)
     checkpoint_every: int | None = Field(None, ge=0)
@@ -159,6 +166,9 @@ class Config(BaseModel):
     def _parameters_fit(self) -> Config:
         self.partition_parameters()
         self.recipe()
+        target(self.until)
+        guards_of(self.guards)
+        failures_of(self.faults or {})
         if self.repeats is not None and self.min_replies is None:
             raise InputError("repeats means nothing without min_replies: leave it out, or give both")
         for name in {self.algorithm, *self.algorithms}:
@@ -185,12 +195,12 @@ class Config(BaseModel):
         return Recipe(self.features, self.backbone, self.feature_count or COUNT, self.resize)
 
     def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
-        """Those of clients, alpha and sigma that were given; with ``defaults`` all that the partition has.
+        """Those of clients, alpha and zipf that were given; with ``defaults`` all that the partition has.
 
         Raises:
             InputError: one of them means nothing to the partition.
         """
-        given = {"clients": self.clients, "alpha": self.alpha, "sigma": self.sigma}
+        given = {"clients": self.clients, "alpha": self.alpha, "zipf": self.zipf}
         values = {name: value for name, value in given.items() if value is not None}
         fields = inspect.signature(PARTITIONS[self.partition]).parameters
         if defaults:
@@ -210,13 +220,18 @@ class Config(BaseModel):
         """
         common = {parameter: getattr(self, option) for option, parameter in COMMON.items()}
         if clients is not None and self.cohort is None:
-            common["m"] = max(1, round(clients * 2 / 3))
+            common["m"] = clients if algorithm in EVERYBODY else size(None, clients)
         given = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
         return {**defaults_of(algorithm), **given, **self.algorithms.get(algorithm, {})}
 
     def for_algorithm(self, algorithm: str, seed: int) -> Config:
         """The same job with another algorithm and seed."""
         return self.model_copy(update={"algorithm": algorithm, "seed": seed})
+
+
+def table_dir(config: Config) -> str | None:
+    """The folder for the server's tables, as :func:`drfl.loop.run` takes it."""
+    return None if config.table_dir is None else str(config.table_dir)
 
 
 def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
@@ -230,7 +245,12 @@ def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
     Raises:
         InputError: the file is missing or not TOML, a key is unknown, or a value is impossible.
     """
-    values = _read(path) if path is not None else {}
+    return config_of(read_file(path), overrides)
+
+
+def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Config:
+    """A configuration from what a TOML file holds and the options that override it; see :func:`load_config`."""
+    values = dict(file)
     tables = values.get("algorithms")
     beaten = {parameter for option, parameter in COMMON.items() if option in overrides}
     merged = _without(tables, beaten) if isinstance(tables, dict) else {}
@@ -259,7 +279,14 @@ def _without(tables: Mapping[str, object], beaten: set[str]) -> dict[str, object
     }
 
 
-def _read(path: Path) -> dict[str, object]:
+def read_file(path: Path | None) -> dict[str, object]:
+    """What a TOML file holds; nothing where there is none.
+
+    Raises:
+        InputError: it is missing or not TOML.
+    """
+    if path is None:
+        return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -15,11 +15,11 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
+from drfl.atomic_files import atomic_write, is_file, is_folder, remove_known
 from drfl.checkpoint import store
 from drfl.checkpoint.record import first_fault
-from drfl.data.files import atomic_write, is_file, is_folder, remove_known
 from drfl.errors import InputError
-from drfl.experiments.rundir import FILES
+from drfl.experiments.artifacts import FILES
 
 NAME = "manifest.json"
 
@@ -110,7 +110,7 @@ class Manifest(BaseModel):
         return cls(kind=kind, drfl=importlib.metadata.version("drfl"), files=tuple(sorted(files)), cells=cells)
 
     def write(self, folder: Path) -> None:
-        """Put it into its folder, whole or not at all.
+        """Put it into its folder atomically.
 
         Raises:
             OSError: the folder cannot be written to.

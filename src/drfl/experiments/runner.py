@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 import torch
 
-from drfl.algorithm import Callback, Keeper, Progress, Result, Step, run
+from drfl.callbacks import target
 from drfl.certificate import Certificate
 from drfl.data import Dataset
 from drfl.errors import InputError
-from drfl.experiments.build import Job, Running, build, load_data, target
-from drfl.experiments.claim import Claim, filled
-from drfl.experiments.config import Config
-from drfl.experiments.rundir import write_run
+from drfl.experiments.artifacts import write_run
+from drfl.experiments.build import Job, Running, build, load_data
+from drfl.experiments.config import Config, table_dir
+from drfl.experiments.run_directory import Claim, filled
 from drfl.history import SMALL_IS_GOOD, Metrics
+from drfl.loop import Callback, CheckpointWriter, Result, RunState, Step, run
 
 MOST_SEEDS = 10_000
 """More are taken for a slip of the finger."""
@@ -39,7 +40,7 @@ class Finished(NamedTuple):
     stopped: str
 
 
-class Watch:
+class StopSignal:
     """Ends a run after the present round once ``signal`` is set: the number of the signal that asked for it."""
 
     def __init__(self) -> None:
@@ -63,10 +64,10 @@ class Watch:
 def execute(
     job: Running,
     callbacks: Sequence[Callback] = (),
-    watch: Watch | None = None,
+    watch: StopSignal | None = None,
     *,
-    start: Progress | None = None,
-    keep: Keeper | None = None,
+    start: RunState | None = None,
+    keep: CheckpointWriter | None = None,
 ) -> Finished:
     """Run a job to its end, its target or an interruption.
 
@@ -78,9 +79,9 @@ def execute(
         keep: is given the progress.
 
     Raises:
-        DivergedError: see :func:`drfl.algorithm.run`.
+        DivergedError: see :func:`drfl.loop.run`.
     """
-    config, watch = job.config, watch or Watch()
+    config, watch = job.config, watch or StopSignal()
     with _threads(config.threads):
         result = run(
             job.algorithm,
@@ -88,9 +89,11 @@ def execute(
             rounds=config.rounds,
             seed=config.seed,
             evaluate_every=config.evaluate_every,
+            averaged=config.averaged,
+            table_dir=table_dir(config),
             callbacks=[*target(config.until), watch, *callbacks],
             certify=job.certify,
-            start=start,
+            start=start or job.first,
             keep=keep,
         )
     early = "interrupted" if watch.stop else "target"
@@ -108,7 +111,7 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def conclude(finished: Finished, claim: Claim, more: Mapping[str, str] | None = None) -> None:
+def write_results(finished: Finished, claim: Claim, more: Mapping[str, str] | None = None) -> None:
     """Write the results and the report of a run into the folder that it holds.
 
     Args:
@@ -152,7 +155,7 @@ class Outcome(NamedTuple):
     reason: str = ""
 
 
-def fate(outcomes: Sequence[Outcome], algorithm: str) -> str:
+def endings(outcomes: Sequence[Outcome], algorithm: str) -> str:
     """How the runs of an algorithm ended of which none has metrics: "diverged", "refused", or both."""
     return ", ".join(sorted({o.stopped for o in outcomes if o.algorithm == algorithm and o.metrics is None}))
 
@@ -176,7 +179,6 @@ def prepare(
     Raises:
         InputError: one of the jobs cannot be built, or there is no such target.
     """
-    target(config.until)
     dataset = load_data(config, log)
     for algorithm in algorithms:
         look(build(config.for_algorithm(algorithm, seeds[0]), dataset))

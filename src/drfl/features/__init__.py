@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from drfl.features.backbone import Backbone
-from drfl.features.backbones import load_backbone
-from drfl.features.make import featurise
+from drfl.features.featurise import featurise
+from drfl.features.pretraining import load_backbone
 from drfl.features.recipe import KINDS, Recipe
 
 __all__ = ["KINDS", "Backbone", "Recipe", "featurise", "load_backbone"]

@@ -1,21 +1,200 @@
-"""A trained network that is not trained any further, and what its images must be like."""
+"""ResNet-18 with published weights, and its features of images."""
 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import math
-from collections.abc import Mapping
+import os
+import urllib.request
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from pathlib import Path
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
+from safetensors.torch import load
 from torch import Tensor, nn
 
+from drfl.atomic_files import atomic_write
+from drfl.data.sources import cache_folder
 from drfl.errors import InputError
-from drfl.features.resnet import resnet18
 from drfl.models import cnn
+
+LIMIT = 2**28
+"""Bytes; six times the file's size."""
+
+TIMEOUT = 30.0
+"""Seconds without an answer."""
+
+
+class Published(NamedTuple):
+    """A file of weights on the network.
+
+    Args:
+        url: where it is.
+        sha256: its checksum.
+    """
+
+    url: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """Its name."""
+        return self.url.rpartition("/")[2]
+
+
+RESNET18 = Published(
+    "https://download.pytorch.org/models/resnet18-f37072fd.pth",
+    "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
+)
+"""ResNet-18 on ImageNet-1k, torchvision's ``IMAGENET1K_V1``."""
+
+
+def folder() -> Path:
+    """Where backbones are kept."""
+    return cache_folder() / "backbones"
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name; nothing in it is executed.
+
+    Args:
+        path: a ``.safetensors`` file, or a ``.pth``/``.pt`` file with a dictionary of tensors.
+
+    Raises:
+        InputError: there is no such file, or it is no such file.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"there is no file of weights '{path}'") from None
+    except (OSError, ValueError) as error:  # the latter for a name with a zero in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot read the weights '{path}': {reason}") from None
+    try:
+        if path.suffix.lower() == ".safetensors":
+            return load(content)
+        with warnings.catch_warnings(action="ignore"):  # on other versions of pickle, before it fails on them
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # for crafted bytes the readers of zip and pickle files raise a dozen kinds
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"'{path}' is no file of weights that drfl reads: {reason}") from None
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise InputError(f"'{path}' is no dictionary of tensors: save model.state_dict()")
+    return {str(name): value for name, value in found.items()}
+
+
+def published(what: Published) -> Path:
+    """A published file on this machine: from torch's hub cache or drfl's own, else downloaded into the latter.
+
+    Its checksum is looked at every time; a file in the caches that is damaged counts as missing.
+
+    Raises:
+        InputError: it could not be had.
+    """
+    target = folder() / what.file
+    for path in (Path(torch.hub.get_dir()) / "checkpoints" / what.file, target):
+        if path.is_file() and _right(path.read_bytes(), what):
+            return path
+    mirror = os.environ.get("DRFL_MIRROR")
+    url = f"{mirror.rstrip('/')}/backbones/{what.file}" if mirror else what.url
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+            content = answer.read(LIMIT)
+        if not _right(content, what):
+            raise ValueError(f"its SHA-256 should be {what.sha256}, but is another")
+        with atomic_write(target) as file:
+            file.write(content)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise InputError(
+            f"could not download {url} into '{target.parent}' ({error}): put the file there yourself, or give its path "
+            "as backbone"
+        ) from None
+    return target
+
+
+def _right(content: bytes, what: Published) -> bool:
+    return hashlib.sha256(content).hexdigest() == what.sha256
+
+
+Norm = Literal["batch", "group"]
+
+GROUPS = 32
+"""Groups of a GroupNorm, as in Wu and He (2018); a layer of fewer than 64 channels has a group for every two."""
+
+
+def _group_norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(min(GROUPS, channels // 2), channels)
+
+
+NORMS: dict[Norm, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group": _group_norm}
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions beside a shortcut; the parameters' names are torchvision's.
+
+    Args:
+        inputs: channels that come in.
+        outputs: channels that go out.
+        stride: of the first convolution and of the shortcut.
+        norm: makes the normalisation for so many channels.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = norm(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = norm(outputs)
+        self.downsample = None
+        if stride != 1 or inputs != outputs:
+            shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(shortcut, norm(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, inputs, h, w) → (B, outputs, ⌈h/stride⌉, ⌈w/stride⌉)."""
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+def resnet18(classes: int, norm: Norm = "batch", width: int = 64) -> nn.Sequential:
+    """ResNet-18 for images (B, 3, height, width) of any size, with torchvision's names of parameters.
+
+    Its last layer, ``fc``, takes 8·width features. A federation can train it with GroupNorm; with BatchNorm it keeps
+    running statistics and serves as a frozen backbone.
+
+    Args:
+        classes: number of outputs.
+        norm: "batch" as in the paper, or "group".
+        width: channels of the first layer; the paper's network has 64.
+    """
+    make = NORMS[norm]
+    layers = OrderedDict[str, nn.Module](
+        conv1=nn.Conv2d(3, width, 7, 2, padding=3, bias=False),
+        bn1=make(width),
+        relu=nn.ReLU(),
+        maxpool=nn.MaxPool2d(3, 2, padding=1),
+    )
+    for k in range(4):
+        outputs = width * 2**k
+        first = BasicBlock(max(width, outputs // 2), outputs, 1 if k == 0 else 2, make)
+        layers[f"layer{k + 1}"] = nn.Sequential(first, BasicBlock(outputs, outputs, 1, make))
+    layers |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(8 * width, classes)}
+    model = nn.Sequential(layers)
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's red, green and blue in [0, 1]: what its published weights take for zero and one."""

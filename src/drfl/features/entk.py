@@ -1,8 +1,4 @@
-"""Features of the empirical neural tangent kernel: gradients of a network's output at its weights.
-
-The second half of Train–Convexify–Train (Yu et al. 2022, "TCT"; 003 §F.1): a linear model on the gradient
-φ(x) = ∇_w f(w, x) is the network linearised at w, f(w + δ, x) ≈ f(w, x) + ⟨φ(x), δ⟩, and its loss is convex in δ.
-"""
+"""Features from a backbone: those before its last layer, and empirical neural tangent features."""
 
 from __future__ import annotations
 
@@ -16,9 +12,51 @@ from torch.func import functional_call, grad, vmap
 
 from drfl.errors import InputError
 from drfl.features.backbone import Backbone
-from drfl.features.extract import batches
-from drfl.features.standin import Log
+from drfl.features.pretraining import Log
 from drfl.key import Key
+
+PIXELS = 2**22
+"""Numbers of the prepared images of a pass: 28 images of 224 × 224 × 3."""
+
+IMAGES = 256
+"""Images of a pass at most."""
+
+
+def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None) -> Tensor:
+    """What comes out of the backbone's last layer but one; for ResNet-18 512 numbers, for the model "cnn" 500.
+
+    Args:
+        backbone: the network; it works on the device that it is on.
+        images: (n, c, height, width), floating in [0, 1] or bytes.
+        resize: see :meth:`drfl.features.Backbone.prepared`.
+
+    Returns:
+        (n, p) float32, on the CPU.
+
+    Raises:
+        InputError: the images do not fit the backbone.
+    """
+    trunk = backbone.trunk
+    with torch.no_grad():
+        return torch.cat([trunk(x).float().cpu() for x in batches(backbone, images, resize)])
+
+
+def batches(backbone: Backbone, images: Tensor, resize: int | None, most: int = IMAGES) -> Iterator[Tensor]:
+    """Prepared images (B, channels, h, w), on the backbone's device.
+
+    Args:
+        backbone: whose.
+        images: (n, c, height, width).
+        resize: see :meth:`drfl.features.Backbone.prepared`.
+        most: images of a batch at most.
+    """
+    backbone.check_images(images.shape)
+    device = next(backbone.model.parameters()).device
+    area = images.shape[2] * images.shape[3] if resize is None else resize * resize
+    size = max(1, min(most, PIXELS // (backbone.channels * area)))
+    for x in images.split(size):
+        yield backbone.prepared(x.to(device), resize)
+
 
 BYTES = 2**26
 """Gradients held at a time, with respect to all parameters; on CPUs more are no faster."""

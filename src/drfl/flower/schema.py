@@ -67,8 +67,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Identity(Strict):
-    """What a site tells of itself; see :class:`drfl.flower.roster.Member`."""
+class SiteIdentity(Strict):
+    """What a site tells of itself; see :class:`drfl.flower.nodes.Member`."""
 
     protocol: Literal[2]
     name: Name
@@ -82,7 +82,7 @@ class Identity(Strict):
 
 
 class AnswerNote(Strict):
-    """The plain values of a reply; see :class:`drfl.flower.wire.Answer`."""
+    """The plain values of a reply; see :class:`drfl.flower.messages.Answer`."""
 
     protocol: Literal[2]
     parts: Annotated[int, Field(ge=0, le=3)]
@@ -102,7 +102,7 @@ class Numbers(Strict):
 
 
 class ModelNote(Strict):
-    """See :class:`drfl.flower.wire.Model`."""
+    """See :class:`drfl.flower.messages.Model`."""
 
     model: Annotated[str, Field(max_length=64)]
     loss: Annotated[str, Field(max_length=64)]
@@ -133,7 +133,7 @@ class LocalNote(Strict):
 
 
 class TrainNote(Strict):
-    """See :class:`drfl.request.TrainRequest`."""
+    """See :class:`drfl.federation.TrainRequest`."""
 
     kind: Literal["train"]
     key: KeyNote
@@ -144,7 +144,7 @@ class TrainNote(Strict):
 
 
 class LossNote(Strict):
-    """See :class:`drfl.request.LossRequest`."""
+    """See :class:`drfl.federation.LossRequest`."""
 
     kind: Literal["losses"]
     key: KeyNote
@@ -152,7 +152,7 @@ class LossNote(Strict):
 
 
 class GradientNote(Strict):
-    """See :class:`drfl.request.GradientRequest`."""
+    """See :class:`drfl.federation.GradientRequest`."""
 
     kind: Literal["gradients"]
     key: KeyNote
@@ -160,7 +160,7 @@ class GradientNote(Strict):
 
 
 class AskNote(Strict):
-    """The plain values of a request; see :class:`drfl.flower.wire.Ask`."""
+    """The plain values of a request; see :class:`drfl.flower.messages.Ask`."""
 
     protocol: Literal[2]
     client: Annotated[int, Field(ge=0, le=2**31)]

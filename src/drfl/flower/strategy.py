@@ -1,26 +1,25 @@
-"""The minimax algorithms as Flower strategies, for those who have a Flower app of their own.
+"""Any drfl algorithm as a Flower strategy, for those who have a Flower app of their own.
 
 The server's end, ``server_app.py``::
 
     from flwr.app import ArrayRecord, Context
     from flwr.serverapp import Grid, ServerApp
-    from drfl import LocalSGD
-    from drfl.flower.strategy import DRDMStrategy
+    from drfl import DRDM, LocalSGD
+    from drfl.flower.strategy import DrflStrategy
     from my_app.task import Net
 
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        strategy = DRDMStrategy(m=2, local=LocalSGD(steps=5, lr=0.1), min_available_nodes=4)
+        strategy = DrflStrategy(DRDM(m=2, local=LocalSGD(steps=5, lr=0.1)), min_available_nodes=4)
         result = strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()), num_rounds=3)
         print(result.evaluate_metrics_clientapp[3])
 
 The sites' end, ``client_app.py``::
 
     from drfl import ClientData, Task
-    from drfl.flower.client import client_app
-    from drfl.flower.site import Site
+    from drfl.flower.client_app import Site, client_app
     from my_app.task import Net, load_data
 
     def load(context):
@@ -33,117 +32,206 @@ The sites' end, ``client_app.py``::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Required, TypedDict, Unpack, cast
+from collections.abc import Callable, Iterator
+from logging import INFO
+from typing import NoReturn
 
-from drfl.algorithms import AFL, DRDM, DRFA, DualDRDM, ScaffPD
-from drfl.ambiguity import AmbiguitySet
-from drfl.cohort import Sampling
-from drfl.flower.drfl_strategy import DrflStrategy
-from drfl.local import LocalSGD
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, MetricRecordValues
+from flwr.common import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
 
+from drfl import checks
+from drfl.algorithm import Algorithm, Sized, Wrapping
+from drfl.engine import ENGINES
+from drfl.errors import InputError, unknown
+from drfl.flower.federation import FlowerFederation
+from drfl.flower.messages import Model
+from drfl.flower.nodes import Named, enrolled
+from drfl.flower.transport import Deadline
+from drfl.layout import Layout
+from drfl.loop import Step, run
+from drfl.resilience import Protected
 
-class Options(TypedDict, total=False):
-    """What every strategy takes: see :class:`DrflStrategy`."""
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+"""Flower's: round and model → what the server finds of it."""
 
-    min_available_nodes: int
-    wait: float
-    seed: int
-    engine: str
+WAIT = 300.0
+"""Seconds to wait for the sites, unless told otherwise."""
 
-
-class DualParameters(Options, total=False):
-    """What they all take of their algorithms."""
-
-    local: LocalSGD
-    dual_batch: int | None
-    ambiguity: AmbiguitySet
-
-
-class AFLParameters(DualParameters, total=False):
-    """Those of :class:`drfl.algorithms.AFL`."""
-
-    gamma: float | None
-    dual_after: bool
-
-
-class DRFAParameters(DualParameters, total=False):
-    """Those of :class:`drfl.algorithms.DRFA`."""
-
-    m: Required[int]
-    gamma: float | None
-    sampling: Sampling
+TELLING = 60.0
+"""Seconds at most that a node may take to tell its name, however long an exchange may take."""
 
 
-class DRDMParameters(DRFAParameters, total=False):
-    """Those of :class:`drfl.algorithms.DRDM` and :class:`drfl.algorithms.DualDRDM`."""
+class DrflStrategy(Strategy):
+    """A drfl algorithm as a Flower strategy that runs by ``start``; the ``ClientApp`` is one of drfl.
 
-    mu: float | None
-    table_dir: str | None
+    A client is whoever the sites say they are (``Site.name``), in the names' order: nodes are trusted as Flower's own
+    strategies trust them. Those that are there when it starts are the clients of the whole run. One that goes counts as
+    silent until it, or another node of its name, is back.
+
+    Args:
+        algorithm: what to run. It is protected as :class:`drfl.resilience.Protected` does by default, unless there is a
+            protection around it already.
+        min_available_nodes: it starts when so many sites have told their names; no fewer than a cohort of m.
+        wait: seconds until they must be there.
+        seed: root of all randomness.
+        engine: how the sites compute, see :data:`drfl.engine.ENGINES`.
+        table_dir: folder for the files that hold the server's tables, see :func:`drfl.loop.run`.
+
+    Raises:
+        InputError: a number is out of range, or the engine is unknown.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        *,
+        min_available_nodes: int = 2,
+        wait: float = WAIT,
+        seed: int = 0,
+        engine: str = "auto",
+        table_dir: str | None = None,
+    ) -> None:
+        *around, self._core = _layers(algorithm)
+        if engine not in ENGINES:
+            raise unknown("engine", engine, ENGINES)
+        checks.whole("min_available_nodes", min_available_nodes)
+        checks.non_negative("wait", wait)
+        checks.whole("seed", seed, low=0)
+        self.algorithm, self._protected = algorithm, any(isinstance(layer, Protected) for layer in around)
+        self.min_available_nodes, self.wait, self.seed, self.engine = min_available_nodes, wait, seed, engine
+        self.table_dir = table_dir
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the algorithm.
+
+        Args:
+            grid: where the nodes are.
+            initial_arrays: the initial model: its trainable parameters in the model's order, all float32 or all
+                float64. ``ArrayRecord(model.state_dict())`` is that where the model has no buffers and nothing frozen.
+            num_rounds: how many rounds.
+            timeout: seconds that an exchange with the sites may take; a round has two or three.
+            train_config: none: what the sites do is the strategy's ``local``.
+            evaluate_config: none.
+            evaluate_fn: called with the round and the model before the first round and after each.
+
+        Returns:
+            ``arrays``: the last model, named as ``initial_arrays``.
+            ``train_metrics_clientapp``, by round: ``answered``, how many trained, and ``avg_loss`` and ``worst_loss``
+            of the reports that moved λ, where there were any.
+            ``evaluate_metrics_clientapp``, by round from 0: :class:`drfl.history.Metrics` over the sites' test data,
+            and ``lambda``, the mixture after that round, in the order of the sites' names.
+            ``evaluate_metrics_serverapp``, by round from 0: what evaluate_fn gave.
+
+        Raises:
+            DrflError: too few sites, or what they and the algorithm have does not fit; or it diverges.
+        """
+        if train_config or evaluate_config:
+            raise InputError(
+                "drfl's sites read no train_config or evaluate_config: give the strategy local=LocalSGD(steps, lr, …)"
+            )
+        checks.whole("num_rounds", num_rounds, low=0)
+        checks.positive("timeout", timeout)
+        layout, w0 = flat(initial_arrays)
+        log(INFO, "Starting %s: %d rounds, %d parameters", type(self).__name__, num_rounds, layout.d)
+        self.summary()
+        size = self._core.m if isinstance(self._core, Sized) else None
+        least = max(self.min_available_nodes, size or 0)
+        told = enrolled(grid, least, self.wait, min(timeout, TELLING))
+        members = dict(enumerate(sorted(told.values(), key=lambda member: member.name)))
+        names = [member.name for member in members.values()]
+        roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})
+        log(INFO, "%d sites, lambda in this order: %s", len(names), ", ".join(names))
+        model = Model("", "", str(layout.dtype).removeprefix("torch."), 0, self.engine)
+        fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
+        book = _Book(layout, evaluate_fn)
+        algorithm = self.algorithm if self._protected else Protected(self.algorithm, names=tuple(names))
+        found = run(algorithm, fed, rounds=num_rounds, seed=self.seed, table_dir=self.table_dir, callbacks=[book])
+        book.result.arrays = record(layout, found.state.w)
+        return book.result
+
+    def summary(self) -> None:
+        """Log the algorithm and its hyperparameters."""
+        log(INFO, "\t├──> Algorithm: %s", type(self._core).__name__)
+        for name, value in vars(self._core).items():
+            log(INFO, "\t│\t├── %s: %s", name, value)
+        log(INFO, "\t└──> Nodes: at least %d, seed: %d", self.min_available_nodes, self.seed)
+
+    def _alone(self, *args: object, **kwargs: object) -> NoReturn:
+        """One round of a minimax method is two exchanges or more, which Flower's steps of a round cannot say.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError("drfl's strategies run whole rounds of several exchanges: call start()")
+
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _alone
 
 
-class ScaffPDParameters(DualParameters, total=False):
-    """Those of :class:`drfl.algorithms.ScaffPD`."""
+class _Book:
+    """Writes Flower's result, round by round."""
 
-    m: int | None
-    sigma: float | None
-    theta: float
-    mu: float
-    server_lr: float
-    table_dir: str | None
+    def __init__(self, layout: Layout, evaluate_fn: EvaluateFn | None) -> None:
+        self.layout, self.evaluate_fn, self.result = layout, evaluate_fn, Result()
 
-
-def _parted(parameters: Mapping[str, object]) -> tuple[dict, Options]:
-    """The algorithm's parameters and the strategy's."""
-    options = {name: value for name, value in parameters.items() if name in Options.__annotations__}
-    return {name: value for name, value in parameters.items() if name not in options}, cast("Options", options)
-
-
-class DRDMStrategy(DrflStrategy):
-    """:class:`drfl.algorithms.DRDM` for a Flower app; takes its parameters and those of :class:`DrflStrategy`."""
-
-    def __init__(self, **parameters: Unpack[DRDMParameters]) -> None:
-        own, options = _parted(parameters)
-        super().__init__(DRDM(**own), **options)
-
-
-class DualDRDMStrategy(DrflStrategy):
-    """:class:`drfl.algorithms.DualDRDM` for a Flower app; takes its parameters and those of :class:`DrflStrategy`."""
-
-    def __init__(self, **parameters: Unpack[DRDMParameters]) -> None:
-        own, options = _parted(parameters)
-        super().__init__(DualDRDM(**own), **options)
+    def __call__(self, step: Step) -> None:
+        if step.info is not None:
+            trained: dict[str, MetricRecordValues] = {"answered": step.info.answered.numel()}
+            if step.info.losses is not None and step.info.losses.clients.numel():
+                values = step.info.losses.values
+                trained |= {"avg_loss": float(values.mean()), "worst_loss": float(values.max())}
+            self.result.train_metrics_clientapp[step.round] = MetricRecord(trained)
+        if step.row is not None:
+            found: dict[str, MetricRecordValues] = {**step.row.metrics._asdict(), "lambda": step.row.lam.tolist()}
+            self.result.evaluate_metrics_clientapp[step.round] = MetricRecord(found)
+            worst, average = 100 * step.row.metrics.worst_accuracy, 100 * step.row.metrics.avg_accuracy
+            log(INFO, "[ROUND %d/%d] average %.2f %%, worst %.2f %%", step.round, step.rounds, average, worst)
+        if self.evaluate_fn is not None:
+            central = self.evaluate_fn(step.round, record(self.layout, step.state.w))
+            if central is not None:
+                self.result.evaluate_metrics_serverapp[step.round] = central
 
 
-class DRFAStrategy(DrflStrategy):
-    """:class:`drfl.algorithms.DRFA` for a Flower app; takes its parameters and those of :class:`DrflStrategy`."""
+def flat(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
+    """A model's arrays as one vector, in their order.
 
-    def __init__(self, **parameters: Unpack[DRFAParameters]) -> None:
-        own, options = _parted(parameters)
-        super().__init__(DRFA(**own), **options)
+    Returns:
+        Where each lies, and the vector (d,).
 
-
-class ScaffPDStrategy(DrflStrategy):
-    """:class:`drfl.algorithms.ScaffPD` for a Flower app; takes its parameters and those of :class:`DrflStrategy`."""
-
-    def __init__(self, **parameters: Unpack[ScaffPDParameters]) -> None:
-        own, options = _parted(parameters)
-        super().__init__(ScaffPD(**own), **options)
-
-
-class AFLStrategy(DrflStrategy):
-    """:class:`drfl.algorithms.AFL` for a Flower app; takes its parameters and those of :class:`DrflStrategy`."""
-
-    def __init__(self, **parameters: Unpack[AFLParameters]) -> None:
-        own, options = _parted(parameters)
-        super().__init__(AFL(**own), **options)
+    Raises:
+        InputError: there are none, or they are not all float32 or all float64.
+    """
+    values = {name: torch.tensor(array.numpy()) for name, array in arrays.items()}
+    types = {value.dtype for value in values.values()}
+    if len(types) != 1 or not types <= {torch.float32, torch.float64}:
+        raise InputError(
+            f"initial_arrays must be all float32 or all float64, not {sorted(map(str, types)) or 'empty'}: give the "
+            "trainable parameters, without buffers (running statistics cannot be averaged: use nn.GroupNorm)"
+        )
+    layout = Layout(tuple(values), tuple(tuple(value.shape) for value in values.values()), types.pop())
+    return layout, torch.cat([value.flatten() for value in values.values()])
 
 
-__all__ = [
-    "AFLStrategy",
-    "DRDMStrategy",
-    "DRFAStrategy",
-    "DrflStrategy",
-    "DualDRDMStrategy",
-    "ScaffPDStrategy",
-]
+def record(layout: Layout, w: Tensor) -> ArrayRecord:
+    """The vector w (d,) as a model's arrays."""
+    return ArrayRecord({name: Array(value.detach().cpu().numpy()) for name, value in layout.views(w).items()})
+
+
+def _layers(algorithm: Algorithm) -> Iterator[Algorithm]:
+    """An algorithm's wrappers, outermost first, and last what is inside them."""
+    yield algorithm
+    while isinstance(algorithm, Wrapping):
+        algorithm = algorithm.algorithm
+        yield algorithm

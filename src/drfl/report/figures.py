@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drfl.report.groups import Group
-from drfl.report.load import RunRecord
-from drfl.report.text import count, esc, percent, spread
+from drfl.report.read_run import RunRecord
+from drfl.report.tables import count, esc, percent, spread
 
 if TYPE_CHECKING:
     import numpy as np
     import plotly.graph_objects as go
+
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 INK, RULE = "#59636e", "#e3e6ea"

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drfl.report.load import RunRecord, text
+from drfl.report.read_run import RunRecord, text
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 # Okabe and Ito's palette, told apart by readers with any colour vision and visible on white and on black. An algorithm
 # keeps its colour from one report to the next; relatives share a colour and differ in the dash.

@@ -1,8 +1,8 @@
 """Check an algorithm, a federation or an ambiguity set of your own.
 
 ``check_algorithm``, ``check_federation`` and ``check_ambiguity`` raise a :class:`ConformanceError` that lists every
-check that fails. The federations that they use are public too: :class:`Recording`, :class:`Lossy`, :class:`Still` and
-others.
+check that fails. The federations that they use are public too: :class:`Recording`, :class:`DropoutFederation`,
+:class:`ConstantFederation` and others.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from __future__ import annotations
 from drfl.testing.algorithm import ALGORITHM_CHECKS, check_algorithm, examine_algorithm, subject_of
 from drfl.testing.ambiguity import AMBIGUITY_CHECKS, Tried, check_ambiguity, examine_ambiguity
 from drfl.testing.attacks import Claims, Inflated, Scaled, SignFlipped, UnderReporting, label_noise
-from drfl.testing.exact import Exact
+from drfl.testing.convergence import AVERAGE, Q_FAIR, SADDLE, WEIGHTED, also_sampled
 from drfl.testing.federation import FEDERATION_CHECKS, check_federation, examine_federation
+from drfl.testing.federation_checks import FederationSubject, Make
+from drfl.testing.federations import Call, ConstantFederation, DropoutFederation, PermutedClients, Recording
 from drfl.testing.hyperplane import Hyperplane
-from drfl.testing.lossy import Lossy
-from drfl.testing.optimum import AVERAGE, Q_FAIR, SADDLE, WEIGHTED, also_sampled
-from drfl.testing.recording import Call, Recording
-from drfl.testing.relabelled import Relabelled
+from drfl.testing.quadratic_federation import QuadraticFederation
 from drfl.testing.report import CheckError, ConformanceError, NotApplicable, Note, Report, verdict
-from drfl.testing.served import Make, Served
-from drfl.testing.still import Still
 from drfl.testing.subject import Oracle, Played, Reduction, Reference, Solves, Subject
-from drfl.testing.trial import Trial, least_squares
+from drfl.testing.toy_problem import ToyProblem, least_squares
 
 __all__ = [
     "ALGORITHM_CHECKS",
@@ -35,27 +32,27 @@ __all__ = [
     "CheckError",
     "Claims",
     "ConformanceError",
-    "Exact",
+    "ConstantFederation",
+    "DropoutFederation",
+    "FederationSubject",
     "Hyperplane",
     "Inflated",
-    "Lossy",
     "Make",
     "NotApplicable",
     "Note",
     "Oracle",
+    "PermutedClients",
     "Played",
+    "QuadraticFederation",
     "Recording",
     "Reduction",
     "Reference",
-    "Relabelled",
     "Report",
     "Scaled",
-    "Served",
     "SignFlipped",
     "Solves",
-    "Still",
     "Subject",
-    "Trial",
+    "ToyProblem",
     "Tried",
     "UnderReporting",
     "also_sampled",

@@ -10,10 +10,10 @@ from typing import TypeVar
 from drfl import checks
 from drfl.algorithm import Algorithm, State
 from drfl.errors import InputError
-from drfl.testing import laws, mixture, optimum, replies, reproducible
+from drfl.testing import convergence, determinism, partial_replies, statistics
 from drfl.testing.report import ConformanceError, Report, examine
 from drfl.testing.subject import Reduction, Reference, Solves, Subject
-from drfl.testing.trial import Trial, least_squares
+from drfl.testing.toy_problem import ToyProblem, least_squares
 
 FEWEST = 3
 """Clients that a problem must have."""
@@ -24,36 +24,36 @@ AlgorithmCheck = Callable[[Subject], None]
 """Raises :class:`drfl.testing.CheckError` or :class:`drfl.testing.NotApplicable`, or returns."""
 
 ALGORITHM_CHECKS: tuple[AlgorithmCheck, ...] = (
-    reproducible.same_seed_same_bits,
-    reproducible.another_seed_differs,
-    reproducible.no_global_generator,
-    reproducible.engines_agree,
-    reproducible.threads_agree,
-    reproducible.order_of_replies,
-    reproducible.round_is_pure,
-    reproducible.state_is_complete,
-    reproducible.clients_have_no_names,
-    reproducible.types_are_kept,
-    replies.survives_silence,
-    replies.nobody_answers,
-    replies.nobody_trains,
-    replies.silence_is_absence,
-    replies.alike_clients_are_alike,
-    replies.tables_of_the_silent,
-    mixture.mixture_stays_in_its_set,
-    mixture.mixture_follows_the_losses,
-    mixture.poison_stays_out,
-    laws.snapshot_step,
-    laws.cohort_law,
-    laws.report_law,
-    laws.missing_reports_leave_no_bias,
-    laws.round_is_unbiased,
-    laws.fresh_samples,
-    optimum.converges,
-    optimum.converges_on_other_sets,
-    optimum.average_is_of_the_iterates,
-    optimum.reduces,
-    optimum.matches_its_reference,
+    determinism.same_seed_same_bits,
+    determinism.another_seed_differs,
+    determinism.no_global_generator,
+    determinism.engines_agree,
+    determinism.threads_agree,
+    determinism.order_of_replies,
+    determinism.round_is_pure,
+    determinism.state_is_complete,
+    determinism.clients_have_no_names,
+    determinism.types_are_kept,
+    partial_replies.survives_silence,
+    partial_replies.nobody_answers,
+    partial_replies.nobody_trains,
+    partial_replies.silence_is_absence,
+    partial_replies.alike_clients_are_alike,
+    partial_replies.tables_of_the_silent,
+    statistics.mixture_stays_in_its_set,
+    statistics.mixture_follows_the_losses,
+    statistics.poison_stays_out,
+    statistics.snapshot_step,
+    statistics.cohort_law,
+    statistics.report_law,
+    statistics.missing_reports_leave_no_bias,
+    statistics.round_is_unbiased,
+    statistics.fresh_samples,
+    convergence.converges,
+    convergence.converges_on_other_sets,
+    convergence.average_is_of_the_iterates,
+    convergence.reduces,
+    convergence.matches_its_reference,
 )
 """Every check by itself, e.g. for ``pytest.mark.parametrize``; each takes a :class:`Subject`."""
 
@@ -64,7 +64,7 @@ def subject_of(
     solves: Solves | None = None,
     reductions: Sequence[Reduction] = (),
     reference: Reference | None = None,
-    problem: Trial | None = None,
+    problem: ToyProblem | None = None,
     rounds: int = 500,
     tolerance: float = 1e-4,
 ) -> Subject:
@@ -94,7 +94,7 @@ def check_algorithm(
     solves: Solves | None = None,
     reductions: Sequence[Reduction] = (),
     reference: Reference | None = None,
-    problem: Trial | None = None,
+    problem: ToyProblem | None = None,
     rounds: int = 500,
     tolerance: float = 1e-4,
     waive: Mapping[str, str] | None = None,
@@ -102,7 +102,7 @@ def check_algorithm(
     """Try an algorithm on everything that an algorithm must get right; see ``docs/testing.md`` for the list.
 
     The checks vary ``m``, ``local``, ``dual_batch`` (or ``loss_batch``), ``sampling``, ``gamma`` (or ``sigma``),
-    ``ambiguity`` and ``averaged`` with ``dataclasses.replace`` where the algorithm has such a field; it must have
+    and ``ambiguity`` with ``dataclasses.replace`` where the algorithm has such a field; it must have
     ``local``. What does not apply is listed in the report with the reason.
 
     Args:

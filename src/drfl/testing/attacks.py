@@ -17,10 +17,8 @@ from torch import Tensor
 from drfl import checks
 from drfl.data import ClientData
 from drfl.errors import InputError
-from drfl.federation import Federation, Gradients, Losses
+from drfl.federation import Federation, Gradients, Losses, R, Request, WrappedFederation, reports_of, with_reports
 from drfl.key import Key
-from drfl.request import R, Request, reports_of, with_reports
-from drfl.wrapped import WrappedFederation
 
 
 class Dishonest(WrappedFederation):
@@ -47,9 +45,9 @@ class FalseLosses(Dishonest, ABC):
     def claims(self, values: Tensor) -> Tensor:
         """(k,) what is claimed in place of the losses (k,)."""
 
-    def exchange(self, request: Request[R]) -> R:
-        """Put a request and falsify the loss reports in what comes back."""
-        reply = super().exchange(request)
+    def ask(self, request: Request[R]) -> R:
+        """Send a request and falsify the loss reports in what comes back."""
+        reply = super().ask(request)
         reports = reports_of(reply)
         if reports is None:
             return reply
@@ -122,15 +120,15 @@ class Scaled(Dishonest):
         super().__init__(fed, clients)
         self.factor = factor
 
-    def exchange(self, request: Request[R]) -> R:
-        """Put a request and stretch the vectors in what comes back."""
-        reply = super().exchange(request)
+    def ask(self, request: Request[R]) -> R:
+        """Send a request and stretch the vectors in what comes back."""
+        reply = super().ask(request)
         if isinstance(reply, Losses):
             return reply
         lying, origin = self.lying(reply.clients).to(request.w.device)[:, None], request.w
         if isinstance(reply, Gradients):
             return reply._replace(values=torch.where(lying, self.factor * reply.values, reply.values))
-        models = (torch.where(lying, origin + self.factor * (U - origin), U) if len(U) else U for U in reply[1:])
+        models = (None if U is None else torch.where(lying, origin + self.factor * (U - origin), U) for U in reply[1:])
         return reply._make((reply.clients, *models))
 
 

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from drfl.testing import bookkeeping, exchanges, samples
+from drfl.testing import federation_checks, minibatches
+from drfl.testing.federation_checks import FederationSubject, Make
 from drfl.testing.report import ConformanceError, Report, examine
-from drfl.testing.served import Make, Served
 
-FederationCheck = Callable[[Served], None]
+FederationCheck = Callable[[FederationSubject], None]
 """Raises :class:`drfl.testing.CheckError`, or returns."""
 
 FEDERATION_CHECKS: tuple[FederationCheck, ...] = (
-    bookkeeping.describes_its_clients,
-    exchanges.local_steps,
-    exchanges.shift_at_every_step,
-    exchanges.prox_pulls,
-    exchanges.snapshot_is_after_its_step,
-    exchanges.average_is_over_the_steps,
-    exchanges.momentum_starts_anew,
-    exchanges.decay_and_radius,
-    exchanges.all_at_once,
-    exchanges.single_precision,
-    exchanges.losses_and_gradients,
-    exchanges.evaluates_every_client,
-    samples.samples_belong_to_key_and_client,
-    samples.threads_do_not_matter,
-    samples.minibatches_are_distinct_samples,
-    samples.minibatches_are_unbiased,
-    samples.no_running_statistics,
-    bookkeeping.ledger_counts,
-    bookkeeping.inputs_stay,
-    bookkeeping.no_generator_used,
+    federation_checks.describes_its_clients,
+    federation_checks.local_steps,
+    federation_checks.shift_at_every_step,
+    federation_checks.prox_pulls,
+    federation_checks.snapshot_is_after_its_step,
+    federation_checks.average_is_over_the_steps,
+    federation_checks.momentum_starts_anew,
+    federation_checks.decay_and_radius,
+    federation_checks.all_at_once,
+    federation_checks.single_precision,
+    federation_checks.losses_and_gradients,
+    federation_checks.evaluates_every_client,
+    minibatches.samples_belong_to_key_and_client,
+    minibatches.threads_do_not_matter,
+    minibatches.minibatches_are_distinct_samples,
+    minibatches.minibatches_are_unbiased,
+    minibatches.no_running_statistics,
+    federation_checks.ledger_counts,
+    federation_checks.inputs_stay,
+    federation_checks.no_generator_used,
 )
-"""Every check by itself, e.g. for ``pytest.mark.parametrize``; each takes a :class:`Served`."""
+"""Every check by itself, e.g. for ``pytest.mark.parametrize``; each takes a :class:`FederationSubject`."""
 
 
 def examine_federation(
-    served: Served, *, name: str = "the federation", waive: Mapping[str, str] | None = None
+    served: FederationSubject, *, name: str = "the federation", waive: Mapping[str, str] | None = None
 ) -> Report:
     """The report of all checks, without raising anything where some fail."""
     return examine("the federation", served, FEDERATION_CHECKS, waive)
@@ -67,7 +67,7 @@ def check_federation(make: Make, *, tolerance: float = 1e-9, waive: Mapping[str,
         >>> check_federation(lambda data, task: Simulation(data, task)).failed
         ()
     """
-    report = examine_federation(Served(make, tolerance), waive=waive)
+    report = examine_federation(FederationSubject(make, tolerance), waive=waive)
     if report.failed:
         raise ConformanceError(report)
     return report

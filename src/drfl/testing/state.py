@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from drfl.algorithm import State
-from drfl.table import Table
+from drfl.algorithm import State, lam_of
+from drfl.client_table import ClientTable
 from drfl.testing.report import CheckError
 
 CLIENTS, ROWS = ".clients", ".rows"
@@ -18,13 +18,13 @@ CLIENTS, ROWS = ".clients", ".rows"
 
 
 def leaves(state: State) -> dict[str, Tensor]:
-    """Every tensor of a state by its path, such as ``"average.w"``; None fields are left out. A table is one (N, d).
+    """Every tensor of a state by its path, e.g. ``"reports.losses"``; None fields are left out. A table is one (N, d).
 
     Raises:
         CheckError: a field is neither a tensor, nor a table, nor None, nor a NamedTuple of such: a checkpoint would
             lose it.
     """
-    return {path: leaf.dense() if isinstance(leaf, Table) else leaf for path, leaf in _walk(state, "")}
+    return {path: leaf.dense() if isinstance(leaf, ClientTable) else leaf for path, leaf in _walk(state, "")}
 
 
 def _parts(node: object) -> dict[str, object] | None:
@@ -33,38 +33,39 @@ def _parts(node: object) -> dict[str, object] | None:
     return dict(zip(names, node, strict=True)) if isinstance(node, tuple) and names is not None else None
 
 
-def _walk(node: object, path: str) -> Iterator[tuple[str, Tensor | Table]]:
+def _walk(node: object, path: str) -> Iterator[tuple[str, Tensor | ClientTable]]:
     parts = _parts(node)
-    if isinstance(node, Tensor | Table):
+    if isinstance(node, Tensor | ClientTable):
         yield path, node
     elif parts is not None:
         for name, child in parts.items():
             yield from _walk(child, f"{path}.{name}" if path else name)
     elif node is not None:
+        kind = type(node).__name__
         raise CheckError(
-            f"the state's {path or 'type'} is a {type(node).__name__}: keep it as a tensor or a Table in a NamedTuple"
+            f"the state's {path or 'type'} is a {kind}: keep it as a tensor or a ClientTable in a NamedTuple"
         )
 
 
 def rebuild(like: State, tensors: Mapping[str, Tensor]) -> State:
     """The state with these tensors in place of those of ``like``, by path; rows of tables that are 0 stay unwritten."""
 
-    def replaced(path: str, leaf: Tensor | Table) -> Tensor | Table:
+    def replaced(path: str, leaf: Tensor | ClientTable) -> Tensor | ClientTable:
         dense = tensors[path]
         if isinstance(leaf, Tensor):
             return dense
         clients = (dense != 0).any(1).nonzero().flatten()
-        return Table.of(len(dense), clients, dense[clients], leaf.folder)
+        return ClientTable.of(len(dense), clients, dense[clients], leaf.folder)
 
     return _mapped(like, replaced)
 
 
-def _mapped(state: State, change: Callable[[str, Tensor | Table], Tensor | Table]) -> State:
+def _mapped(state: State, change: Callable[[str, Tensor | ClientTable], Tensor | ClientTable]) -> State:
     """The state with every tensor and table changed, given its path."""
 
     def walk(node: object, path: str) -> object:
         parts = _parts(node)
-        if isinstance(node, Tensor | Table):
+        if isinstance(node, Tensor | ClientTable):
             return change(path, node)
         if parts is None:
             return node
@@ -77,9 +78,11 @@ def _mapped(state: State, change: Callable[[str, Tensor | Table], Tensor | Table
 def copied(state: State) -> State:
     """A copy that shares no memory with the state."""
 
-    def copy(path: str, leaf: Tensor | Table) -> Tensor | Table:
+    def copy(path: str, leaf: Tensor | ClientTable) -> Tensor | ClientTable:
         return (
-            Table.of(leaf.n, leaf.clients, leaf[leaf.clients], leaf.folder) if isinstance(leaf, Table) else leaf.clone()
+            ClientTable.of(leaf.n, leaf.clients, leaf[leaf.clients], leaf.folder)
+            if isinstance(leaf, ClientTable)
+            else leaf.clone()
         )
 
     return _mapped(state, copy)
@@ -89,23 +92,23 @@ def through_a_file(state: State) -> State:
     """The state as it comes back from a safetensors file, which holds the written rows of tables."""
     tensors: dict[str, Tensor] = {}
     for path, leaf in _walk(state, ""):
-        if isinstance(leaf, Table):
+        if isinstance(leaf, ClientTable):
             tensors |= {path + CLIENTS: leaf.clients, path + ROWS: leaf[leaf.clients]}
         else:
             tensors[path] = leaf.detach().clone().contiguous()
     loaded = load(save(tensors))
 
-    def read(path: str, leaf: Tensor | Table) -> Tensor | Table:
+    def read(path: str, leaf: Tensor | ClientTable) -> Tensor | ClientTable:
         if isinstance(leaf, Tensor):
             return loaded[path]
-        return Table.of(leaf.n, loaded[path + CLIENTS], loaded[path + ROWS], leaf.folder)
+        return ClientTable.of(leaf.n, loaded[path + CLIENTS], loaded[path + ROWS], leaf.folder)
 
     return _mapped(state, read)
 
 
 def with_mixture(state: State, lam: Tensor) -> State:
-    """The state with another λ (N,)."""
-    return rebuild(state, leaves(state) | {"lam": lam})
+    """The state with another λ (N,), where it has one."""
+    return rebuild(state, leaves(state) | {"lam": lam}) if lam_of(state) is not None else state
 
 
 def of_model_shape(state: State) -> dict[str, Tensor]:
@@ -114,15 +117,14 @@ def of_model_shape(state: State) -> dict[str, Tensor]:
     return {path: t for path, t in leaves(state).items() if t.dim() and t.shape[-1] == d}
 
 
-def by_client(state: State) -> dict[str, Tensor]:
-    """The leaves with one entry or row a client, (N, …); where N ≠ d, as models are not told apart otherwise."""
-    n = state.lam.numel()
+def by_client(state: State, n: int) -> dict[str, Tensor]:
+    """The leaves with one entry or row for each of n clients; where n ≠ d, as models are not told apart otherwise."""
     return {path: t for path, t in leaves(state).items() if t.dim() and t.shape[0] == n}
 
 
-def tables(state: State) -> dict[str, Tensor]:
-    """The leaves with one row a client: (N, …) of two or more dimensions."""
-    return {path: t for path, t in by_client(state).items() if t.dim() >= 2}
+def tables(state: State, n: int) -> dict[str, Tensor]:
+    """The leaves with one row for each of n clients, of two or more dimensions."""
+    return {path: t for path, t in by_client(state, n).items() if t.dim() >= 2}
 
 
 def bits_differ(a: State, b: State) -> list[str]:

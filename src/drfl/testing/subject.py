@@ -12,17 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl import cohort
-from drfl.algorithm import Algorithm, Info, State
+from drfl.algorithm import Algorithm, Info, State, mixture_of
 from drfl.ambiguity import AmbiguitySet
-from drfl.cohort import Cohort, Sampling
 from drfl.engine import Engine, Loop
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.testing.recording import Call
+from drfl.sampling import Cohort, Sampling
+from drfl.sampling import everybody as all_clients
+from drfl.testing.federations import Call, ConstantFederation
 from drfl.testing.report import NotApplicable
-from drfl.testing.still import Still
-from drfl.testing.trial import Trial, exact
+from drfl.testing.toy_problem import ToyProblem, exact
 
 SEED = 1
 """Root of the randomness of every check, so that a battery says the same thing every time."""
@@ -56,7 +55,7 @@ class Reduction(NamedTuple):
     name: str
     ours: Algorithm
     theirs: Algorithm
-    fields: tuple[str, ...] = ("w", "lam")
+    fields: tuple[str, ...] = ()
     tolerance: float = 1e-10
 
 
@@ -125,7 +124,7 @@ class Subject:
     """
 
     algorithm: Algorithm
-    trial: Trial
+    trial: ToyProblem
     solves: Solves | None = None
     reductions: tuple[Reduction, ...] = ()
     reference: Reference | None = None
@@ -138,15 +137,19 @@ class Subject:
         """N, the number of clients."""
         return self.exact.n
 
-    def still(self) -> Still:
+    def still(self) -> ConstantFederation:
         """As many clients, whose losses differ and never change; models have 3 parameters."""
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
-        return Still(torch.from_numpy(values), d=3 if self.n != 3 else 4)
+        return ConstantFederation(torch.from_numpy(values), d=3 if self.n != 3 else 4)
 
     def skewed(self) -> Tensor:
         """(N,) a mixture far from uniform, all positive."""
         weights = torch.arange(1, self.n + 1, dtype=torch.float64) ** -1.5
         return weights / weights.sum()
+
+    def mixture(self, state: State) -> Tensor:
+        """(N,) λ of a state, or the fixed weights of the objective."""
+        return mixture_of(self.algorithm, state, self.exact)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -178,7 +181,6 @@ class Subject:
         batch: int | None = None,
         gamma: float | None = None,
         ambiguity: AmbiguitySet | None = None,
-        averaged: bool | None = None,
     ) -> Algorithm:
         """A fresh copy with these hyperparameters, as far as it has them; None leaves a value as the author gave it.
 
@@ -192,15 +194,14 @@ class Subject:
             batch: samples per local minibatch and per loss report.
             gamma: dual step size.
             ambiguity: the set Λ.
-            averaged: whether the averaged solution is kept.
         """
         algorithm = self.fresh()
         local: dict[str, object] = _given(steps=steps, lr=lr, batch=batch)
         m = None if m is None else min(m, self.n)
-        changes = _given(m=m, sampling=sampling, ambiguity=ambiguity, averaged=averaged)
+        changes = _given(m=m, sampling=sampling, ambiguity=ambiguity)
         changes |= _given(**dict.fromkeys(STEP_NAMES, gamma)) | _given(**dict.fromkeys(BATCH_NAMES, batch))
         if everybody:
-            changes |= {"m": self.n, "sampling": cohort.everybody}
+            changes |= {"m": self.n, "sampling": all_clients}
         if full:
             local["batch"], changes = None, changes | dict.fromkeys(BATCH_NAMES)
         changes["local"] = dataclasses.replace(algorithm.local, **local)  # pyright: ignore[reportArgumentType]
@@ -235,7 +236,7 @@ def rounds_of(
         algorithm: what to run.
         fed: the clients.
         rounds: how many rounds.
-        seed: of the keys, as in :func:`drfl.algorithm.run`.
+        seed: of the keys, as in :func:`drfl.loop.run`.
         state: where to start; None = the initial state.
         done: rounds done before it.
     """

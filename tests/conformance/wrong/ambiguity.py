@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, WorstCase
-from drfl.ambiguity.sorting import onto_simplex
-from drfl.ambiguity.vectors import finite, quarter_gaps
+from drfl.ambiguity.base import finite, quarter_gaps
+from drfl.ambiguity.simplex import onto_simplex
 
 
 class FloorOfTheFirstZero(Simplex):

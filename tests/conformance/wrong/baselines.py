@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from tests.conformance.wrong.trap import right
 
 from drfl.algorithm import Info
 from drfl.algorithms import SCAFFOLD, DeltaFL, FedAvg, FedDyn, FedProx, QFedAvg
-from drfl.cohort import Cohort
-from drfl.federation import Losses
-from drfl.wrapped import WrappedFederation
+from drfl.federation import Losses, LossRequest, TrainRequest, WrappedFederation
+from drfl.sampling import Cohort
 
 
 class WrongSCAFFOLD(SCAFFOLD):
@@ -76,8 +77,8 @@ class ControlsOfTheAsked(SCAFFOLD):
 
 
 class NoPull(WrappedFederation):
-    def train(self, cohort, w, local, key, *, prox=0.0, **options):
-        return self.fed.train(cohort, w, local, key, **options)
+    def ask(self, request):
+        return self.fed.ask(replace(request, prox=0.0) if isinstance(request, TrainRequest) else request)
 
 
 class PullLost(FedDyn):
@@ -88,8 +89,10 @@ class PullLost(FedDyn):
 
 
 class DecayLost(WrappedFederation):
-    def train(self, cohort, w, local, key, *, prox=0.0, shift, **options):
-        return self.fed.train(cohort, w, local, key, shift=shift - prox * w, **options)
+    def ask(self, request):
+        if isinstance(request, TrainRequest):
+            request = replace(request, prox=0.0, shift=request.shift - request.prox * request.w)
+        return self.fed.ask(request)
 
 
 class DecayForgotten(FedDyn):
@@ -128,11 +131,15 @@ class LossesAfter(WrappedFederation):
     def report(self, before, after):
         return after
 
-    def losses(self, cohort, w, key, *, batch=None):
-        before = self.fed.losses(cohort, w, key, batch=batch)
-        trained = dict(zip(cohort.tolist(), self.fed.train(cohort, w, self.local, key.fold("local")).w, strict=False))
+    def ask(self, request):
+        before = self.fed.ask(request)
+        if not isinstance(request, LossRequest):
+            return before
+        cohort, key = request.cohort, request.key
+        up = self.fed.train(cohort, request.w, self.local, key.fold("local"))
+        trained = dict(zip(cohort.tolist(), up.w, strict=False))
         values = [
-            self.report(value, self.fed.losses(i[None], trained[int(i)], key, batch=batch).values.sum())
+            self.report(value, self.fed.losses(i[None], trained[int(i)], key, batch=request.batch).values.sum())
             for i, value in zip(before.clients, before.values, strict=True)
             if int(i) in trained
         ]
@@ -172,14 +179,13 @@ class NormOfTheScaled(QFedAvg):
 
 
 class Remembering(WrappedFederation):
-    def losses(self, cohort, w, key, *, batch=None):
-        f = self.fed.losses(cohort, w, key, batch=batch)
-        self.reported = dict(zip(f.clients.tolist(), f.values, strict=True))
-        return f
-
-    def train(self, *args, **options):
-        self.up = self.fed.train(*args, **options)
-        return self.up
+    def ask(self, request):
+        reply = self.fed.ask(request)
+        if isinstance(request, LossRequest):
+            self.reported = dict(zip(reply.clients.tolist(), reply.values, strict=True))
+        elif isinstance(request, TrainRequest):
+            self.up = reply
+        return reply
 
 
 class ZeroMeansDefault(FedProx):
@@ -194,7 +200,8 @@ class WeightsOfTheAsked(FedAvg):
 
     def round(self, state, fed, key):
         new, info = right(self, FedAvg).round(state, fed, key)
-        share = state.lam[info.answered].sum() / state.lam[info.cohort.clients].sum()
+        lam = self.weights(fed)
+        share = lam[info.answered].sum() / lam[info.cohort.clients].sum()
         return new._replace(w=(share * new.w).to(new.w)), info
 
 
@@ -223,11 +230,10 @@ class TellsWhoWasAsked(FedAvg):
 class FirstCountsDouble(FedAvg):
     """A client is treated by its index."""
 
-    def init(self, fed):
-        state = super().init(fed)
-        lam = state.lam.clone()
+    def weights(self, fed):
+        lam = super().weights(fed).clone()
         lam[0] *= 2
-        return state._replace(lam=lam / lam.sum())
+        return lam / lam.sum()
 
 
 class RowsInCohortOrder(FedDyn):
@@ -238,18 +244,16 @@ class RowsInCohortOrder(FedDyn):
 
 
 class InOrder(WrappedFederation):
-    def train(self, cohort, *args, **options):
-        reply = self.fed.train(cohort, *args, **options)
-        return reply._replace(clients=reply.clients.sort().values)
+    def ask(self, request):
+        reply = self.fed.ask(request)
+        return reply._replace(clients=reply.clients.sort().values) if isinstance(request, TrainRequest) else reply
 
 
 class UniformThoughBySamples(FedAvg):
     """The objective is weighted by samples, the mean is not."""
 
     def round(self, state, fed, key):
-        even = state._replace(lam=torch.full_like(state.lam, 1 / fed.n))
-        new, info = right(self, FedAvg).round(even, fed, key)
-        return new._replace(lam=state.lam), info
+        return right(self, FedAvg, by_samples=False).round(state, fed, key)
 
 
 class TailOfTheLucky(DeltaFL):
@@ -260,9 +264,9 @@ class TailOfTheLucky(DeltaFL):
 
 
 class Negated(WrappedFederation):
-    def losses(self, cohort, w, key, *, batch=None):
-        f = self.fed.losses(cohort, w, key, batch=batch)
-        return f._replace(values=-f.values)
+    def ask(self, request):
+        reply = self.fed.ask(request)
+        return reply._replace(values=-reply.values) if isinstance(request, LossRequest) else reply
 
 
 class CohortWithoutKey(FedAvg):
@@ -273,5 +277,5 @@ class CohortWithoutKey(FedAvg):
         rng.seed()
         m = fed.n if self.m is None else self.m
         D = torch.randperm(fed.n, generator=rng)[:m].sort().values
-        up = fed.train(D, state.w, self.local, key.fold("sgd"), average=self.averaged)
-        return self.mean_of(state, Cohort(D, torch.ones(len(D), dtype=torch.float64)), up)
+        up = fed.train(D, state.w, self.local, key.fold("sgd"))
+        return self.mean_of(state, fed, Cohort(D, torch.ones(len(D), dtype=torch.float64)), up)

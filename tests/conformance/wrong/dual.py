@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,21 +10,20 @@ import torch
 from tests.conformance.wrong.trap import right
 from torch import Tensor
 
-from drfl import cohort
-from drfl.algorithm import Average
+from drfl import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.drfa import DRFAState
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.cohort import Cohort
+from drfl.federation import LossRequest, TrainRequest, WrappedFederation
 from drfl.key import Key
-from drfl.wrapped import WrappedFederation
+from drfl.sampling import Cohort
 
 
 class UniformCohort(DRFA):
     """The cohort is uniform though λ is the law."""
 
     def round(self, state, fed, key):
-        return right(self, DRFA, sampling=lambda lam, m, k: cohort.uniform(len(lam), m, k)).round(state, fed, key)
+        return right(self, DRFA, sampling=lambda lam, m, k: sampling.uniform(len(lam), m, k)).round(state, fed, key)
 
 
 class CountsOnce(DRFA):
@@ -58,9 +58,15 @@ class SnapshotAt(WrappedFederation):
         super().__init__(fed)
         self.step_of = step_of
 
-    def train(self, cohort, w, local, key, *, snapshot=None, **options):
-        parts = [self.fed.train(i[None], w, local, key, snapshot=self.step_of(int(i)), **options) for i in cohort]
-        return type(parts[0])(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    def ask(self, request):
+        if not isinstance(request, TrainRequest):
+            return self.fed.ask(request)
+        parts = [
+            self.fed.ask(replace(request.only(torch.tensor([j])), snapshot=self.step_of(int(i))))
+            for j, i in enumerate(request.cohort)
+        ]
+        columns = zip(*parts, strict=True)
+        return type(parts[0])(*(None if column[0] is None else torch.cat(column) for column in columns))
 
 
 class DecayOnSelf(DRFA):
@@ -76,7 +82,6 @@ class CountedState(NamedTuple):
     w: Tensor
     lam: Tensor
     scale: Tensor
-    average: Average | None
     done: Tensor
 
 
@@ -155,9 +160,11 @@ class ScaledByAsked(DRFA):
 
 
 class Shrunk(WrappedFederation):
-    def losses(self, cohort, w, key, *, batch=None):
-        f = self.fed.losses(cohort, w, key, batch=batch)
-        return f._replace(values=f.values * (len(f.clients) / len(cohort)))
+    def ask(self, request):
+        reply = self.fed.ask(request)
+        if not isinstance(request, LossRequest):
+            return reply
+        return reply._replace(values=reply.values * (len(reply.clients) / len(request.cohort)))
 
 
 class ReportsOfTheTrained(DRFA):
@@ -168,12 +175,10 @@ class ReportsOfTheTrained(DRFA):
 
 
 class SameClients(WrappedFederation):
-    def train(self, cohort, *args, **options):
-        self.cohort = cohort
-        return self.fed.train(cohort, *args, **options)
-
-    def losses(self, cohort, w, key, *, batch=None):
-        return self.fed.losses(self.cohort, w, key, batch=batch)
+    def ask(self, request):
+        if isinstance(request, TrainRequest):
+            self.cohort = request.cohort
+        return self.fed.ask(replace(request, cohort=self.cohort))
 
 
 class TrainedSamples(DRFA):
@@ -184,12 +189,10 @@ class TrainedSamples(DRFA):
 
 
 class SameKey(WrappedFederation):
-    def train(self, cohort, w, local, key, **options):
-        self.key = key
-        return self.fed.train(cohort, w, local, key, **options)
-
-    def losses(self, cohort, w, key, *, batch=None):
-        return self.fed.losses(cohort, w, self.key, batch=batch)
+    def ask(self, request):
+        if isinstance(request, TrainRequest):
+            self.key = request.key
+        return self.fed.ask(replace(request, key=self.key))
 
 
 class OneKey(DRFA):
@@ -207,15 +210,12 @@ class SingleMixture(DRFA):
         return (state if info.empty else new._replace(lam=new.lam.float())), info
 
 
-class AverageOfTheNext(DRFA):
-    """λ̂ is the mean of the mixtures after the rounds, not of those that the rounds started from."""
+class AverageOfTheLast(DRFA):
+    """The mean over the round's steps is taken to be the model that the round started from: it lags a round behind."""
 
     def round(self, state, fed, key):
         new, info = right(self, DRFA).round(state, fed, key)
-        if info.empty or new.average is None:
-            return new, info
-        lag = (new.lam - state.lam) / new.average.rounds
-        return new._replace(average=new.average._replace(lam=new.average.lam + lag)), info
+        return new, (info if info.average is None else info._replace(average=state.w))
 
 
 class PenaltyForgotten(DRFAProx):
@@ -237,13 +237,11 @@ class Projecting(NamedTuple):
 
 
 class Promoted(AFL):
-    """λ in float64 turns the averaged model into float64."""
+    """λ in float64 turns the mean over the round's steps into float64."""
 
     def round(self, state, fed, key):
         new, info = right(self, AFL).round(state, fed, key)
-        if info.empty or new.average is None:
-            return new, info
-        return new._replace(average=new.average._replace(w=new.average.w.double())), info
+        return new, (info if info.average is None else info._replace(average=info.average.double()))
 
 
 class InPlace(DRFA):

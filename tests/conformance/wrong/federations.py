@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 import torch
 
-from drfl.engine import Loop, Simulation
+from drfl.engine import Loop, Simulation, simulation
 from drfl.engine.base import Models
 from drfl.engine.batches import Batches
 from drfl.errors import InputError
+from drfl.federation import LossRequest, TrainRequest
 from drfl.task import Task
 
 
@@ -20,7 +22,8 @@ from drfl.task import Task
 class Plain(Loop):
     """The right one: every part that may go wrong has a method of its own."""
 
-    def train(self, problem, batches, w, local, *, prox, shift, snapshot, average):
+    def train(self, problem, batches, request):
+        w, local, prox, shift = request.w, request.local, request.prox, request.shift
         last, shots, means = [], [], []
         for j, count in enumerate(batches.counts.tolist()):
             u, path, velocity = self.start(w), [w], self.first_velocity(w)
@@ -34,10 +37,10 @@ class Plain(Loop):
                 path.append(u)
             self.keep(velocity)
             last.append(u)
-            shots.append(self.snapshot_of(path, snapshot))
+            shots.append(self.snapshot_of(path, request.snapshot))
             means.append(self.mean_of(path))
-        shots = None if snapshot is None else torch.stack(shots)
-        return Models(torch.stack(last), shots, torch.stack(means) if average else None)
+        shots = None if request.snapshot is None else torch.stack(shots)
+        return Models(torch.stack(last), shots, torch.stack(means) if request.average else None)
 
     def start(self, w):
         return w.clone()
@@ -126,8 +129,9 @@ class SumOfLosses(Plain):
 class PlainSteps(Plain):
     """Weight decay and radius are forgotten."""
 
-    def train(self, problem, batches, w, local, **options):
-        return super().train(problem, batches, w, dataclasses.replace(local, weight_decay=0.0, radius=None), **options)
+    def train(self, problem, batches, request):
+        local = dataclasses.replace(request.local, weight_decay=0.0, radius=None)
+        return super().train(problem, batches, dataclasses.replace(request, local=local))
 
 
 class Sharing(Simulation):
@@ -143,10 +147,14 @@ class Sharing(Simulation):
     def chosen(self, rng, size, batch):
         return rng.choice(size, size=batch, replace=False)
 
-    def _draw(self, cohort, key, steps, batch):
+    def ask(self, request):
+        with mock.patch.object(simulation, "draw", self.drawn):
+            return super().ask(request)
+
+    def drawn(self, pool, clients, steps, batch, key, first):
         rows, counts = [], []
-        for i in cohort.tolist():
-            own = self._rows.of_client(i)
+        for i in clients.tolist():
+            own = pool.of_client(i)
             count = len(own) if batch is None else min(batch, len(own))
             rng = self.generator(key, i)
             drawn = [torch.from_numpy(self.chosen(rng, len(own), count)) for _ in range(steps)]
@@ -205,19 +213,19 @@ class AcceptsAnything(Simulation):
 class FreeUploads(Simulation):
     """Snapshots and averages are not booked."""
 
-    def train(self, cohort, w, local, key, *, snapshot=None, average=False, **options):
-        before = self.ledger.bytes_up
-        reply = super().train(cohort, w, local, key, snapshot=snapshot, average=average, **options)
-        self.ledger.bytes_up = before + reply.w.numel() * reply.w.element_size()
+    def ask(self, request):
+        before, reply = self.ledger.bytes_up, super().ask(request)
+        if isinstance(request, TrainRequest):
+            self.ledger.bytes_up = before + reply.w.numel() * reply.w.element_size()
         return reply
 
 
 class SingleLosses(Simulation):
     """Losses are reported in float32."""
 
-    def losses(self, cohort, w, key, *, batch=None):
-        f = super().losses(cohort, w, key, batch=batch)
-        return f._replace(values=f.values.float())
+    def ask(self, request):
+        reply = super().ask(request)
+        return reply._replace(values=reply.values.float()) if isinstance(request, LossRequest) else reply
 
 
 class PooledTest(Simulation):
@@ -238,14 +246,16 @@ class EqualShares(Simulation):
 class DoublePrecision(Simulation):
     """Models come back in float64 whatever was sent."""
 
-    def train(self, *args, **options):
-        reply = super().train(*args, **options)
-        return reply._replace(w=reply.w.double())
+    def ask(self, request):
+        reply = super().ask(request)
+        return reply._replace(w=reply.w.double()) if isinstance(request, TrainRequest) else reply
 
 
 class SplitByThreads(Simulation):
     """Threads share a client's samples, and rounding is not all that changes."""
 
-    def train(self, *args, **options):
-        reply = super().train(*args, **options)
+    def ask(self, request):
+        reply = super().ask(request)
+        if not isinstance(request, TrainRequest):
+            return reply
         return reply._replace(w=reply.w * (1 + 1e-6 * (torch.get_num_threads() - 1)))

@@ -14,7 +14,7 @@ from tests.conformance.wrong.trap import right
 
 from drfl.ambiguity import AmbiguitySet
 from drfl.engine import Loop, Simulation
-from drfl.testing import Served, Subject, Tried
+from drfl.testing import FederationSubject, Subject, Tried
 
 REFERENCE, CONVERGES = "matches_its_reference", "converges"
 
@@ -33,7 +33,7 @@ class Trap(NamedTuple):
     part: str
     mistake: str
     variant: str
-    subject: Callable[[], Subject | Served | Tried]
+    subject: Callable[[], Subject | FederationSubject | Tried]
     caught_by: tuple[str, ...]
 
 
@@ -45,8 +45,8 @@ def trap(row: str, wrong: type, mistake: str, *caught_by: str) -> Trap:
 def served(wrong: type, mistake: str, *caught_by: str) -> Trap:
     """A wrong federation: a simulation of another class, or with another engine."""
     if issubclass(wrong, Loop):
-        return Trap("Federation", mistake, wrong.__name__, lambda: Served(with_engine(wrong)), caught_by)
-    subject = Served(lambda data, task: wrong(data, task, engine=Loop()))
+        return Trap("Federation", mistake, wrong.__name__, lambda: FederationSubject(with_engine(wrong)), caught_by)
+    subject = FederationSubject(lambda data, task: wrong(data, task, engine=Loop()))
     return Trap("Federation", mistake, wrong.__name__, lambda: subject, caught_by)
 
 
@@ -96,7 +96,7 @@ ALGORITHM_TRAPS = [
     trap("DRFA", d.GlobalDraw, "cohort drawn by a global generator", "no_global_generator"),
     trap("DRFA", d.OneKey, "a key made up, not folded from the round's", "another_seed_differs", "fresh_samples"),
     trap("DRFA", d.SingleMixture, "λ in float32", "types_are_kept", "mixture_stays_in_its_set"),
-    trap("DRFA", d.AverageOfTheNext, "averaged λ lags: the mixture after the round", "average_is_of_the_iterates"),
+    trap("DRFA", d.AverageOfTheLast, "averaged model lags: the one before the round", "average_is_of_the_iterates"),
     trap("DRFA", d.InPlace, "state changed in place", "round_is_pure"),
     trap("DRFAProx", d.PenaltyForgotten, "the penalty left out of the dual step", "converges_on_other_sets"),
     trap("AFL", d.Promoted, "averaged model promoted to λ's type", "types_are_kept"),

@@ -7,16 +7,18 @@ from typing import cast
 import pytest
 import torch
 
-from drfl.experiments.reproduce.closed_form import ClosedForm
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing.exact import Exact
+from drfl.papers.saddle_distance import ClosedForm
 from drfl.testing.problems import LeastSquares, robust_regression
+from drfl.testing.quadratic_federation import QuadraticFederation
 
 
-def federations(problem) -> tuple[ClosedForm, Exact]:
+def federations(problem) -> tuple[ClosedForm, QuadraticFederation]:
     functions = cast(LeastSquares, problem.functions)
-    return ClosedForm(functions), Exact(functions.hessians, functions.linear, functions.b.square().sum(1) / 2)
+    return ClosedForm(functions), QuadraticFederation(
+        functions.hessians, functions.linear, functions.b.square().sum(1) / 2
+    )
 
 
 @pytest.mark.parametrize("prox", [0.0, 0.7])

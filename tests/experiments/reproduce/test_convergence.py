@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.results import approached, results
 from tests.support.small_spec import small_spec
 
-from drfl.experiments.reproduce.convergence import first, rate, summary, tables, to_csv, ways
+from drfl.papers.convergence import error_curves, first, rate, summary, tables, to_csv
 
 SPEC = {
     "kind": "distance",
@@ -78,11 +78,11 @@ def test_seeds_that_diverged_or_never_came_there_are_told():
     rows = [[entry.text for entry in row] for row in tables(collected)[0].rows]
     assert rows[0][2] == "1 of 2 seeds"
     assert rows[1] == ["DRFA", "diverged", "–", "–", "–"]
-    assert not any(way.errors for way in ways(collected)["ρ = 0.1", "DRFA"])
+    assert not any(way.errors for way in error_curves(collected)["ρ = 0.1", "DRFA"])
 
 
 def test_the_summary_has_what_was_chosen():
-    found = summary(ways(results(small_spec(**SPEC), record))["ρ = 0.1", "SCAFF-PD"])
+    found = summary(error_curves(results(small_spec(**SPEC), record))["ρ = 0.1", "SCAFF-PD"])
     assert found["chosen"] == [{"reach": 0.5}] * 2
     assert found["rounds_to_level"] == [12, 11]
     assert found["slope"] == -1.0

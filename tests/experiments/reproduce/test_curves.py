@@ -9,8 +9,8 @@ from tests.support.results import broken, metrics, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.errors import InputError
-from drfl.experiments.reproduce.curves import curve, to_csv
-from drfl.experiments.reproduce.runs import runs
+from drfl.papers.plots import curve, to_csv
+from drfl.papers.records import runs
 
 
 def group(*records):

@@ -7,14 +7,14 @@ import math
 
 import pytest
 
-from drfl.algorithm import run
 from drfl.ambiguity import ChiSquare
 from drfl.errors import InputError
-from drfl.experiments.parameters import make
-from drfl.experiments.reproduce.cells import Cell, read, write
-from drfl.experiments.reproduce.cells import run as run_cell
-from drfl.experiments.reproduce.distance import FLOOR, ROUNDING, Track, approach, cell
-from drfl.experiments.reproduce.spec import Method
+from drfl.experiments.cells import Cell, read, write
+from drfl.experiments.hyperparameters import make
+from drfl.loop import run
+from drfl.papers.execute import run_cell
+from drfl.papers.saddle_distance import FLOOR, ROUNDING, Track, approach, cell
+from drfl.papers.specification import MethodRow
 from drfl.testing.problems import robust_regression
 
 SMALL = {"sigma": 0.3, "rho": 0.1, "steps": 4, "clients": 3, "d": 4, "samples": 20, "trial": 30}
@@ -23,7 +23,7 @@ SCAFFPD = {"reach": [0.5, 1.0], "sigma": [0.1, 1.0]}
 
 def a_cell(algorithm: str, grid: dict[str, list[float]], seed: int = 0, rounds: int = 120, **changes: object) -> Cell:
     job, parameters = {**SMALL, **changes}, {}
-    return cell(job, Method(name="one", algorithm=algorithm, grid=grid, parameters=parameters), seed, rounds)
+    return cell(job, MethodRow(name="one", algorithm=algorithm, grid=grid, parameters=parameters), seed, rounds)
 
 
 def test_scaffpd_ends_in_the_saddle_point_and_drfa_does_not():

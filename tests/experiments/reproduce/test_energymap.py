@@ -8,11 +8,10 @@ import pytest
 from tests.support.results import KILO, broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.energy.account import POWER
-from drfl.energy.processing import CAPACITANCE, FREQUENCY
 from drfl.errors import InputError
-from drfl.experiments.reproduce.energymap import check, plans, processor_of, tables, to_csv
-from drfl.experiments.reproduce.plan import Scale, plan
+from drfl.papers.energy.cost import CAPACITANCE, FREQUENCY, POWER
+from drfl.papers.energy_map import check, plans, processor_of, tables, to_csv
+from drfl.papers.plan import Scale, plan
 
 SPEC = {
     "kind": "energy",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.errors import InputError
-from drfl.experiments.reproduce.measures import Interval, as_printed, measure, signed
+from drfl.experiments.measures import Interval, as_printed, measure, signed
 from drfl.history import SMALL_IS_GOOD, Metrics
 
 

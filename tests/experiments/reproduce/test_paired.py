@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.experiments.reproduce.paired import RESAMPLES, bootstrap, differences, tables, to_csv
-from drfl.experiments.reproduce.plan import Scale
 from drfl.key import Key
+from drfl.papers.paired_tests import RESAMPLES, bootstrap, differences, tables, to_csv
+from drfl.papers.plan import Scale
 
 ONE = {"settings": SMALL["settings"][:1]}
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.errors import InputError
-from drfl.experiments.reproduce.plan import Scale, collect, hyperparameters, plan
+from drfl.papers.plan import Scale, collect, hyperparameters, plan
 
 STAND_IN = {"why": "There are no files.", "job": {"dataset": "kmnist"}, "rounds": 2, "settings": ["α = 0.5"]}
 

@@ -13,10 +13,11 @@ import pytest
 from tests.support.small_spec import small_spec
 
 from drfl.errors import InputError
-from drfl.experiments.reproduce import cells
-from drfl.experiments.reproduce.cells import Cell
-from drfl.experiments.reproduce.plan import Scale, plan
-from drfl.experiments.reproduce.pool import run_all
+from drfl.experiments import cells
+from drfl.experiments.cells import Cell
+from drfl.experiments.pool import run_all
+from drfl.papers.execute import run_cell
+from drfl.papers.plan import Scale, plan
 
 
 def wanted(**changes):
@@ -29,9 +30,9 @@ def without_time(record):
 
 def test_records_are_the_same_however_many_processes_there_are(tmp_path):
     few = wanted(repeats=1)
-    one = {end.cell.key: end.record for end in run_all(few, tmp_path / "one", workers=1)}
-    two = {end.cell.key: end.record for end in run_all(few, tmp_path / "two", workers=2)}
-    here = {cell.key: cells.run(cell, None) for cell in few}
+    one = {end.cell.key: end.record for end in run_all(few, tmp_path / "one", run_cell, workers=1)}
+    two = {end.cell.key: end.record for end in run_all(few, tmp_path / "two", run_cell, workers=2)}
+    here = {cell.key: run_cell(cell, None) for cell in few}
     assert one.keys() == two.keys() == here.keys()
     for key, record in one.items():
         assert without_time(record) == without_time(two[key])
@@ -42,11 +43,11 @@ def test_records_are_the_same_however_many_processes_there_are(tmp_path):
 
 def test_what_is_known_is_not_run_again(tmp_path):
     some = wanted(repeats=1, settings=[{"name": "a"}], values={})
-    first = list(run_all([*some, *some], tmp_path, workers=2))
+    first = list(run_all([*some, *some], tmp_path, run_cell, workers=2))
     assert [end.finished for end in first] == [1, 2]
     assert first[-1].share == pytest.approx(1)
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    again = list(run_all(some, tmp_path, workers=2))
+    again = list(run_all(some, tmp_path, run_cell, workers=2))
     assert all(end.known for end in again)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == stamps
     assert {e.cell.key: e.record for e in again} == {e.cell.key: e.record for e in first}
@@ -55,7 +56,7 @@ def test_what_is_known_is_not_run_again(tmp_path):
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b'{"key": "another"}'])
 def test_a_damaged_record_is_made_anew(tmp_path, damage):
     cell = wanted(repeats=1)[0]
-    record = cells.run(cell, None)
+    record = run_cell(cell, None)
     cells.write(tmp_path, cell, record)
     whole = (tmp_path / f"{cell.key}.json").read_bytes()
     assert cells.read(tmp_path, cell) == json.loads(whole)
@@ -65,7 +66,7 @@ def test_a_damaged_record_is_made_anew(tmp_path, damage):
 
 def test_a_run_that_breaks_off_is_a_result():
     methods = [{"name": "wild", "algorithm": "FedAvg", "parameters": {"lr": 1e38, "weight_decay": 1e3}}]
-    record = cells.run(wanted(methods=methods, values={}, rounds=5)[0], None)
+    record = run_cell(wanted(methods=methods, values={}, rounds=5)[0], None)
     assert record["stopped"] == "diverged"
     assert "lower lr" in str(record["reason"])
     assert record["rows"] == []
@@ -74,19 +75,20 @@ def test_a_run_that_breaks_off_is_a_result():
 def test_a_job_that_cannot_start_ends_it_all(tmp_path):
     impossible = Cell("training", {**wanted()[0].job, "cohort": 99}, 1.0)
     with pytest.raises(InputError, match="99"):
-        list(run_all([impossible], tmp_path, workers=1))
+        list(run_all([impossible], tmp_path, run_cell, workers=1))
     assert not list(tmp_path.iterdir())
 
 
 SLOW = """
 import sys
 from pathlib import Path
-from drfl.experiments.reproduce.pool import run_all
+from drfl.experiments.pool import run_all
+from drfl.papers.execute import run_cell
 from tests.support.small_spec import small_spec
-from drfl.experiments.reproduce.plan import Scale, plan
+from drfl.papers.plan import Scale, plan
 if __name__ == "__main__":
     cells = [p.cell for p in plan(small_spec(rounds=100_000, repeats=1), Scale()).cells]
-    for end in run_all(cells, Path(sys.argv[1]), workers=2):
+    for end in run_all(cells, Path(sys.argv[1]), run_cell, workers=2):
         print("done", flush=True)
 """
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.experiments.reproduce.reached import Arrival, first, levels, summary, tables, to_csv
-from drfl.experiments.reproduce.runs import runs
-from drfl.experiments.reproduce.spec import Target
+from drfl.papers.records import runs
+from drfl.papers.rounds_to_target import TargetReached, first, levels, summary, tables, to_csv
+from drfl.papers.specification import TargetLevel
 
-HALF = Target(metric="worst_accuracy", value=0.5)
+HALF = TargetLevel(metric="worst_accuracy", value=0.5)
 SPEC = {
     "kind": "curves",
     "values": {},
@@ -25,11 +25,11 @@ def one(record):
 
 def test_the_first_round_at_the_level_counts_even_if_it_falls_again():
     run = one(trained(0.1, 0.3, 0.5, 0.4, 0.9, every=5))
-    assert first(run, HALF) == Arrival(round=10, iterations=20, bytes=20_000)
+    assert first(run, HALF) == TargetReached(round=10, iterations=20, bytes=20_000)
 
 
 def test_the_initial_model_may_be_there_already():
-    assert first(one(trained(0.6, 0.7)), HALF) == Arrival(0, 0, 0)
+    assert first(one(trained(0.6, 0.7)), HALF) == TargetReached(0, 0, 0)
 
 
 def test_never_is_never():
@@ -39,7 +39,7 @@ def test_never_is_never():
 
 def test_a_loss_must_fall_to_the_level():
     run = one(trained(0.1, 0.3, 0.5))  # worst losses 1.9, 1.7, 1.5
-    assert first(run, Target(metric="worst_loss", value=1.7)) == Arrival(1, 2, 2000)
+    assert first(run, TargetLevel(metric="worst_loss", value=1.7)) == TargetReached(1, 2, 2000)
 
 
 def mixed(setting, method, seed):

@@ -16,11 +16,10 @@ from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.errors import InputError
-from drfl.experiments.reproduce.canvas import look
-from drfl.experiments.reproduce.drive import size
-from drfl.experiments.reproduce.figures import spaced
-from drfl.experiments.reproduce.plan import Scale, plan
-from drfl.experiments.reproduce.render import check, write
+from drfl.papers.execute import size
+from drfl.papers.output import check, write
+from drfl.papers.plan import Scale, plan
+from drfl.papers.plots import look, spaced
 
 CURVES = {
     "kind": "curves",

@@ -10,8 +10,8 @@ import tomli_w
 
 from drfl.algorithms import ALGORITHMS
 from drfl.experiments.config import load_config
-from drfl.experiments.reproduce.plan import Plan, Scale, plan
-from drfl.experiments.reproduce.spec import Spec, load_job, load_spec
+from drfl.papers.plan import Plan, Scale, plan
+from drfl.papers.specification import Specification, load_job, load_spec
 
 TABLES = [f"drdm-table-{n}" for n in range(1, 7)]
 FIGURES = [f"drdm-figure-{n}" for n in range(1, 7)]
@@ -38,7 +38,7 @@ def keys(made: Plan, setting: str) -> dict[str, list[str]]:
     return found
 
 
-def column(spec: Spec, setting: str, metric: int) -> list[float]:
+def column(spec: Specification, setting: str, metric: int) -> list[float]:
     return [row[metric] for row in spec.values[setting].values()]
 
 
@@ -142,8 +142,8 @@ def test_figure_3_gives_the_papers_rounds_to_its_first_target():
 @pytest.mark.parametrize(
     ("name", "job"),
     [
-        ("drdm-table-1", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "sigma": 0.0}),
-        ("drdm-table-2", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "sigma": 0.5, "alpha": 0.1}),
+        ("drdm-table-1", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "zipf": 0.0}),
+        ("drdm-table-2", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "zipf": 0.5, "alpha": 0.1}),
         ("drdm-table-3", {"dataset": "mnist", "model": "linear", "rounds": 100}),
         ("drdm-table-6", {"backbone": "resnet18-mnist", "resize": 28, "dataset": "fashion-mnist", "rounds": 100}),
     ],

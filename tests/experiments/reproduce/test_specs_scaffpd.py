@@ -11,9 +11,9 @@ from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import ChiSquare, parse
 from drfl.errors import InputError
 from drfl.experiments.config import load_config
-from drfl.experiments.reproduce import spec as specs
-from drfl.experiments.reproduce.plan import Plan, Scale, plan
-from drfl.experiments.reproduce.spec import load_job, load_spec
+from drfl.papers import specification as specs
+from drfl.papers.plan import Plan, Scale, plan
+from drfl.papers.specification import load_job, load_spec
 
 TABLES = [f"scaffpd-table-{n}" for n in range(1, 5)]
 TRAINED = [*TABLES, "scaffpd-figure-3", "scaffpd-figure-4"]

@@ -6,8 +6,8 @@ import pytest
 from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.experiments.reproduce.plan import Scale
-from drfl.experiments.reproduce.tables import Entry, Table, final, sentence
+from drfl.papers.plan import Scale
+from drfl.papers.tables import ResultTable, TableEntry, final, sentence
 
 WORST = {"DRDM": (0.80, 0.82), "Fed-Avg": (0.70, 0.70)}
 
@@ -30,8 +30,8 @@ def test_ours_stands_beside_the_papers():
 
 def test_less_deviation_is_better_and_the_notes_come_last():
     average, worst, std = final(results(small_spec(), plain))
-    assert std.rows[0][2] == Entry("2.96", True)
-    assert std.rows[1][2] == Entry("3.93", False)
+    assert std.rows[0][2] == TableEntry("2.96", True)
+    assert std.rows[1][2] == TableEntry("3.93", False)
     assert [row[1].best for row in std.rows] == [True, False], "5 − worst/50 points: the better one deviates less"
     assert not average.notes
     assert not worst.notes
@@ -47,7 +47,7 @@ def test_one_repeat_has_no_interval():
 def test_what_ties_to_the_digit_shown_is_best_together():
     close = {"DRDM": 0.80004, "Fed-Avg": 0.79996}
     table = final(results(small_spec(), lambda s, m, k: trained(close[m]), Scale(repeats=1)))[1]
-    assert [row[1] for row in table.rows] == [Entry("80.0", True), Entry("80.0", True)]
+    assert [row[1] for row in table.rows] == [TableEntry("80.0", True), TableEntry("80.0", True)]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_method_that_broke_off_says_so_and_is_not_the_best(records, text):
         return records[seed] if method == "DRDM" else plain(setting, method, seed)
 
     table = final(results(small_spec(), mixed))[1]
-    assert table.rows[0][1] == Entry(text, False)
+    assert table.rows[0][1] == TableEntry(text, False)
     assert table.rows[1][1].best
     assert "broke off" in final(results(small_spec(), mixed))[2].notes[0]
 
@@ -71,7 +71,7 @@ def test_a_method_that_broke_off_says_so_and_is_not_the_best(records, text):
 def test_a_method_that_the_paper_lacks_has_a_dash():
     values = {"α = 0.1": {"Fed-Avg": [88.46, 80.7, 3.93]}}
     table = final(results(small_spec(values=values), plain))[1]
-    assert [row[2] for row in table.rows] == [Entry("–"), Entry("80.70", True)]
+    assert [row[2] for row in table.rows] == [TableEntry("–"), TableEntry("80.70", True)]
 
 
 def test_without_the_papers_numbers_there_is_no_column_for_them():
@@ -82,7 +82,7 @@ def test_without_the_papers_numbers_there_is_no_column_for_them():
 def test_losses_are_no_percentages():
     table = final(results(small_spec(metrics=["worst_loss"], values={}), plain, Scale(repeats=1)))[0]
     assert table.title == "Worst loss"
-    assert [row[1] for row in table.rows] == [Entry("1.200", True), Entry("1.300")]
+    assert [row[1] for row in table.rows] == [TableEntry("1.200", True), TableEntry("1.300")]
 
 
 def test_names_cannot_break_the_table():
@@ -94,7 +94,7 @@ def test_names_cannot_break_the_table():
 
 
 def test_short_columns_have_room_for_the_line_below_the_heading():
-    table = Table("t", ("a", "b"), ((Entry("x"), Entry("1", True)),))
+    table = ResultTable("t", ("a", "b"), ((TableEntry("x"), TableEntry("1", True)),))
     assert table.markdown() == "## t\n\n| a   |     b |\n| --- | ----: |\n| x   | **1** |\n"
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError
-from drfl.experiments.reproduce.spec import PAPERS, load_job
-from drfl.experiments.tuning.job import changes_of, chosen_algorithms, resolve
+from drfl.papers.specification import PAPERS, load_job
+from drfl.papers.tuning_jobs import resolve
+from drfl.tuning.job import changes_of, chosen_algorithms
 
 
 def test_every_job_of_the_papers_can_be_named():

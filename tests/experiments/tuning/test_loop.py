@@ -12,11 +12,10 @@ from tests.support.small_search import Here, Killed, small_search, tuned
 from drfl.errors import InputError
 from drfl.experiments.build import build
 from drfl.experiments.runner import execute
-from drfl.experiments.tuning.criterion import sentence
-from drfl.experiments.tuning.loop import CELLS
-from drfl.experiments.tuning.spaces import SPACES
-from drfl.experiments.tuning.store import FILE, Store
-from drfl.experiments.tuning.write import write
+from drfl.tuning.job import sentence
+from drfl.tuning.output import write
+from drfl.tuning.spaces import SPACES
+from drfl.tuning.study import CELLS, FILE, Store
 
 
 def files(search, trials, folder):

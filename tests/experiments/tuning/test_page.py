@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from drfl.experiments.reproduce.spec import PAPERS
-from drfl.experiments.tuning.spaces import EVERYBODY, LR, SPACES
-from drfl.experiments.tuning.suggest import STARTUP
+from drfl.papers.specification import PAPERS
+from drfl.tuning.search import STARTUP
+from drfl.tuning.spaces import EVERYBODY, LR, SPACES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tuning.md").read_text(encoding="utf-8")
 WORDS = " ".join(PAGE.split())

@@ -9,18 +9,8 @@ from hypothesis import strategies as st
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import parse
 from drfl.experiments.config import load_config
-from drfl.experiments.parameters import make, takes
-from drfl.experiments.tuning.spaces import (
-    LR,
-    SPACES,
-    Dimension,
-    around,
-    default_table,
-    fixed,
-    point_of,
-    rounded,
-    table_at,
-)
+from drfl.experiments.hyperparameters import make, takes
+from drfl.tuning.spaces import LR, SPACES, Dimension, around, default_table, fixed, point_of, rounded, table_at
 
 
 def config(algorithm, table=None, **values):

@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from drfl.errors import InputError
-from drfl.experiments.tuning.spaces import SPACES, rounded
-from drfl.experiments.tuning.suggest import STARTUP, needed, suggest
-from drfl.experiments.tuning.trial import Trial, best
 from drfl.key import Key
+from drfl.tuning.search import STARTUP, Trial, best, needed, suggest
+from drfl.tuning.spaces import SPACES, rounded
 
 SPACE = SPACES["DRDM"]
 

@@ -10,9 +10,9 @@ from tests.support.small_search import small_search
 
 from drfl.errors import InputError
 from drfl.experiments.config import load_config
-from drfl.experiments.reproduce.plan import hyperparameters
-from drfl.experiments.tuning.trial import Trial
-from drfl.experiments.tuning.write import check_place, make_place, write
+from drfl.papers.plan import hyperparameters
+from drfl.tuning.output import check_place, make_place, write
+from drfl.tuning.search import Trial
 
 ENDED = ("rounds", "rounds")
 TRIALS = {

@@ -18,7 +18,7 @@ here=$(pwd)
 if [ "${DRFL_PREFORK:-1}" != 0 ]; then
     python=$(dirname "$(command -v flower-supernode)")/python3
     [ -x "$python" ] || python=python3
-    "$python" -P -m drfl.flower.prefork "$here/flwr/prefork" &
+    "$python" -P -m drfl.flower.fork_server "$here/flwr/prefork" &
     PATH=$here/flwr/prefork:$PATH
 fi
 exec flower-supernode --superlink "${DRFL_SUPERLINK:-$ADDRESS}" --port "${DRFL_PORT:-$PORT}" \

@@ -11,11 +11,9 @@ Example:
 
 from __future__ import annotations
 
-from drfl.testing.problems.functions import Functions, LeastSquares, Softmax
-from drfl.testing.problems.logistic import logistic
-from drfl.testing.problems.problem import Problem
-from drfl.testing.problems.quadratic import Quadratic, curved_quadratics, quadratics, robust_regression
-from drfl.testing.problems.saddle import Saddle
+from drfl.testing.problems.objectives import Functions, LeastSquares, Softmax
+from drfl.testing.problems.problem import Problem, Saddle
+from drfl.testing.problems.zoo import Quadratic, curved_quadratics, logistic, quadratics, robust_regression
 
 __all__ = [
     "Functions",

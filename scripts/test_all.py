@@ -1,0 +1,67 @@
+"""Run every test, the long ones too, and keep when that was, on which commit, and how it ended.
+
+The result goes to experiments/results/test-all/summary.json. A working tree that differs from its commit is named so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SUMMARY = ROOT / "experiments/results/test-all/summary.json"
+
+
+class Outcomes:
+    """Counts how tests end; of one that fails in its set-up or tear-down that counts."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test's end; called by pytest, also for what a worker process ran."""
+        if report.when == "call" or report.failed or (report.when == "setup" and report.skipped):
+            self.counts[report.outcome] += 1
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+
+def git(*words: str) -> str:
+    """What git prints."""
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> int:
+    """Run and write; gives pytest's exit code."""
+    began, outcomes = time.perf_counter(), Outcomes()
+    commit = git("rev-parse", "HEAD") + (" and changes" if git("status", "--porcelain") else "")
+    code = int(pytest.main(["-n", "auto", "-m", "", *sys.argv[1:]], plugins=[outcomes]))
+    content = {
+        "command": "make test-all",
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit,
+        "exit_code": code,
+        "counts": dict(sorted(outcomes.counts.items())),
+        "failed": sorted(outcomes.failed),
+        "seconds": round(time.perf_counter() - began),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    SUMMARY.parent.mkdir(parents=True, exist_ok=True)
+    SUMMARY.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

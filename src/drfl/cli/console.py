@@ -1,0 +1,97 @@
+"""What the user sees while a command works."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from drfl import callbacks
+from drfl.certificate import Certificate
+from drfl.experiments.runner import StopSignal
+from drfl.loop import Callback, Step
+
+out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+@contextmanager
+def interruptible() -> Iterator[StopSignal]:
+    """Within it the first Ctrl-C or SIGTERM asks the run to stop after the present round; the second one aborts."""
+    watch = StopSignal()
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if watch.stop:
+            raise KeyboardInterrupt
+        watch.signal = signum
+        err.print("stopping after this round (Ctrl-C again to abort at once)")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield watch
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
+    """A callback that shows the round, worst and average accuracy and the time left.
+
+    A live bar on a terminal, a plain line every tenth of the run elsewhere, nothing when quiet. On stderr.
+    """
+    if quiet:
+        yield lambda step: None
+    elif err.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[metrics]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=err, transient=True) as bar:
+            task = bar.add_task(label, total=None, metrics="")
+
+            def live(step: Step) -> None:
+                bar.update(task, completed=step.round, total=step.rounds)
+                if step.row is not None:
+                    bar.update(task, metrics=callbacks.describe(step.row.metrics))
+
+            yield live
+    else:
+        yield callbacks.Progress(label)
+
+
+def lines(quiet: bool) -> Callable[[str], None] | None:
+    """Prints a line on stderr; None when quiet."""
+    return None if quiet else lambda line: err.print(line, markup=False)
+
+
+def warn(line: str) -> None:
+    """Print a line on stderr that matters even where only JSON is wanted on stdout."""
+    err.print(line, markup=False)
+
+
+def percent(fraction: float) -> str:
+    """A fraction as percent with one digit."""
+    return f"{100 * fraction:.1f}"
+
+
+def gap(certificate: Certificate | None) -> str:
+    """The duality gap with three digits; a dash where there is none."""
+    return "–" if certificate is None else f"{certificate.gap:.3g}"
+
+
+def certificate(found: Certificate | None) -> str:
+    """A certificate in a few words."""
+    if found is None:
+        return "no certificate, as not every client answered with a finite loss"
+    remedy = f"the search ended at a gradient of norm {found.gradient_norm:.1g}; set weight_decay above 0 for a proof"
+    doubt = "" if found.proven else f" (not proven: {remedy})"
+    return f"worst case {found.primal:.6g}, and no model is below {found.lower:.6g} at this λ{doubt}"

@@ -1,0 +1,63 @@
+"""``drfl algorithms`` and ``drfl datasets``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+
+from rich.markup import escape
+from rich.table import Table
+
+from drfl.algorithms import ALGORITHMS
+from drfl.ambiguity import AMBIGUITY_SETS
+from drfl.cli import console
+from drfl.data import describe
+from drfl.experiments.hyperparameters import LOCAL, SAMPLINGS, Value, defaults_of, takes
+
+
+def algorithms_command(as_json: bool) -> None:
+    """Print every algorithm with what it does and its own parameters."""
+    rows = [(name, _summary(cls), defaults_of(name)) for name, cls in ALGORITHMS.items()]
+    if as_json:
+        print(json.dumps([{"name": name, "summary": text, "parameters": values} for name, text, values in rows]))
+        return
+    table = Table("algorithm", "what it is", "its parameters and their defaults", show_lines=True)
+    local = {name: value for name, value in rows[0][2].items() if name in LOCAL}
+    for name, text, values in rows:
+        own = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
+        table.add_row(name, escape(text), escape(_shown(own)))
+    console.out.print(table)
+    without = ", ".join(name for name in ALGORITHMS if not takes(name, "m"))
+    console.out.print(
+        f"All take the local solver's {_shown(local)}, and all but {without} the cohort size m (up to ten"
+    )
+    console.out.print(
+        f"clients all, else two thirds; ScaffPD all). sampling is one of {', '.join(SAMPLINGS)}; ambiguity of"
+    )
+    console.out.print(f"{', '.join(AMBIGUITY_SETS)}, as in cvar:alpha=0.2.")
+    console.out.print("Set them with --param NAME=VALUE, or in a TOML table [algorithms.NAME].", markup=False)
+
+
+def datasets_command(as_json: bool) -> None:
+    """Print every data set with its size and where it was found."""
+    infos = describe()
+    if as_json:
+        print(json.dumps([dataclasses.asdict(info) for info in infos], default=str))
+        return
+    table = Table("data set", "train", "test", "shape", "licence", "found")
+    for info in infos:
+        table.columns[-1].overflow = "fold"
+        counts = (f"{info.train:,}", f"{info.test:,}")
+        table.add_row(
+            info.name, *counts, "×".join(map(str, info.shape)), info.licence, info.found or "to be downloaded"
+        )
+    console.out.print(table)
+
+
+def _summary(cls: type) -> str:
+    return " ".join((inspect.getdoc(cls) or "").split("\n\n", 1)[0].split())
+
+
+def _shown(values: dict[str, Value]) -> str:
+    return ", ".join(f"{name}={'none' if value is None else value}" for name, value in values.items())

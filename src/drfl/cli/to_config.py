@@ -1,0 +1,103 @@
+"""From a command's arguments to the configuration's keys."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+from drfl.algorithms import ALGORITHMS
+from drfl.errors import InputError
+from drfl.experiments.config import COMMON
+from drfl.experiments.hyperparameters import canonical, takes
+
+NOT_CONFIG = ("config", "out", "overwrite", "resume", "as_json", "seeds", "names", "param")
+
+
+class _Param(NamedTuple):
+    """One ``--param``: the text, whom it is for (None = all that run), the parameter and its value."""
+
+    text: str
+    algorithm: str | None
+    name: str
+    value: object
+
+
+def overrides(given: Mapping[str, object], algorithms: Sequence[str]) -> dict[str, object]:
+    """The configuration's keys among a command's arguments, without those that were not given.
+
+    Args:
+        given: all arguments by name.
+        algorithms: those that run, whom a ``--param NAME=VALUE`` without an algorithm's name is for. With a name it
+            comes before one without, and before the option that stands for the same parameter.
+
+    Raises:
+        InputError: a ``--param`` is not of the form NAME=VALUE, for an algorithm that does not run or given twice, or
+            an option means nothing to those that run, or would be lost to a ``--param`` in all of them.
+    """
+    names = [canonical("algorithm", name, ALGORITHMS) for name in algorithms]
+    values = {k: v for k, v in given.items() if v is not None and k not in NOT_CONFIG}
+    if "batch" in values:
+        values["batch"] = _plain(str(values["batch"]))
+    if isinstance(values.get("faults"), list):
+        values["faults"] = dict(_fault(str(text)) for text in cast("list[object]", values["faults"]))
+    param = given.get("param")
+    params = [_parsed(str(text), names) for text in param] if isinstance(param, list) else []
+    _check_once(params)
+    for option, parameter in COMMON.items():
+        if option in values:
+            _check_used(option, parameter, names, params)
+    tables: dict[str, dict[str, object]] = {}
+    for own in sorted(params, key=lambda param: param.algorithm is not None):
+        for name in names if own.algorithm is None else [own.algorithm]:
+            tables.setdefault(name, {})[own.name] = own.value
+    return {**values, "algorithms": tables} if tables else values
+
+
+def _fault(text: str) -> tuple[str, float]:
+    name, _, value = (part.strip() for part in text.partition("="))
+    try:
+        return name, float(value)
+    except ValueError:
+        raise InputError(f"--fault '{text}' is not of the form NAME=NUMBER, e.g. drop=0.3") from None
+
+
+def _parsed(text: str, names: Sequence[str]) -> _Param:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"--param '{text}' is not of the form NAME=VALUE, e.g. mu=1 or DRDM.mu=1")
+    algorithm, dot, own = name.rpartition(".")
+    if not dot:
+        return _Param(text, None, own, _plain(value))
+    target = canonical("algorithm", algorithm, ALGORITHMS)
+    if target not in names:
+        raise InputError(f"--param '{text}' is for {target}, which does not run: leave it out")
+    return _Param(text, target, own, _plain(value))
+
+
+def _check_once(params: Sequence[_Param]) -> None:
+    seen: dict[tuple[str | None, str], str] = {}
+    for param in params:
+        what = (param.algorithm, param.name)
+        if what in seen:
+            raise InputError(f"--param '{seen[what]}' and --param '{param.text}' set the same parameter: leave one out")
+        seen[what] = param.text
+
+
+def _check_used(option: str, parameter: str, names: Sequence[str], params: Sequence[_Param]) -> None:
+    """Somebody who runs must take the value of an option, or the user would believe in what never comes."""
+    takers = [name for name in names if takes(name, parameter)]
+    if not takers:
+        raise InputError(f"--{option} means nothing to {', '.join(names)}: leave it out")
+    rivals = [param for param in params if param.name == parameter]
+    if all(any(rival.algorithm in (None, name) for rival in rivals) for name in takers):
+        texts = " ".join(f"--param {rival.text}" for rival in rivals)
+        raise InputError(f"--{option} has no effect beside {texts}: leave one of them out")
+
+
+def _plain(text: str) -> object:
+    """A TOML value where it is one, else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # also of numbers with thousands of digits, and of deep nesting
+        return text

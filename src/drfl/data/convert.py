@@ -1,0 +1,235 @@
+"""Arrays and tables of the user's into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from drfl.data.partition import client_names
+from drfl.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Array = np.ndarray | Tensor
+Pair = tuple[Array, Array]
+Pairs = Mapping[str, Pair] | Sequence[Pair]
+TorchDatasets = Mapping[str, TorchDataset[tuple[object, object]]] | Sequence[TorchDataset[tuple[object, object]]]
+
+_T = TypeVar("_T")
+
+
+def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
+    """Clients by name; those of a sequence are named by `client_names`.
+
+    Raises:
+        InputError: when there is none.
+    """
+    if not len(clients):
+        raise InputError("there are no clients: give at least one")
+    if isinstance(clients, Mapping):
+        return {str(name): value for name, value in clients.items()}
+    return dict(zip(client_names(len(clients)), clients, strict=True))
+
+
+def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
+    """Test data in the order of the training data's names.
+
+    Raises:
+        InputError: when a mapping has other names, or a sequence another length.
+    """
+    if not isinstance(clients, Mapping):
+        if len(clients) != len(names):
+            raise InputError(f"there are {len(names)} clients but test data for {len(clients)}: give one each")
+        return list(clients)
+    by_name = named(clients)
+    if set(by_name) != set(names):
+        odd = sorted(set(by_name) ^ set(names))
+        raise InputError(f"training and test data must name the same clients; only one of them has '{odd[0]}'")
+    return [by_name[name] for name in names]
+
+
+def pool(names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+    """All clients' samples, one client after the other.
+
+    Args:
+        names: of the clients.
+        pairs: per client, inputs (n_i, ...) and targets (n_i, ...).
+        part: "training" or "test", for errors.
+        dtype: of the inputs and of floating targets; None keeps them as they are.
+
+    Returns:
+        Inputs (n, ...) and targets (n, ...), n = Σ n_i; whole targets are int64.
+
+    Raises:
+        InputError: when a client has no samples, as many inputs as targets are not there, or shapes or kinds
+            differ between clients.
+    """
+    inputs, targets = [], []
+    for name, pair in zip(names, pairs, strict=True):
+        x, y = _as_pair(name, pair, part)
+        inputs.append(x)
+        targets.append(y)
+    for what, tensors in (("inputs", inputs), ("targets", targets)):
+        _check_alike(names, tensors, f"{part} {what}")
+    X, Y = torch.cat(inputs), torch.cat(targets)
+    if dtype is not None:
+        X = X.to(dtype)
+    if not Y.is_floating_point():
+        Y = Y.to(torch.int64)
+    elif dtype is not None:
+        Y = Y.to(dtype)
+    return X, Y
+
+
+def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InputError(f"client '{name}': {part} data must be a pair (inputs, targets)")
+    try:
+        # A copy, because a tensor that shares memory would change when the user's array does.
+        x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"client '{name}': {part} data are not numeric arrays: {error}") from error
+    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
+        raise InputError(
+            f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not go with targets of shape "
+            f"{tuple(y.shape)}; give one target a sample"
+        )
+    if not len(x):
+        raise InputError(f"client '{name}' has no {part} samples: leave it out or give it some")
+    return x, y
+
+
+def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> None:
+    first = tensors[0]
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor.shape[1:] != first.shape[1:]:
+            raise InputError(
+                f"{what} differ in shape per sample: {tuple(first.shape[1:])} in client '{names[0]}', "
+                f"{tuple(tensor.shape[1:])} in client '{name}'"
+            )
+        if tensor.is_floating_point() != first.is_floating_point():
+            raise InputError(
+                f"{what} differ in kind: {first.dtype} in client '{names[0]}', {tensor.dtype} in client '{name}'"
+            )
+
+
+def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
+    """All items (x, y) of a map-style torch dataset, stacked.
+
+    Raises:
+        InputError: when it has no length, no items, or items that are not pairs or differ in shape.
+    """
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InputError(f"client '{name}': its dataset needs __len__ and __getitem__ (a map-style torch dataset)")
+    length = len(cast(Sequence[object], dataset))
+    if not length:
+        raise InputError(f"client '{name}': its dataset is empty; leave it out or give it samples")
+    try:
+        inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
+        return torch.stack(inputs), torch.stack(targets)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"client '{name}': its dataset's items cannot be stacked: {error}") from error
+
+
+def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
+    x, y = (value if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in item)
+    return x, y
+
+
+def feature_columns(frame: pd.DataFrame, group: str, target: str, features: Sequence[str] | None) -> list[str]:
+    """The columns to learn from, checked: those named, or all but group and target.
+
+    Raises:
+        InputError: when a column is missing or named twice, the target is among the features, or there are
+            none.
+    """
+    columns = frame.columns.tolist()
+    for name in (group, target, *(features or ())):
+        if name not in columns:
+            raise unknown("column", name, columns)
+    chosen = [name for name in columns if name not in (group, target)] if features is None else list(features)
+    if target in chosen:
+        raise InputError(f"column '{target}' is the target and cannot be a feature too: leave it out of features")
+    if not chosen:
+        raise InputError("there is no feature column: name at least one in features")
+    for name in {group, target, *chosen}:
+        if columns.count(name) > 1 or chosen.count(name) > 1:
+            raise InputError(f"column '{name}' is there twice: rename or drop one")
+    return chosen
+
+
+def feature_matrix(frame: pd.DataFrame, features: Sequence[str]) -> np.ndarray:
+    """The features, (n, len(features)) float64.
+
+    Raises:
+        InputError: when a column is not numeric or has missing or infinite values.
+    """
+    from pandas.api.types import is_complex_dtype, is_numeric_dtype
+
+    columns = []
+    for name in features:
+        column = frame[name]
+        if not is_numeric_dtype(column) or is_complex_dtype(column):
+            raise InputError(
+                f"feature column '{name}' is not numeric ({column.dtype}): encode it, for example with "
+                "pandas.get_dummies, or name other columns in features"
+            )
+        columns.append(numeric(column, name))
+    return np.stack(columns, axis=1)
+
+
+def numeric(column: pd.Series, name: str) -> np.ndarray:
+    """A numeric column as (n,) float64.
+
+    Raises:
+        InputError: when values are missing or infinite.
+    """
+    require_present(column, name)
+    # A copy, because the table may change, and what pandas lends is read-only.
+    values = column.to_numpy(dtype=np.float64, copy=True)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise InputError(f"column '{name}' is infinite in {len(bad)} rows, first in row {bad[0]}: drop or cap them")
+    return values
+
+
+def require_present(column: pd.Series, name: str) -> None:
+    """Raises InputError when values of a column are missing."""
+    bad = np.flatnonzero(column.isna().to_numpy(dtype=bool))
+    if len(bad):
+        raise InputError(
+            f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}: drop these rows "
+            "(DataFrame.dropna) or fill them (DataFrame.fillna)"
+        )
+
+
+def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """The target as numbers.
+
+    Args:
+        column: (n,) floats stay floats; everything else becomes classes 0..C-1 in sorted order.
+        name: of the column, for errors.
+
+    Returns:
+        (n,) float64 and None, or (n,) int64 and the C class labels.
+
+    Raises:
+        InputError: when values are missing, infinite or of types that cannot be sorted.
+    """
+    from pandas.api.types import is_float_dtype
+
+    if is_float_dtype(column):
+        return numeric(column, name), None
+    require_present(column, name)
+    try:
+        labels, codes = np.unique(column.to_numpy(dtype=object), return_inverse=True)
+    except TypeError:
+        raise InputError(f"target column '{name}' mixes types: turn it into strings or numbers") from None
+    return codes.astype(np.int64), tuple(str(label) for label in labels.tolist())

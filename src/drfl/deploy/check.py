@@ -1,0 +1,153 @@
+"""`drfl deploy check`: a site's or a server's settings, data and connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drfl.deploy import check_network
+from drfl.deploy.check_network import Finding, bad, guarded, ok
+from drfl.deploy.flower_cli import NEWEST, OLDEST, ask, fits, flower_version, program
+from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
+from drfl.errors import DrflError, InputError
+
+
+def settings(site: SiteFolder) -> Iterator[Finding]:
+    """Whether site.toml can be read, and is this site's.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    name = read_toml(site.settings).get("name")
+    if isinstance(name, str) and name:
+        yield ok("site.toml", f"is of the site {name}")
+    else:
+        yield bad("site.toml", 'names no site; give it a line name = "…", as in server.toml')
+
+
+def data(site: SiteFolder) -> Iterator[Finding]:
+    """Whether the data are there, can be loaded, and of what size and shape they are."""
+    from drfl.flower.site_data import load_site  # brings torch along
+
+    try:
+        found = load_site(site.settings)
+    except DrflError as error:
+        yield bad("data", str(error))
+        return
+    except Exception as error:  # a site's own loader may fail in any way
+        yield bad("data", f"they cannot be loaded, {type(error).__name__}: {error}; correct what {site.settings} names")
+        return
+    shape = "×".join(map(str, found.inputs.shape[1:])) or "one number"
+    kinds = [str(values.dtype).removeprefix("torch.") for values in (found.inputs, found.targets)]
+    counts = f"{sum(map(len, found.train)):,} training and {sum(map(len, found.test)):,} test samples"
+    yield ok("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}")
+
+
+def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[Finding]:
+    """Whether each site is registered and connected; where sites are not known by keys, how many are.
+
+    Raises:
+        DrflError: the SuperLink does not answer.
+    """
+    states = _states(folder)
+    if insecure:
+        count = sum(state == "online" for state in states.values())
+        text = f"{count} of {len(sites)} online"
+        enough = count >= len(sites)
+        yield ok("sites", text) if enough else bad("sites", f"{text}; start the others with ./start-supernode.sh")
+        return
+    for site in sites:
+        yield _registered(site, states)
+
+
+def _states(folder: DeploymentFolder) -> dict[str, str]:
+    """The SuperLink's word for each node, by its number."""
+    nodes = ask(folder.home, ["supernode", "list"]).get("nodes")
+    found = nodes if isinstance(nodes, list) else []
+    return {str(node.get("node-id")): str(node.get("status")) for node in found if isinstance(node, dict)}
+
+
+def _registered(site: SitePaths, states: dict[str, str]) -> Finding:
+    try:
+        node = site.node.read_text(encoding="utf-8").strip()
+    except OSError:
+        return bad(site.name, "is not registered from this folder; run ./register-sites.sh")
+    state = states.get(node)
+    if state is None or state in ("unregistered", "deleted"):
+        return bad(site.name, f"the SuperLink no longer knows its registration {node}; run ./register-sites.sh")
+    if state == "online":
+        return ok(site.name, f"is online, as {node}")
+    when = "has never connected" if state == "registered" else f"is {state}"
+    return bad(site.name, f"{when}; start it at the site with ./start-supernode.sh, and see what that prints")
+
+
+def check_deployment(folder: DeploymentFolder) -> Iterator[Finding]:
+    """All that can be looked at on the SuperLink's machine."""
+    yield from _flower("flwr", "flower-superlink", "flower-superexec")
+    try:
+        known, address = folder.sites(), folder.address()
+    except InputError as error:
+        yield bad("server.toml", str(error))
+        return
+    yield ok("server.toml", f"names {len(known)} site{'s' * (len(known) > 1)}: {', '.join(s.name for s in known)}")
+    yield from guarded("server.toml", lambda: _agrees(folder, address))
+    if not address.insecure:
+        yield from guarded("certificate", lambda: check_network.superlink(folder, address))
+        yield from guarded("keys", lambda: check_network.keys(folder, known))
+    reached = True
+    for verdict in check_network.check_connection(address, folder.certificates / "ca.crt"):
+        yield verdict
+        reached = reached and verdict.ok
+    if reached:
+        yield from guarded("sites", lambda: online(folder, known, address.insecure))
+
+
+def check_site(site: SiteFolder) -> Iterator[Finding]:
+    """All that can be looked at on a site's machine."""
+    yield from _flower("flower-supernode", "flower-superexec")
+    try:
+        address = site.address()
+    except InputError as error:
+        yield bad("superlink.env", str(error))
+        return
+    if not address.insecure:
+        yield from guarded("key", lambda: _site_key(site))
+        yield from guarded("certificate", lambda: check_network.authority(site))
+    yield from check_network.check_connection(address, site.authority)
+    yield from guarded("site.toml", lambda: settings(site))
+    yield from guarded("data", lambda: data(site))
+
+
+def _flower(*programs: str) -> Iterator[Finding]:
+    version = flower_version() or "0"
+    span = f"{OLDEST[0]}.{OLDEST[1]} or later, below {NEWEST[0]}.{NEWEST[1]}"
+    if fits(version):
+        yield ok("flwr", f"version {version}")
+    else:
+        yield bad("flwr", f"version {version} does not fit, it must be {span}; pip install 'drfl[flower]'")
+    for name in programs:
+        try:
+            program(name)
+        except InputError as error:
+            yield bad("flwr", str(error))
+
+
+def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[Finding]:
+    """What several files say alike: the deployment is insecure or not, and where it is."""
+    insecure = read_toml(folder.settings).get("insecure", False)
+    if insecure is not address.insecure:
+        yield bad("server.toml", "insecure says other than INSECURE in superlink.env; make the folder anew with init")
+    told = read_toml(folder.home / "config.toml").get("superlink")
+    entry = told.get("deployment") if isinstance(told, dict) else None
+    link = entry if isinstance(entry, dict) else {}
+    expected = None if address.insecure else str(folder.certificates / "ca.crt")
+    if link.get("address") != str(address) or link.get("root-certificates") != expected:
+        yield bad(
+            "flwr/config.toml",
+            f'the folder was moved or changed; [superlink.deployment] needs address = "{address}"'
+            + (f' and root-certificates = "{expected}"' if expected else ""),
+        )
+
+
+def _site_key(site: SiteFolder) -> Iterator[Finding]:
+    found = check_network.own_key(site, None)
+    yield from found or [bad("key", f"{site.key} is missing; make-keys.sh on the SuperLink's machine makes it")]

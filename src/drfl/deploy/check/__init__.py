@@ -1,1 +1,0 @@
-"""Find out what keeps a deployment from working, and say it in plain words."""

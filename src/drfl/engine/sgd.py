@@ -1,0 +1,156 @@
+"""A local SGD step on stacked models, and forward passes over a pool of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from drfl.engine.base import PooledData
+from drfl.engine.batches import Batches, ClientRows
+from drfl.federation import TrainRequest
+from drfl.task import SampleFn
+
+
+def convolutional(model: nn.Module) -> bool:
+    """Whether the model has a convolution in it."""
+    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules())
+
+
+def images(problem: PooledData) -> bool:
+    """Whether the model works by convolutions on images, on a CPU."""
+    return problem.x.dim() == 4 and not problem.x.is_cuda and convolutional(problem.task.model)
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """A copy (B, C, H, W) with the channels next to each other in memory, on which pooling is several times faster.
+
+    ``Tensor.contiguous`` leaves images of one channel as they are, and pooling then takes the slow way.
+    """
+    return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
+
+
+Apply = Callable[[Callable[[slice | Tensor], list[Tensor]], Iterable[slice | Tensor]], Iterable[list[Tensor]]]
+"""``map``, or what does the same side by side."""
+
+BYTES = 16 * 2**20
+"""Inputs of a pass on a CPU: few enough to stay in its caches."""
+
+BYTES_CUDA = 256 * 2**20
+
+IMAGES = 128
+"""Samples of a pass through convolutions on a CPU, whose activations are larger than their inputs."""
+
+
+Model = Callable[[Tensor], Tensor]
+"""Inputs (B, …) → outputs."""
+
+
+def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Apply = map) -> Tensor:
+    """(k,) float64 mean losses of a model on the first step's samples."""
+    rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
+    (losses,) = _per_sample(problem, rows.index, model, [problem.task.sample_losses], apply)
+    return rows.means(losses)
+
+
+def mean_scores_and_losses(
+    problem: PooledData, rows: ClientRows, model: Model, apply: Apply = map
+) -> tuple[Tensor, Tensor]:
+    """(N,) float64 mean scores and losses of a model on each client's rows; a row that several have is passed once."""
+    (pool, at), task = rows.distinct, problem.task
+    scores, losses = _per_sample(problem, pool, model, [task.sample_scores, task.sample_losses], apply)
+    return rows.means(scores[at]), rows.means(losses[at])
+
+
+def functional(problem: PooledData, w: Tensor) -> Model:
+    """The task's model at w (d,), for one thread at a time: meanwhile the module holds other parameters."""
+    parameters = problem.task.layout.views(w)
+    if images(problem):
+        parameters = {name: channels_last(p) if p.dim() == 4 else p for name, p in parameters.items()}
+    return lambda x: problem.task.outputs(parameters, x)
+
+
+def _per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[SampleFn], apply: Apply) -> list[Tensor]:
+    """Functions of the outputs for these rows of the pool, each (n,) float64 on the CPU."""
+    whole, size = len(problem.x), _pass(problem)
+    most = 2 * len(index) >= whole  # then the pool as it lies is faster than gathering its rows
+    parts = [slice(at, at + size) for at in range(0, whole, size)] if most else index.to(problem.x.device).split(size)
+    relaid = images(problem)
+
+    def one(part: slice | Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            x, y = problem.x[part], problem.y[part]
+            outputs = problem.forward(model, channels_last(x) if relaid else x)
+            return [function(outputs, y).double().cpu() for function in of]
+
+    columns = [torch.cat(values) for values in zip(*apply(one, parts), strict=True)]
+    return [column[index] for column in columns] if most else columns
+
+
+def _pass(problem: PooledData) -> int:
+    """Samples of one pass."""
+    if images(problem):
+        return IMAGES
+    bound = BYTES_CUDA if problem.x.is_cuda else BYTES
+    return max(1, bound // max(1, problem.x[:1].numel() * problem.x.element_size()))
+
+
+def rounded(values: list[float], like: Tensor) -> list[float]:
+    """Numbers in the models' type: one too large for it is infinite, and the run diverges; torch would refuse it."""
+    return torch.tensor(values, dtype=like.dtype).tolist()
+
+
+class SGDStep(NamedTuple):
+    """A step as u ← u − lr·((fixed + pull·u) + g), where fixed = shift − prox·w is folded once.
+
+    fixed and pull·u are added first: where u = w they cancel, and the model stays where it is. With (1 − lr·pull)·u
+    instead, the rounding of that factor would move it a little further in every step.
+
+    Args:
+        lr: η.
+        pull: prox + weight_decay.
+        momentum: β of v ← β·v + direction, u ← u − lr·v.
+    """
+
+    lr: float
+    pull: float
+    momentum: float
+
+    @classmethod
+    def of(cls, request: TrainRequest) -> SGDStep:
+        """The numbers of a request's solver, in the type of the models."""
+        local = request.local
+        lr, pull = rounded([local.lr, request.prox + local.weight_decay], request.w)
+        return cls(lr, pull, local.momentum)
+
+    def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, velocity: Tensor | None) -> None:
+        """Move a parameter u against its gradient g; neither g nor ``fixed`` (None = 0) is written to."""
+        rest = fixed
+        if self.pull:
+            rest = self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull)
+        if velocity is None:
+            if rest is not None:
+                u.sub_(rest, alpha=self.lr)
+            u.sub_(g, alpha=self.lr)
+            return
+        velocity.mul_(self.momentum).add_(g)
+        if rest is not None:
+            velocity.add_(rest)
+        u.sub_(velocity, alpha=self.lr)
+
+
+def fixed_part(request: TrainRequest, row: int | None = None) -> Tensor | None:
+    """The part of the direction that no step changes, shift − prox·w, (d,) or (k, d); None where there is none.
+
+    Args:
+        request: of k clients.
+        row: of one of them only.
+    """
+    w, prox, shift = request.w, request.prox, request.shift
+    if row is not None and shift is not None:
+        shift = shift[row]
+    if shift is None:
+        return -prox * w if prox else None
+    return shift - prox * w if prox else shift

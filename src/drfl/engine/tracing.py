@@ -1,0 +1,265 @@
+"""Functions traced once and replayed, on the CPU by torch.fx and on a GPU as a CUDA graph."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from drfl.task import Task
+
+Function = Callable[..., Sequence[Tensor]]
+"""Tensors → tensors, pure."""
+
+KEPT = 64
+"""Shapes remembered for each task where nothing else is said."""
+
+_made: WeakKeyDictionary[Task, OrderedDict[Hashable, Function]] = WeakKeyDictionary()
+_told: WeakKeyDictionary[Task, set[Hashable]] = WeakKeyDictionary()
+
+LOG = logging.getLogger("drfl.engine")
+
+
+def replayed(
+    task: Task,
+    name: Hashable,
+    function: Function,
+    arguments: Sequence[Tensor],
+    make: Callable[[Function, Sequence[Tensor]], Function],
+    kept: int = KEPT,
+) -> Function:
+    """What ``make`` makes of the function for tensors of these shapes, made when they are first seen.
+
+    What is called depends on the shapes alone, not on what was called before: the same rounds give the same bits, in
+    whatever process and order they are run.
+
+    Args:
+        task: whose function it is; what was made is dropped along with it.
+        name: tells the task's functions from each other.
+        function: to be called with tensors like ``arguments``.
+        arguments: an example.
+        make: makes the faster one for tensors of exactly these shapes; may fail.
+        kept: for how many names and shapes, the latest used, it is kept.
+    """
+    shapes = _made.setdefault(task, OrderedDict())
+    key = (name, *((a.shape, a.stride(), a.dtype, a.device) for a in arguments))
+    if key not in shapes:
+        shapes[key] = _attempt(task, name, make, function, arguments)
+        if len(shapes) > kept:
+            shapes.popitem(last=False)
+    shapes.move_to_end(key)
+    return shapes[key]
+
+
+def _attempt(
+    task: Task,
+    name: Hashable,
+    make: Callable[[Function, Sequence[Tensor]], Function],
+    function: Function,
+    arguments: Sequence[Tensor],
+) -> Function:
+    """What is made, if it gives what the function gives; else the function, which works, only slower."""
+    try:
+        made = make(function, arguments)
+        if _agree(made(*arguments), function(*arguments)):
+            return made
+        reason = "it gives other numbers"
+    except Exception as error:  # whatever a model has that cannot be traced
+        reason = first_line(error)
+    if name not in (told := _told.setdefault(task, set())):  # once, not for each shape
+        told.add(name)
+        LOG.warning("%s cannot be %s (%s): its steps run as they are, slower", model_of(task), make.__name__, reason)
+    return function
+
+
+def model_of(task: Task) -> str:
+    """The task's model for a line of the log."""
+    return f"the model {type(task.model).__name__}"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in a line of the log."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def _agree(results: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Whether results are the same up to rounding."""
+    for a, b in zip(results, expected, strict=True):
+        close = torch.finfo(b.dtype).eps ** 0.5 * float(b.abs().nan_to_num(0, 0).max()) if b.numel() else 0.0
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=close, equal_nan=True):
+            return False
+    return True
+
+
+def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
+    """The function as a flat list of tensor operations, which no Python runs between."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # brings a second's worth of modules along
+
+    with warnings.catch_warnings():  # about the inside of torch, not about the model
+        warnings.simplefilter("ignore")
+        graph = simplify(make_fx(function, decomposition_table=DECOMPOSED)(*arguments))
+        return _scripted(graph, arguments)
+
+
+def _scripted(graph: GraphModule, arguments: Sequence[Tensor]) -> Function:
+    """The same operations run by torch's interpreter, which takes four fifths of the time that Python's takes.
+
+    ``torch.compile`` is no faster here and needs seconds and a C++ compiler; ``torch.jit.trace`` is the same, but never
+    gives back the memory of what it has traced. These two functions are not public. Where they are gone, Python calls
+    the operations; the results are the same to the bit.
+    """
+    try:
+        recorded, _ = torch._C._create_graph_by_tracing(
+            lambda *tensors: tuple(graph(*tensors)), tuple(arguments), lambda value: "", True, False, None, []
+        )
+        return torch._C._create_function_from_graph("replay", recorded)
+    except Exception as error:
+        _tell_of_interpreter(first_line(error))
+        return graph.forward
+
+
+@functools.cache
+def _tell_of_interpreter(reason: str) -> None:
+    LOG.info("torch's interpreter does not take a traced step (%s): Python calls its operations, slower", reason)
+
+
+_ATEN = torch.ops.aten
+_VIEWS = (_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default)
+_CONSTANTS = (_ATEN.scalar_tensor.default,)
+_FEW = 32
+"""Classes up to which softmax in steps takes half the time of torch's kernel, which goes row by row."""
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    if x.shape[dim] > _FEW or half_to_float:
+        return NotImplemented
+    shifted = x - x.amax(dim, keepdim=True)
+    return shifted - shifted.exp().sum(dim, keepdim=True).log()
+
+
+def _log_softmax_backward(g: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    if output.shape[dim] > _FEW or g.dtype != dtype:
+        return NotImplemented
+    return g - output.exp() * g.sum(dim, keepdim=True)
+
+
+DECOMPOSED = {
+    _ATEN._log_softmax.default: _log_softmax,
+    _ATEN._log_softmax_backward_data.default: _log_softmax_backward,
+}
+"""Operations that a trace writes as several."""
+
+
+def simplify(traced: GraphModule) -> GraphModule:
+    """Take out what changes nothing, repeated calls, and calls whose results nobody uses; turn narrow products.
+
+    Constants are worked out now.
+
+    A graph that writes to its tensors is left alone: there, equal calls need not give equal results.
+    """
+    if any(_writes(node) for node in _calls(traced)):
+        return traced
+    seen: dict[tuple[object, ...], Node] = {}
+    for node in _calls(traced):
+        same = _unchanged(node) or seen.setdefault((node.target, str(node.args), str(node.kwargs)), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            traced.graph.erase_node(node)
+    for number, node in enumerate(_calls(traced)):
+        _turn(traced, node)
+        if node.target in _CONSTANTS:
+            _fold(traced, node, f"_constant_{number}")
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    return traced
+
+
+def _calls(traced: GraphModule) -> list[Node]:
+    return [node for node in traced.graph.nodes if node.op == "call_function"]
+
+
+def _writes(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _unchanged(node: Node) -> Node | None:
+    """What a call only repeats: a view of the same shape and strides as its source, a product with 1."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node):
+        return None
+    before, after = source.meta.get("tensor_meta"), node.meta.get("tensor_meta")
+    if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
+        return None
+    if node.target in _VIEWS:
+        return source if before.stride == after.stride else None
+    return source if node.target is _ATEN.mul.Scalar and node.args[1] == 1 else None
+
+
+def _fold(traced: GraphModule, node: Node, name: str) -> None:
+    """Work a constant out once."""
+    assert callable(node.target)
+    traced.register_buffer(name, node.target(*node.args, **node.kwargs))
+    with traced.graph.inserting_before(node):
+        node.replace_all_uses_with(traced.graph.get_attr(name))
+    traced.graph.erase_node(node)
+
+
+def _turn(traced: GraphModule, node: Node) -> None:
+    """Write A·B with fewer columns than rows as (Bᵀ·Aᵀ)ᵀ, which batched products on a CPU take half the time for."""
+    if node.target is not _ATEN.bmm.default or any(user.target in _VIEWS for user in node.users):
+        return  # views need the strides that they were traced with
+    _, rows, columns = node.meta["tensor_meta"].shape
+    if columns >= rows:
+        return
+    with traced.graph.inserting_before(node):
+        call = traced.graph.call_function
+        left, right = (call(_ATEN.transpose.int, (factor, 1, 2)) for factor in node.args)
+        turned = call(_ATEN.transpose.int, (call(_ATEN.bmm.default, (right, left)), 1, 2))
+    node.replace_all_uses_with(turned)
+    traced.graph.erase_node(node)
+
+
+WARM_UP = 2
+"""Calls before the capture, in which libraries choose their kernels and take their work space."""
+
+
+def captured(function: Function, arguments: Sequence[Tensor]) -> Function:
+    """The function as a CUDA graph, for tensors like ``arguments``, all on one CUDA device.
+
+    Inputs are copied into the graph's memory and results out of it, so that what is returned is the caller's own.
+
+    Args:
+        function: pure, without a synchronisation in it.
+        arguments: an example.
+
+    Raises:
+        RuntimeError: the function cannot be captured.
+    """
+    with torch.cuda.device(arguments[0].device):
+        inputs = [a.clone() for a in arguments]
+        aside, here = torch.cuda.Stream(), torch.cuda.current_stream()
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                function(*inputs)
+        here.wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = function(*inputs)
+
+    def replay(*arguments: Tensor) -> Sequence[Tensor]:
+        for mine, given in zip(inputs, arguments, strict=True):
+            mine.copy_(given)
+        graph.replay()
+        return [output.clone() for output in outputs]
+
+    return replay

@@ -1,0 +1,185 @@
+"""What a run leaves behind: the files of its directory."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tomli_w
+from safetensors.torch import save
+from torch import Tensor
+
+from drfl.algorithm import State
+from drfl.certificate import Certificate
+from drfl.experiments.build import Running
+from drfl.experiments.config import Config
+from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
+from drfl.loop import Result, flagged
+from drfl.resilience import Memory
+from drfl.resilience.wrappers import WrapperState
+
+FILES = (
+    "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
+    "model.safetensors", "model-averaged.safetensors", "report.html", "traffic.json", "replies.csv",
+)  # fmt: skip
+"""What a run may leave."""
+
+PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
+
+
+def write_run(directory: Path, job: Running, result: Result, stopped: str) -> None:
+    """Fill an existing, empty directory with everything but the report.
+
+    Args:
+        directory: where.
+        job: what ran.
+        result: how it ended.
+        stopped: why: "rounds", "target" or "interrupted".
+    """
+    write = {
+        "config.toml": config_toml(job.config, job.data.n),
+        "summary.json": json_text(summary(job, result, stopped), indent=2) + "\n",
+        "history.csv": result.history.to_csv(),
+        "timing.csv": result.history.timing_csv(),
+        "lambda.csv": result.history.lambda_csv(job.data.names),
+        "clients.csv": _clients_csv(job, result),
+    }
+    for name, text in write.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    if job.partition is not None:
+        job.partition.save(directory / "partition.json")
+    _save_model(job, result.state.w, directory / "model.safetensors")
+    if result.average is not None:
+        _save_model(job, result.average.w, directory / "model-averaged.safetensors")
+
+
+def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
+    """The run in one object: what ran, on what, how it ended, what it cost."""
+    config, last, asked = job.config, result.history.last, job.certify is not None
+    averaged = None
+    if result.averaged is not None:
+        averaged = _end(Metrics.of(result.averaged), asked, result.averaged_certificate)
+    return {
+        "algorithm": config.algorithm,
+        "parameters": config.parameters(config.algorithm, job.data.n),
+        "dataset": config.dataset,
+        "partition": config.partition if job.partition is None else job.partition.recipe,
+        "model": config.model,
+        "model_parameters": job.task.layout.d,
+        "clients": job.data.n,
+        "rounds": result.rounds,
+        "skipped_rounds": result.skipped,
+        "stopped": stopped,
+        "seed": config.seed,
+        "engine": config.engine,
+        "device": config.device,
+        "dtype": config.dtype,
+        "precision": config.precision,
+        **_protection(result.state, job.data.names),
+        "final": _end(last.metrics, asked, last.certificate),
+        "averaged": averaged,
+        "ledger": last.ledger,
+        "wall_seconds": round(last.seconds, 3),
+        "versions": versions(),
+    }
+
+
+def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
+    """How many replies were rejected and reports changed, and who is mistrusted at the end."""
+    memory, flags = _memory(state), flagged(state)
+    if memory is None or flags is None:
+        return {}
+    who = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
+    return {"rejected_replies": int(memory.rejected), "changed_reports": int(memory.clipped), "flagged_clients": who}
+
+
+def _memory(state: object) -> Memory | None:
+    while isinstance(state, WrapperState):
+        if isinstance(state.memory, Memory):
+            return state.memory
+        state = state.inner
+    return None
+
+
+def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
+    """JSON; infinities and NaN, for which JSON has no number, as text."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {str(name): plain(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(part) for part in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(content), indent=indent, allow_nan=False)
+
+
+def rounded(metrics: Metrics) -> dict[str, float]:
+    """The metrics by name, with as many digits as the CSV files have."""
+    return {name: round(x, DIGITS) for name, x in metrics._asdict().items()}
+
+
+def _end(metrics: Metrics, asked: bool, certificate: Certificate | None) -> dict[str, object]:
+    """The metrics, and where it was asked for the certificate: NaN where there is none."""
+    if not asked:
+        return {**rounded(metrics)}
+    names = (*CERTIFICATE_COLUMNS, "gradient_norm")
+    values = {name: round(getattr(certificate, name, math.nan), GAP_DIGITS) for name in names}
+    return {**rounded(metrics), **values, "proven": certificate is not None and certificate.proven}
+
+
+def versions() -> dict[str, str]:
+    """Python's, the platform's and the packages' versions."""
+    found = {package: _version_of(package) for package in PACKAGES}
+    return {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}", **found}
+
+
+@functools.cache
+def _version_of(package: str) -> str:
+    return importlib.metadata.version(package)  # reads a file each time
+
+
+def config_toml(config: Config, clients: int, algorithms: Sequence[str] | None = None) -> str:
+    """The configuration as TOML, with the algorithms' parameters spelt out; `drfl run FILE` repeats the run.
+
+    Args:
+        config: the configuration.
+        clients: N.
+        algorithms: those of a comparison, whose configuration names no algorithm and no seed; None = a run's own.
+    """
+    plain = config.model_dump(mode="json", exclude_none=True, exclude={"algorithms", "cohort", "steps", "batch", "lr"})
+    plain = dict(sorted({**plain, **config.partition_parameters(defaults=True)}.items()))
+    if algorithms is not None:
+        plain = {name: value for name, value in plain.items() if name not in ("algorithm", "seed")}
+    tables = {name: _table(config, name, clients) for name in algorithms or [config.algorithm]}
+    return tomli_w.dumps({**plain, "algorithms": tables})
+
+
+def _table(config: Config, algorithm: str, clients: int) -> dict[str, object]:
+    parameters = config.parameters(algorithm, clients)
+    full = {name: "full" if value is None and "batch" in name else value for name, value in parameters.items()}
+    return {name: value for name, value in full.items() if value is not None}
+
+
+def _save_model(job: Running, w: Tensor, path: Path) -> None:
+    parameters = job.task.layout.views(w.detach().cpu())
+    path.write_bytes(save({name: value.contiguous() for name, value in parameters.items()}))
+
+
+def _clients_csv(job: Running, result: Result) -> str:
+    evaluation = result.evaluation
+    columns = zip(
+        job.data.names,
+        (f"{x:.{DIGITS}f}" for x in evaluation.accuracy.tolist()),
+        (f"{x:.{DIGITS}f}" for x in evaluation.loss.tolist()),
+        evaluation.samples.tolist(),
+        job.data.sizes.tolist(),
+        (f"{x:.9f}" for x in result.lam.tolist()),
+        strict=True,
+    )
+    return csv_text(("client", "accuracy", "loss", "samples", "train_samples", "lambda"), columns)

@@ -1,0 +1,273 @@
+"""Several algorithms and seeds side by side, each cell a run of its own that is kept as it ends."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from drfl.atomic_files import atomic_write
+from drfl.data import Dataset
+from drfl.errors import DivergedError, InputError
+from drfl.experiments.artifacts import config_toml, json_text, write_run
+from drfl.experiments.build import Job, build
+from drfl.experiments.config import Config
+from drfl.experiments.manifest import CONFIG, IDENTITY, has_checkpoints, read_manifest
+from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
+from drfl.experiments.run_directory import Claim, claimed, filled, tidy
+from drfl.experiments.runner import Outcome, StopSignal, execute, prepare
+from drfl.loop import Callback
+
+RECORD = TypeAdapter(Outcome)
+
+
+def cell_name(algorithm: str, seed: int) -> str:
+    """The sub-folder of a cell."""
+    return f"{algorithm}-seed{seed}"
+
+
+class Design(NamedTuple):
+    """What is compared.
+
+    Args:
+        config: the job, for these algorithms and seeds in turn.
+        algorithms: their names.
+        seeds: their values.
+    """
+
+    config: Config
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def order(self) -> tuple[tuple[str, int], ...]:
+        """Algorithm and seed of each cell, in the order in which they are run."""
+        return tuple((algorithm, seed) for seed, algorithm in itertools.product(self.seeds, self.algorithms))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells' names, in that order."""
+        return tuple(cell_name(*cell) for cell in self.order)
+
+
+class PreparedComparison(NamedTuple):
+    """A comparison of which every algorithm can start.
+
+    Args:
+        design: what is compared.
+        dataset: the data.
+        clients: N.
+        identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.resume.identity`.
+    """
+
+    design: Design
+    dataset: Dataset
+    clients: int
+    identity: Mapping[str, object]
+
+    @classmethod
+    def of(cls, design: Design, kept: Path | None = None, log: Callable[[str], None] | None = None) -> Self:
+        """Load the data, and make sure that all algorithms can start.
+
+        Args:
+            design: what is compared.
+            kept: the configuration of a comparison to go on with, which must be this one.
+            log: see :func:`drfl.experiments.build.load_data`.
+
+        Raises:
+            InputError: a job cannot be built, or the comparison that was kept is another one; names the first
+                difference.
+        """
+        before = None if kept is None else _read(kept)
+        found: list[tuple[int, Mapping[str, object]]] = []
+
+        def look(job: Job) -> None:
+            if before is not None:
+                check_settings(job, _own(before, job.config))
+            if not found:
+                found.append((job.data.n, identity(job)))
+
+        dataset = prepare(design.config, design.algorithms, design.seeds, log, look)
+        return cls(design, dataset, *found[0])
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path} ({error}): start anew with --overwrite") from None
+
+
+def _own(kept: Mapping[str, object], config: Config) -> dict[str, object]:
+    """What a comparison's configuration says of one of its runs."""
+    tables = kept.get("algorithms")
+    own = tables.get(config.algorithm, {}) if isinstance(tables, dict) else {}
+    return {**kept, "algorithm": config.algorithm, "seed": config.seed, "algorithms": {config.algorithm: own}}
+
+
+def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
+    """The algorithms and seeds of the comparison that a folder holds; empty where there is none.
+
+    Raises:
+        InputError: the folder's manifest cannot be read.
+    """
+    manifest = read_manifest(directory) if directory.is_dir() else None
+    pairs = [name.rpartition("-seed") for name in (() if manifest is None else manifest.cells)]
+    return list(dict.fromkeys(p[0] for p in pairs)), list(dict.fromkeys(int(p[2]) for p in pairs))
+
+
+def check_cells_same(directory: Path, design: Design) -> None:
+    """Make sure that the comparison in a folder has these algorithms and seeds.
+
+    Raises:
+        InputError: it has others.
+    """
+    algorithms, seeds = kept_cells(directory)
+    for what, kept, asked in (("algorithms", algorithms, design.algorithms), ("seeds", seeds, design.seeds)):
+        if kept and tuple(kept) != tuple(asked):
+            raise InputError(
+                f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: resume with the same "
+                "options, or start anew in another --out"
+            )
+
+
+def _list(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
+    """Keep what is compared, or make sure that what is gone on with is on the same data.
+
+    Args:
+        claim: the comparison's folder.
+        ready: what is compared.
+        warn: gets a line where it was begun with other versions.
+
+    Raises:
+        InputError: it is on other data, or the folder cannot be written to.
+    """
+    path = claim.checkpoints / IDENTITY
+    design = ready.design
+    if path.is_file():
+        job = build(design.config.for_algorithm(*design.order[0]), ready.dataset)
+        for line in check_same(job, _identity(path)):
+            warn(line)
+    try:
+        for place, text in (
+            (path, json_text(ready.identity, indent=1)),
+            (claim.checkpoints / CONFIG, config_toml(design.config, ready.clients, design.algorithms)),
+        ):
+            with atomic_write(place) as file:
+                file.write(text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write into {claim.directory} ({error.strerror}): give another --out") from None
+
+
+def _identity(path: Path) -> dict[str, object]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        tables = all(isinstance(kept[name], dict) for name in ("config", "versions"))
+        if tables and isinstance(kept["data"], str) and isinstance(kept["model"], str):
+            return kept
+        why: object = "it is not whole"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = error
+    raise InputError(f"cannot read {path} ({why}): start anew with --overwrite")
+
+
+def compare(
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
+    warn: Callable[[str], None] = lambda line: None,
+) -> Iterator[Outcome]:
+    """Run every algorithm at every seed, with the same partition and initial model at each seed.
+
+    What has ended before is told again and not run again; what was begun goes on from its checkpoint. A run that breaks
+    off, as it diverges or its algorithm cannot go on from where it is, is an outcome, not the end; an interruption ends
+    the comparison with the cells that are whole.
+
+    Args:
+        ready: what is compared.
+        claim: the comparison's folder, which gets one run's folder per cell.
+        watch: ends it.
+        progress: callbacks for each cell that is run.
+        warn: gets a line where a cell goes on, and what may matter then.
+
+    Raises:
+        InputError: a job cannot be built (see :func:`drfl.experiments.runner.prepare`), or the place cannot be written
+            to.
+    """
+    for algorithm, seed in ready.design.order:
+        outcome = _kept(claim, algorithm, seed)
+        if outcome is None:
+            outcome = _run(ready, claim, watch, algorithm, seed, progress, warn)
+        if outcome is None:  # a cell cut short would bias the means
+            return
+        yield outcome
+        if watch.stop:
+            return
+
+
+def _kept(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
+    """How a cell has ended; None where it has not."""
+    name = cell_name(algorithm, seed)
+    try:
+        outcome = RECORD.validate_json((claim.checkpoints / f"{name}.json").read_bytes())
+    except (OSError, ValidationError):
+        return None
+    folder = claim.directory / name
+    whole = outcome.metrics is None or ((folder / "summary.json").is_file() and not has_checkpoints(folder))
+    if not whole or (outcome.algorithm, outcome.seed) != (algorithm, seed):
+        return None
+    tidy(folder)
+    return outcome
+
+
+def _run(
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    algorithm: str,
+    seed: int,
+    progress: Callable[[str, int], Sequence[Callback]],
+    warn: Callable[[str], None],
+) -> Outcome | None:
+    """Run a cell, or the rest of it, and keep its results; None where it was interrupted."""
+    name = cell_name(algorithm, seed)
+    job = build(ready.design.config.for_algorithm(algorithm, seed), ready.dataset)
+    key = key_of(job.config, claim.directory)
+    with claimed(claim.directory / name, resume=True) as cell:
+        before = load_resume_point(cell, job, lambda line: warn(f"{name}: {line}"), key)
+        keep = checkpoint_writer(cell, job, key)
+        try:
+            finished = execute(job, progress(algorithm, seed), watch, start=before, keep=keep)
+        except (DivergedError, InputError) as error:
+            cell.finished = True  # it would break off again
+            how = "diverged" if isinstance(error, DivergedError) else "refused"
+            outcome = Outcome(algorithm, seed, how, reason=str(error))
+            _keep(claim, outcome)
+            return outcome
+        if finished.stopped == "interrupted":
+            return None
+        result, last = finished.result, finished.result.history.last
+        outcome = Outcome(algorithm, seed, finished.stopped, result.rounds, last.metrics, last.certificate)
+        _keep(claim, outcome)  # before the results: where these are, there is a record
+        with filled(cell) as folder:
+            write_run(folder, finished.job, result, finished.stopped)
+        cell.finished = True
+    return outcome
+
+
+def _keep(claim: Claim, outcome: Outcome) -> None:
+    try:
+        with atomic_write(claim.checkpoints / f"{cell_name(outcome.algorithm, outcome.seed)}.json") as file:
+            file.write(json_text(outcome._asdict()).encode())
+    except OSError as error:
+        raise InputError(f"cannot write into {claim.checkpoints} ({error.strerror}): make room and resume") from None

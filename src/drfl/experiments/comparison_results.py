@@ -1,0 +1,132 @@
+"""What a comparison leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from drfl.experiments.artifacts import config_toml, json_text, versions
+from drfl.experiments.config import Config
+from drfl.experiments.runner import Outcome, Spread, best, endings, gaps, spreads
+from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, csv_text
+
+
+class Comparison(NamedTuple):
+    """Several algorithms at several seeds.
+
+    Args:
+        config: the job; algorithm and seed vary.
+        algorithms: their names.
+        seeds: their values.
+        outcomes: the cells that ended, in the order they did.
+        clients: N.
+    """
+
+    config: Config
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    outcomes: tuple[Outcome, ...]
+    clients: int
+
+    def summary(self) -> dict[str, object]:
+        """Everything in one object: the job, mean and std of every metric, versions."""
+        table, gap = spreads(self.outcomes), gaps(self.outcomes)
+        return {
+            "dataset": self.config.dataset,
+            "partition": {"name": self.config.partition, **self.config.partition_parameters(defaults=True)},
+            "model": self.config.model,
+            "rounds": self.config.rounds,
+            "until": self.config.until,
+            "seeds": list(self.seeds),
+            "device": self.config.device,
+            "dtype": self.config.dtype,
+            "algorithms": {
+                name: {
+                    "parameters": self.config.parameters(name, self.clients),
+                    "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
+                    "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
+                    "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
+                    "rounds_to_target": [
+                        o.rounds for o in self.outcomes if o.algorithm == name and o.stopped == "target"
+                    ],
+                    **{
+                        metric: {"mean": round(spread.mean, DIGITS), "std": round(spread.std, DIGITS)}
+                        for metric, spread in row.items()
+                    },
+                    **({"gap": _rounded(gap[name])} if name in gap else {}),
+                }
+                for name, row in table.items()
+            },
+            "versions": versions(),
+        }
+
+
+def write_comparison(comparison: Comparison, folder: Path, directory: Path) -> None:
+    """Write config.toml, summary.json, compare.csv, table.md and report.html.
+
+    Args:
+        comparison: what ran.
+        folder: where to write.
+        directory: whose sub-folders are the finished runs; its name is the report's title.
+    """
+    from drfl.report import load_run, write_report
+
+    texts = {
+        "config.toml": config_toml(comparison.config, comparison.clients, comparison.algorithms),
+        "summary.json": json_text(comparison.summary(), indent=2) + "\n",
+        "compare.csv": csv_text(_columns(comparison), _rows(comparison)),
+        "table.md": markdown(comparison),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    records = [
+        load_run(directory / f"{outcome.algorithm}-seed{outcome.seed}")
+        for outcome in comparison.outcomes
+        if outcome.metrics is not None
+    ]
+    if records:
+        write_report(records, folder / "report.html", title=directory.name)
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table of average, worst and std in percent, mean ± std over seeds, the best in bold."""
+    table = spreads(comparison.outcomes)
+    shown = ("avg_accuracy", "worst_accuracy", "std_accuracy")
+    winners = {metric: best(table, metric) for metric in shown}
+    asked, gap = comparison.config.certificate is not None, gaps(comparison.outcomes)
+    lines = [
+        f"| algorithm | average % | worst % | std |{' gap |' * asked}",
+        f"| --- | ---: | ---: | ---: |{' ---: |' * asked}",
+    ]
+    for name, row in table.items():
+        cells = []
+        for metric in shown:
+            text = endings(comparison.outcomes, name)
+            if metric in row:
+                text = row[metric].text(".1f", ".1f", scale=100)
+            cells.append(f"**{text}**" if name in winners[metric] else text)
+        if asked:
+            cells.append(gap[name].text(".3g", ".2g") if name in gap else "–")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rounded(gap: Spread) -> dict[str, float]:
+    return {"mean": round(gap.mean, GAP_DIGITS), "std": round(gap.std, GAP_DIGITS)}
+
+
+def _columns(comparison: Comparison) -> list[str]:
+    extra = [] if comparison.config.certificate is None else CERTIFICATE_COLUMNS
+    return ["algorithm", "seed", "rounds", "stopped", *Metrics._fields, *extra]
+
+
+def _rows(comparison: Comparison) -> Iterator[list[object]]:
+    asked = comparison.config.certificate is not None
+    for outcome in comparison.outcomes:
+        values = ["" for _ in Metrics._fields]
+        if outcome.metrics is not None:
+            values = [f"{value:.{DIGITS}f}" for value in outcome.metrics]
+        if asked:
+            values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
+        yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, *values]

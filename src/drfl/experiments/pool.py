@@ -1,0 +1,164 @@
+"""Cells in parallel processes, each on one thread, so that a result does not depend on how many there are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from drfl.errors import DrflError
+from drfl.experiments import cells
+from drfl.experiments.cells import Cell, Record
+
+Run = Callable[[Cell, Path | None], Record]
+"""Runs a cell, given where the data sets' files lie; a function of a module, as worker processes import it."""
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class Pool:
+    """Worker processes that run cells and keep their records.
+
+    The workers die with the process that made them, however that ends; Ctrl-C is its affair alone. Leaving the block
+    with an error drops what was not begun and stops what was: records are written atomically.
+
+    Args:
+        workers: how many processes, at least 1.
+        run: what runs a cell.
+        data_dir: where the data sets' files lie; None = the usual places.
+    """
+
+    def __init__(self, workers: int, run: Run, data_dir: Path | None = None) -> None:
+        self._cell_run, self._data_dir = run, data_dir
+        before = {name: os.environ.get(name) for name in THREADS}
+        os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a worker loads its libraries
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+        self._before = before
+
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Have a cell run; its record is kept in the folder before the future has it.
+
+        A damaged worker, e.g. one that the system killed for its memory, fails the future with an error of drfl's own.
+        """
+        return self._executor.submit(_work, self._cell_run, cell, folder, self._data_dir)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the workers, at once if by an error."""
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if kind is not None:
+            for process in multiprocessing.active_children():
+                process.terminate()
+        self._executor.shutdown(wait=kind is None, cancel_futures=True)
+
+
+class Done(NamedTuple):
+    """A cell that ended.
+
+    Args:
+        cell: which one.
+        record: what it gave.
+        known: whether it had been run before.
+        finished: cells that ended so far, those known included.
+        total: cells altogether.
+        share: of the cost of what was to be run, in [0, 1].
+    """
+
+    cell: Cell
+    record: Record
+    known: bool
+    finished: int
+    total: int
+    share: float
+
+
+def run_all(
+    wanted: Iterable[Cell], folder: Path, run: Run, *, workers: int, data_dir: Path | None = None
+) -> Iterator[Done]:
+    """The cells as they end: first those whose records a folder has, which are not run again, then the others.
+
+    Args:
+        wanted: the cells, in the order in which they are begun; one that comes twice is run once.
+        folder: of records.
+        run: what runs a cell.
+        workers: processes.
+        data_dir: where the data sets' files lie.
+
+    Raises:
+        InputError: a job cannot start.
+        DrflError: a worker died.
+    """
+    distinct = {cell.key: cell for cell in wanted}
+    found = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
+    for finished, (key, record) in enumerate(found.items(), 1):
+        yield Done(distinct[key], record, True, finished, len(distinct), 0.0)
+    missing = [cell for key, cell in distinct.items() if key not in found]
+    yield from _run(missing, folder, run, len(distinct), workers, data_dir)
+
+
+def _run(
+    missing: Sequence[Cell], folder: Path, run: Run, total: int, workers: int, data_dir: Path | None
+) -> Iterator[Done]:
+    if not missing:
+        return
+    whole, spent, finished = sum(cell.cost for cell in missing), 0.0, total - len(missing)
+    with Pool(min(workers, len(missing)), run, data_dir) as pool:
+        futures = {pool.submit(cell, folder): cell for cell in missing}
+        for future in as_completed(futures):
+            cell, record = futures[future], result(future)
+            spent, finished = spent + cell.cost, finished + 1
+            yield Done(cell, record, False, finished, total, spent / whole)
+
+
+def result(future: Future[Record]) -> Record:
+    """The record of a cell that ended.
+
+    Raises:
+        InputError: its job could not start.
+        DrflError: its worker died.
+    """
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        why = "a worker process was killed, perhaps for its memory"
+        raise DrflError(f"{why}: what was finished is kept; run it again with fewer --jobs") from None
+
+
+def _begin() -> None:
+    """A worker's first act: Ctrl-C is the parent's affair, and it does not outlive the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_leave_with, args=(parent.sentinel,), daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _leave_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
+
+
+def _work(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
+    record = run(cell, data_dir)
+    cells.write(folder, cell, record)
+    return cells.read(folder, cell) or record

@@ -1,0 +1,350 @@
+"""The folder of a run: whether it may be used, who holds the lock, and results put there whole."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from drfl.atomic_files import is_file, is_folder, missing_folders, remove_empty, remove_known
+from drfl.errors import DivergedError, InputError
+from drfl.experiments.manifest import (
+    CHECKPOINT,
+    KINDS,
+    LOCK,
+    NAME,
+    STAGE,
+    Kind,
+    Manifest,
+    check_links,
+    clear,
+    clear_checkpoint,
+    ended,
+    entries,
+    foreign,
+    has_checkpoints,
+    read_manifest,
+)
+
+
+def default_directory(root: Path, name: str) -> Path:
+    """``root/name``, or ``root/name-2`` and so on where that is taken."""
+    path, k = root / name, 1
+    while os.path.lexists(path):
+        k += 1
+        path = root / f"{name}-{k}"
+    return path
+
+
+def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
+    """Make sure that a folder of results can be written at ``path``, and leave nothing behind.
+
+    Args:
+        path: where; a link to a folder is one.
+        kind: what is to be written.
+        overwrite: whether a folder of this kind may be there.
+
+    Raises:
+        InputError: something is there already, what is there and may be overwritten is of another kind or not drfl's,
+            or the place cannot be written to.
+    """
+    try:
+        _check_place(path)
+        held(path, kind, overwrite=overwrite)
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f"cannot write into {path} ({error.strerror}): give another --out") from None
+
+
+def _check_place(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file: give another --out")
+    if path.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise InputError(f"{path} is the folder you are in, or around it: give another --out")
+    place = path
+    while not place.exists():
+        place = place.parent
+    try:  # asking for permission is not enough: root has it also where nothing can be created
+        os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
+    except OSError as error:
+        raise InputError(f"cannot write into {place} ({error.strerror}): give another --out") from None
+
+
+def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
+    """The manifest of a folder of this kind; None where there is nothing yet.
+
+    Args:
+        path: the folder.
+        kind: what it should be.
+        resume: whether it may be there, as what is there is gone on with.
+        overwrite: whether it may be there, as what is there is replaced.
+
+    Raises:
+        InputError: it may not be there, it is of another kind or not drfl's, or a link or a file of somebody else lies
+            where drfl would write.
+        OSError: it cannot be read.
+    """
+    if not path.is_dir() or not entries(path):
+        return None
+    manifest = read_manifest(path)
+    if manifest is None:
+        raise InputError(f"{path} holds something else than a {kind} of drfl, which stays: give another --out")
+    if manifest.kind != kind:
+        raise InputError(f"{path} holds a {manifest.kind}, not a {kind}: give another --out")
+    if not resume and not overwrite:
+        if not ended(path):
+            remedy = "--resume to go on, or --overwrite" if kind in ("run", "comparison") else "--overwrite"
+            raise InputError(f"{path} holds a {kind} that has not ended: give {remedy}")
+        raise InputError(f"{path} exists already: give another --out, or --overwrite to replace it")
+    check_links(path)
+    for name in foreign(path, manifest):
+        if name in KINDS[kind].fixed:
+            raise InputError(f"{path / name} is in the way and not of this {kind}: move it elsewhere")
+    check_cells(path, manifest.cells)
+    return manifest
+
+
+def check_cells(path: Path, cells: Collection[str]) -> None:
+    """Make sure that sub-folders which are runs of their own are that, or not there.
+
+    Raises:
+        InputError: one is a link, or holds something else.
+        OSError: one cannot be read.
+    """
+    for name in cells:
+        cell = path / name
+        if os.path.lexists(cell) and not is_folder(cell):
+            raise InputError(f"{cell} is no folder but a link or a file: take it away")
+        held(cell, "run", resume=True)
+
+
+@dataclass
+class Claim:
+    """A folder that this process alone writes to.
+
+    Args:
+        directory: where.
+        manifest: what it is, and what of it is drfl's so far.
+        finished: set once the results are whole and there is nothing to resume.
+    """
+
+    directory: Path
+    manifest: Manifest
+    finished: bool = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where work under way is kept."""
+        return self.directory / CHECKPOINT
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is something to go on with: a checkpoint, or a cell that was begun or has ended."""
+        cells = self.manifest.cells
+        begun = any((self.directory / cell).is_dir() or (self.checkpoints / f"{cell}.json").is_file() for cell in cells)
+        return begun or has_checkpoints(self.directory)
+
+    def write(self, manifest: Manifest) -> None:
+        """Keep another manifest from now on.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        manifest.write(self.directory)
+        self.manifest = manifest
+
+
+@contextmanager
+def claimed(
+    directory: Path,
+    kind: Kind = "run",
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    anew: bool = False,
+    cells: tuple[str, ...] = (),
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[Claim]:
+    """Hold a folder, which is made if need be; a second process is refused for as long.
+
+    Afterwards what it kept to go on with is gone if it has finished or diverged; otherwise that stays. A folder in
+    which nothing would be left is removed.
+
+    Args:
+        directory: the folder; a link to one stands for it.
+        kind: what it is to hold.
+        resume: whether what lies there is gone on with.
+        overwrite: whether what lies there is replaced: checkpoints and cells now, results once there are others.
+        anew: take a folder that was not there, with a number added to the name if need be.
+        cells: sub-folders that are to be runs of their own.
+        tell: gets a line where files that are not drfl's stay in a folder that is overwritten.
+
+    Raises:
+        InputError: another process holds it, it holds something else, or it cannot be written to.
+    """
+    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, tell)
+    try:
+        yield claim
+    except DivergedError:  # it would diverge again
+        claim.finished = True
+        raise
+    finally:
+        with suppress(OSError):
+            _leave(claim)
+        lock.release()
+        remove_empty(made)
+
+
+def _begun(
+    directory: Path,
+    kind: Kind,
+    resume: bool,
+    overwrite: bool,
+    anew: bool,
+    cells: tuple[str, ...],
+    tell: Callable[[str], None],
+) -> tuple[Claim, FileLock, list[Path]]:
+    """The folder with its lock, and what had to be made for it; nothing is left of an attempt that fails."""
+    made: list[Path] = []
+    lock = None
+    try:
+        directory, made = _make(directory, anew)
+        lock, new = _locked(directory, kind, resume, overwrite)
+        claim = _taken(directory, kind, cells, overwrite=overwrite, allowed=new or resume or overwrite, tell=tell)
+    except (InputError, OSError) as error:
+        if lock is not None:
+            lock.release()
+        remove_empty(made)
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot write into {directory} ({error.strerror}): give another --out") from None
+    return claim, lock, made
+
+
+def tidy(directory: Path, kind: Kind = "run") -> None:
+    """Remove what a process left in a folder that was killed after the results were whole.
+
+    Raises:
+        InputError: another process holds it, it holds something else, or it cannot be written to.
+    """
+    if os.path.lexists(directory / CHECKPOINT):
+        with claimed(directory, kind, resume=True) as claim:
+            claim.finished = True
+
+
+def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
+    """A folder, and what had to be made for it; where it must be a new one, the next free name is taken."""
+    while True:
+        place = default_directory(directory.parent, directory.name) if anew else directory
+        made = missing_folders(place)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.mkdir(exist_ok=not anew)
+            return place, made
+        except FileExistsError:  # another process was faster
+            if not anew:
+                raise
+        except OSError:
+            remove_empty(made)
+            raise
+
+
+def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool) -> tuple[FileLock, bool]:
+    """The lock of a folder that may be taken, and whether nothing was there.
+
+    The manifest comes first: a process killed at any time leaves a folder that is known again.
+    """
+    new = held(directory, kind, resume=resume, overwrite=overwrite) is None
+    if new:
+        for name in {path.name for path in directory.iterdir()} - entries(directory):
+            (directory / name).unlink(missing_ok=True)
+        Manifest.new(kind).write(directory)
+    (directory / CHECKPOINT).mkdir(exist_ok=True)
+    lock = FileLock(directory / CHECKPOINT / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(f"another process is running in {directory}: wait for it, or give another --out") from None
+    return lock, new
+
+
+def _taken(
+    directory: Path, kind: Kind, cells: tuple[str, ...], *, overwrite: bool, allowed: bool, tell: Callable[[str], None]
+) -> Claim:
+    """The folder that this process has locked, with the manifest that it finds or makes."""
+    manifest = held(directory, kind, resume=True) or Manifest.new(kind)
+    if manifest.files and not allowed:
+        raise InputError(f"{directory} exists already: give another --out, or --overwrite to replace it")
+    check_cells(directory, cells)
+    claim = Claim(directory, manifest)
+    if overwrite and manifest.cells:
+        clear(directory, manifest)
+        claim.write(Manifest.new(kind, cells=cells))
+    elif overwrite:
+        clear_checkpoint(directory, kind)
+    if cells and claim.manifest.cells != cells:
+        claim.write(Manifest.new(kind, claim.manifest.files, cells))
+    own = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK}))
+    left = [*foreign(directory, claim.manifest), *own] if overwrite else []
+    if left:
+        tell(f"{directory}: left as they were, as they are not of the {kind}: {', '.join(left)}")
+    return claim
+
+
+def _leave(claim: Claim) -> None:
+    """Tidy up, under the lock: nobody takes the folder before that is done."""
+    if not claim.finished and claim.resumable:
+        return
+    clear_checkpoint(claim.directory, claim.manifest.kind)
+    if entries(claim.directory) == {NAME, CHECKPOINT} and entries(claim.checkpoints) == {LOCK}:
+        (claim.directory / NAME).unlink()
+    if is_file(claim.checkpoints / LOCK):
+        (claim.checkpoints / LOCK).unlink()
+    remove_empty([claim.checkpoints])
+
+
+@contextmanager
+def filled(claim: Claim) -> Iterator[Path]:
+    """A temporary folder whose files take their places in the folder, summary.json last, when the block succeeds.
+
+    Results that an earlier run or an earlier end of this run left there, and that are not written again, go.
+
+    Raises:
+        InputError: the place cannot be written to, or a file of somebody else is in the way.
+    """
+    stage = claim.checkpoints / STAGE
+    try:
+        _empty(stage, claim)
+        stage.mkdir()
+        yield stage
+        names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == "summary.json", name))
+        before = claim.manifest
+        _check_way(claim, names)
+        # listed first, so that a process killed in between leaves no file that is not known
+        claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
+        for name in names:
+            os.replace(stage / name, claim.directory / name)
+        for name in set(before.files).difference(names):
+            if is_file(claim.directory / name):
+                (claim.directory / name).unlink()
+        claim.write(Manifest.new(before.kind, tuple(names), before.cells))
+    except OSError as error:
+        raise InputError(f"cannot write {claim.directory}: {error.strerror}") from None
+    finally:
+        _empty(stage, claim)
+
+
+def _empty(stage: Path, claim: Claim) -> None:
+    remove_known(stage, KINDS[claim.manifest.kind].files)
+
+
+def _check_way(claim: Claim, names: list[str]) -> None:
+    """Make sure that no file of somebody else is written over."""
+    for name in names:
+        path = claim.directory / name
+        if os.path.lexists(path) and name not in claim.manifest.files:
+            raise InputError(f"{path} is in the way and not of this {claim.manifest.kind}: move it elsewhere")

@@ -1,0 +1,86 @@
+"""What stands around an algorithm in a run: failures of clients, guards, over-selection, a quorum."""
+
+from __future__ import annotations
+
+import math
+
+from drfl.algorithm import Algorithm
+from drfl.data import ClientData
+from drfl.errors import InputError
+from drfl.experiments.config import Config
+from drfl.experiments.guards_and_failures import ProbeAudit, failures_of, guards_of
+from drfl.experiments.hyperparameters import Value, takes
+from drfl.resilience import (
+    Audit,
+    Faulty,
+    Guard,
+    OverSelection,
+    Protected,
+    Quorum,
+    ServerProbe,
+)
+from drfl.task import Task
+
+
+def over_selection(config: Config, clients: int) -> tuple[dict[str, Value], int | None]:
+    """The algorithm's parameters, and how many of its cohort's answers are wanted; None = all.
+
+    Raises:
+        InputError: the algorithm has no cohort's size.
+    """
+    values = config.parameters(config.algorithm, clients)
+    if config.over_select is None:
+        return values, None
+    m = values.get("m")
+    if not takes(config.algorithm, "m") or not isinstance(m, int):
+        raise InputError(
+            f"over_select means nothing to {config.algorithm}, which has no cohort of size m: leave it out"
+        )
+    return {**values, "m": min(clients, math.ceil(config.over_select * m))}, m
+
+
+def wrap_algorithm(
+    config: Config,
+    algorithm: Algorithm,
+    keep: int | None,
+    data: ClientData | None,
+    task: Task,
+    names: tuple[str, ...] = (),
+) -> Algorithm:
+    """The algorithm as a run has it: ``Quorum(Faulty(Protected(OverSelection(algorithm))))``, less what is not asked
+    for.
+
+    Args:
+        config: what to run.
+        algorithm: the algorithm.
+        keep: how many answers of a cohort are wanted; None = all.
+        data: the clients' samples, for a guard that keeps some of them; None where only the clients have them.
+        task: the model and its loss, for the same.
+        names: (N,) what the log calls the clients; empty = by their numbers.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+    if keep is not None:
+        algorithm = OverSelection(algorithm, keep)
+    guards = tuple(_at(guard, data, task, config.device) for guard in guards_of(config.guards))
+    protected = Protected(algorithm, norm=config.max_norm, guards=guards, names=names)
+    return _called_off(_failing(protected, config), config)
+
+
+def _failing(algorithm: Algorithm, config: Config) -> Algorithm:
+    return algorithm if config.faults is None else Faulty(algorithm, failures_of(config.faults))
+
+
+def _called_off(algorithm: Algorithm, config: Config) -> Algorithm:
+    if config.min_replies is None:
+        return algorithm
+    return Quorum(algorithm, config.min_replies, "repeat" if config.repeats else "skip", config.repeats or 1)
+
+
+def _at(guard: Guard | ProbeAudit, data: ClientData | None, task: Task, device: str) -> Guard:
+    if not isinstance(guard, ProbeAudit):
+        return guard
+    if data is None:
+        raise InputError("the guard 'probe' needs rows of the clients, which stay at the sites here: take 'peers'")
+    return Audit(ServerProbe.of(data, task, rows=guard.rows, device=device), guard.factor, guard.slack)

@@ -1,0 +1,297 @@
+"""Flower's ClientApp of a site: answers requests with the site's own data."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from pydantic import ValidationError
+from torch import Tensor
+
+from drfl.data import ClientData
+from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
+from drfl.errors import InputError
+from drfl.federation import Gradients, Losses, Replies, TrainRequest
+from drfl.flower.messages import Answer, Ask, Model, array_of, read_ask, vector_of, version, write_answer
+from drfl.flower.schema import PROTOCOL, SiteIdentity, note, validation_message
+from drfl.flower.settings import read_site
+from drfl.flower.site_data import load_site
+from drfl.hashing import digest_of
+from drfl.models import LOSSES, MODELS
+from drfl.task import Task
+
+T = TypeVar("T")
+
+
+class HungError(TimeoutError):
+    """A request took longer than the site allows."""
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What ``work()`` gives, if that takes no longer than so many seconds.
+
+    It runs in a thread of its own, as nothing can stop one that hangs in foreign code: it is left behind, and dies with
+    the process, which Flower starts anew for each message.
+
+    Raises:
+        HungError: it takes longer.
+    """
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="drfl-site")
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise HungError(f"the request took longer than {seconds:g} s and was given up; raise 'timeout' in site.toml")
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+MOST_PARAMETERS = 2**30
+"""Of a model that is made from a name, a shape and a number of classes."""
+
+KEPT = "drfl.shift"
+"""Where the shift is kept in the memory that Flower gives a client for a run."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client's data, and how it works on them.
+
+    Args:
+        name: what it is called.
+        data: its samples: a :class:`drfl.data.ClientData` of one client.
+        task: its own model and loss; None = those that the server names.
+        timeout: seconds that a request may take.
+        device: torch device.
+        threads: torch's threads; None = its default.
+
+    Raises:
+        InputError: the data are those of several clients.
+    """
+
+    name: str
+    data: ClientData
+    task: Task | None = None
+    timeout: float = 3600.0
+    device: str = "cpu"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.data.n != 1:
+            raise InputError(f"a site holds one client's data, not those of {self.data.n}")
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the data, so that the server notices when they change in a run."""
+        return digest_of(self.data.tensors())
+
+
+def task_of(model: Model, shape: tuple[int, ...]) -> Task:
+    """The task that a server names, for inputs of this shape.
+
+    Raises:
+        InputError: there is no such model or loss here, the model does not take such inputs, or it would be too large.
+    """
+    if model.model not in MODELS or model.loss not in LOSSES:
+        raise InputError(f"this drfl has no model '{model.model}' with loss '{model.loss}': install the server's")
+    with torch.device("meta"):  # counted before it is made: shape and classes are what sites claim
+        size = sum(part.numel() for part in MODELS[model.model](shape, model.classes).parameters())
+    if size > MOST_PARAMETERS:
+        raise InputError(
+            f"model '{model.model}' for inputs of shape {shape} and {model.classes} classes has {size} parameters, "
+            f"more than {MOST_PARAMETERS}: see what the sites claim, and set 'classes' for each in server.toml"
+        )
+    module = MODELS[model.model](shape, model.classes)
+    return Task(module.to(getattr(torch, model.dtype)), LOSSES[model.loss])
+
+
+def engine_of(name: str, device: str) -> Engine:
+    """The engine of a name; "auto" is what suits one client in a process that lives for one message.
+
+    Nothing is traced, as that takes longer than thousands of steps of a small model, and all intra-op threads are the
+    client's.
+    """
+    if name == "auto":
+        return Threads(workers=1, intra_op=None) if torch.device(device).type == "cpu" else Loop()
+    return ENGINES[name]()
+
+
+def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answer:
+    """Do what a message asks.
+
+    Args:
+        site: whose data.
+        ask: the message.
+        shift: the shift in it; None where it has none.
+        memory: what the site remembers of this run; it may be empty at any time.
+
+    Raises:
+        InputError: the model sent, the data and the task do not fit each other.
+    """
+    start = time.perf_counter()
+    if site.threads is not None:
+        torch.set_num_threads(site.threads)
+    task = task_of(ask.model, tuple(site.data.inputs.shape[1:])) if site.task is None else site.task
+    if ask.w.shape != task.w0.shape or ask.w.dtype != task.w0.dtype:
+        raise InputError(
+            f"the server sent a model of {ask.w.numel()} parameters in {ask.w.dtype}, this site's has "
+            f"{task.w0.numel()} in {task.w0.dtype}: see that both have the same model, shape of inputs and classes"
+        )
+    request = ask.request
+    if isinstance(request, TrainRequest) and ask.version:
+        row = _shift(ask, shift, memory)
+        if row is None:
+            return Answer(lacking=True, digest=site.digest)
+        request = replace(request, shift=row.unsqueeze(0))
+    engine = engine_of(ask.model.engine, site.device)
+    fed = Simulation(site.data, task, engine=engine, device=site.device, first=ask.client)
+    answer = Answer(digest=site.digest)
+    if ask.test:
+        found = fed.evaluate(ask.w)
+        answer = answer._replace(test=(float(found.accuracy[0]), float(found.loss[0]), int(found.samples[0])))
+    if request is not None:
+        reply = fed.ask(replace(request, cohort=torch.tensor([0])))
+        answer = answer._replace(parts=_parts(reply))
+        if isinstance(request, TrainRequest) and request.shift is not None:
+            kept = _next_shift(request, answer.parts[0])
+            memory[KEPT] = ArrayRecord({"shift": array_of(kept)})
+            answer = answer._replace(version=version(kept))
+    counts = fed.ledger.gradient_evaluations, fed.ledger.loss_evaluations
+    return answer._replace(gradients=counts[0], losses=counts[1], seconds=time.perf_counter() - start)
+
+
+def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:
+    """(d,) the shift that a message means; None where it was not sent and is not remembered."""
+    if sent is not None:
+        return sent
+    if ask.version == "zero":
+        return torch.zeros_like(ask.w)
+    if KEPT not in memory.array_records:
+        return None
+    kept = vector_of(memory.array_records[KEPT]["shift"])
+    return kept if version(kept) == ask.version else None
+
+
+def _next_shift(request: TrainRequest, trained: Tensor) -> Tensor:
+    """(d,) what the shift of the next request will be with DRDM and FedDyn, whose −h_i moves by μ(w_i − w).
+
+    Where it is another the server sees from its version that it must send it.
+    """
+    shift = request.shift
+    assert shift is not None
+    return shift[0].add(trained - request.w, alpha=request.prox)
+
+
+def _parts(reply: Replies | Losses | Gradients) -> tuple[Tensor, ...]:
+    """The one row of each part that was asked for."""
+    return tuple(part[0] for part in reply[1:] if part is not None)
+
+
+IDENTITY = "query.identity"
+"""The message that asks a site who it is; the others are "train" and "evaluate"."""
+
+SITE = "site"
+"""The key of a SuperNode's --node-config that has the path of the site's file."""
+
+
+def reply(message: Message, context: Context, site: Site) -> Message:
+    """The reply to one of drfl's messages, for those who have a ``ClientApp`` of their own.
+
+    Args:
+        message: what came; drfl's server sent it.
+        context: of the run; a shift is kept in its state, nothing else.
+        site: whose data.
+
+    Raises:
+        InputError: the message, the data and the model do not fit each other.
+        HungError: it took longer than the site allows.
+    """
+    ask, shift = read_ask(message.content)
+    answer = within(site.timeout, partial(work, site, ask, shift, context.state))
+    return Message(write_answer(answer), reply_to=message)
+
+
+def identity(site: Site) -> RecordDict:
+    """What a server must know of a site before it can begin: no sample is in it.
+
+    The digest tells it, with every reply and where a run is resumed, that the data are still the same.
+
+    Raises:
+        InputError: the site has no samples, or more of something than a message may say.
+    """
+    data = site.data
+    labels = not data.targets.is_floating_point()
+    classes = int(max(data.targets.max(), data.test_targets.max())) + 1 if labels else 1
+    about = {
+        "protocol": PROTOCOL, "name": site.name, "shape": list(data.inputs.shape[1:]), "classes": classes,
+        "train": len(data.train[0]), "test": len(data.test[0]), "digest": site.digest,
+        "drfl": importlib.metadata.version("drfl"), "torch": importlib.metadata.version("torch"),
+    }  # fmt: skip
+    try:
+        return RecordDict({"identity": note(SiteIdentity.model_validate(about))})
+    except ValidationError as error:
+        raise InputError(f"the site '{site.name}' cannot take part: {validation_message(error)}") from None
+
+
+def client_app(load: Callable[[Context], Site]) -> ClientApp:
+    """A ``ClientApp`` that answers drfl's server.
+
+    Args:
+        load: the site, from what Flower knows of the node; asked once a message.
+    """
+    found = ClientApp()
+
+    @found.train()
+    def train(message: Message, context: Context) -> Message:
+        return reply(message, context, load(context))
+
+    @found.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return reply(message, context, load(context))
+
+    @found.query("identity")
+    def who(message: Message, context: Context) -> Message:
+        return Message(identity(load(context)), reply_to=message)
+
+    return found
+
+
+def site_of(context: Context) -> Site:
+    """The site whose file a SuperNode was started with: ``--node-config 'site="/path/to/site.toml"'``.
+
+    Raises:
+        InputError: there is none, or it cannot be used.
+    """
+    path = context.node_config.get(SITE)
+    if path is None:
+        raise InputError("this SuperNode names no site: start it with --node-config 'site=\"/path/to/site.toml\"'")
+    return _site(Path(str(path)))
+
+
+@cache
+def _site(path: Path) -> Site:
+    settings = read_site(path)
+    data = within(settings.timeout, partial(load_site, path))
+    return Site(settings.name, data, None, settings.timeout, settings.device, settings.threads)
+
+
+app = client_app(site_of)
+"""The ready one."""

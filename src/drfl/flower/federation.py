@@ -1,0 +1,186 @@
+"""The clients of a deployment, as the server's algorithm sees them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from drfl.errors import InputError
+from drfl.federation import Evaluation, Federation, Ledger, R, Request, TrainRequest
+from drfl.flower.messages import Answer, Ask, Model, version
+from drfl.flower.nodes import Member, Roster
+from drfl.flower.traffic import Traffic
+from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
+
+LOG = logging.getLogger("drfl.flower")
+
+
+@dataclass
+class _LateTest:
+    """A test of a model w (d,), and what every client's came to once it is done."""
+
+    w: Tensor
+    done: bool = False
+    found: dict[int, tuple[float, float, int]] = field(default_factory=dict)
+
+
+class FlowerFederation(Federation):
+    """The nodes behind a Flower ``Grid``.
+
+    A request is one message to each client. A test of the model and the request after it go in one where that sends
+    the same model, see :class:`drfl.federation.Bundling`. A client that fails, is not there or takes too long counts as
+    silent, and so does one whose reply cannot be read or has the wrong shape or type; one that goes on so is left out
+    for a while, see :class:`drfl.flower.transport.SiteHealth`. NaN and distance are for
+    :class:`drfl.resilience.Protected` to judge. A late or second reply is not looked at. The ledger counts vectors and
+    losses that really travel for requests, a repetition again and a shift that the site keeps not at all; ``traffic``
+    counts every byte, tests too.
+
+    Args:
+        grid: Flower's.
+        roster: who the nodes are.
+        members: what each client has told of itself.
+        model: what is trained.
+        w0: (d,) the initial model.
+        deadline: of every exchange with them.
+
+    Raises:
+        InputError: the sites' data do not have one shape.
+    """
+
+    def __init__(
+        self, grid: Grid, roster: Roster, members: Mapping[int, Member], model: Model, w0: Tensor, deadline: Deadline
+    ) -> None:
+        first = members[0]
+        for other in members.values():
+            if other.shape != first.shape:
+                raise InputError(
+                    f"inputs have shape {first.shape} at site '{first.name}' and {other.shape} at site '{other.name}': "
+                    "all sites must have the same columns, or pictures of one size"
+                )
+        sizes = torch.tensor([members[client].train for client in range(len(members))], dtype=torch.float64)
+        self.n, self.shares, self.w0 = len(members), sizes / sizes.sum(), w0
+        self.ledger = Ledger()
+        self._post, self._names, self._model = Transport(grid, roster, deadline), roster.names, model
+        self._digests = {client: member.digest for client, member in members.items()}
+        self._tested: dict[int, tuple[float, float, int]] = {}
+        self._late: _LateTest | None = None
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has travelled so far."""
+        return self._post.traffic
+
+    def site_health(self) -> dict[str, dict[str, int | bool]]:
+        """How each site has answered so far, by name."""
+        return {self._names[client]: one.counts() for client, one in self._post.health.items()}
+
+    def ask(self, request: Request[R]) -> R:
+        """Send a request to its cohort, and the test that waits for it to everybody."""
+        late, self._late = self._late, None
+        if late is not None and torch.equal(late.w, request.w):
+            answers, cost = self._test(late.w, request, late)
+        else:
+            answers, cost = self._exchange(request.cohort.tolist(), request.w, request)
+        self.ledger.add(cost)
+        return _stacked(request, answers)
+
+    def evaluate(self, w: Tensor) -> Evaluation:
+        """Score and loss of w (d,) at every client; one that is silent counts as it did at its last test.
+
+        Raises:
+            InputError: a client has never been tested.
+        """
+        late = _LateTest(w)
+        self._test(w, None, late)
+        return self._evaluation(late)
+
+    def evaluate_later(self, w: Tensor) -> Callable[[], Evaluation]:
+        """See :class:`drfl.federation.Bundling`."""
+        self._late = late = _LateTest(w)
+
+        def result() -> Evaluation:
+            if not late.done:  # the next request sent another model, or there was none
+                self._late = None
+                self._test(w, None, late)
+            return self._evaluation(late)
+
+        return result
+
+    def _test(self, w: Tensor, request: Request | None, late: _LateTest) -> Exchanged:
+        """Have everybody test w, and answer the request, if they are asked for that; what they answer to the latter."""
+        # whoever was never tested has no last result that could stand: everybody is waited for
+        everybody, missing = list(range(self.n)), len(self._tested) < self.n
+        answers, cost = self._exchange(everybody, w, request, test=True, all_of_them=missing)
+        late.done = True
+        for client in everybody:
+            test = answers[client].test if client in answers else None
+            if test is not None and _possible(*test):
+                self._tested[client] = test
+            elif client in self._tested:
+                LOG.warning("%s was not tested: its last result stands", self._names[client])
+        late.found = dict(self._tested)
+        asked = set() if request is None else set(request.cohort.tolist())
+        return Exchanged({client: answer for client, answer in answers.items() if client in asked}, cost)
+
+    def _evaluation(self, late: _LateTest) -> Evaluation:
+        for client in range(self.n):
+            if client not in late.found:
+                raise InputError(f"site '{self._names[client]}' could not be tested: see the log for the reason")
+        accuracy, loss, samples = zip(*(late.found[client] for client in range(self.n)), strict=True)
+        double = torch.float64
+        return Evaluation(torch.tensor(accuracy, dtype=double), torch.tensor(loss, dtype=double), torch.tensor(samples))
+
+    def _exchange(
+        self, clients: list[int], w: Tensor, request: Request | None, test: bool = False, all_of_them: bool = False
+    ) -> Exchanged:
+        """Ask clients for what the request says, a test of w, or both."""
+        questions = {client: self._to(client, w, request, test) for client in clients}
+        found = self._post.exchange(questions, all_of_them=all_of_them)
+        for client, answer in found.answers.items():
+            self._compare(client, answer.digest)
+        return found
+
+    def _compare(self, client: int, digest: str) -> None:
+        """Tell, once, of data that are no longer those of which the site had told before the run."""
+        health = self._post.health[client]
+        if digest != self._digests[client] and not health.data_changed:
+            health.data_changed = True
+            LOG.warning(
+                "%s: its data have changed since the run began; its replies are still used, and its number of rows "
+                "stays what it had told before",
+                self._names[client],
+            )  # fmt: skip
+
+    def _to(self, client: int, w: Tensor, request: Request | None, test: bool) -> ClientRequest:
+        """What one client is asked."""
+        places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
+        if request is None or not places:
+            return ClientRequest(Ask(client, self._model, w, None, test), None)
+        own = request.only(torch.tensor(places[:1]))
+        shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
+        if isinstance(own, TrainRequest):
+            own = replace(own, shift=None)
+        return ClientRequest(Ask(client, self._model, w, own, test, "" if shift is None else version(shift)), shift)
+
+
+def _possible(score: float, loss: float, samples: int) -> bool:
+    """Whether a test can have come out so."""
+    return 0 <= score <= 1 and math.isfinite(loss) and samples > 0
+
+
+def _stacked(request: Request[R], answers: Mapping[int, Answer]) -> R:
+    """The reply of a cohort, in its order, whatever the order in which the answers came."""
+    clients = [client for client in request.cohort.tolist() if client in answers]
+    empty = request.nobody()
+    if not clients:
+        return empty
+    columns = zip(*(answers[client].parts for client in clients), strict=True)
+    filled = (torch.stack(column) for column in columns)
+    parts = [None if part is None else next(filled) for part in empty[1:]]
+    return empty._make((torch.tensor(clients), *parts))

@@ -1,0 +1,277 @@
+"""Requests and replies as Flower's records, one message a client and exchange.
+
+A model travels as one flat vector in its own type, never pickled. Numbers that name random streams travel as text, as
+Flower's integers end at 2^63.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, MetricRecord, MetricRecordValues, RecordDict
+from pydantic import ValidationError
+from torch import Tensor
+
+from drfl.errors import InputError
+from drfl.federation import GradientRequest, LossRequest, Request, TrainRequest
+from drfl.flower.schema import (
+    MOST_TEXT,
+    PROTOCOL,
+    AnswerNote,
+    AskNote,
+    GradientNote,
+    KeyNote,
+    LocalNote,
+    LossNote,
+    ModelNote,
+    Numbers,
+    ProtocolError,
+    TrainNote,
+    note,
+    read_note,
+    validation_message,
+)
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+RAW = "drfl.vector"
+"""How the bytes of an array are laid out: the numbers alone, in C order, little-endian."""
+
+TYPES = {"float32": 4, "float64": 8}
+"""Bytes of a number, by the types that a vector may have."""
+
+MOST_PARTS = 3
+"""Vectors in one reply: a model, a snapshot and an average."""
+
+TEST = ("test score", "test loss", "test samples")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a site must know to build the model that it trains.
+
+    Args:
+        model: its name, see :data:`drfl.models.MODELS`; "" where the site brings its own.
+        loss: its name, see :data:`drfl.models.LOSSES`.
+        dtype: "float32" or "float64".
+        classes: number of outputs.
+        engine: see :data:`drfl.engine.ENGINES`.
+    """
+
+    model: str
+    loss: str
+    dtype: str
+    classes: int
+    engine: str = "auto"
+
+
+class Ask(NamedTuple):
+    """What one message asks of one client.
+
+    Args:
+        client: its index.
+        model: what it trains.
+        w: (d,) the model sent.
+        request: what to answer, of a cohort of this client alone; None = only the test.
+        test: whether ``w`` is to be tested on the client's test rows too, before anything else.
+        version: the shift's, see :func:`version`; "" where the request has none.
+    """
+
+    client: int
+    model: Model
+    w: Tensor
+    request: Request | None = None
+    test: bool = False
+    version: str = ""
+
+
+class Answer(NamedTuple):
+    """What comes back.
+
+    Args:
+        parts: the fields of the reply to the request, after ``clients``: a model (d,), a loss ().
+        test: mean score, mean loss and number of test samples, where they were asked for.
+        gradients: samples whose gradient was computed.
+        losses: samples whose loss was computed without.
+        seconds: that the site worked on it.
+        version: of the shift that the site keeps for next time; "" where it keeps none.
+        lacking: whether the site does not hold the shift that the message meant: nothing was done.
+        digest: names the site's data, as in what it told of itself before the run.
+    """
+
+    parts: tuple[Tensor, ...] = ()
+    test: tuple[float, float, int] | None = None
+    gradients: int = 0
+    losses: int = 0
+    seconds: float = 0.0
+    version: str = ""
+    lacking: bool = False
+    digest: str = "0" * 32
+
+
+def version(vector: Tensor) -> str:
+    """Names the bytes of a vector; "zero" for one of zeros, which need not be sent at all."""
+    if not bool(vector.any()):
+        return "zero"
+    return hashlib.blake2b(vector.detach().cpu().contiguous().numpy().data, digest_size=12).hexdigest()
+
+
+def array_of(vector: Tensor) -> Array:
+    """A vector as Flower's array."""
+    values = vector.detach().cpu().contiguous().numpy()
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return Array(dtype=str(values.dtype), shape=values.shape, stype=RAW, data=little.tobytes())
+
+
+def vector_of(array: Array) -> Tensor:
+    """The vector in Flower's array.
+
+    Raises:
+        ProtocolError: it is none, or has not as many bytes as it says.
+    """
+    if array.stype != RAW or array.dtype not in TYPES:
+        raise ProtocolError("an array is of another type than drfl's vectors")
+    shape = tuple(array.shape)
+    # the bytes are counted before anything of the size that is claimed is made
+    if len(shape) > 1 or min(shape, default=1) < 0 or len(array.data) != TYPES[array.dtype] * math.prod(shape):
+        raise ProtocolError("an array is no vector of the length that it says")
+    values = np.frombuffer(array.data, dtype=np.dtype(array.dtype).newbyteorder("<"))
+    return torch.from_numpy(values.astype(array.dtype).reshape(shape))
+
+
+def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None = None) -> RecordDict:
+    """The records of a message.
+
+    Args:
+        ask: what is asked.
+        shift: (d,) the shift to send; None where there is none or the client holds it.
+        arrays: vectors by name that were packed for another client already.
+    """
+    vectors = {"w": array_of(ask.w)} if arrays is None else dict(arrays)
+    if shift is not None:
+        vectors["shift"] = array_of(shift)
+    request = None if ask.request is None else _note(ask.request)
+    about = AskNote(
+        protocol=PROTOCOL, client=ask.client, model=ModelNote(**asdict(ask.model)), test=ask.test,
+        version=ask.version, request=request,
+    )  # fmt: skip
+    return RecordDict({"vectors": ArrayRecord(vectors), "ask": note(about)})
+
+
+def read_ask(content: RecordDict) -> tuple[Ask, Tensor | None]:
+    """What a message asks, and the shift in it.
+
+    Raises:
+        ProtocolError: the message is of another version of drfl, or damaged.
+    """
+    about, vectors = read_note(content, "ask", AskNote), _vectors(content, ("w", "shift"))
+    if "w" not in vectors:
+        raise ProtocolError("a request came without a model")
+    w = vectors["w"]
+    try:
+        request = None if about.request is None else _request(about.request, about.client, w)
+    except InputError as error:
+        raise ProtocolError(f"a request cannot be met: {error}") from error
+    ask = Ask(about.client, Model(**about.model.model_dump()), w, request, about.test, about.version)
+    return ask, vectors.get("shift")
+
+
+def write_answer(answer: Answer) -> RecordDict:
+    """The records of a reply."""
+    about = AnswerNote(
+        protocol=PROTOCOL, parts=len(answer.parts), version=answer.version, lacking=answer.lacking,
+        digest=answer.digest,
+    )  # fmt: skip
+    numbers: dict[str, MetricRecordValues] = {
+        "gradients": answer.gradients, "losses": answer.losses, "seconds": answer.seconds,
+    }  # fmt: skip
+    vectors: dict[str, Array] = {}
+    for place, part in enumerate(answer.parts):
+        if part.ndim:
+            vectors[str(place)] = array_of(part)
+        else:
+            numbers[f"part {place}"] = float(part)
+    if answer.test is not None:
+        numbers |= dict(zip(TEST, answer.test, strict=True))
+    records = {"vectors": ArrayRecord(vectors), "numbers": MetricRecord(numbers), "answer": note(about)}
+    return RecordDict(records)
+
+
+def read_answer(content: RecordDict) -> Answer:
+    """What a client answers: its fields have the types and ranges of :mod:`drfl.flower.schema`.
+
+    Whether vectors have the length of the model, and whether numbers are finite, is for others to judge.
+
+    Raises:
+        ProtocolError: it is no reply of this version of drfl.
+    """
+    if set(content) != {"vectors", "numbers", "answer"}:
+        raise ProtocolError("a reply has other records than drfl's")
+    about = read_note(content, "answer", AnswerNote)
+    places = tuple(str(place) for place in range(about.parts))
+    vectors, numbers = _vectors(content, places), _numbers(content, places)
+    scalars = {str(place): torch.tensor(value, dtype=torch.float64) for place, value in numbers.parts.items()}
+    if vectors.keys() & scalars.keys() or vectors.keys() | scalars.keys() != set(places):
+        raise ProtocolError("a reply has a part twice, or lacks one")
+    parts = tuple({**vectors, **scalars}[place] for place in places)
+    work = numbers.gradients, numbers.losses, numbers.seconds
+    return Answer(parts, numbers.test, *work, about.version, about.lacking, about.digest)
+
+
+def most_bytes(w: Tensor) -> int:
+    """How large a reply about a model w (d,) can be."""
+    return MOST_PARTS * w.numel() * w.element_size() + MOST_TEXT
+
+
+def _vectors(content: RecordDict, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """The vectors of a message by name; no others may be there."""
+    record = content.array_records.get("vectors")
+    if record is None or not set(record) <= set(names):
+        raise ProtocolError("a message has other vectors than drfl's")
+    return {name: vector_of(array) for name, array in record.items()}
+
+
+def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
+    """The numbers of a reply whose parts have these places."""
+    record = content.metric_records.get("numbers")
+    given = dict(record) if record is not None else {}
+    parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
+    test = tuple(given.pop(name, None) for name in TEST)
+    try:
+        return Numbers.model_validate({**given, "parts": parts, "test": None if test == (None, None, None) else test})
+    except ValidationError as error:
+        raise ProtocolError(validation_message(error)) from None
+
+
+def _note(request: Request) -> TrainNote | LossNote | GradientNote:
+    """A request as plain values."""
+    key = KeyNote(seed=str(request.key.seed), path=list(request.key.path))
+    if isinstance(request, TrainRequest):
+        local = LocalNote.model_validate(asdict(request.local), strict=False)  # a number may be NumPy's
+        own = {"prox": float(request.prox), "snapshot": request.snapshot, "average": request.average}
+        return TrainNote(kind="train", key=key, local=local, **own)
+    batch = cast("LossRequest | GradientRequest", request).batch
+    if isinstance(request, LossRequest):
+        return LossNote(kind="losses", key=key, batch=batch)
+    return GradientNote(kind="gradients", key=key, batch=batch)
+
+
+def _request(plain: TrainNote | LossNote | GradientNote, client: int, w: Tensor) -> Request:
+    """The request to one client that plain values say.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+    key, cohort = Key(int(plain.key.seed), tuple(plain.key.path)), torch.tensor([client])
+    if isinstance(plain, TrainNote):
+        local = LocalSGD(**plain.local.model_dump())
+        if plain.snapshot is not None and plain.snapshot > local.steps:
+            raise InputError(f"there is no step {plain.snapshot} of {local.steps} to take a snapshot after")
+        return TrainRequest(cohort, w, key, local, plain.prox, None, plain.snapshot, plain.average)
+    return {"losses": LossRequest, "gradients": GradientRequest}[plain.kind](cohort, w, key, plain.batch)

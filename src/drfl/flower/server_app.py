@@ -1,0 +1,242 @@
+"""The server's end of a Flower app: runs what ``server.toml`` says, and leaves the files of a simulation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from drfl.algorithm import Algorithm
+from drfl.errors import DrflError, InputError
+from drfl.experiments.artifacts import json_text
+from drfl.experiments.config import table_dir
+from drfl.experiments.hyperparameters import make
+from drfl.experiments.manifest import REPLIES
+from drfl.experiments.resume import checkpoint_writer, is_finished, key_of, load_resume_point
+from drfl.experiments.run_directory import claimed
+from drfl.experiments.runner import execute, write_results
+from drfl.experiments.wrap import over_selection, wrap_algorithm
+from drfl.flower.client_app import task_of
+from drfl.flower.federation import FlowerFederation
+from drfl.flower.messages import Model
+from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, admit, gathered
+from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
+from drfl.flower.transport import Deadline
+from drfl.key import Key
+from drfl.loop import RunState, Step, first
+from drfl.resilience import Recorded, ReplyLog
+from drfl.task import Task
+
+LOG = logging.getLogger("drfl.flower")
+
+DEPLOYMENT = "deployment"
+"""The key of the app's configuration that has the path of server.toml."""
+
+app = ServerApp()
+"""The ready one."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the deployment that the app's configuration names.
+
+    Raises:
+        DrflError: it cannot run, or diverges; Flower shows the line as the reason why the run failed.
+    """
+    _log_to_screen()
+    path = context.run_config.get(DEPLOYMENT)
+    if path is None:
+        raise InputError(
+            f"the app's configuration names no server.toml: set '{DEPLOYMENT}' in its [tool.flwr.app.config]"
+        )
+    serve(grid, Path(str(path)))
+
+
+class Sites(NamedTuple):
+    """The clients of a deployment, for a run's files.
+
+    Args:
+        members: (N,) what they have told of themselves.
+        names: (N,) what the server's file calls them, whatever they call themselves.
+    """
+
+    members: tuple[Member, ...]
+    names: tuple[str, ...]
+
+    @property
+    def n(self) -> int:
+        """N, how many there are."""
+        return len(self.members)
+
+    @property
+    def sizes(self) -> Tensor:
+        """(N,) int64, their training samples."""
+        return torch.tensor([member.train for member in self.members])
+
+    def tensors(self) -> list[Tensor]:
+        """What the sites told of their data, by which these are known again."""
+        return [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
+
+
+class Deployment(NamedTuple):
+    """A run on sites that can start; see :class:`drfl.experiments.build.Running`."""
+
+    config: DeployedConfig
+    data: Sites
+    task: Task
+    fed: FlowerFederation
+    algorithm: Algorithm
+    first: RunState
+    replies: ReplyLog
+    partition: None = None
+    certify: None = None
+
+
+def serve(grid: Grid, path: Path) -> Path:
+    """Run a deployment, or go on with it where it stopped.
+
+    Args:
+        grid: where the sites are.
+        path: its server.toml.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        DrflError: see :func:`main`.
+    """
+    folder = path.resolve().parent
+    settings = placed(read_server(path), folder)
+    out = folder / settings.out
+    key = key_of(settings.job, out)
+    roster = roster_of(settings, folder)
+    members = gathered(grid, roster, settings.wait, settings.timeout)
+    admit(members, settings.sites)
+    deployed = deployment(grid, roster, members, settings)
+    if is_finished(out, deployed):
+        raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it anew")
+    with claimed(out, resume=True) as claim:
+        start = load_resume_point(claim, deployed, LOG.warning, key)
+        since = 0 if start is None else start.round
+        deployed.replies.open(claim.checkpoints / REPLIES, since)
+        finished = execute(
+            deployed, [deployed.replies, _told], start=start, keep=checkpoint_writer(claim, deployed, key)
+        )
+        replies = (claim.checkpoints / REPLIES).read_text(encoding="utf-8")
+        write_results(finished, claim, {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies})
+    LOG.info("results: %s", out)
+    return out
+
+
+def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
+    """The settings with the path of the checkpoints' key, which is relative to server.toml, in full."""
+    path = settings.job.checkpoint_key
+    if path is None:
+        return settings
+    return settings.model_copy(update={"job": settings.job.model_copy(update={"checkpoint_key": folder / path})})
+
+
+def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settings: ServerSettings) -> Deployment:
+    """What is to run, on sites that are there.
+
+    Raises:
+        InputError: model, algorithm and sites do not work together.
+    """
+    config = settings.job
+    sites = Sites(tuple(member for _, member in sorted(members.items())), tuple(roster.names))
+    needed, most = max((member.classes, name) for member, name in zip(*sites, strict=True))
+    classes = needed if config.classes is None else config.classes
+    if classes < needed:
+        raise InputError(
+            f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or leave it out"
+        )
+    model = Model(config.model, config.loss, config.dtype, classes, config.engine)
+    with Key(config.seed).fold("model").torch_scope():
+        task = task_of(model, sites.members[0].shape)
+    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings))
+    parameters, keep = over_selection(config, sites.n)
+    record = ReplyLog()
+    inner = Recorded(make(config.algorithm, parameters), record.add)
+    algorithm = wrap_algorithm(config, inner, keep, None, task, sites.names)
+    begun = first(algorithm, fed, averaged=config.averaged, table_dir=table_dir(config))
+    return Deployment(config, sites, task, fed, algorithm, begun, record)
+
+
+def deadline_of(settings: ServerSettings) -> Deadline:
+    """How long an exchange with the sites lasts."""
+    if settings.grace is None:
+        return Deadline(settings.timeout)
+    return Deadline(settings.timeout, settings.job.min_replies, settings.grace)
+
+
+def roster_of(settings: ServerSettings, folder: Path) -> Roster:
+    """Who the sites are.
+
+    Raises:
+        InputError: a key cannot be read.
+    """
+    names = tuple(site.name for site in settings.sites)
+    if settings.insecure:
+        return SelfNamed(names, settings.timeout)
+    return Registered(names, tuple(public_key(folder / str(site.public_key)) for site in settings.sites))
+
+
+def public_key(path: Path) -> bytes:
+    """An OpenSSH file's key in the form in which the SuperLink has it.
+
+    Raises:
+        InputError: there is no such file, or it holds no such key.
+    """
+    try:
+        key = serialization.load_ssh_public_key(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read the key '{path}': {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"'{path}' is no OpenSSH public key: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InputError(f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384")
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _traffic(fed: FlowerFederation, since: int) -> str:
+    """What travelled since this program took over at a round, for ``traffic.json``; the log has it too."""
+    LOG.info("%s", fed.traffic.told())
+    return json_text({"since_round": since, **fed.traffic.totals(), "sites": fed.site_health()}, indent=2) + "\n"
+
+
+def _log_to_screen() -> None:
+    """drfl's lines go where Flower collects them; those of the libraries below do not."""
+    logger = logging.getLogger("drfl")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logging.getLogger("flwr").addFilter(in_one_line)
+
+
+def in_one_line(record: logging.LogRecord) -> bool:
+    """Flower logs a traceback of whatever ends an app; an error that drfl raises on purpose is its own line."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, DrflError):
+        record.msg, record.args, record.exc_info = "%s: %s", (type(error).__name__, str(error)), None
+    return True
+
+
+def _told(step: Step) -> None:
+    """A line in the log for each round."""
+    if step.row is None:
+        LOG.info("round %d of %d", step.round, step.rounds)
+    else:
+        metrics = step.row.metrics
+        worst, average = 100 * metrics.worst_accuracy, 100 * metrics.avg_accuracy
+        LOG.info("round %d of %d: average %.2f %%, worst %.2f %%", step.round, step.rounds, average, worst)

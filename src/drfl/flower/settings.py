@@ -1,0 +1,210 @@
+"""The files of settings: server.toml and site.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from drfl.errors import InputError
+from drfl.experiments.config import REGISTRIES, Config
+from drfl.experiments.hyperparameters import canonical
+from drfl.flower.schema import Name
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read(path: Path, kind: type[M]) -> M:
+    """What stands in a file.
+
+    Raises:
+        InputError: it is not there, or something in it is wrong; names it.
+    """
+    try:
+        return kind.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        told = str(first.get("ctx", {}).get("error", first["msg"]))
+        raise InputError(f"'{path}'{f', {where}' if where else ''}: {told}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"'{path}' is no TOML file: {error}") from None
+
+
+class SiteData(BaseModel):
+    """Where a site's data lie; exactly one of the first four.
+
+    Args:
+        loader: "module:function", a function that gives a :class:`drfl.data.ClientData` of one client.
+        npz: file with train_inputs, train_targets, and test_inputs, test_targets or neither.
+        csv: table of numbers with a row a sample.
+        images: IDX file, with ``labels``.
+        target: the csv's column to predict.
+        labels: IDX file.
+        test_images: IDX file, with ``test_labels``.
+        test_labels: IDX file.
+        test_csv: like csv; without one a share of the rows is kept for testing.
+        test_fraction: that share.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    loader: str | None = None
+    npz: Path | None = None
+    csv: Path | None = None
+    images: Path | None = None
+    target: str | None = None
+    labels: Path | None = None
+    test_images: Path | None = None
+    test_labels: Path | None = None
+    test_csv: Path | None = None
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _one(self) -> SiteData:
+        kinds = ("loader", "npz", "csv", "images")
+        if sum(getattr(self, kind) is not None for kind in kinds) != 1:
+            raise ValueError(f"give exactly one of {', '.join(kinds)}")
+        for kind, needed in (("csv", "target"), ("images", "labels"), ("test_images", "test_labels")):
+            if getattr(self, kind) is not None and getattr(self, needed) is None:
+                raise ValueError(f"'{kind}' needs '{needed}'")
+        return self
+
+
+class SiteSettings(BaseModel):
+    """``site.toml``.
+
+    Args:
+        name: what the site is called.
+        data: where its data lie, relative to the file.
+        timeout: seconds that a request may take.
+        dtype: of the inputs, and of targets that are no labels.
+        device: torch device.
+        threads: torch's threads.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = Field(min_length=1)
+    data: SiteData
+    timeout: float = Field(3600.0, gt=0)
+    dtype: Literal["float32", "float64"] = "float32"
+    device: str = "cpu"
+    threads: int | None = Field(None, ge=1, le=1024)
+
+
+def read_site(path: Path) -> SiteSettings:
+    """Read ``site.toml``.
+
+    Raises:
+        InputError: it is not there, or something in it is wrong; names it.
+    """
+    return read(path, SiteSettings)
+
+
+SITES = "sites"
+"""What stands for a data set and a partition in the configuration of a deployed run."""
+
+MEANINGLESS = ("dataset", "data_dir", "partition", "clients", "alpha", "zipf", "features", "certificate")
+"""Keys of a simulation's configuration that a deployed run has not, as the data are the sites' own."""
+
+
+class DeployedConfig(Config):
+    """The configuration of a run whose data stay at the sites.
+
+    Args:
+        classes: number of classes; None = as many as the sites' labels need.
+    """
+
+    dataset: str = SITES
+    partition: str = SITES
+    classes: int | None = Field(None, ge=1)
+
+    @field_validator("algorithm", "model", "engine")
+    @classmethod
+    def _known(cls, value: str, info: ValidationInfo) -> str:
+        return canonical(str(info.field_name), value, REGISTRIES[str(info.field_name)])
+
+    def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
+        """None: nothing is divided here."""
+        return {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_partition(cls, values: object) -> object:
+        """The data are the sites' own."""
+        given = values if isinstance(values, dict) else {}
+        for name in MEANINGLESS:
+            if name in given and given[name] != SITES:
+                raise ValueError(f"'{name}' means nothing where the data are the sites' own: leave it out")
+        return values
+
+
+class SiteEntry(BaseModel):
+    """A site as the server knows it.
+
+    Args:
+        name: what it is called.
+        public_key: file with its public key (OpenSSH), relative to server.toml; None only where ``insecure``.
+        rows: the most training rows that it may claim; None = any number.
+        classes: the most classes that its labels may need; None = any number.
+        max_share: the largest share of all sites' training rows that it may claim; None = any.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: Name
+    public_key: Path | None = None
+    rows: int | None = Field(None, ge=1)
+    classes: int | None = Field(None, ge=1)
+    max_share: float | None = Field(None, gt=0, le=1)
+
+
+class ServerSettings(BaseModel):
+    """``server.toml``.
+
+    Args:
+        out: the run's folder, relative to the file.
+        timeout: seconds that an exchange may take.
+        grace: seconds that the others still have once ``job.min_replies`` sites have answered; None = all are waited
+            for, up to ``timeout``.
+        wait: seconds to wait for the sites at the start.
+        insecure: whether sites are taken for who they say they are.
+        job: the run.
+        sites: in the order of the clients.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    out: Path = Path("run")
+    timeout: float = Field(600.0, gt=0, allow_inf_nan=False)
+    grace: float | None = Field(None, ge=0, allow_inf_nan=False)
+    wait: float = Field(300.0, gt=0, allow_inf_nan=False)
+    insecure: bool = False
+    job: DeployedConfig
+    sites: tuple[SiteEntry, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _named(self) -> ServerSettings:
+        names = [site.name for site in self.sites]
+        if len(set(names)) < len(names):
+            raise ValueError("two sites have the same name")
+        keyless = [site.name for site in self.sites if site.public_key is None]
+        if keyless and not self.insecure:
+            raise ValueError(
+                f"site '{keyless[0]}' has no public_key: give it one, or set insecure = true to try things out"
+            )
+        if self.grace is not None and self.job.min_replies is None:
+            raise ValueError("grace means nothing without job.min_replies, how many replies are enough: give both")
+        if self.job.min_replies is not None and self.job.min_replies > len(self.sites):
+            raise ValueError(f"job.min_replies = {self.job.min_replies}, and there are {len(self.sites)} sites")
+        return self
+
+
+def read_server(path: Path) -> ServerSettings:
+    """Read ``server.toml``.
+
+    Raises:
+        InputError: it is not there, or something in it is wrong; names it.
+    """
+    return read(path, ServerSettings)

@@ -1,0 +1,104 @@
+"""A site's data, from where its file says that they lie."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.data import ClientData
+from drfl.data.archives import reading
+from drfl.data.formats import read_idx
+from drfl.errors import InputError
+from drfl.flower.settings import SiteData, SiteSettings, read_site
+
+ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+Pair = tuple[Tensor, Tensor]
+
+
+def load_site(path: Path) -> ClientData:
+    """The data of one client.
+
+    Args:
+        path: its site.toml; paths in it are relative to it, and modules are looked for beside it too.
+
+    Raises:
+        InputError: they are not there, cannot be read, or are not a client's data.
+    """
+    settings, folder = read_site(path), path.resolve().parent
+    source = settings.data
+    if source.loader is not None:
+        return _loaded(source.loader, folder)
+    train, test = _pairs(source, folder)
+    return _client(settings, train, test)
+
+
+def _client(settings: SiteSettings, train: Pair, test: Pair | None) -> ClientData:
+    dtype, fraction = getattr(torch, settings.dtype), settings.data.test_fraction
+    held = None if test is None else {settings.name: test}
+    return ClientData.from_arrays({settings.name: train}, held, test_fraction=fraction, dtype=dtype)
+
+
+def _loaded(name: str, folder: Path) -> ClientData:
+    module, _, function = name.partition(":")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        load: Callable[[], object] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"there is no loader '{name}' ({error}): give it as module:function") from error
+    found = load()
+    if not isinstance(found, ClientData) or found.n != 1:
+        raise InputError(
+            f"the loader '{name}' must give a drfl.data.ClientData of one client, not {type(found).__name__}"
+        )
+    return found
+
+
+def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
+    """Training and test (inputs, targets) of the files; None for the latter where there are none."""
+    if source.npz is not None:
+        return _of_npz(folder / source.npz)
+    if source.csv is not None:
+        target = str(source.target)
+        test = None if source.test_csv is None else _of_csv(folder / source.test_csv, target)
+        return _of_csv(folder / source.csv, target), test
+    test = None
+    if source.test_images is not None:
+        test = _of_idx(folder / source.test_images, folder / str(source.test_labels))
+    return _of_idx(folder / str(source.images), folder / str(source.labels)), test
+
+
+def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
+    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        if not set(ARRAYS[:2]) <= set(arrays):
+            raise InputError(f"'{path}' lacks {' or '.join(ARRAYS[:2])}")
+        values = [torch.from_numpy(arrays[name]) for name in ARRAYS if name in arrays]
+    if len(values) == 3:
+        raise InputError(f"'{path}' has test_inputs or test_targets without the other")
+    return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
+
+
+def _of_csv(path: Path, target: str) -> Pair:
+    import pandas as pd  # half a second, which each message would pay
+
+    with reading(path):
+        table = pd.read_csv(path)
+    if target not in table:
+        raise InputError(f"'{path}' has no column '{target}'")
+    targets, inputs = table[target], table.drop(columns=target)
+    odd = [str(name) for name in inputs if not pd.api.types.is_numeric_dtype(inputs[name])]
+    if odd or not pd.api.types.is_numeric_dtype(targets):
+        raise InputError(f"'{path}': column '{[*odd, target][0]}' must hold numbers: encode it at all sites alike")
+    kind = np.int64 if pd.api.types.is_integer_dtype(targets) else np.float64
+    return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
+
+
+def _of_idx(images: Path, labels: Path) -> Pair:
+    pixels = torch.from_numpy(read_idx(images)).unsqueeze(1) / 255
+    return pixels, torch.from_numpy(read_idx(labels).astype(np.int64))

@@ -1,0 +1,386 @@
+"""Requests to sites and their replies over Flower: deadlines, repeats, and sites that are skipped for a while."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from drfl.federation import SCALAR_BYTES, Ledger, Request, TrainRequest
+from drfl.flower.messages import Answer, Ask, array_of, most_bytes, read_answer, write_ask
+from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
+from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
+from drfl.flower.traffic import Traffic
+from drfl.resilience.validation import Reason, check_row
+
+TOLERATED = 2
+"""Exchanges in a row without a usable reply before a site is left out that at least keeps nobody waiting."""
+
+LONGEST = 64
+"""Exchanges at most that a site is left out of."""
+
+
+@dataclass
+class SiteHealth:
+    """What is known of one site. It is forgotten with the server program.
+
+    A site that gives no usable reply gets a strike, and is then left out of 1, 2, 4, … exchanges: at once where it was
+    silent, as everybody has waited for it, else from the third strike in a row on. One usable reply clears it.
+
+    Args:
+        answered: exchanges in which it gave a usable reply.
+        silent: exchanges in which nothing came in time.
+        failed: exchanges in which its program raised.
+        rejected: exchanges in which what came could not be used.
+        left_out: exchanges in which it was not asked although it was wanted.
+        data_changed: whether a reply was computed on other data than those it had told of before the run.
+        strikes: exchanges without a usable reply since the last one with.
+        backoff: exchanges that it is still left out of.
+    """
+
+    answered: int = 0
+    silent: int = 0
+    failed: int = 0
+    rejected: int = 0
+    left_out: int = 0
+    data_changed: bool = False
+    strikes: int = 0
+    backoff: int = 0
+
+    def good(self) -> None:
+        """It gave a usable reply."""
+        self.answered += 1
+        self.strikes = self.backoff = 0
+
+    def bad(self, how: str) -> None:
+        """It gave none: "silent", "failed" or "rejected"."""
+        setattr(self, how, getattr(self, how) + 1)
+        self.strikes += 1
+        free = 0 if how == "silent" else TOLERATED
+        if self.strikes > free:
+            self.backoff = min(LONGEST, 2 ** (self.strikes - free - 1))
+
+    def skip(self) -> None:
+        """An exchange goes by without it."""
+        self.left_out += 1
+        self.backoff -= 1
+
+    def counts(self) -> dict[str, int | bool]:
+        """For ``traffic.json``."""
+        return asdict(self)
+
+
+LOG = logging.getLogger("drfl.flower")
+
+SLOWEST = 30.0
+"""Seconds at most between two messages to a site that has to be asked again and again."""
+
+
+class Deadline(NamedTuple):
+    """How long an exchange lasts.
+
+    Args:
+        timeout: seconds at most.
+        least: how many replies are enough to go on without the others; None = all are waited for.
+        grace: seconds that the others still have once so many are there.
+    """
+
+    timeout: float
+    least: int | None = None
+    grace: float = 0.0
+
+
+class ClientRequest(NamedTuple):
+    """What a client is to be asked.
+
+    Args:
+        ask: the message.
+        shift: (d,) the shift it means; None where there is none.
+    """
+
+    ask: Ask
+    shift: Tensor | None
+
+
+@dataclass
+class PendingRequest:
+    """A client that is to be asked, or was.
+
+    Args:
+        question: what.
+        node: whom the message went to; None while it waits.
+        sent: how many messages have gone out for it.
+        due: when the next may go, on the monotonic clock.
+        whole: whether the shift went with the message.
+    """
+
+    question: ClientRequest
+    node: Node | None = None
+    sent: int = 0
+    due: float = 0.0
+    whole: bool = False
+
+    def again(self) -> None:
+        """Ask once more: at once the first time, then after ever longer pauses."""
+        self.node = None
+        if self.sent > 1:
+            self.due = time.monotonic() + min(SLOWEST, PAUSE * 2 ** (self.sent - 1))
+
+
+class Exchanged(NamedTuple):
+    """How an exchange went.
+
+    Args:
+        answers: by client, of those that gave one in time.
+        cost: vectors and losses that travelled for requests; tests alone are not in it.
+    """
+
+    answers: dict[int, Answer]
+    cost: Ledger
+
+
+class Transport:
+    """Carries messages to the clients of a deployment and back, and remembers what it has learnt of them.
+
+    Args:
+        grid: Flower's.
+        roster: who the nodes are.
+        deadline: of every exchange.
+    """
+
+    def __init__(self, grid: Grid, roster: Roster, deadline: Deadline) -> None:
+        self.grid, self.roster, self.deadline = grid, roster, deadline
+        self.traffic = Traffic()
+        self.health = {client: SiteHealth() for client in range(len(roster.names))}
+        self.held: dict[int, str] = {}  # client → the version of the shift that it keeps
+        self.gone: set[int] = set()  # clients that were not there at the end of an exchange
+
+    def exchange(self, questions: Mapping[int, ClientRequest], *, all_of_them: bool = False) -> Exchanged:
+        """Ask clients, again where a message or a node was lost, until enough have answered or the time is over.
+
+        Args:
+            questions: by client.
+            all_of_them: nobody is left out for how it has answered before, and no quorum is enough.
+        """
+        start = time.monotonic()
+        end, given = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
+        enough = self._enough(questions, all_of_them)
+        waiting = {
+            client: PendingRequest(question) for client, question in self._chosen(questions, all_of_them).items()
+        }
+        on_way: dict[str, int] = {}  # message → client
+        found = Exchanged({}, Ledger())
+        while waiting:
+            self._send(waiting, on_way, end, found.cost)
+            came = list(received(self.grid, list(on_way)))
+            for one in came:
+                self._receive(one, on_way.pop(one.message), waiting, found)
+            if enough is not None and self._counted(questions, found) >= enough:
+                end, enough = min(end, time.monotonic() + self.deadline.grace), None
+                given = f"the {self.deadline.grace:g} s after enough others had answered"
+            if time.monotonic() >= end:
+                break
+            if not came and waiting:
+                time.sleep(PAUSE)
+                self._recall(waiting, on_way)
+        self._give_up(waiting, given)
+        self.traffic.exchanges += 1
+        self.traffic.seconds += time.monotonic() - start
+        return found
+
+    def bad(self, client: int, how: str, reason: str) -> None:
+        """A client gave no usable reply: "silent", "failed" or "rejected"."""
+        health = self.health[client]
+        health.bad(how)
+        LOG.warning("%s%s", self.roster.names[client], reason)
+        if health.backoff:
+            LOG.warning(
+                "%s: no usable reply %d times in a row, it is not asked in the next %d exchanges",
+                self.roster.names[client], health.strikes, health.backoff,
+            )  # fmt: skip
+
+    def _chosen(self, questions: Mapping[int, ClientRequest], all_of_them: bool) -> dict[int, ClientRequest]:
+        """Who is asked: not those that are away, nor those left out for a while.
+
+        Everybody is where too few would remain for the quorum, or nobody in the whole federation: rounds that nobody
+        can answer would otherwise fly by and be lost.
+        """
+        back = self.gone.intersection(self.roster.nodes(self.grid))
+        self.gone -= back
+        for client in back:
+            self.health[client].backoff = 0
+        left_out = {client for client, health in self.health.items() if health.backoff}
+        chosen = {c: question for c, question in questions.items() if c not in self.gone | left_out}
+        too_few = len(chosen) < min(len(questions), self.deadline.least or 0)
+        if all_of_them or too_few or len(self.gone | left_out) == len(self.health):
+            return dict(questions)
+        for client in left_out & questions.keys() - self.gone:
+            self.health[client].skip()
+        return chosen
+
+    def _enough(self, questions: Mapping[int, ClientRequest], all_of_them: bool) -> int | None:
+        if all_of_them or self.deadline.least is None:
+            return None
+        return min(self.deadline.least, len(_counting(questions)))
+
+    def _counted(self, questions: Mapping[int, ClientRequest], found: Exchanged) -> int:
+        return len(_counting(questions) & found.answers.keys())
+
+    def _send(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int], end: float, cost: Ledger) -> None:
+        """Send what is due to those that are there."""
+        now = time.monotonic()
+        due = {client: pending for client, pending in waiting.items() if pending.node is None and pending.due <= now}
+        nodes = self.roster.nodes(self.grid) if due else {}
+        due = {client: pending for client, pending in due.items() if client in nodes}
+        packed = {"w": array_of(next(iter(due.values())).question.ask.w)} if due else {}
+        messages = []
+        for client, pending in due.items():
+            ask, shift = pending.question
+            known = ask.version in ("", "zero") or self.held.get(client) == ask.version
+            content = write_ask(ask, None if known else shift, packed)
+            only_test = ask.request is None
+            kind, left = "evaluate" if only_test else "train", max(1.0, end - now)
+            messages.append(Message(content, nodes[client].id, kind, ttl=left))
+            pending.node, pending.whole = nodes[client], not known
+            pending.sent += 1
+            self.traffic.down(content, only_test)
+            if not only_test:
+                cost.down(1, ask.w.numel() * ask.w.element_size() * (1 if known else 2))
+        ids = list(self.grid.push_messages(messages)) if messages else []
+        for message, (client, pending) in zip(ids, due.items(), strict=True):
+            if message:
+                on_way[message] = client
+            else:
+                pending.again()
+
+    def _receive(self, one: Received, client: int, waiting: dict[int, PendingRequest], found: Exchanged) -> None:
+        """Take a reply in; its client is done with, unless it is to be asked again."""
+        pending, reply = waiting[client], one.reply
+        only_test = pending.question.ask.request is None
+        if reply is not None and reply.has_error():
+            told = _last_line(reply.error.reason or f"error {reply.error.code}")
+            if reply.error.code in RETRIED:
+                LOG.warning("%s: %s; it is asked again", self.roster.names[client], told)
+                self.held.pop(client, None)
+                pending.again()
+                return
+            del waiting[client]
+            self.bad(client, "failed", f" failed: {told}")
+            return
+        try:
+            if reply is not None and reply.has_content():
+                self.traffic.up(reply.content, only_test)
+            answer = self._read(one, pending)
+        except Exception as error:  # whatever it makes raise, a site's reply must not end everybody's run
+            del waiting[client]
+            self.bad(client, "rejected", f": reply rejected, as {rejection_reason(error)}")
+            return
+        if not only_test:
+            _book(answer, found.cost)
+        if answer.lacking:  # it was started anew and has forgotten its shift
+            self.held.pop(client, None)
+            pending.again()
+            return
+        del waiting[client]
+        self.traffic.worked(answer.seconds)
+        if answer.version:
+            self.held[client] = answer.version
+        self.health[client].good()
+        found.answers[client] = answer
+
+    def _read(self, one: Received, pending: PendingRequest) -> Answer:
+        """What a client answers.
+
+        Raises:
+            ProtocolError: it cannot be read, or is no answer to what was asked.
+        """
+        if one.reply is None or not one.reply.has_content():
+            raise ProtocolError(one.problem or "there is nothing in it")
+        if pending.node is not None and one.reply.metadata.src_node_id != pending.node.id:
+            raise ProtocolError("another node sent it")
+        ask, content = pending.question.ask, one.reply.content
+        if payload(content) > most_bytes(ask.w):
+            raise ProtocolError(f"it is larger than any reply to this request, {most_bytes(ask.w)} bytes")
+        answer = read_answer(content)
+        if answer.lacking and (pending.whole or ask.version in ("", "zero")):  # zeros need not be sent
+            raise ProtocolError("it says that it lacks what was sent with the request")
+        if not answer.lacking:
+            _check(ask, answer)
+        return answer
+
+    def _recall(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int]) -> None:
+        """Ask those again whose node was started anew since they were asked: it knows nothing of the message."""
+        nodes = self.roster.nodes(self.grid)
+        for message, client in list(on_way.items()):
+            if client in nodes and nodes[client] != waiting[client].node:
+                LOG.warning("%s was started anew; it is asked again", self.roster.names[client])
+                del on_way[message]
+                self.held.pop(client, None)
+                waiting[client].again()
+
+    def _give_up(self, waiting: Mapping[int, PendingRequest], given: str) -> None:
+        """Say who did not answer in time. Nobody waits again for those that are not even there, until they are."""
+        there = self.roster.nodes(self.grid) if waiting else {}
+        absent = sorted(client for client, pending in waiting.items() if pending.node is None and client not in there)
+        if absent:
+            names = ", ".join(self.roster.names[client] for client in absent)
+            LOG.warning("these sites were not there in %s: %s", given, names)
+        self.gone |= set(absent)
+        for client in sorted(waiting.keys() - set(absent)):
+            self.bad(client, "silent", f" gave no reply in {given}")
+
+
+def _check(ask: Ask, answer: Answer) -> None:
+    """Make sure that an answer has the parts, shapes and types that were asked for.
+
+    Raises:
+        ProtocolError: it has not. NaN and distance are for :class:`drfl.resilience.Protected` to judge.
+    """
+    if (answer.test is not None) != ask.test:
+        raise ProtocolError("the result of the test is missing" if ask.test else "it tells of a test nobody asked for")
+    if ask.request is None:
+        if answer.parts:
+            raise ProtocolError("only a test was asked for")
+        return
+    parts = in_place(ask.request, answer.parts)
+    reason = check_row(ask.request, ask.client, parts) if parts else Reason.SHAPE
+    if reason in (Reason.SHAPE, Reason.DTYPE):
+        raise ProtocolError(str(reason))
+
+
+def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    """The parts in the places of :class:`drfl.federation.Replies`: an average may come without a snapshot."""
+    if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
+        return parts[0], None, parts[1]
+    return parts
+
+
+def _counting(questions: Mapping[int, ClientRequest]) -> set[int]:
+    """Whose answers a quorum counts: of those asked for more than a test, or of all where nobody is."""
+    working = {client for client, question in questions.items() if question.ask.request is not None}
+    return working or set(questions)
+
+
+def _book(answer: Answer, cost: Ledger) -> None:
+    """Book a reply as a simulation does."""
+    sizes = (part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
+    cost.up(1, sum(sizes))
+    cost.gradient_evaluations += answer.gradients
+    cost.loss_evaluations += answer.losses
+
+
+def _last_line(text: str) -> str:
+    """The line of an exception's text that says what is wrong, without what would spoil a log."""
+    text = text[-10_000:].strip()
+    flower = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
+    if flower is not None:
+        text = f"{flower[1].rpartition('.')[2]}: {flower[2]}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return printable(lines[-1]) if lines else "no reason given"

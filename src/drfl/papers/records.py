@@ -1,0 +1,106 @@
+"""The records of training cells, read with types: what the tables and figures are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from drfl.experiments.cells import Record
+from drfl.experiments.hyperparameters import Value
+from drfl.history import LEDGER_COLUMNS, Metrics
+from drfl.papers.plan import Collected
+
+Place = tuple[str, str]
+"""Name of a setting, name of a method."""
+
+NUMBERS = (*Metrics._fields, *LEDGER_COLUMNS)
+"""What a point of a run holds beside its round."""
+
+
+@dataclass(frozen=True)
+class EvaluatedRound:
+    """One evaluated round.
+
+    Args:
+        round: rounds done; 0 is the initial model.
+        values: metrics (accuracies are fractions) and counters by name, see `NUMBERS`.
+    """
+
+    round: int
+    values: Mapping[str, float]
+
+    @property
+    def bytes(self) -> float:
+        """Bytes sent so far, both ways."""
+        return self.values["bytes_up"] + self.values["bytes_down"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed of one method in one setting.
+
+    Args:
+        seed: which.
+        stopped: "rounds", "target", "diverged" or "refused".
+        rounds: rounds done; 0 where it broke off.
+        points: the evaluated rounds; none where it broke off.
+        parameters: of the algorithm, all of them.
+    """
+
+    seed: int
+    stopped: str
+    rounds: int
+    points: tuple[EvaluatedRound, ...]
+    parameters: Mapping[str, Value]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has results."""
+        return bool(self.points)
+
+    @property
+    def final(self) -> Mapping[str, float]:
+        """Metrics and counters of the last model."""
+        return self.points[-1].values
+
+    @property
+    def steps(self) -> int:
+        """τ, local steps a round; 1 where the algorithm has none."""
+        return int(self.parameters.get("steps") or 1)
+
+
+def places(collected: Collected) -> list[Place]:
+    """Every setting with every method, in the specification's order."""
+    methods = [method.name for method in collected.plan.spec.methods]
+    return [(setting, method) for setting in collected.plan.settings for method in methods]
+
+
+def seeds(collected: Collected, place: Place) -> list[int]:
+    """The seeds of a place, in the order of its records."""
+    return [p.seed for p in collected.plan.cells if (p.setting, p.method) == place]
+
+
+def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
+    """The runs of every place, in the specification's order; only of training cells."""
+    return {
+        place: tuple(_run(seed, r) for seed, r in zip(seeds(collected, place), collected.records[place], strict=True))
+        for place in places(collected)
+    }
+
+
+def finals(group: Sequence[Run], metric: str) -> dict[int, float]:
+    """A metric of the last model by seed, of the runs that have one."""
+    return {run.seed: run.final[metric] for run in group if run.ended}
+
+
+def fate(stops: Sequence[str]) -> str:
+    """How the runs of a place broke off: "diverged", "refused", or both; "" where none did."""
+    return ", ".join(sorted({stop for stop in stops if stop in ("diverged", "refused")}))
+
+
+def _run(seed: int, record: Record) -> Run:
+    rows = cast("Sequence[Mapping[str, float]]", record["rows"])
+    points = tuple(EvaluatedRound(int(row["round"]), {name: float(row[name]) for name in NUMBERS}) for row in rows)
+    parameters = cast("Mapping[str, Value]", record["parameters"])
+    return Run(seed, str(record["stopped"]), int(cast(int, record["rounds"])), points, parameters)

@@ -1,0 +1,144 @@
+"""Tables as data, for Markdown and for the screen; the table of final metrics beside the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from drfl.experiments.measures import NONE, Interval, Measure, as_printed, measure
+from drfl.papers.plan import Collected
+from drfl.papers.records import Place, Run, fate, finals, runs
+from drfl.papers.specification import Specification
+
+
+class TableEntry(NamedTuple):
+    """One cell of a table.
+
+    Args:
+        text: what it says.
+        best: whether it is the best of its column.
+    """
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table, ready to be set.
+
+    Args:
+        title: what it shows, with the unit.
+        header: the columns; the first names the rows.
+        rows: as many entries each as the header has.
+        notes: sentences below it.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[TableEntry, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def markdown(self) -> str:
+        """A heading, the table with the best in bold, and the notes."""
+        lines = [
+            [_safe(text) for text in self.header],
+            *([_safe(_marked(entry)) for entry in row] for row in self.rows),
+        ]
+        widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
+        lines.insert(1, ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])])
+        text = "\n".join(_line(line, widths) for line in lines)
+        return "\n\n".join([f"## {plain(self.title)}", text, *self.notes]) + "\n"
+
+
+def final(collected: Collected) -> tuple[ResultTable, ...]:
+    """A table a metric: the methods down, ours and the paper's number in every setting across; notes below the last."""
+    found = runs(collected)
+    *most, last = (_final(collected, found, metric) for metric in collected.plan.spec.metrics)
+    return (*most, replace(last, notes=_notes(collected, found)))
+
+
+def _final(collected: Collected, found: Mapping[Place, Sequence[Run]], metric: str) -> ResultTable:
+    spec, shown = collected.plan.spec, measure(metric)
+    methods = [method.name for method in spec.methods]
+    header, columns = ["method"], [[TableEntry(name) for name in methods]]
+    for setting in collected.plan.settings:
+        header.append(setting)
+        columns.append(_ours([found[setting, method] for method in methods], metric, shown))
+        if spec.values.get(setting):
+            header.append("paper")
+            columns.append(_papers(spec, setting, metric, shown))
+    rows = tuple(zip(*columns, strict=True))
+    return ResultTable(sentence(shown.label), tuple(header), rows)
+
+
+def _ours(groups: Sequence[Sequence[Run]], metric: str, shown: Measure) -> list[TableEntry]:
+    """A column of means; a method that broke off at some seed is never the best, as its mean leaves that seed out."""
+    texts, means = [], {}
+    for k, group in enumerate(groups):
+        values, how = list(finals(group, metric).values()), fate([run.stopped for run in group])
+        if not values:
+            texts.append(how)
+            continue
+        interval = Interval.of(values)
+        texts.append(interval.text(shown.digits, shown.scale))
+        if how:
+            texts[-1] += f" ({len(group) - len(values)} of {len(group)} {how})"
+        else:
+            means[k] = round(shown.scale * interval.mean, shown.digits)
+    top = _best(means, shown)
+    return [TableEntry(text, k in means and means[k] == top) for k, text in enumerate(texts)]
+
+
+def _papers(spec: Specification, setting: str, metric: str, shown: Measure) -> list[TableEntry]:
+    place = spec.metrics.index(metric)
+    numbers = {name: values[place] for name, values in spec.values[setting].items()}
+    top = _best(numbers, shown)
+    return [
+        TableEntry(as_printed(numbers[method.name]), numbers[method.name] == top)
+        if method.name in numbers
+        else TableEntry(NONE)
+        for method in spec.methods
+    ]
+
+
+def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: Measure) -> float | None:
+    if not numbers:
+        return None
+    return (min if shown.small else max)(numbers.values())
+
+
+def _notes(collected: Collected, found: Mapping[Place, Sequence[Run]]) -> tuple[str, ...]:
+    notes = []
+    if collected.plan.repeats > 1:
+        notes.append("Mean over the repeats ± half the width of its 95 % t-interval.")
+    notes.append("The best of a column, to the digit shown, is in bold.")
+    if any(fate([run.stopped for run in group]) for group in found.values()):
+        notes.append("A method that broke off at some seed is not taken for the best.")
+    return (" ".join(notes),)
+
+
+def sentence(text: str) -> str:
+    """With a capital at its head; a Greek letter there is a symbol and stays."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+
+
+def plain(text: str) -> str:
+    """On one line."""
+    return " ".join(text.split())
+
+
+def _marked(entry: TableEntry) -> str:
+    return f"**{entry.text}**" if entry.best else entry.text
+
+
+def _safe(text: str) -> str:
+    """As the text of a Markdown table's cell."""
+    return plain(text).replace("|", "\\|")
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """A row whose columns line up in plain text too, numbers at the right."""
+    rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+    return "| " + " | ".join([cells[0].ljust(widths[0]), *rest]) + " |"

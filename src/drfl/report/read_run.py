@@ -1,0 +1,217 @@
+"""Read a run directory back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from drfl.csv_cells import unquoted
+from drfl.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+CLIENT_COLUMNS = ("client", "accuracy", "loss", "samples", "train_samples", "lambda")
+CERTIFICATE = ("primal", "lower", "gap", "gradient_norm", "proven")
+"""What a summary has beside the metrics where certificates were asked for."""
+
+MOST_ROUNDS = 2**53
+"""Up to here floating-point numbers count."""
+
+LARGEST = 1e100
+"""No number of a run comes near; a percentage of a larger one might be infinite."""
+
+ROUNDING = 1e-3
+"""How far from [0, 1] a weight may lie that was worked out in float32 and written with few digits."""
+
+REMEDY = "give a folder that `drfl run` wrote"
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """What one run left behind. Accuracies are fractions.
+
+    Args:
+        label: what tables call the run; the directory's name.
+        config: the nested tables of config.toml; empty if unknown.
+        summary: the object in summary.json: at least ``algorithm``.
+        history: a row per evaluated round, with the columns of `drfl.history.COLUMNS`.
+        clients: (N rows) the final state of every client: client, accuracy, loss, samples, train_samples, lambda.
+        lam: a row per evaluated round: ``round``, then λ in a column per client, in the order of ``clients``.
+    """
+
+    label: str
+    config: dict[str, object]
+    summary: dict[str, object]
+    history: pd.DataFrame
+    clients: pd.DataFrame
+    lam: pd.DataFrame
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+        return text(self.summary, "algorithm")
+
+    @property
+    def seed(self) -> str:
+        """The seed as text; "?" if the summary has none."""
+        return text(self.summary, "seed")
+
+    def final(self, metric: str) -> float:
+        """A metric of the final model, a fraction (losses: as they are); NaN if missing or not finite."""
+        return number(table(self.summary, "final"), metric)
+
+    @property
+    def proven(self) -> bool:
+        """Whether the final certificate's lower bound is proven."""
+        return table(self.summary, "final").get("proven") is True
+
+    def ledger(self, counter: str) -> float:
+        """A counter of the run's ledger (bytes, messages or evaluations); NaN if missing."""
+        return number(table(self.summary, "ledger"), counter)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a metric of the final model is not a finite number; a missing certificate says nothing."""
+        final = table(self.summary, "final")
+        return any(math.isnan(number(final, metric)) for metric in final if metric not in CERTIFICATE)
+
+
+def load_run(directory: Path) -> RunRecord:
+    """Read what a run left in its directory.
+
+    Args:
+        directory: the folder that holds config.toml, summary.json, history.csv, clients.csv and lambda.csv.
+
+    Raises:
+        InputError: the folder or a file is missing or damaged; one line that names the file and the remedy.
+    """
+    from drfl.history import COLUMNS
+
+    directory = Path(directory)
+    if not os.path.isdir(directory):  # unlike pathlib's, False for a name that is too long
+        raise InputError(f"{directory} is not a run directory: there is no such folder; {REMEDY}")
+    summary = _summary(directory)
+    clients = _frame(directory, "clients.csv", CLIENT_COLUMNS, words=("client",))
+    lam = _frame(directory, "lambda.csv", ("round",))
+    if (abs(lam.iloc[:, 1:].to_numpy(float) - 0.5) > 0.5 + ROUNDING).any():  # NaN may be: a report leaves it out
+        raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
+    if list(lam.columns[1:]) != clients["client"].tolist():
+        raise _damaged(directory, "lambda.csv", "its columns are not the clients of clients.csv")
+    return RunRecord(
+        label=directory.resolve().name,  # not the path: a report is shared, a home folder's name is not
+        config=_config(directory),
+        summary=summary,
+        history=_frame(directory, "history.csv", COLUMNS),
+        clients=clients,
+        lam=lam,
+    )
+
+
+def number(values: Mapping[str, object], key: str) -> float:
+    """A value as a float; NaN if it is missing, not a number or not finite."""
+    value = values.get(key)
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # JSON's integers have no end
+        return math.nan
+    return found if math.isfinite(found) else math.nan
+
+
+def text(values: Mapping[str, object], key: str) -> str:
+    """A value as text; "?" if it is missing."""
+    value = values.get(key)
+    return "?" if value is None else str(value)
+
+
+def table(values: Mapping[str, object], key: str) -> dict[str, object]:
+    """A nested table; empty if it is missing or not a table."""
+    value = values.get(key)
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _read(directory: Path, name: str) -> str:
+    try:
+        return (directory / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{directory} is not a run directory: {name} is missing; {REMEDY}") from None
+    except UnicodeDecodeError:
+        raise _damaged(directory, name, "it is not UTF-8 text") from None
+    except OSError as error:
+        raise InputError(f"{directory / name} cannot be read: {error.strerror}; {REMEDY}") from None
+
+
+def _damaged(directory: Path, name: str, why: str) -> InputError:
+    reason = " ".join(why.split())  # one line, whatever the parser said
+    return InputError(f"{directory / name} is damaged: {reason}; run it again, or {REMEDY}")
+
+
+def _config(directory: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(_read(directory, "config.toml"))
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
+        if isinstance(error, InputError):
+            raise
+        raise _damaged(directory, "config.toml", str(error)) from None
+
+
+def _summary(directory: Path) -> dict[str, object]:
+    try:
+        summary = json.loads(_read(directory, "summary.json"))
+    except (ValueError, RecursionError) as error:  # InputError is one too, and says it better
+        if isinstance(error, InputError):
+            raise
+        raise _damaged(directory, "summary.json", str(error)) from None
+    if not isinstance(summary, dict) or "algorithm" not in summary:
+        raise _damaged(directory, "summary.json", "it names no algorithm")
+    return summary
+
+
+def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[str] = ()) -> pd.DataFrame:
+    """A CSV file as floats, apart from the columns of ``words``; it may have more columns than asked for.
+
+    Read with the csv module because pandas renames repeated headers and takes a client called "NA" for a gap.
+    """
+    import pandas as pd
+
+    try:
+        rows = list(csv.reader(io.StringIO(_read(directory, name), newline=""), strict=True))
+    except csv.Error as error:
+        raise _damaged(directory, name, str(error)) from None
+    header, body = ([unquoted(cell) for cell in rows[0]], rows[1:]) if rows else ([], [])
+    twice = [column for column in columns if header.count(column) > 1 and header.index(column)]
+    if twice:  # not lambda.csv's first column: a client may be called "round" too
+        raise _damaged(directory, name, f"column '{twice[0]}' is there twice")
+    absent = [column for column in columns if column not in header]
+    if absent:
+        raise _damaged(directory, name, f"column '{absent[0]}' is missing")
+    if not body:
+        raise _damaged(directory, name, "it has no rows")
+    for line, row in enumerate(body, start=2):
+        if len(row) != len(header):
+            raise _damaged(directory, name, f"row {line} has {len(row)} values, not {len(header)}")
+    try:
+        frame = pd.DataFrame(
+            [
+                [unquoted(cell) if column in words else float(cell) for column, cell in zip(header, row, strict=True)]
+                for row in body
+            ],
+            columns=pd.Index(header),
+        )
+    except ValueError as error:
+        raise _damaged(directory, name, str(error)) from None
+    if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
+        raise _damaged(directory, name, "a round is no number of a round")
+    sizes = frame.drop(columns=list(words), errors="ignore").abs()
+    if ((sizes > LARGEST) & (sizes < math.inf)).to_numpy().any():
+        raise _damaged(directory, name, f"it has numbers beyond {LARGEST:g}")
+    return frame

@@ -1,0 +1,173 @@
+"""What the report says in words and single numbers, as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from drfl.report.groups import Group
+from drfl.report.read_run import RunRecord, number, text
+from drfl.report.tables import THIN, count, duration, esc, listing, mean, percent, plural, size
+
+
+def headline(groups: Sequence[Group]) -> str:
+    """The default title, not escaped: "DRFA on digits", "3 algorithms on digits"."""
+    names = list(dict.fromkeys(run.algorithm for group in groups for run in group.runs))
+    what = names[0] if len(names) == 1 else f"{len(names)} algorithms"
+    return f"{what} on {listing(_distinct(groups, 'dataset'))}"
+
+
+def lead(groups: Sequence[Group]) -> str:
+    """One sentence: what was run."""
+    runs = sum(len(group.runs) for group in groups)
+    rounds = _span(number(run.summary, "rounds") for group in groups for run in group.runs)
+    clients = _span(float(len(run.clients)) for group in groups for run in group.runs)
+    if runs == 1:
+        what = "One run"
+    elif len(groups) == 1:
+        what = f"{plural(runs, 'run')} of {esc(groups[0].label)}"
+    else:
+        what = f"{plural(runs, 'run')} of {listing([esc(group.label) for group in groups])}"
+    unit = "round" if rounds == "1" else "rounds"
+    return f"{what}: one model trained over {clients} clients in {rounds} {unit}, tested on every client's own data."
+
+
+def facts(groups: Sequence[Group]) -> str:
+    """The setting, as terms and descriptions."""
+    seconds = [number(run.summary, "wall_seconds") for group in groups for run in group.runs]
+    found = {
+        "Dataset": listing(_distinct(groups, "dataset")),
+        "Partition": listing(_distinct(groups, "partition")),
+        "Model": listing(_distinct(groups, "model")),
+        "Clients": _span(float(len(run.clients)) for group in groups for run in group.runs),
+        "Rounds": _span(number(run.summary, "rounds") for group in groups for run in group.runs),
+        "Seeds" if len(_distinct(groups, "seed")) > 1 else "Seed": ", ".join(_distinct(groups, "seed")),
+        "Device": listing(_distinct(groups, "device")),
+        "Time": duration(sum(seconds)),
+    }
+    return "\n".join(
+        f"<div><dt>{name}</dt><dd>{esc(value)}</dd></div>" for name, value in found.items() if value not in ("", "?")
+    )
+
+
+def notices(groups: Sequence[Group]) -> str:
+    """What the reader must know before believing the numbers; empty if all went as planned."""
+    most = max(len(group.runs) for group in groups)
+    said = [f"{esc(group.label)}{line}" for group in groups for line in _notices_on(group, most)]
+    return "\n".join(f'<p class="notice">{line}</p>' for line in said)
+
+
+def _notices_on(group: Group, most: int) -> list[str]:
+    """Continuations of the algorithm's name, one per thing to know."""
+    said = []
+    runs = group.runs
+    diverged = [run for run in runs if run.diverged]
+    if diverged:
+        said.append(f" diverged{_seeds(diverged)}: its final metrics are not all finite numbers.")
+    if len(runs) < most:
+        said.append(f" has {plural(len(runs), 'run')} where others have {most}: those missing may have failed.")
+    for reason, words in (("interrupted", "was interrupted"), ("target", "had reached its target and stopped")):
+        early = [run for run in runs if text(run.summary, "stopped") == reason]
+        if early:
+            rounds = _span(number(run.summary, "rounds") for run in early)
+            said.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(early)}.")
+    skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
+    if skipping:
+        skipped = sum(int(number(run.summary, "skipped_rounds")) for run in skipping)
+        said.append(f" skipped {plural(skipped, 'round')}, in which no client answered{_seeds(skipping)}.")
+    return said
+
+
+def _seeds(runs: Sequence[RunRecord]) -> str:
+    return f" ({'seed' if len(runs) == 1 else 'seeds'} {listing([esc(run.seed, 24) for run in runs])})"
+
+
+def cards(groups: Sequence[Group]) -> str:
+    """The few numbers that matter: of the one algorithm, or the best of several and whose they are."""
+    if len(groups) > 1:
+        return "\n".join(
+            _best_card(groups, metric, title, best)
+            for metric, title, best in (
+                ("worst_accuracy", "Best for the worst client", max),
+                ("worst20_accuracy", f"Best for the worst 20{THIN}%", max),
+                ("avg_accuracy", "Best on average", max),
+                ("std_accuracy", "Smallest std over clients", min),
+            )
+        )
+    group = groups[0]
+    bytes_sent = mean(run.ledger("bytes_up") + run.ledger("bytes_down") for run in group.runs)
+    worst = ""
+    if len(group.runs) == 1:
+        clients = group.runs[0].clients
+        if clients["accuracy"].notna().all():
+            worst = esc(clients["client"].tolist()[int(clients["accuracy"].argmin())], 40)
+    return "\n".join(
+        [
+            _card("Worst client", percent(group.finals("worst_accuracy")), worst),
+            _card(f"Worst 20{THIN}% of clients", percent(group.finals("worst20_accuracy"))),
+            _card("Average over clients", percent(group.finals("avg_accuracy"))),
+            _card("Std over clients", percent(group.finals("std_accuracy"))),
+            _card("Sent, up and down", size(bytes_sent), unit=""),
+        ]
+    )
+
+
+def takeaway(groups: Sequence[Group]) -> str:
+    """Who serves the worst-off client best, by how much, and whether the seeds leave doubt; empty for one algorithm."""
+    scored = {group.key: mean(group.finals("worst_accuracy")) for group in groups}
+    ranked = sorted((g for g in groups if math.isfinite(scored[g.key])), key=lambda g: -scored[g.key])
+    if len(ranked) < 2:
+        return ""
+    best, rivals = ranked[0], ranked[1:]
+    rival = next((group for group in rivals if group.label == "FedAvg"), rivals[0])
+    gain = 100 * (scored[best.key] - scored[rival.key])
+    sentence = (
+        f"<strong>{esc(best.label)}</strong> serves the worst-off client best: "
+        f"{percent(best.finals('worst_accuracy'))}{THIN}%, {gain:.1f} points more than {esc(rival.label)}."
+    )
+    lowest = min(best.finals("worst_accuracy"))
+    near = [esc(group.label) for group in rivals if max(group.finals("worst_accuracy")) >= lowest]
+    if near and len(best.runs) > 1:
+        sentence += f" Its seeds overlap with those of {listing(near)}."
+    elif len(best.runs) == 1:
+        sentence += " One seed cannot tell luck from merit."
+    return f'<p class="takeaway">{sentence}</p>'
+
+
+def _best_card(groups: Sequence[Group], metric: str, title: str, best: Callable[[Iterable[float]], float]) -> str:
+    means = {group.key: round(100 * mean(group.finals(metric)), 1) for group in groups}
+    finite = [value for value in means.values() if math.isfinite(value)]
+    if not finite:
+        return _card(title, "–", unit="")
+    winners = [group for group in groups if means[group.key] == best(finite)]
+    return _card(title, percent(winners[0].finals(metric)), listing([esc(group.label) for group in winners]))
+
+
+def _card(title: str, value: str, note: str = "", unit: str = f"{THIN}%") -> str:
+    middle, plus_minus, spread = value.partition(" ± ")
+    tail = f" <small>±{THIN}{spread}{unit}</small>" if plus_minus else f"<small>{unit if value != '–' else ''}</small>"
+    extra = f'<p class="note">{note}</p>' if note else ""
+    return f'<div class="card"><h2>{title}</h2><p class="value">{middle}{tail}</p>{extra}</div>'
+
+
+def _distinct(groups: Sequence[Group], name: str) -> list[str]:
+    """The summaries' values of a key, each once, tables in one line; not escaped."""
+    found: dict[str, None] = {}
+    for group in groups:
+        for run in group.runs:
+            value = run.summary.get(name)
+            if isinstance(value, dict):  # its name, then what is not a fact of its own
+                inner = [f"{key} {item}" for key, item in value.items() if key not in (name, "name", "seed", "clients")]
+                value = str(value.get("name", value.get(name, ""))) + (f" ({', '.join(inner)})" if inner else "")
+            if value is not None:
+                found[str(value)] = None
+    return list(found)
+
+
+def _span(values: Iterable[float]) -> str:
+    """Equal values as one, others as "50 to 100"; "?" if none is known."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "?"
+    low, high = min(known), max(known)
+    return count(low) if low == high else f"{count(low)} to {count(high)}"

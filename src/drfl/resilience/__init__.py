@@ -1,0 +1,65 @@
+"""What stands between an algorithm and clients that fail, lag or lie."""
+
+from __future__ import annotations
+
+from drfl.resilience.failures import (
+    DuplicateReplies,
+    FailureModel,
+    FaultMemory,
+    Faulty,
+    LostReplies,
+    Stragglers,
+    UnreliableFederation,
+)
+from drfl.resilience.guards import (
+    Audit,
+    Clip,
+    Guard,
+    GuardResult,
+    PeerAudit,
+    RobustClip,
+    Score,
+    ServerProbe,
+    Trim,
+    WithoutMemory,
+)
+from drfl.resilience.participation import FirstK, OverSelection, Quorum
+from drfl.resilience.protected import LambdaConcentration, Memory, Protected, Quarantine
+from drfl.resilience.reply_log import Recorded, Replayed, ReplyLog, UsedReplies, read_replies
+from drfl.resilience.validation import Checked, Reason, check_row, validated
+
+__all__ = [
+    "Audit",
+    "Checked",
+    "Clip",
+    "DuplicateReplies",
+    "FailureModel",
+    "FaultMemory",
+    "Faulty",
+    "FirstK",
+    "Guard",
+    "GuardResult",
+    "LambdaConcentration",
+    "LostReplies",
+    "Memory",
+    "OverSelection",
+    "PeerAudit",
+    "Protected",
+    "Quarantine",
+    "Quorum",
+    "Reason",
+    "Recorded",
+    "Replayed",
+    "ReplyLog",
+    "RobustClip",
+    "Score",
+    "ServerProbe",
+    "Stragglers",
+    "Trim",
+    "UnreliableFederation",
+    "UsedReplies",
+    "WithoutMemory",
+    "check_row",
+    "read_replies",
+    "validated",
+]

@@ -1,0 +1,299 @@
+"""An algorithm behind guards: replies are checked, suspects are set aside, and what was done is told."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drfl import checks
+from drfl.algorithm import Info, mixture_of
+from drfl.federation import (
+    Federation,
+    GradientRequest,
+    LossRequest,
+    R,
+    Request,
+    WrappedFederation,
+    answers,
+    reports_of,
+    with_reports,
+)
+from drfl.key import Key
+from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
+from drfl.resilience.validation import FAULTS, REASONS, Checked, validated
+from drfl.resilience.wrappers import S, Wrapper, WrapperState
+
+
+@dataclass(frozen=True)
+class LambdaConcentration:
+    """One client that holds a large share of λ for long gets a line of warning: it may be hard, or dishonest.
+
+    Args:
+        share: of λ, in [0, 1]; more than it counts.
+        long: rounds in a row, at least 1.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    share: float = 0.5
+    long: int = 10
+
+    def __post_init__(self) -> None:
+        checks.fraction("share", self.share)
+        checks.whole("long", self.long)
+
+    def after(self, rounds: Tensor, lam: Tensor) -> Tensor:
+        """(N,) int64 rounds in a row with more than the share, after one more that ended in λ (N,)."""
+        return torch.where(lam.cpu() > self.share, rounds + 1, 0)
+
+    def found(self, rounds: Tensor) -> list[int]:
+        """Clients that have just reached the number of rounds."""
+        return (rounds == self.long).nonzero().flatten().tolist()
+
+
+class Record(NamedTuple):
+    """What is held against each client; both (N,) int64.
+
+    Args:
+        strikes: rounds in a row, of those in which it answered, in which a reply of it was faulty.
+        until: rounds that it will still not be asked for.
+    """
+
+    strikes: Tensor
+    until: Tensor
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """Who sent a faulty reply in so many rounds in a row is not asked for a while.
+
+    A round counts once, however many replies it saw: one faulty reply makes it a strike, and only a round whose replies
+    were all fine wipes the strikes out; a client that nobody asked, or that was silent, keeps them. A reply is faulty
+    for its shape, type or numbers; a second answer, or one that nobody asked for, may be the network's doing and is no
+    strike. Strikes start from 0 after a quarantine.
+
+    Args:
+        strikes: rounds in a row, at least 1.
+        rounds: how long the client is not asked, at least 1.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    strikes: int = 3
+    rounds: int = 20
+
+    def __post_init__(self) -> None:
+        checks.whole("strikes", self.strikes)
+        checks.whole("rounds", self.rounds)
+
+    def after(self, record: Record, answered: Tensor, faulty: Tensor) -> Record:
+        """The record after a round in which these clients (N,) bool answered, and these (N,) bool were at fault."""
+        strikes = torch.where(faulty, record.strikes + 1, torch.where(answered, 0, record.strikes))
+        caught = strikes >= self.strikes
+        until = torch.where(caught, self.rounds, (record.until - 1).clamp(min=0))
+        return Record(torch.where(caught, 0, strikes), until)
+
+
+class Validated(WrappedFederation):
+    """Asks nobody who is in quarantine and hands on valid replies only; notes both for one round.
+
+    Args:
+        fed: the federation inside.
+        quarantined: (N,) bool, who is not asked.
+        norm: see :func:`drfl.resilience.validation.validated`.
+    """
+
+    def __init__(self, fed: Federation, quarantined: Tensor, norm: float | None = None) -> None:
+        super().__init__(fed)
+        self.quarantined, self.norm = quarantined, norm
+        self.answered = torch.zeros(fed.n, dtype=torch.bool)
+        self.faulty = torch.zeros(fed.n, dtype=torch.bool)
+        self.reasons = torch.zeros(fed.n + 1, len(REASONS), dtype=torch.bool)
+        self.rejected = 0
+
+    def ask(self, request: Request[R]) -> R:
+        """Send a request to those who may be asked; nobody is asked nothing."""
+        away = self.quarantined[request.cohort]
+        if bool(away.any()):
+            request = request.only(~away)
+        if not len(request.cohort):
+            return request.nobody()
+        checked = validated(request, self.fed.ask(request), self.norm)
+        self._note(checked)
+        return checked.reply
+
+    def _note(self, checked: Checked[R]) -> None:
+        """(N + 1, reasons) why whose reply was rejected; whoever is no client at all counts as client N."""
+        clients, codes = checked.clients, checked.codes
+        bad = codes > 0
+        self.answered[clients[codes == 0]] = True
+        if bool(bad.any()):
+            row = torch.where((clients >= 0) & (clients < self.n), clients, self.n)
+            self.rejected += int(bad.sum())
+            self.faulty[clients[checked.rows_with(*FAULTS)]] = True
+            self.reasons[row[bad], codes[bad] - 1] = True
+
+
+class Guarded(WrappedFederation):
+    """Loss reports pass the guards on their way back; notes whose were changed in one round.
+
+    Args:
+        fed: the federation inside.
+        guards: in their order.
+        memory: (Σs,) float64, see :func:`drfl.resilience.guards.first_memories`.
+    """
+
+    def __init__(self, fed: Federation, guards: tuple[Guard, ...], memory: Tensor) -> None:
+        super().__init__(fed)
+        self.guards, self.memory = guards, memory
+        self.changed = torch.zeros(fed.n, dtype=torch.bool)
+        self.clipped = 0
+
+    def ask(self, request: Request[R]) -> R:
+        """Send a request, and judge the reports that come; the very reply where the guards change nothing."""
+        reply = self.fed.ask(request)
+        reports = reports_of(reply)
+        if reports is None or not isinstance(request, LossRequest | GradientRequest) or not len(reports.clients):
+            return reply
+        values, kept, self.memory = apply_guards(self.guards, reports, request, self.fed, self.memory)
+        changed = ~kept | (values != reports.values)
+        if not bool(changed.any()):
+            return reply
+        self.changed[reports.clients[changed]] = True
+        self.clipped += int(changed.sum())
+        reply = with_reports(reply, values)
+        return reply if bool(kept.all()) else answers(reply, kept)
+
+
+LOG = logging.getLogger("drfl.resilience")
+
+
+class Memory(NamedTuple):
+    """What :class:`Protected` remembers from one round to the next.
+
+    Args:
+        flagged: (N,) bool, clients whose latest answer was rejected or changed, or who are in quarantine.
+        rejected: () int64, replies rejected so far.
+        clipped: () int64, loss reports changed or dropped so far.
+        strikes: (N,) int64, see :class:`drfl.resilience.protected.Record`.
+        until: (N,) int64, likewise.
+        dominant: (N,) int64, rounds in a row in which the client held most of λ.
+        warned: (N + 1, reasons) bool, what there was a warning about; row N is for who is no client at all.
+        guards: (Σs,) float64, the guards' memories.
+    """
+
+    flagged: Tensor
+    rejected: Tensor
+    clipped: Tensor
+    strikes: Tensor
+    until: Tensor
+    dominant: Tensor
+    warned: Tensor
+    guards: Tensor
+
+    def wrong(self) -> str | None:
+        """See :class:`drfl.algorithm.Consistent`."""
+        counts = (self.rejected, self.clipped, self.strikes, self.until, self.dominant)
+        return "a negative count" if any(bool((count < 0).any()) for count in counts) else None
+
+
+@dataclass(frozen=True)
+class Protected(Wrapper[S]):
+    """An algorithm that never sees an invalid reply, and sees loss reports as the guards leave them.
+
+    A rejected reply counts as missing. The algorithm inside sees the same as alone, bit for bit, as long as nothing is
+    rejected and no guard acts. Every client and reason gets one line of warning a run, in the log
+    ``drfl.resilience``; so does a client that holds most of λ for long.
+
+    Guards are for algorithms that listen to loss reports; against false *models* there is only ``norm``.
+
+    Args:
+        algorithm: the algorithm inside.
+        norm: the greatest distance of a client's model from the one sent, and norm of a gradient; None = no bound.
+        quarantine: for whose replies keep being rejected; None = everybody is always asked.
+        guards: for loss reports, in this order.
+        dominance: when to warn that one client holds most of λ; algorithms without an ambiguity set never do.
+        names: (N,) what the log calls the clients; empty = "client 0" and so on.
+
+    Raises:
+        InputError: the norm is not a finite number above 0.
+        NonFiniteError: (in a round) more than half of a request's replies are NaN or infinite.
+    """
+
+    norm: float | None = None
+    quarantine: Quarantine | None = field(default_factory=Quarantine)
+    guards: tuple[Guard, ...] = (RobustClip(),)
+    dominance: LambdaConcentration = field(default_factory=LambdaConcentration)
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.norm is not None:
+            checks.positive("norm", self.norm)
+
+    def init(self, fed: Federation) -> WrapperState[S, Memory]:
+        """The state of the algorithm inside, and nothing held against anybody."""
+
+        def counts(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64)
+
+        def nobody(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.bool)
+
+        n = fed.n
+        memory = Memory(
+            flagged=nobody(n),
+            rejected=counts(),
+            clipped=counts(),
+            strikes=counts(n),
+            until=counts(n),
+            dominant=counts(n),
+            warned=nobody(n + 1, len(REASONS)),
+            guards=first_memories(self.guards, n),
+        )
+        return WrapperState(self.algorithm.init(fed), memory)
+
+    def round(self, state: WrapperState[S, Memory], fed: Federation, key: Key) -> tuple[WrapperState[S, Memory], Info]:
+        """One round of the algorithm inside, on what passes."""
+        inner, memory = state
+        valid = Validated(fed, memory.until > 0, self.norm)
+        guarded = Guarded(valid, self.guards, memory.guards)
+        inner, info = self.algorithm.round(inner, guarded, key)
+        return WrapperState(inner, self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))), info
+
+    def _after(self, memory: Memory, valid: Validated, guarded: Guarded, lam: Tensor) -> Memory:
+        """The memory after a round that ended in λ (N,)."""
+        bad = valid.faulty | guarded.changed
+        record = Record(memory.strikes, memory.until)
+        if self.quarantine is not None:
+            record = self.quarantine.after(record, valid.answered, valid.faulty)
+        dominant = memory.dominant
+        if self.ambiguity is not None and len(lam) > 1:
+            dominant = self.dominance.after(dominant, lam)
+        for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
+            who = self._name(i) if i < len(lam) else "who is no client"
+            LOG.warning("%s: reply rejected, as %s", who, REASONS[reason])
+        for i in self.dominance.found(dominant):
+            LOG.warning(
+                "%s holds more than %g of λ for %d rounds: it is served far worse than the others, or its loss "
+                "reports are false",
+                self._name(i), self.dominance.share, self.dominance.long,
+            )  # fmt: skip
+        return Memory(
+            flagged=torch.where(valid.answered | bad, bad, memory.flagged) | (record.until > 0),
+            rejected=memory.rejected + valid.rejected,
+            clipped=memory.clipped + guarded.clipped,
+            strikes=record.strikes,
+            until=record.until,
+            dominant=dominant,
+            warned=memory.warned | valid.reasons,
+            guards=guarded.memory,
+        )
+
+    def _name(self, client: int) -> str:
+        return self.names[client] if self.names else f"client {client}"

@@ -1,0 +1,209 @@
+"""Which replies counted in each round: written down as a run goes, and played again.
+
+A run on real sites depends on who answered in time, which no seed decides. With the list of those who did, a simulation
+on the same data ends with the same model and λ.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from drfl.algorithm import Info
+from drfl.atomic_files import atomic_write
+from drfl.errors import InputError
+from drfl.federation import Federation, R, Request, WrappedFederation, answers
+from drfl.history import csv_text
+from drfl.key import Key
+from drfl.loop import Step
+from drfl.resilience.wrappers import S, WrappedAlgorithm
+
+COLUMNS = ("round", "kind", "key", "clients")
+
+
+class UsedReplies(NamedTuple):
+    """The replies to one request that an algorithm used.
+
+    Args:
+        round: of the run that the request belongs to.
+        kind: of the request: "train", "losses" or "gradients".
+        key: names the request's key, which no two requests of a kind share in a run.
+        clients: whose replies, in the order in which the algorithm had them.
+    """
+
+    round: int
+    kind: str
+    key: str
+    clients: tuple[int, ...]
+
+
+def name_of(key: Key) -> str:
+    """16 hexadecimal digits that name a key."""
+    return hashlib.blake2b(repr((key.seed, key.path)).encode(), digest_size=8).hexdigest()
+
+
+class RecordingFederation(WrappedFederation):
+    """A federation that tells whose replies it hands on.
+
+    Args:
+        fed: the federation inside.
+        note: is told after each request.
+    """
+
+    def __init__(self, fed: Federation, note: Callable[[UsedReplies], None]) -> None:
+        super().__init__(fed)
+        self.note = note
+
+    def ask(self, request: Request[R]) -> R:
+        """Send a request, and tell who answered."""
+        reply = self.fed.ask(request)
+        round = request.key.round or 0
+        self.note(UsedReplies(round, request.kind, name_of(request.key), tuple(reply.clients.tolist())))
+        return reply
+
+
+@dataclass(frozen=True)
+class Recorded(WrappedAlgorithm[S]):
+    """An algorithm that tells which replies it used. It belongs inside all other wrappers, which may reject some.
+
+    Args:
+        algorithm: the algorithm inside.
+        note: is told after each request.
+    """
+
+    note: Callable[[UsedReplies], None]
+
+    def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
+        """One round of the algorithm inside."""
+        return self.algorithm.round(state, RecordingFederation(fed, self.note), key)
+
+
+class ReplayingFederation(WrappedFederation):
+    """A federation in which only those answer whom a list names.
+
+    Args:
+        fed: the federation inside.
+        record: clients by kind and key of a request.
+    """
+
+    def __init__(self, fed: Federation, record: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+        super().__init__(fed)
+        self.record = record
+
+    def ask(self, request: Request[R]) -> R:
+        """Send a request to those of its cohort whose replies counted.
+
+        Raises:
+            InputError: the list is of another run.
+        """
+        clients = self.record.get((request.kind, name_of(request.key)))
+        if clients is None or not set(clients) <= set(request.cohort.tolist()):
+            raise InputError(
+                f"the list of replies is of another run: it has no request '{request.kind}' to clients "
+                f"{request.cohort.tolist()} at this place; give the run's own algorithm, parameters and seed"
+            )
+        request = request.only(torch.isin(request.cohort, torch.tensor(clients, dtype=torch.int64)))
+        if not clients:
+            return request.nobody()
+        reply = self.fed.ask(request)
+        order = {client: row for row, client in enumerate(reply.clients.tolist())}
+        return answers(reply, torch.tensor([order[client] for client in clients if client in order]))
+
+
+@dataclass(frozen=True)
+class Replayed(WrappedAlgorithm[S]):
+    """An algorithm that gets just those replies that counted in another run. It belongs inside all other wrappers.
+
+    Args:
+        algorithm: the algorithm inside.
+        record: the other run's list; see :func:`read_replies`.
+
+    Raises:
+        InputError: the list has two entries for one request; or (in a round) it is of another run.
+    """
+
+    record: tuple[UsedReplies, ...]
+
+    def __post_init__(self) -> None:
+        if len({(one.kind, one.key) for one in self.record}) < len(self.record):
+            raise InputError("the list of replies has a request twice: give the list of one run alone")
+
+    def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
+        """One round of the algorithm inside."""
+        return self.algorithm.round(
+            state, ReplayingFederation(fed, {(one.kind, one.key): one.clients for one in self.record}), key
+        )
+
+
+class ReplyLog:
+    """Collects which replies counted, and writes them to a file when a round ends: a callback of a run.
+
+    Rows of rounds that were done when the program ended are in the file, so that a run that goes on loses none.
+    """
+
+    def __init__(self) -> None:
+        self._file: Path | None = None
+        self._pending: list[UsedReplies] = []
+
+    def add(self, counted: UsedReplies) -> None:
+        """Take note of a request's replies in the present round."""
+        self._pending.append(counted)
+
+    def open(self, file: Path, since: int) -> None:
+        """Write to this file from round ``since`` + 1 on; what it holds of later rounds goes.
+
+        Raises:
+            InputError: it cannot be read or written.
+        """
+        done = [row for row in _rows(file) if int(row["round"]) <= since] if since and file.exists() else []
+        self._file = file
+        try:
+            with atomic_write(file) as out:
+                out.write(csv_text(COLUMNS, (row.values() for row in done)).encode())
+        except OSError as error:
+            raise InputError(f"cannot write {file}: {error.strerror}") from None
+
+    def __call__(self, step: Step) -> None:
+        """Write the rows of a round that has ended."""
+        done = [one for one in self._pending if one.round <= step.round]
+        self._pending = [one for one in self._pending if one.round > step.round]  # a round may be played in advance
+        rows = [(one.round, one.kind, one.key, " ".join(map(str, one.clients))) for one in done]
+        if self._file is not None and rows:
+            with self._file.open("a", encoding="utf-8", newline="") as out:
+                csv.writer(out, lineterminator="\n").writerows(rows)
+                out.flush()
+                os.fsync(out.fileno())  # a checkpoint that follows must not be ahead of it
+
+
+def read_replies(file: Path) -> tuple[UsedReplies, ...]:
+    """The list that a run left, request by request.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    try:
+        return tuple(
+            UsedReplies(int(row["round"]), row["kind"], row["key"], tuple(map(int, row["clients"].split())))
+            for row in _rows(file)
+        )
+    except ValueError:
+        raise InputError(f"'{file}' is no list of replies: clients are not numbers") from None
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    try:
+        with file.open(encoding="utf-8", newline="") as text:
+            rows = list(csv.DictReader(text))
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"cannot read the list of replies '{file}': {error}") from None
+    for row in rows:
+        if tuple(row) != COLUMNS or None in row.values() or not row["round"].isdecimal():
+            raise InputError(f"'{file}' is no list of replies: it needs the columns {', '.join(COLUMNS)}")
+    return rows

@@ -1,0 +1,183 @@
+"""Which replies to a request can be used, and what is wrong with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Generic, NamedTuple
+
+import torch
+from torch import Tensor
+
+from drfl.errors import NonFiniteError
+from drfl.federation import LossRequest, R, Request, TrainRequest, answers
+
+
+class Reason(StrEnum):
+    """Why a reply is not used; the texts go behind "client 3: reply rejected, as"."""
+
+    STRANGER = "it was not asked"
+    DUPLICATE = "it had answered already"
+    SHAPE = "a part of it has the wrong shape"
+    DTYPE = "a part of it has the wrong type"
+    NOT_FINITE = "a part of it is NaN or infinite"
+    FAR = "it is farther from the model sent than the norm allows"
+
+
+REASONS = tuple(Reason)
+"""A row's code c > 0 stands for ``REASONS[c - 1]``; 0 means that it is valid."""
+
+FAULTS = (Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FAR)
+"""Reasons that lie in what a client sent; the other two lie in when it sent it."""
+
+SENT = {"train": "models sent", "losses": "losses reported", "gradients": "gradients sent"}
+
+
+class Checked(NamedTuple, Generic[R]):
+    """What is left of a reply.
+
+    Args:
+        reply: its valid rows; the very reply that came where all are.
+        clients: (k',) whose the rows were that came, int64.
+        codes: (k',) int64: 0 for a valid row, else c with the reason ``REASONS[c - 1]``.
+    """
+
+    reply: R
+    clients: Tensor
+    codes: Tensor
+
+    def rows_with(self, *reasons: Reason) -> Tensor:
+        """(k',) bool, the rows rejected for one of these reasons."""
+        return torch.isin(self.codes, torch.tensor([REASONS.index(reason) + 1 for reason in reasons]))
+
+
+class _Part(NamedTuple):
+    """What a part of a reply must be: a row's shape and type, and the vector that it must lie near to (0 for None)."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    near: Tensor | None = None
+
+
+def check_row(
+    request: Request[R], client: int, parts: Sequence[Tensor | None], norm: float | None = None
+) -> Reason | None:
+    """What is wrong with one client's reply; None where nothing is.
+
+    Args:
+        request: what was asked.
+        client: who answers.
+        parts: the fields of :class:`Replies`, :class:`Losses` or :class:`Gradients` after ``clients``, without the
+            leading k': a model is (d,), a loss (). What nobody asked for is None, or left out at the end.
+        norm: as in :func:`validated`.
+    """
+    if client not in request.cohort.tolist():
+        return Reason.STRANGER
+    code = int(_codes(request, [None if part is None else part.unsqueeze(0) for part in parts], 1, norm)[0])
+    return REASONS[code - 1] if code else None
+
+
+def validated(request: Request[R], reply: R, norm: float | None = None) -> Checked[R]:
+    """The rows of a reply that can be used.
+
+    A row is rejected where the client was not asked or has answered already (the first answer counts), where a part has
+    the wrong shape or type (it then has in all rows), is NaN or infinite, or is too far away. A negative loss is valid.
+    Nothing is copied where all rows are valid.
+
+    Args:
+        request: what was asked.
+        reply: the answer, rows stacked.
+        norm: the greatest ‖w_i − w‖ of a model, ‖g‖ of a gradient; None = no bound.
+
+    Raises:
+        NonFiniteError: more than half of those that answered sent NaN or infinity; names them.
+        ValueError: ``reply.clients`` is no int64 vector, which is the backend's fault and no client's.
+    """
+    clients, k = reply.clients, len(reply.clients)
+    if clients.dtype != torch.int64 or clients.ndim != 1:
+        raise ValueError(f"clients must be int64 of shape (k',), not {clients.dtype} of shape {tuple(clients.shape)}")
+    codes = _who(request, clients)
+    sent = codes == 0
+    if not k:
+        return Checked(reply, clients, codes)
+    codes = torch.where(sent, _codes(request, reply[1:], k, norm), codes)
+    checked = Checked(reply, clients, codes)
+    if not bool(codes.any()):
+        return checked
+    broken = clients[checked.rows_with(Reason.NOT_FINITE)]
+    if 2 * len(broken) > int(sent.sum()):
+        raise NonFiniteError(
+            f"the {SENT[request.kind]} by clients {broken.tolist()}, more than half of those that answered, are NaN or "
+            "infinite"
+        )
+    valid = codes == 0
+    return checked._replace(reply=answers(reply, valid) if bool(valid.any()) else request.nobody())
+
+
+def _who(request: Request[R], clients: Tensor) -> Tensor:
+    """(k',) codes of strangers and of second answers."""
+    stranger, duplicate = REASONS.index(Reason.STRANGER) + 1, REASONS.index(Reason.DUPLICATE) + 1
+    asked, seen, codes = set(request.cohort.tolist()), set(), []
+    for client in clients.tolist():
+        codes.append(stranger if client not in asked else duplicate if client in seen else 0)
+        seen.add(client)
+    return torch.tensor(codes, dtype=torch.int64)
+
+
+def _expected(request: Request[R]) -> tuple[_Part | None, ...]:
+    """Of the parts after ``clients``; None for one that was not asked for."""
+    w, loss = request.w, _Part((), torch.float64)
+    if isinstance(request, TrainRequest):
+        model = _Part(tuple(w.shape), w.dtype, w)
+        return model, None if request.snapshot is None else model, model if request.average else None
+    return (loss,) if isinstance(request, LossRequest) else (_Part(tuple(w.shape), w.dtype), loss)
+
+
+def _codes(request: Request[R], parts: Sequence[Tensor | None], k: int, norm: float | None) -> Tensor:
+    """(k,) codes of what k clients sent."""
+    expected = _expected(request)
+    reason = _unfit(expected, parts, k)
+    codes = torch.zeros(k, dtype=torch.int64)
+    if reason is not None:
+        return codes + REASONS.index(reason) + 1
+    for part, wanted in zip(parts, expected, strict=False):
+        if wanted is not None and part is not None:
+            if not _all_finite(part):
+                codes[(codes == 0) & _not_finite(part)] = REASONS.index(Reason.NOT_FINITE) + 1
+            if norm is not None and wanted.shape:
+                codes[(codes == 0) & _far(part, wanted.near, norm)] = REASONS.index(Reason.FAR) + 1
+    return codes
+
+
+def _unfit(expected: Sequence[_Part | None], parts: Sequence[Tensor | None], k: int) -> Reason | None:
+    """What is wrong with the parts as such, before any number is looked at."""
+    given = [*parts, *[None] * (len(expected) - len(parts))]
+    if len(given) > len(expected):
+        return Reason.SHAPE
+    for part, wanted in zip(given, expected, strict=True):
+        if part is None or wanted is None:
+            if part is not wanted:
+                return Reason.SHAPE
+        elif tuple(part.shape) != (k, *wanted.shape):
+            return Reason.SHAPE
+        elif part.dtype != wanted.dtype:
+            return Reason.DTYPE
+    return None
+
+
+def _all_finite(part: Tensor) -> bool:
+    """Whether no number of a part (k, …) is NaN or infinite; False also where their sum is merely too large.
+
+    A sum shows both and takes no memory.
+    """
+    return bool(torch.isfinite(part.sum()))
+
+
+def _not_finite(part: Tensor) -> Tensor:
+    """(k,) bool, the rows of a part (k, …) that hold NaN or infinity; a row at a time, to save memory."""
+    return torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
+
+
+def _far(part: Tensor, near: Tensor | None, norm: float) -> Tensor:
+    """(k,) bool, the rows of a part (k, d) farther than the norm from ``near``; a row at a time, to save memory."""
+    return torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])

@@ -1,0 +1,213 @@
+"""Checks of where an algorithm ends up, of its special cases, and of its rounds against a second implementation."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.algorithm import Algorithm, State, ambiguity_of, mixture_of
+from drfl.ambiguity import AmbiguitySet, ChiSquare, CVaR, Simplex
+from drfl.errors import InputError
+from drfl.federation import Federation, R, Request, WrappedFederation
+from drfl.key import Key
+from drfl.loop import Step, run
+from drfl.testing.federations import DropoutFederation, Recording
+from drfl.testing.report import CheckError, NotApplicable, require
+from drfl.testing.state import gap, leaves
+from drfl.testing.subject import SEED, Oracle, Played, Solves, Subject, last_of, rounds_of
+
+
+def converges(subject: Subject) -> None:
+    """With exact gradients and everybody taking part the last iterate reaches what ``solves`` says.
+
+    Where ``solves.sampled``, also with half of the clients a round: nothing but the draws is random then, and an
+    algorithm that corrects client drift must get there all the same.
+    """
+    if subject.solves is None:
+        raise NotApplicable("nothing was said about what it converges to")
+    _require_solved(subject, subject.variant(everybody=True, full=True), "everybody")
+    if subject.solves.sampled:
+        half = (subject.n + 1) // 2
+        _require_solved(subject, subject.variant(m=half, full=True), f"{half} of {subject.n} clients")
+
+
+LOOK = 25
+"""Rounds between two looks at a run; it has arrived when two in a row find it at the solution."""
+OTHER_SETS: tuple[AmbiguitySet, ...] = (CVaR(0.5), ChiSquare(0.1))
+"""Sets that the solution must follow, without and with a penalty."""
+
+
+def converges_on_other_sets(subject: Subject) -> None:
+    """The claim of ``solves`` holds for other sets Λ and penalties ψ, where the algorithm accepts them.
+
+    Catches a penalty that is left out of the dual step, and a set that is passed by.
+    """
+    subject.needs("ambiguity")
+    if subject.solves is None:
+        raise NotApplicable("nothing was said about what it converges to")
+    for chosen in OTHER_SETS:
+        try:
+            _require_solved(subject, subject.variant(everybody=True, full=True, ambiguity=chosen), f"{chosen}")
+        except InputError:
+            continue  # it has no use for this penalty and says so
+
+
+class _SilentOnce(WrappedFederation):
+    """A federation that nobody answers in one round."""
+
+    def __init__(self, fed: Federation, round: int) -> None:
+        super().__init__(fed)
+        self.round = round
+
+    def ask(self, request: Request[R]) -> R:
+        """Send a request."""
+        return request.nobody() if request.key.round == self.round else self.fed.ask(request)
+
+
+def average_is_of_the_iterates(subject: Subject) -> None:
+    """With one local step, (ŵ, λ̂) is the mean of the models after and of the mixtures before each round that counted.
+
+    Catches averages that take the start along, lag a round behind, or count rounds in which nobody answered.
+    """
+    algorithm, fed = subject.variant(m=3, full=True, steps=1), _SilentOnce(subject.exact, 3)
+    steps: list[Step] = []
+    try:
+        run(algorithm, fed, rounds=5, seed=SEED, evaluate_every=5, averaged=True, callbacks=[steps.append])
+    except InputError as error:
+        raise NotApplicable("it has no averaged solution") from error
+    models, mixtures = [], []
+    for r, (before, step) in enumerate(pairwise(steps), 1):
+        if step.info is not None and not step.info.empty:
+            models.append(step.state.w)
+            mixtures.append(mixture_of(algorithm, before.state, fed))
+        average = step.average
+        if average is None:
+            raise CheckError("averages are asked for and the run has none")
+        expected = {"w": torch.stack(models).mean(0), "lam": torch.stack(mixtures).mean(0)}
+        far = [path for path, mean in expected.items() if not gap(getattr(average, path), mean) < 1e-9]
+        require(not far, f"after {r} rounds {' and '.join(far)} of the average are not the mean of the iterates")
+        require(int(average.rounds) == len(models), f"the average counts {int(average.rounds)} of {len(models)} rounds")
+
+
+def reduces(subject: Subject) -> None:
+    """In each special case the algorithm takes the same steps as the one that it must become, at the same keys."""
+    if not subject.reductions:
+        raise NotApplicable("no special cases were named")
+    for name, ours, theirs, fields, tolerance in subject.reductions:
+        fed = subject.simulation()
+        ends = [last_of(copy.deepcopy(algorithm), fed, 4) for algorithm in (ours, theirs)]
+        mine, other = (leaves(end) for end in ends)
+        far = [
+            f"{path} by {gap(mine[path], other[path]):.1e}"
+            for path in fields or mine.keys() & other.keys() & {"w", "lam"}
+            if _apart(mine, other, path, tolerance)
+        ]
+        require(not far, f"'{name}' does not hold: after 4 rounds they differ in {', '.join(far)}")
+
+
+def matches_its_reference(subject: Subject) -> None:
+    """Rounds give what the second implementation gives, to 1e-9, with all clients answering and with some silent.
+
+    The second implementation is told who was drawn and who answered; everything else it computes.
+    """
+    if subject.reference is None:
+        raise NotApplicable("no second implementation was given")
+    fed, rounds = subject.exact, 5
+    for silent in ((), (1, fed.n - 2)):
+        for algorithm in (subject.variant(m=4, full=True, gamma=0.05), subject.variant(everybody=True, full=True)):
+            recording, state, played, states = (
+                Recording(DropoutFederation.without(fed, silent)),
+                algorithm.init(fed),
+                [],
+                [],
+            )
+            for r in range(1, rounds + 1):
+                state, info = algorithm.round(state, recording, Key(SEED).fold("round", r))
+                states.append(state)
+                played.append(Played(info.cohort, info, recording.take()))
+            expected = subject.reference(algorithm, Oracle(fed), played)
+            for r, (state, want) in enumerate(zip(states, expected, strict=True), start=1):
+                mine = leaves(state)
+                far = [
+                    f"{path} by {_distance(mine[path], value):.1e}"
+                    for path, value in want.items()
+                    if not _distance(mine[path], value) < 1e-9
+                ]
+                where = f"in round {r}" + (f" with clients {list(silent)} silent" if silent else "")
+                require(not far, f"the second implementation differs {where} in {', '.join(far)}")
+
+
+def _require_solved(subject: Subject, algorithm: Algorithm, who: str) -> None:
+    solves, fed, residual = subject.solves, subject.exact, float("inf")
+    if solves is None:
+        return
+    for r, (state, _) in enumerate(rounds_of(algorithm, fed, subject.rounds), start=1):
+        if r % LOOK and r != subject.rounds:
+            continue
+        before, residual = residual, solves.residual(fed, algorithm, state)
+        if before <= subject.tolerance and residual <= subject.tolerance:
+            return
+    said = f"after {subject.rounds} rounds with {who} it is {residual:.2e} from {solves.name}"
+    require(residual <= subject.tolerance, f"{said}, more than {subject.tolerance:.0e}")
+
+
+def _apart(mine: dict[str, Tensor], other: dict[str, Tensor], path: str, tolerance: float) -> bool:
+    return path not in mine or path not in other or not gap(mine[path], other[path]) <= tolerance
+
+
+def _distance(mine: Tensor, value: np.ndarray) -> float:
+    return gap(mine, torch.from_numpy(np.asarray(value)))
+
+
+def stationary(fed: Federation, w: Tensor, weights: Tensor) -> float:
+    """‖Σ_i a_i ∇f_i(w)‖ on all data: 0 exactly at the optimum of the weighted loss, where that is convex."""
+    reply = fed.gradients(torch.arange(fed.n), w, Key(SEED))
+    gradients = torch.empty_like(reply.values).index_copy(0, reply.clients, reply.values)
+    return float((weights.to(gradients) @ gradients).norm())
+
+
+def losses_at(fed: Federation, w: Tensor) -> Tensor:
+    """(N,) float64 the clients' losses on all their data."""
+    reply = fed.losses(torch.arange(fed.n), w, Key(SEED))
+    return torch.empty_like(reply.values).index_copy(0, reply.clients, reply.values)
+
+
+def _average(fed: Federation, algorithm: Algorithm, state: State) -> float:
+    return stationary(fed, state.w, torch.full((fed.n,), 1 / fed.n, dtype=torch.float64))
+
+
+def _weighted(fed: Federation, algorithm: Algorithm, state: State) -> float:
+    return stationary(fed, state.w, fed.shares)
+
+
+def _saddle(fed: Federation, algorithm: Algorithm, state: State) -> float:
+    """The larger of ‖Σ_i λ_i ∇f_i(w)‖ and max_{u∈Λ} F(w, u) − F(w, λ): both are 0 exactly at a saddle point."""
+    chosen = ambiguity_of(algorithm) or Simplex()
+    losses, lam = losses_at(fed, state.w), mixture_of(algorithm, state, fed)
+    gain = chosen.worst_case(losses).value - (float(lam @ losses) - chosen.penalty(lam))
+    return max(stationary(fed, state.w, lam), gain)
+
+
+def _q_fair(fed: Federation, algorithm: Algorithm, state: State) -> float:
+    """The gradient of Σ_i f_i^{q+1}/((q+1)·N) with the algorithm's q."""
+    losses = losses_at(fed, state.w)
+    return stationary(fed, state.w, losses ** getattr(algorithm, "q", 0.0) / fed.n)
+
+
+AVERAGE = Solves("the optimum of the average loss", _average)
+"""min_w (1/N) Σ_i f_i(w)."""
+WEIGHTED = Solves("the optimum of the loss weighted by samples", _weighted)
+"""min_w Σ_i (n_i/n) f_i(w)."""
+SADDLE = Solves("the saddle point", _saddle)
+"""min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ), with the algorithm's own Λ."""
+Q_FAIR = Solves("the q-fair optimum", _q_fair)
+"""min_w Σ_i f_i(w)^{q+1}, with the algorithm's own q."""
+
+
+def also_sampled(solves: Solves) -> Solves:
+    """The same, reached also when only some clients take part in a round."""
+    return solves._replace(sampled=True)

@@ -1,0 +1,163 @@
+"""Checks that a run is a function of the seed, and its state all there is to it."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from drfl.algorithm import Algorithm, mixture_of
+from drfl.engine import Loop, Stacked
+from drfl.federation import Federation, WrappedFederation
+from drfl.key import Key
+from drfl.testing.federations import DropoutFederation, PermutedClients
+from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
+from drfl.testing.report import NotApplicable, require
+from drfl.testing.state import (
+    bits_differ,
+    by_client,
+    copied,
+    far_apart,
+    leaves,
+    of_model_shape,
+    rebuild,
+    through_a_file,
+)
+from drfl.testing.subject import SEED, Subject, last_of
+from drfl.testing.toy_problem import exact
+
+
+def same_seed_same_bits(subject: Subject) -> None:
+    """Two runs at one seed end in the same bits; catches draws that no key names."""
+    for make, rounds in ((subject.simulation, 2), (lambda: subject.exact, 6)):
+        ends = [last_of(subject.variant(m=3, batch=2), make(), rounds) for _ in range(2)]
+        differ = bits_differ(ends[0], ends[1])
+        require(not differ, f"two runs at one seed differ in {', '.join(differ)}: draw from the round's key only")
+
+
+def another_seed_differs(subject: Subject) -> None:
+    """Another seed gives another run; catches keys that are made up instead of folded from the round's."""
+    one, other = (last_of(subject.variant(m=3, batch=2), subject.simulation(), 2, seed=seed) for seed in (1, 2))
+    require(not torch.equal(one.w, other.w), "two seeds give the same model: fold every key from the round's")
+
+
+def no_global_generator(subject: Subject) -> None:
+    """Torch's, NumPy's and Python's global generators are neither drawn from nor seeded, and do not matter."""
+    ends = []
+    for seed in (3, 4):
+        with globals_seeded(seed):
+            before = what_globals_hold()
+            ends.append(last_of(subject.variant(m=3, full=True, steps=2), subject.exact, 3))
+            touched = touched_since(before)
+            require(not touched, f"the global generator of {', '.join(touched)} was used: draw from the round's key")
+    differ = bits_differ(ends[0], ends[1])
+    require(not differ, f"{', '.join(differ)} depend on the state of a global generator")
+
+
+def engines_agree(subject: Subject) -> None:
+    """The plain and the stacked engine give the same run, to 1e-10; catches whatever hangs on how clients compute."""
+    algorithm = subject.variant(m=3, steps=2, batch=2)
+    engines = (Loop(), Stacked())
+    ends = [last_of(copy.deepcopy(algorithm), subject.simulation(engine), 2) for engine in engines]
+    far = far_apart(ends[0], ends[1], 1e-10)
+    require(not far, f"the engines disagree in {', '.join(far)}")
+
+
+def threads_agree(subject: Subject) -> None:
+    """The same run with one and with two threads of torch, to 1e-12."""
+    threads, ends = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            ends.append(last_of(subject.variant(m=3, full=True), subject.exact, 3))
+    finally:
+        torch.set_num_threads(threads)
+    far = far_apart(ends[0], ends[1], 1e-12)
+    require(not far, f"the number of threads changes {', '.join(far)}")
+
+
+def order_of_replies(subject: Subject) -> None:
+    """Replies that come in another order change nothing but rounding; catches rows taken for the cohort's order."""
+    algorithm = subject.variant(m=4, full=True)
+    kept = last_of(algorithm, subject.exact, 4)
+    for seed in range(3):
+        shuffled = last_of(copy.deepcopy(algorithm), DropoutFederation(subject.exact, seed=seed), 4)
+        far = far_apart(kept, shuffled, 1e-11)
+        require(not far, f"the order of the replies changes {', '.join(far)}: match rows by the replies' clients")
+
+
+def round_is_pure(subject: Subject) -> None:
+    """A round is a function of state and key: its input stays as it was, and what ran before does not matter.
+
+    Catches counters and caches on ``self``, in closures or modules, and tensors changed in place.
+    """
+    algorithm, fed, key = subject.variant(m=3, full=True), subject.exact, Key(SEED).fold("round", 9)
+    state = last_of(algorithm, fed, 2)
+    before = copied(state)
+    first, _ = algorithm.round(state, fed, key)
+    changed = bits_differ(state, before)
+    require(not changed, f"a round changes {', '.join(changed)} of the state it was given: make new tensors")
+    last_of(algorithm, DropoutFederation.without(fed, [0]), 3, seed=SEED + 1)  # another run in between
+    again, _ = algorithm.round(state, fed, key)
+    differ = bits_differ(first, again)
+    require(not differ, f"the same state and key give another {', '.join(differ)} after another run: keep it in state")
+
+
+def state_is_complete(subject: Subject) -> None:
+    """A run that is saved, loaded into a fresh algorithm and continued ends in the same bits.
+
+    Catches whatever is kept outside the state, and state that a file of tensors cannot hold.
+    """
+    options = {"m": 3, "full": True}
+    whole = last_of(subject.variant(**options), subject.exact, 4)
+    half = through_a_file(last_of(subject.variant(**options), subject.exact, 2))
+    resumed = last_of(subject.variant(**options), subject.exact, 2, state=half, done=2)
+    differ = bits_differ(whole, resumed)
+    require(not differ, f"a resumed run differs in {', '.join(differ)}: the state does not hold all that a run needs")
+
+
+def clients_have_no_names(subject: Subject) -> None:
+    """Clients that change places change places in λ and in the tables, and leave the model alone.
+
+    Catches weights that go to the wrong client, and clients treated by their index.
+    """
+    n = subject.n
+    if subject.exact.w0.numel() == n:
+        raise NotApplicable("models have as many entries as there are clients, so tables cannot be told apart")
+    order = [(2 * i + 1) % n if n % 2 else n - 1 - i for i in range(n)]
+    algorithm = subject.variant(everybody=True, full=True)
+    here = last_of(algorithm, subject.exact, 3)
+    there = last_of(copy.deepcopy(algorithm), PermutedClients(subject.exact, order), 3)
+    rows = by_client(here, subject.n)
+    expected = rebuild(here, {path: t[order] if path in rows else t for path, t in leaves(here).items()})
+    far = far_apart(expected, there, 1e-9)
+    require(not far, f"clients that change places change {', '.join(far)} by more than that")
+
+
+def types_are_kept(subject: Subject) -> None:
+    """Models stay in the type of w0, λ in float64, and single precision stays near double precision.
+
+    Catches silent promotion, and a λ or a loss kept in float32.
+    """
+    algorithm = subject.variant(m=3, full=True)
+    ends = {}
+    for dtype in (torch.float32, torch.float64):
+        fed = exact(subject.trial, dtype)
+        ends[dtype] = last_of(copy.deepcopy(algorithm), fed, 3)
+        models = of_model_shape(ends[dtype]) if fed.n != fed.w0.numel() else {"w": ends[dtype].w}
+        turned = [f"{path} into {t.dtype}" for path, t in models.items() if t.dtype != dtype]
+        require(not turned, f"a model in {dtype} turned {', '.join(turned)}")
+        turned = _average_type(copy.deepcopy(algorithm), fed)
+        require(turned in (None, dtype), f"the averaged model in {dtype} turned into {turned}")
+        lam = mixture_of(algorithm, ends[dtype], fed)
+        require(lam.dtype == torch.float64, f"λ is {lam.dtype}, not float64")
+    far = far_apart(ends[torch.float32], ends[torch.float64], 1e-3)
+    require(not far, f"float32 and float64 differ in {', '.join(far)}")
+
+
+def _average_type(algorithm: Algorithm, fed: Federation) -> torch.dtype | None:
+    """The type of a round's mean global model; None where the algorithm has none."""
+    averaging = WrappedFederation(fed)
+    averaging.averaged = True
+    _, info = algorithm.round(algorithm.init(averaging), averaging, Key(SEED).fold("round", 1))
+    return None if info.average is None else info.average.dtype

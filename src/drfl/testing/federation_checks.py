@@ -1,0 +1,298 @@
+"""Checks of a federation: what it answers, what passes through it, and what it books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drfl.data import ClientData
+from drfl.engine import Loop, Simulation
+from drfl.federation import SCALAR_BYTES, Federation, Gradients, Losses, Replies
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.task import Task
+from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
+from drfl.testing.report import CheckError, require
+
+Make = Callable[[ClientData, Task], Federation]
+"""(the clients' data, what is learned) → a federation of these clients, fresh and ready."""
+
+SIZES = (2, 4, 7, 11)
+"""Training samples per client: fewer than, exactly and more than a batch."""
+BATCH = 4
+KEY = Key(5)
+
+
+@dataclass(frozen=True)
+class FederationSubject:
+    """A federation under examination.
+
+    Args:
+        make: makes one.
+        tolerance: how closely it must agree with the plain simulation, relative to 1 + size.
+    """
+
+    make: Make
+    tolerance: float = 1e-9
+
+    def both(self, dtype: torch.dtype = torch.float64) -> tuple[Federation, Federation]:
+        """A fresh federation and the oracle, of the same clients: three classes, a linear model."""
+        return self.make(data(dtype), task(dtype)), Simulation(data(dtype), task(dtype), engine=Loop())
+
+    def close(self, mine: Tensor, oracles: Tensor, what: str, tolerance: float | None = None) -> None:
+        """Raise :class:`drfl.testing.CheckError` unless two tensors agree."""
+        require(mine.shape == oracles.shape, f"{what} has shape {tuple(mine.shape)}, not {tuple(oracles.shape)}")
+        if not oracles.numel():
+            return
+        allowed = (self.tolerance if tolerance is None else tolerance) * (1 + float(oracles.double().abs().max()))
+        off = float((mine.double() - oracles.double()).abs().max())
+        require(off <= allowed, f"{what} is off by {off:.1e}")
+
+
+def data(dtype: torch.dtype = torch.float64) -> ClientData:
+    """Clients of unequal size whose inputs are shifted, each in its own way."""
+    rng = np.random.default_rng(0)
+    train = [_labelled(rng, n, 0.5 * i) for i, n in enumerate(SIZES)]
+    test = [_labelled(rng, 2 + i, 0.5 * i) for i in range(len(SIZES))]
+    return ClientData.from_arrays(train, test, dtype=dtype)
+
+
+def _labelled(rng: np.random.Generator, n: int, shift: float) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(size=(n, 2)) + shift, rng.integers(3, size=n)
+
+
+def task(dtype: torch.dtype = torch.float64) -> Task:
+    """A linear model of three classes, with parameters that no generator is asked for."""
+    with torch.random.fork_rng(devices=[]):
+        model = nn.Linear(2, 3).to(dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.linspace(-0.7, 0.9, p.numel(), dtype=dtype).view_as(p))
+    return Task(model)
+
+
+def by_client(reply: Replies | Losses | Gradients, part: Tensor, cohort: Sequence[int]) -> Tensor:
+    """The rows of one part of a reply in the cohort's order.
+
+    Raises:
+        CheckError: somebody did not answer, answered twice, or was not asked.
+    """
+    clients = reply.clients.tolist()
+    require(sorted(clients) == sorted(cohort), f"clients {sorted(cohort)} were asked and {sorted(clients)} answered")
+    require(len(part) == len(clients), f"there are {len(part)} rows for {len(clients)} clients")
+    return part[torch.tensor([clients.index(i) for i in cohort], dtype=torch.int64)]
+
+
+EVERYBODY = tuple(range(len(SIZES)))
+LOCAL = LocalSGD(steps=3, lr=0.3, batch=BATCH)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainCall:
+    """A request to train, of the cohort's clients in this order.
+
+    Args:
+        local: the solver.
+        cohort: (k,) clients.
+        prox: weight of the pull.
+        shift: (N, d) constants, a row for every client of the federation; None = none.
+        snapshot: step of the snapshot.
+        average: whether the mean over the steps is wanted.
+    """
+
+    local: LocalSGD = LOCAL
+    cohort: Sequence[int] = EVERYBODY
+    prox: float = 0.0
+    shift: Tensor | None = None
+    snapshot: int | None = None
+    average: bool = False
+
+    def of(self, fed: Federation) -> Replies:
+        """The reply, in the cohort's order."""
+        clients = torch.tensor(self.cohort)
+        shift = None if self.shift is None else self.shift[clients].to(fed.w0)
+        reply = fed.train(
+            clients, fed.w0, self.local, KEY, prox=self.prox, shift=shift, snapshot=self.snapshot, average=self.average
+        )
+        asked = (True, self.snapshot is not None, self.average)
+        for name, part, wanted in zip(reply._fields[1:], reply[1:], asked, strict=True):
+            require(wanted or part is None, f"the reply has a {name} that nobody asked for")
+            require(not wanted or part is not None, f"the reply lacks the {name}")
+        w, *rest = (None if part is None else by_client(reply, part, self.cohort) for part in reply[1:])
+        return Replies(clients, reply.w if w is None else w, *rest)
+
+
+def given(part: Tensor | None) -> Tensor:
+    """A part of a reply that was asked for."""
+    if part is None:
+        raise CheckError("a part of the reply that was asked for is not there")
+    return part
+
+
+def shifts(d: int) -> Tensor:
+    """(N, d) constants, another one for every client."""
+    return torch.linspace(-0.5, 0.5, len(SIZES) * d, dtype=torch.float64).view(len(SIZES), d)
+
+
+def _same(served: FederationSubject, ask: TrainCall, dtype: torch.dtype = torch.float64) -> None:
+    mine, oracle = (ask.of(fed) for fed in served.both(dtype))
+    tolerance = None if dtype == torch.float64 else 1e-4
+    for name, got, want in zip(Replies._fields[1:], mine[1:], oracle[1:], strict=True):
+        if got is None or want is None:
+            continue
+        require(got.dtype == want.dtype, f"the reply's {name} is {got.dtype}, not {want.dtype}")
+        served.close(got, want, f"the reply's {name}", tolerance)
+
+
+def local_steps(served: FederationSubject) -> None:
+    """Plain local steps end where the plain simulation's do, on minibatches and on full batches."""
+    for batch in (BATCH, None):
+        _same(served, TrainCall(replace(LOCAL, batch=batch)))
+
+
+def shift_at_every_step(served: FederationSubject) -> None:
+    """Each client's shift is part of its direction at every step; catches one that is added once, or to another's."""
+    d = served.both()[1].w0.numel()
+    for cohort in (EVERYBODY, (3, 1)):
+        _same(served, TrainCall(cohort=cohort, shift=shifts(d)))
+
+
+def prox_pulls(served: FederationSubject) -> None:
+    """The pull prox·(u − w) is part of the direction; catches a penalty that no gradient flows through."""
+    _same(served, TrainCall(prox=0.8))
+
+
+def snapshot_is_after_its_step(served: FederationSubject) -> None:
+    """The snapshot of step t is the model after t steps, the last one being the model itself; catches t off by one."""
+    for t in range(1, LOCAL.steps + 1):
+        _same(served, TrainCall(snapshot=t))
+    reply = TrainCall(snapshot=LOCAL.steps).of(served.both()[0])
+    served.close(given(reply.snapshot), reply.w, "the snapshot after the last step")
+
+
+def average_is_over_the_steps(served: FederationSubject) -> None:
+    """The average is over the models after steps 1…τ; catches one that counts the start or leaves out the end."""
+    _same(served, TrainCall(average=True, snapshot=2))
+
+
+def momentum_starts_anew(served: FederationSubject) -> None:
+    """Momentum starts from zero at every client and in every call; catches one that is kept across either."""
+    ask = TrainCall(replace(LOCAL, momentum=0.9))
+    _same(served, ask)
+    fed = served.both()[0]
+    first, again = ask.of(fed), ask.of(fed)
+    served.close(again.w, first.w, "the same call again")
+
+
+def decay_and_radius(served: FederationSubject) -> None:
+    """Weight decay and the projection on a ball are applied at every step."""
+    _same(served, TrainCall(replace(LOCAL, weight_decay=0.4)))
+    _same(served, TrainCall(replace(LOCAL, radius=1.0)))
+
+
+def all_at_once(served: FederationSubject) -> None:
+    """Everything that training can be asked for, together."""
+    local = LocalSGD(steps=4, lr=0.2, batch=BATCH, momentum=0.5, weight_decay=0.1, radius=1.5)
+    _same(served, TrainCall(local, prox=0.6, shift=shifts(served.both()[1].w0.numel()), snapshot=2, average=True))
+
+
+def single_precision(served: FederationSubject) -> None:
+    """A float32 model stays float32, and near what the plain simulation makes of it."""
+    _same(served, TrainCall(prox=0.5, snapshot=1, average=True), torch.float32)
+
+
+def losses_and_gradients(served: FederationSubject) -> None:
+    """Losses and gradients, on all data and on minibatches, are the plain simulation's; losses are float64."""
+    mine, oracle = served.both()
+    w, everybody = oracle.w0 * 1.5, torch.tensor(EVERYBODY)
+    for batch in (None, BATCH):
+        f, want = (fed.losses(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
+        require(f.values.dtype == torch.float64, f"losses are {f.values.dtype}, not float64")
+        served.close(by_client(f, f.values, EVERYBODY), want.values, f"losses with batch={batch}")
+        g, want = (fed.gradients(everybody, w, KEY, batch=batch) for fed in (mine, oracle))
+        require(g.losses.dtype == torch.float64, f"the gradients' losses are {g.losses.dtype}, not float64")
+        served.close(by_client(g, g.values, EVERYBODY), want.values, f"gradients with batch={batch}")
+        served.close(by_client(g, g.losses, EVERYBODY), want.losses, f"the gradients' losses with batch={batch}")
+
+
+def evaluates_every_client(served: FederationSubject) -> None:
+    """Every client's test data are scored by themselves, however many there are."""
+    mine, oracle = served.both()
+    got, want = mine.evaluate(oracle.w0), oracle.evaluate(oracle.w0)
+    for name in want._fields:
+        served.close(getattr(got, name), getattr(want, name), f"the evaluation's {name}")
+
+
+def describes_its_clients(served: FederationSubject) -> None:
+    """n, shares and w0 are those of the data and the model, and nothing has been paid yet."""
+    mine, oracle = served.both()
+    require(mine.n == oracle.n, f"n is {mine.n}, not {oracle.n}")
+    require(mine.shares.dtype == torch.float64, f"the shares are {mine.shares.dtype}, not float64")
+    served.close(mine.shares, oracle.shares, "shares")
+    served.close(mine.w0, oracle.w0, "the initial model")
+    require(mine.w0.dtype == oracle.w0.dtype, f"w0 is {mine.w0.dtype}, not {oracle.w0.dtype}")
+    TrainCall().of(mine)
+    served.close(mine.w0, oracle.w0, "the initial model after training")
+
+
+def ledger_counts(served: FederationSubject) -> None:
+    """The ledger counts what :class:`drfl.federation.Ledger` says it counts, exactly."""
+    mine, oracle = served.both()
+    require(set(mine.ledger.totals().values()) == {0}, "the ledger of a fresh federation is not empty")
+    vector, k = mine.w0.numel() * mine.w0.element_size(), len(EVERYBODY)
+    drawn, everybody = sum(min(BATCH, n) for n in SIZES), torch.tensor(EVERYBODY)
+
+    def expect(what: str, down: int, up: int, gradients: int, losses: int) -> None:
+        nonlocal before
+        now = mine.ledger.totals()
+        said = {name: now[name] - before[name] for name in now}
+        want = (k * down, k * up, 2 * k, gradients, losses)
+        require(tuple(said.values()) == want, f"for {what} the ledger counts {said}, not {want}")
+        before = now
+
+    before = mine.ledger.totals()
+    TrainCall().of(mine)
+    expect("training", vector, vector, 3 * drawn, 0)
+    TrainCall(shift=shifts(mine.w0.numel()), snapshot=1, average=True).of(mine)
+    expect("training with shift, snapshot and average", 2 * vector, 3 * vector, 3 * drawn, 0)
+    mine.losses(everybody, oracle.w0, KEY, batch=BATCH)
+    expect("losses", vector, SCALAR_BYTES, 0, drawn)
+    mine.gradients(everybody, oracle.w0, KEY)
+    expect("gradients on all data", vector, vector + SCALAR_BYTES, sum(SIZES), 0)
+    mine.evaluate(oracle.w0)
+    require(mine.ledger.totals() == before, "evaluation on test data is counted: it is no part of training")
+
+
+def inputs_stay(served: FederationSubject) -> None:
+    """Cohort, model and shifts are as they were after every request; catches local steps on the server's tensors."""
+    fed = served.both()[0]
+    cohort, w = torch.tensor(EVERYBODY), fed.w0.clone()
+    shift = shifts(w.numel())
+    given = {"cohort": cohort, "model": w, "shift": shift}
+    before = {name: tensor.clone() for name, tensor in given.items()}
+    reply = fed.train(cohort, w, LOCAL, KEY, prox=0.2, shift=shift, snapshot=1, average=True)
+    fed.losses(cohort, w, KEY, batch=BATCH)
+    fed.gradients(cohort, w, KEY, batch=BATCH)
+    fed.evaluate(w)
+    changed = [name for name, tensor in given.items() if not torch.equal(tensor, before[name])]
+    require(not changed, f"requests changed the {', '.join(changed)} that they were given")
+    reply.w.zero_()
+    served.close(fed.w0, before["model"], "the initial model, once a reply has been overwritten,")
+
+
+def no_generator_used(served: FederationSubject) -> None:
+    """Torch's, NumPy's and Python's global generators are neither drawn from nor seeded, and do not matter."""
+    models = []
+    for seed in (3, 4):
+        with globals_seeded(seed):
+            before = what_globals_hold()
+            fed = served.both()[0]
+            models.append(TrainCall().of(fed).w)
+            fed.losses(torch.tensor(EVERYBODY), fed.w0, KEY, batch=BATCH)
+            touched = touched_since(before)
+            require(not touched, f"the global generator of {', '.join(touched)} was used: draw from the key")
+    served.close(models[1], models[0], "models under another state of the global generators")

@@ -1,0 +1,179 @@
+"""Checks of the samples that a federation's clients draw."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drfl.data import ClientData
+from drfl.local import LocalSGD
+from drfl.task import Task
+from drfl.testing.federation_checks import (
+    BATCH,
+    EVERYBODY,
+    KEY,
+    SIZES,
+    FederationSubject,
+    TrainCall,
+    by_client,
+    given,
+    shifts,
+)
+from drfl.testing.report import CheckError, require
+
+KEYS = 150
+"""Keys that a frequency or a mean is estimated from."""
+ERRORS = 5.0
+"""Standard errors that an estimate may be off."""
+
+
+def samples_belong_to_key_and_client(served: FederationSubject) -> None:
+    """What a client draws depends on the key and its index: not on who else is asked, in which order, or before.
+
+    Catches a generator that clients share.
+    """
+    fed, w = served.both()
+    everybody, w = TrainCall(average=True, shift=shifts(w.w0.numel())), fed.w0
+    complete = everybody.of(fed)
+    losses = by_client(f := fed.losses(torch.tensor(EVERYBODY), w, KEY, batch=BATCH), f.values, EVERYBODY)
+    for cohort in ((3, 1, 0, 2), (2,), (3, 2)):
+        asked = torch.tensor(cohort)
+        reply = TrainCall(cohort=cohort, average=True, shift=everybody.shift).of(fed)
+        served.close(reply.w, complete.w[asked], f"models of clients {cohort} asked in this order")
+        served.close(
+            given(reply.average), given(complete.average)[asked], f"averages of clients {cohort} asked in this order"
+        )
+        f = fed.losses(asked, w, KEY, batch=BATCH)
+        served.close(by_client(f, f.values, cohort), losses[asked], f"losses of clients {cohort} asked in this order")
+
+
+def threads_do_not_matter(served: FederationSubject) -> None:
+    """One or two threads of torch give the same models."""
+    threads, models = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            models.append(TrainCall(prox=0.3).of(served.both()[0]).w)
+    finally:
+        torch.set_num_threads(threads)
+    served.close(models[1], models[0], "models with two threads")
+
+
+def minibatches_are_distinct_samples(served: FederationSubject) -> None:
+    """A minibatch is min(batch, n_i) distinct samples, another one at every step and for every key.
+
+    Sample j contributes 2^j, so that a client's reply says which samples it took.
+    """
+    fed = served.make(_coded(), _coded_task())
+    everybody, batches = torch.arange(len(SIZES)), []
+    local = LocalSGD(steps=2, lr=1.0, batch=BATCH)
+    for k in range(8):
+        key = KEY.fold("distinct", k)
+        up = fed.train(everybody, fed.w0, local, key, snapshot=1)
+        first, last = by_client(up, given(up.snapshot), EVERYBODY), by_client(up, up.w, EVERYBODY)
+        f = fed.losses(everybody, fed.w0, key.fold("losses"), batch=BATCH)
+        moves = {"the first step": fed.w0 - first, "the second step": first - last}
+        means = moves | {"a loss report": by_client(f, f.values, EVERYBODY)[:, None]}
+        for what, mean in means.items():
+            for i in range(len(SIZES)):
+                batches.append((i, _decoded(float(mean[i]), i, what, served.tolerance)))
+    for i, size in enumerate(SIZES):
+        drawn = {batch for j, batch in batches if j == i}
+        enough = 1 if size <= BATCH else 8
+        require(len(drawn) >= enough, f"client {i} drew only {len(drawn)} different minibatches in 24 draws of {size}")
+
+
+def minibatches_are_unbiased(served: FederationSubject) -> None:
+    """Losses and gradients on fresh minibatches are those on all data on average; every sample is drawn as often."""
+    fed, oracle = served.both()
+    w, everybody, losses, gradients = oracle.w0, torch.tensor(EVERYBODY), [], []
+    for k in range(KEYS):
+        f = fed.losses(everybody, w, KEY.fold("losses", k), batch=BATCH)
+        g = fed.gradients(everybody, w, KEY.fold("gradients", k), batch=BATCH)
+        losses.append(by_client(f, f.values, EVERYBODY))
+        gradients.append(by_client(g, g.values, EVERYBODY).flatten())
+    _require_mean(losses, oracle.losses(everybody, w, KEY).values, "losses", served.tolerance)
+    _require_mean(gradients, oracle.gradients(everybody, w, KEY).values.flatten(), "gradients", served.tolerance)
+    _require_equal_frequencies(served)
+
+
+def _require_equal_frequencies(served: FederationSubject) -> None:
+    """Every sample of a client is in a minibatch with probability min(batch, n_i)/n_i."""
+    fed, everybody, counts = (
+        served.make(_coded(), _coded_task()),
+        torch.tensor(EVERYBODY),
+        [0 * np.arange(n) for n in SIZES],
+    )
+    for k in range(KEYS):
+        f = fed.losses(everybody, fed.w0, KEY.fold("frequencies", k, "losses"), batch=BATCH)
+        g = fed.gradients(everybody, fed.w0, KEY.fold("frequencies", k, "gradients"), batch=BATCH)
+        for reply in (by_client(f, f.values, EVERYBODY), by_client(g, g.values, EVERYBODY)[:, 0]):
+            for i in range(len(SIZES)):
+                counts[i][list(_decoded(float(reply[i]), i, "a report", served.tolerance))] += 1
+    for i, size in enumerate(SIZES):
+        p = min(BATCH, size) / size
+        off = np.abs(counts[i] / (2 * KEYS) - p) > ERRORS * (p * (1 - p) / (2 * KEYS)) ** 0.5 + 1e-12
+        said = f"client {i}'s samples were in {(counts[i] / (2 * KEYS)).round(2).tolist()} of the minibatches"
+        require(not off.any(), f"{said}, not each in {p:.2f}")
+
+
+def no_running_statistics(served: FederationSubject) -> None:
+    """A model whose forward pass changes its buffers is refused with an InputError when the federation is made.
+
+    Running statistics are not parameters: averaging them, integer counters among them, means nothing.
+    """
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).double().eval()
+    what = Task(copy.deepcopy(model))  # in eval mode it is a function of its parameters
+    what.model.train()
+    try:
+        served.make(_plain_data(), what)
+    except ValueError:  # InputError is one
+        return
+    raise CheckError("a model with BatchNorm in training mode is accepted: refuse it and name GroupNorm")
+
+
+def _plain_data() -> ClientData:
+    rng = np.random.default_rng(1)
+    pairs = [(rng.normal(size=(n, 2)), rng.integers(3, size=n)) for n in SIZES]
+    return ClientData.from_arrays(pairs, pairs, dtype=torch.float64)
+
+
+def _coded() -> ClientData:
+    """Sample j of every client is the number 2^j."""
+    pairs = [(2.0 ** np.arange(n)[:, None], np.zeros(n)) for n in SIZES]
+    return ClientData.from_arrays(pairs, pairs, dtype=torch.float64)
+
+
+def _coded_task() -> Task:
+    """The model w·x with w = 1 at first and itself as loss, so that loss and gradient are the mean of the samples."""
+    with torch.random.fork_rng(devices=[]):
+        model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    return Task(model, _itself, _itself)
+
+
+def _itself(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.flatten() + 0 * targets
+
+
+def _decoded(mean: float, client: int, what: str, tolerance: float) -> frozenset[int]:
+    """Which samples of this client a mean of 2^j over a minibatch is made of."""
+    size = min(BATCH, SIZES[client])
+    total = round(mean * size)
+    samples = frozenset(j for j in range(SIZES[client]) if total >> j & 1)
+    exact = abs(mean * size - total) <= size * tolerance * (1 + abs(mean)) and sum(2**j for j in samples) == total
+    said = f"client {client} of {SIZES[client]} samples did not take {size} distinct ones for {what}"
+    require(exact and len(samples) == size, said)
+    return samples
+
+
+def _require_mean(draws: list[Tensor], mean: Tensor, what: str, tolerance: float) -> None:
+    values = torch.stack(draws)
+    error = values.std(0) / len(draws) ** 0.5
+    off = (values.mean(0) - mean).abs() > ERRORS * error + tolerance * (1 + mean.abs())
+    said = f"{what} on minibatches are not those on all data on average, at {int(off.sum())} of {off.numel()} entries"
+    require(not bool(off.any()), said)

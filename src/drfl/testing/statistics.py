@@ -1,0 +1,273 @@
+"""Statistical checks: laws of the sampled clients, and tests that hold for mixtures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl import ambiguity, sampling
+from drfl.algorithm import Algorithm, State, mixture_of
+from drfl.ambiguity import AmbiguitySet
+from drfl.errors import InputError, NonFiniteError
+from drfl.federation import Federation
+from drfl.key import Key
+from drfl.testing.attacks import Claims
+from drfl.testing.federations import Call, DropoutFederation, Recording, first_asked
+from drfl.testing.hyperplane import Hyperplane
+from drfl.testing.report import NotApplicable, require
+from drfl.testing.state import leaves, tables, with_mixture
+from drfl.testing.subject import SEED, Subject, last_of, rounds_of
+
+ROUNDS = 300
+"""Rounds that a law is estimated from, all from one state."""
+ERRORS = 5.0
+"""Standard errors that an estimate may be off: once in two million where the law holds."""
+
+
+def snapshot_step(subject: Subject) -> None:
+    """t' is one step for the whole cohort of a round, uniform on {1, …, τ} with both ends.
+
+    Catches ``randint(1, tau)``, which leaves out τ, and another t' for each client.
+    """
+    tau = 4
+    recording = Recording(subject.still())
+    rounds = _recorded(subject.variant(m=3, full=True, steps=tau), recording, recording.fed)
+    per_round = [[call.snapshot for call in calls if call.snapshot is not None] for calls in rounds]
+    if not any(per_round):
+        raise NotApplicable("no snapshot is asked for")
+    torn = sum(len(set(steps)) > 1 for steps in per_round)
+    require(not torn, f"in {torn} of {ROUNDS} rounds clients got different snapshot steps: draw one for the cohort")
+    drawn = [steps[0] for steps in per_round if steps]
+    counts = np.bincount(drawn, minlength=tau + 1)
+    require(counts[0] == 0 and len(counts) == tau + 1, f"snapshot steps {sorted(set(drawn))} are not all in 1…{tau}")
+    chi_square = float(((counts[1:] - len(drawn) / tau) ** 2 / (len(drawn) / tau)).sum())
+    require(
+        chi_square < 34,  # exceeded once in five million rounds of 3 degrees of freedom
+        f"snapshot steps 1…{tau} occur {counts[1:].tolist()} times in {len(drawn)} rounds: they must be uniform",
+    )
+
+
+def cohort_law(subject: Subject) -> None:
+    """Clients are asked by λ where the algorithm has a ``sampling``, else uniformly, else all of them.
+
+    Catches a uniform cohort where λ is the law: the state's λ is set far from uniform.
+    """
+    still, m, lam = subject.still(), 2, subject.skewed()
+    algorithm = subject.variant(m=m, full=True, steps=2, sampling=sampling.with_replacement)
+    state = algorithm.init(still)
+    by_lam = subject.has("sampling")
+    state = with_mixture(state, lam) if by_lam else state
+    rounds = _recorded(algorithm, Recording(still), still, state)
+    asked = _frequencies([first_asked(calls) for calls in rounds], still.n)
+    if by_lam:
+        law, name = 1 - (1 - lam) ** m, f"m = {m} draws with replacement by λ = {[round(p, 2) for p in lam.tolist()]}"
+    else:
+        k = m if subject.has("m") else still.n
+        law, name = torch.full_like(lam, k / still.n), f"uniform cohorts of {k}"
+    _require_law(asked, law.numpy(), f"the cohort is not that of {name}")
+
+
+def report_law(subject: Subject) -> None:
+    """Those asked for losses are a uniform sample, whatever λ is: only then is (N/m)·ℓ unbiased."""
+    still, lam = subject.still(), subject.skewed()
+    algorithm = subject.variant(m=2, full=True, steps=2)
+    state = algorithm.init(still)
+    state = with_mixture(state, lam) if subject.has("sampling") else state
+    rounds = _recorded(algorithm, Recording(still), still, state)
+    reports = [call.cohort for calls in rounds for call in calls if call.kind == "losses"]
+    if not reports:
+        raise NotApplicable("no losses are asked for in an exchange of their own")
+    size = np.mean([len(clients) for clients in reports])
+    law = np.full(still.n, size / still.n)
+    _require_law(_frequencies(reports, still.n), law, "those asked for losses are no uniform sample")
+
+
+def missing_reports_leave_no_bias(subject: Subject) -> None:
+    """When random clients fail to report, λ moves on average as if all had.
+
+    Catches N/m with the m who were asked in place of those who answered.
+    """
+    still = subject.still()
+    algorithm = subject.variant(everybody=True, full=True, steps=2, gamma=1e-3, ambiguity=Hyperplane())
+    recording, state = Recording(still), algorithm.init(still)
+    complete, _ = algorithm.round(state, recording, Key(SEED))
+    if not recording.of("losses") or torch.equal(subject.mixture(complete), subject.mixture(state)):
+        raise NotApplicable("λ does not move by loss reports")
+    rng, moves = np.random.default_rng(SEED), []
+    for r in range(ROUNDS):
+        lossy = DropoutFederation(still, losses=rng.choice(still.n, size=max(1, still.n - 3), replace=False))
+        after = algorithm.round(state, lossy, Key(SEED).fold("round", r))[0]
+        moves.append(subject.mixture(after) - subject.mixture(state))
+    _require_mean(moves, subject.mixture(complete) - subject.mixture(state), "λ's mean step when reports are missing")
+
+
+def round_is_unbiased(subject: Subject) -> None:
+    """The mean of a round over its draws is the round with everybody, weighted by λ, for w and for λ.
+
+    Catches weights that do not fit the law of the draws. For w where the state has no table per client.
+    """
+    subject.needs("sampling")
+    fed, lam = subject.exact, subject.skewed()
+    options = {"full": True, "steps": 2, "lr": 1e-4, "gamma": 1e-3, "ambiguity": Hyperplane()}
+    everybody = subject.variant(everybody=True, **options)
+    state = with_mixture(everybody.init(fed), lam)
+    mean, _ = everybody.round(state, fed, Key(SEED))
+    sampled = subject.variant(m=2, sampling=sampling.with_replacement, **options)
+    ends = [sampled.round(state, fed, Key(SEED).fold("round", r))[0] for r in range(ROUNDS)]
+    # The losses are taken at a model that depends on the draws; with this small lr by less than the errors
+    _require_mean([subject.mixture(end) for end in ends], subject.mixture(mean), "the mean of λ after a round")
+    if not tables(state, subject.n):
+        _require_mean([end.w for end in ends], mean.w, "the mean of the model after a round")
+
+
+def fresh_samples(subject: Subject) -> None:
+    """Every round draws its samples anew, and training, losses and gradients draw theirs apart from each other.
+
+    Catches a key used twice: losses on the very samples just trained on are too small.
+    """
+    still = subject.still()
+    algorithm, recording = subject.variant(m=3), Recording(still)
+    state, seen = algorithm.init(still), {}
+    for r in range(1, 4):
+        key = Key(SEED).fold("round", r)
+        state, _ = algorithm.round(state, recording, key)
+        for call in recording.take():
+            inside = call.key.seed == key.seed and call.key.path[: len(key.path)] == key.path
+            require(inside, f"the key of a {call.kind} request is not folded from the round's key")
+            purpose = seen.setdefault(call.key, (r, call.kind))
+            require(
+                purpose == (r, call.kind), f"one key serves {purpose[1]} and {call.kind} in rounds {purpose[0]}, {r}"
+            )
+
+
+def _recorded(
+    algorithm: Algorithm, recording: Recording, fed: Federation, state: State | None = None
+) -> list[list[Call]]:
+    """The calls of many rounds that all start from one state."""
+    state = algorithm.init(fed) if state is None else state
+    rounds = []
+    for r in range(ROUNDS):
+        algorithm.round(state, recording, Key(SEED).fold("round", r))
+        rounds.append(recording.take())
+    return rounds
+
+
+def _frequencies(cohorts: Sequence[Tensor], n: int) -> np.ndarray:
+    return np.bincount(torch.cat(list(cohorts)).numpy(), minlength=n) / max(len(cohorts), 1)
+
+
+def _require_law(found: np.ndarray, law: np.ndarray, what: str) -> None:
+    error = np.sqrt(law * (1 - law) / ROUNDS)
+    off = np.abs(found - law) > ERRORS * error + 1e-12
+    said = ", ".join(f"client {i} {found[i]:.2f} instead of {law[i]:.2f}" for i in np.flatnonzero(off))
+    require(not off.any(), f"{what}: in {ROUNDS} rounds {said}")
+
+
+def _require_mean(samples: Sequence[Tensor], mean: Tensor, what: str) -> None:
+    values = torch.stack(list(samples)).double()
+    error = values.std(0) / math.sqrt(len(values))
+    off = (values.mean(0) - mean.double()).abs() > ERRORS * error + 1e-9
+    said = f"{values.mean(0).tolist()} instead of {mean.tolist()}"
+    require(not bool(off.any()), f"{what} is {said}, more than {ERRORS:.0f} standard errors off")
+
+
+def sets_for(n: int) -> dict[str, AmbiguitySet]:
+    """The sets that an algorithm with a field ``ambiguity`` is tried with, for so many clients."""
+    sets = (
+        ambiguity.Simplex(),
+        ambiguity.Simplex(floor=min(0.1, 0.5 / n)),
+        ambiguity.CVaR(0.5),
+        ambiguity.Box(1.5 / n),
+        ambiguity.ChiSquareBall(0.2),
+        ambiguity.KLBall(0.2),
+        ambiguity.ChiSquare(0.1),
+        ambiguity.KL(0.1),
+    )
+    return {str(chosen): chosen for chosen in sets}
+
+
+def mixture_stays_in_its_set(subject: Subject) -> None:
+    """λ ∈ Λ after every round, for several sets and a step that reaches their boundaries.
+
+    Catches floors by renormalising, steps without a projection, and sets that an algorithm passes by.
+    """
+    for name, chosen in _accepted_sets(subject):
+        algorithm = subject.variant(m=3, full=True, gamma=0.2, ambiguity=chosen)
+        lam = subject.mixture(algorithm.init(subject.exact))
+        try:
+            states = [state for state, _ in rounds_of(algorithm, subject.exact, 8)]
+        except InputError:
+            continue  # a penalty without a gradient on the boundary: the algorithm says so
+        for state in states:
+            before, lam = lam, subject.mixture(state)
+            require(lam.dtype == torch.float64, f"λ turned into {lam.dtype}")
+            require(abs(float(lam.sum()) - 1) < 1e-9, f"λ sums to {float(lam.sum())} with {name}")
+            require(_inside(chosen, lam), f"λ = {_short(lam)} is not in {name}; it was {_short(before)} before")
+
+
+def mixture_follows_the_losses(subject: Subject) -> None:
+    """With losses that stay the same, λ moves by the same amount every round, and towards the larger losses.
+
+    Catches a dual step that decays in silence, whether the counter is hidden or part of the state.
+    """
+    still = subject.still()
+    algorithm = subject.variant(everybody=True, full=True, gamma=1e-3, ambiguity=Hyperplane())
+    played = (state for state, _ in rounds_of(algorithm, still, 40))
+    lams = torch.stack([mixture_of(algorithm, state, still) for state in (algorithm.init(still), *played)])
+    moves = lams.diff(dim=0)
+    if not moves.any():
+        raise NotApplicable("λ is constant: there is no dual step")
+    drift = float((moves[1:] - moves[1]).abs().max() / moves[1].abs().max().clamp(min=1e-300))
+    require(drift < 1e-6, f"λ's steps change by {drift:.1%} within 40 rounds in which the losses do not")
+    ends = [int(values.argmax()) for values in (moves[1], -moves[1])]
+    worst_and_best = [int(values.argmax()) for values in (still.values, -still.values)]
+    require(ends == worst_and_best, "λ does not move towards the larger losses")
+
+
+def poison_stays_out(subject: Subject) -> None:
+    """A loss report of NaN or ±∞ raises NonFiniteError or is ignored; it never stays in the state in silence.
+
+    Catches reports that are tested by their type only: one NaN, and λ is NaN for good.
+    """
+    recording = Recording(subject.exact)
+    clean = last_of(subject.variant(everybody=True, full=True, gamma=0.1), recording, 1)
+    if not recording.of("losses") and not recording.of("gradients"):
+        raise NotApplicable("no losses are asked for")
+    finite = {path for path, t in leaves(clean).items() if bool(torch.isfinite(t.double()).all())}
+    for value in (math.nan, math.inf, -math.inf):
+        algorithm = subject.variant(everybody=True, full=True, gamma=0.1)
+        state = algorithm.init(subject.exact)
+        try:
+            state, _ = algorithm.round(state, Claims(subject.exact, [2], value), Key(SEED).fold("round", 1))
+        except (NonFiniteError, InputError):
+            continue
+        if not bool(torch.isfinite(state.w).all()):
+            continue  # the loop that runs rounds stops at such a model and says why
+        bad = [path for path in sorted(finite) if not bool(torch.isfinite(leaves(state)[path].double()).all())]
+        require(not bad, f"a reported loss of {value} is now in {', '.join(bad)}: raise NonFiniteError instead")
+        lam = subject.mixture(state)
+        require(_inside(ambiguity.Simplex(), lam), f"a reported loss of {value} turned λ into {_short(lam)}")
+
+
+def _accepted_sets(subject: Subject) -> Iterator[tuple[str, AmbiguitySet]]:
+    if not subject.has("ambiguity"):
+        yield "the simplex", ambiguity.Simplex()
+        return
+    for name, chosen in sets_for(subject.n).items():
+        try:
+            subject.variant(ambiguity=chosen)
+        except InputError:
+            continue  # the algorithm has no use for this set and says so
+        yield name, chosen
+
+
+def _inside(chosen: AmbiguitySet, lam: torch.Tensor) -> bool:
+    return bool(torch.isfinite(lam).all()) and chosen.contains(lam, 1e-7)
+
+
+def _short(lam: torch.Tensor) -> str:
+    return "(" + ", ".join(f"{value:.3g}" for value in lam.tolist()) + ")"

@@ -1,0 +1,80 @@
+"""The clients that a battery tries an algorithm on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drfl.data import ClientData
+from drfl.engine import Engine
+from drfl.federation import Federation
+from drfl.testing.problems import LeastSquares, Problem, Quadratic
+from drfl.testing.quadratic_federation import QuadraticFederation
+
+
+class ToyProblem(Protocol):
+    """Makes federations of the same clients, such as a :class:`drfl.testing.problems.Problem`."""
+
+    def federation(self, engine: Engine | None = None, dtype: torch.dtype = torch.float64) -> Federation:
+        """The clients, run by this engine (None = any) and with models of this type. Keep them few and small."""
+        ...
+
+
+def exact(trial: ToyProblem, dtype: torch.dtype = torch.float64) -> Federation:
+    """Clients that are only ever asked for full batches: in closed form where the problem is quadratic."""
+    if not isinstance(trial, Problem) or not isinstance(trial.functions, LeastSquares):
+        return trial.federation(None, dtype)
+    functions, simulation = trial.functions, trial.federation()
+    constants = functions.losses(torch.zeros(functions.d, dtype=torch.float64))
+    parts = functions.hessians, functions.linear, constants
+    return QuadraticFederation(*parts, shares=simulation.shares, w0=simulation.w0, dtype=dtype)
+
+
+def least_squares(sizes: Sequence[int] = (6, 9, 5, 12, 7), d: int = 3, seed: int = 0) -> Quadratic:
+    """f_i(w) = (1/2n_i) Σ_j (⟨x_ij, w⟩ − y_ij)²: clients of unequal size, each with a law and a noise of its own.
+
+    At the saddle point some clients have λ_i = 0. The model starts off every optimum.
+
+    Args:
+        sizes: n_i, training samples per client.
+        d: number of parameters.
+        seed: of the data.
+    """
+    rng = np.random.default_rng(seed)
+    x = [rng.normal(size=(n, d)) * rng.uniform(0.7, 1.3, size=d) for n in sizes]
+    laws = rng.normal(size=(len(sizes), d))
+    y = [xi @ law + 0.3 * (i + 1) * rng.normal(size=len(xi)) for i, (xi, law) in enumerate(zip(x, laws, strict=True))]
+    pairs = list(zip(x, y, strict=True))
+    data = ClientData.from_arrays(pairs, pairs, dtype=torch.float64)
+    A, b = torch.zeros(len(sizes), max(sizes), d, dtype=torch.float64), torch.zeros(len(sizes), max(sizes)).double()
+    for i, (xi, yi) in enumerate(pairs):  # rows of zeros fill up
+        A[i, : len(yi)], b[i, : len(yi)] = (torch.from_numpy(part) / len(yi) ** 0.5 for part in (xi, yi))
+    functions = LeastSquares(A, b)
+    eigenvalues = torch.linalg.eigvalsh(functions.hessians)
+    return Quadratic(
+        "least_squares", functions, data, partial(_linear, d), half_squared_error, closeness,
+        float(eigenvalues.max()), float(eigenvalues.min()),
+    )  # fmt: skip
+
+
+def _linear(d: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # the layer draws its weights from the global generator
+        model = nn.Linear(d, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(torch.linspace(-1, 1, d, dtype=torch.float64))
+    return model
+
+
+def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """½(output − target)² per sample, (B,)."""
+    return 0.5 * (outputs.flatten() - targets) ** 2
+
+
+def closeness(outputs: Tensor, targets: Tensor) -> Tensor:
+    """exp(−½(output − target)²) per sample, (B,): 1 where the output is right."""
+    return torch.exp(-half_squared_error(outputs, targets))

@@ -1,0 +1,122 @@
+"""Where each algorithm's hyperparameters are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from drfl.algorithms import EVERYBODY
+from drfl.experiments.config import Config
+from drfl.experiments.hyperparameters import Value
+
+
+class Dimension(NamedTuple):
+    """A number that is searched for.
+
+    Args:
+        name: what it is called.
+        low: its least value.
+        high: its largest value.
+        log: whether values are drawn evenly on a logarithmic scale.
+        parameter: the algorithm's parameter that it goes into; "" = the one of its name.
+        text: how it is written there, with {} where the number stands; "" = as a number.
+    """
+
+    name: str
+    low: float
+    high: float
+    log: bool = True
+    parameter: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        """The range in words."""
+        return f"{self.low:g} to {self.high:g}{', log' * self.log}"
+
+
+Space = tuple[Dimension, ...]
+
+USUAL = 0.1
+"""η where nobody says otherwise."""
+
+LR = Dimension("lr", 0.005, 1.0)
+"""η, the same range for every algorithm: from a twentieth of the usual 0.1 to ten times that."""
+
+SPACES: dict[str, Space] = {
+    "FedAvg": (LR,),
+    "FedProx": (LR, Dimension("mu", 0.001, 3.0)),
+    "SCAFFOLD": (LR, Dimension("server_lr", 0.5, 2.0)),
+    "FedDyn": (LR, Dimension("mu", 0.01, 3.0)),
+    "QFedAvg": (LR, Dimension("q", 0.05, 5.0)),
+    "DeltaFL": (LR, Dimension("theta", 0.1, 0.9, log=False)),
+    "AFL": (LR, Dimension("gamma", 1e-4, 0.1)),
+    "DRFA": (LR, Dimension("gamma", 1e-4, 0.03)),
+    "DRFAProx": (
+        LR,
+        Dimension("gamma", 1e-4, 0.03),
+        Dimension("rho", 0.03, 3.0, parameter="ambiguity", text="chi-square:rho={}"),
+    ),
+    "DRFAGA": (LR, Dimension("gamma", 1e-3, 1.0)),
+    "ScaffPD": (LR, Dimension("sigma", 1e-3, 1.0)),
+    "DRDM": (LR, Dimension("mu", 0.01, 3.0), Dimension("gamma", 1e-5, 0.01)),
+    "DualDRDM": (LR, Dimension("mu", 0.05, 10.0), Dimension("gamma", 1e-5, 0.01)),
+}
+"""By algorithm. The ranges hold the papers' values, drfl's defaults and the best of the MNIST table."""
+
+DIGITS = 3
+"""Significant digits of a value that is tried."""
+
+
+def rounded(value: float) -> float:
+    """A value as it is tried and written: few digits, and within its range, whose ends have no more."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str, Value]:
+    """What all trials of an algorithm have in common.
+
+    Args:
+        algorithm: its name.
+        table: what the job says of it.
+        clients: N.
+    """
+    return {**({"m": clients} if algorithm in EVERYBODY else {}), **table}  # unless the job says otherwise
+
+
+def around(algorithm: str, lr: float) -> Space:
+    """The algorithm's space for a job whose own η is ``lr``: η is looked for as far around it as else around 0.1."""
+    factor = lr / USUAL
+    own = LR._replace(low=rounded(factor * LR.low), high=rounded(factor * LR.high))
+    return tuple(own if dimension is LR else dimension for dimension in SPACES[algorithm])
+
+
+def table_at(algorithm: str, base: Mapping[str, Value], point: Mapping[str, float]) -> dict[str, Value]:
+    """The algorithm's parameters at a point of its space.
+
+    Args:
+        algorithm: its name.
+        base: what all trials have in common.
+        point: a value by dimension, for all of them.
+    """
+    own = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in SPACES[algorithm]}
+    return {**base, **own}
+
+
+def default_table(config: Config, base: Mapping[str, Value]) -> dict[str, Value]:
+    """The first trial's parameters: what the job says, else the defaults; η is written out.
+
+    Args:
+        config: the job, for this algorithm.
+        base: what all trials have in common.
+    """
+    return {**base, "lr": config.parameters(config.algorithm)["lr"]}
+
+
+def point_of(config: Config, space: Space) -> dict[str, float]:
+    """Where a configuration lies in a space: the dimensions that it has a number in the range for."""
+    values, found = config.parameters(config.algorithm), {}
+    for dimension in space:
+        value = values.get(dimension.parameter or dimension.name)
+        if isinstance(value, int | float) and dimension.low <= value <= dimension.high:
+            found[dimension.name] = float(value)
+    return found

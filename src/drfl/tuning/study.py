@@ -1,0 +1,281 @@
+"""A study: the searches of several algorithms, run on a pool and kept in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from drfl.errors import DrflError, InputError
+from drfl.experiments import cells
+from drfl.experiments.cells import Cell, Record
+from drfl.experiments.hyperparameters import Value
+from drfl.experiments.pool import Pool, result
+from drfl.experiments.training_cells import run_cell as training_cell
+from drfl.tuning import job
+from drfl.tuning.search import Search, Trial, distribution, needed
+from drfl.tuning.spaces import Space
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+
+FILE = "study.db"
+"""Its name within the folder of results."""
+
+_FINGERPRINT = "fingerprint"
+_TRIAL = "trial"
+
+
+class Store:
+    """The trials that ended, kept so that a process killed at any time loses none of them.
+
+    A trial enters the file whole, in one transaction, when its last seed has ended; the file never knows of one that
+    runs. Trials of another origin, or still running because somebody else opened the study, are passed over.
+
+    Args:
+        folder: where the file lies or is made.
+
+    Raises:
+        InputError: Optuna is missing, or the file cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        optuna = needed()
+        self.path = folder / FILE
+        with self._readable():
+            # by a function, as a URL would read signs such as ? and { in the path its own way
+            self._storage = optuna.storages.RDBStorage(
+                "sqlite:///study.db",
+                engine_kwargs={"creator": lambda: sqlite3.connect(self.path, check_same_thread=False)},
+            )
+        self._studies: dict[str, Study] = {}
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the file."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def open(self, algorithm: str, fingerprint: Mapping[str, object]) -> list[Trial]:
+        """The trials of an algorithm so far, in order.
+
+        Args:
+            algorithm: its name.
+            fingerprint: all that the trials depend on, plain values.
+
+        Raises:
+            InputError: the file's trials are of another job, space or criterion, or it is damaged.
+        """
+        optuna = needed()
+        with self._readable():
+            study = optuna.create_study(
+                storage=self._storage, study_name=algorithm, direction="maximize", load_if_exists=True
+            )
+            known = study.user_attrs.get(_FINGERPRINT)
+            if known is None:
+                study.set_user_attr(_FINGERPRINT, dict(fingerprint))
+            elif known != dict(fingerprint):
+                raise self._other(algorithm, known, fingerprint)
+            self._studies[algorithm] = study
+            found: dict[int, Trial] = {}
+            for frozen in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
+                own = frozen.user_attrs.get(_TRIAL)
+                if own is not None:
+                    trial = Trial(own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]))
+                    found.setdefault(trial.number, trial)
+        return [found[number] for number in _run(found)]
+
+    def add(self, algorithm: str, trial: Trial, space: Space) -> None:
+        """Keep a trial that ended.
+
+        Args:
+            algorithm: whose.
+            trial: which.
+            space: where it was looked for.
+
+        Raises:
+            DrflError: the file cannot be written to.
+        """
+        optuna = needed()
+        own = [trial.number, trial.table, trial.scores, trial.stopped]
+        frozen = optuna.trial.create_trial(
+            value=trial.score,
+            params=trial.point,
+            distributions={d.name: distribution(d) for d in space if d.name in trial.point},
+            user_attrs={_TRIAL: own},
+        )
+        try:
+            self._studies[algorithm].add_trial(frozen)
+        except optuna.exceptions.StorageInternalError as error:
+            cause = error.__cause__ or error
+            raise DrflError(f"cannot write {self.path} ({cause}): run it again when it can be written to") from None
+
+    def _other(self, algorithm: str, known: Mapping[str, object], wanted: Mapping[str, object]) -> InputError:
+        name = next(name for name in {**known, **wanted} if known.get(name) != wanted.get(name))
+        before, now = known.get(name, "nothing"), wanted.get(name, "nothing")
+        return InputError(
+            f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: "
+            f"give another --out, or delete {self.path}"
+        )
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        optuna = needed()
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.OptunaError, RuntimeError) as error:
+            cause = getattr(error, "orig", None) or error.__cause__ or error
+            raise InputError(f"cannot use {self.path} ({cause}): delete it, or give another --out") from None
+
+
+def _run(numbers: Mapping[int, Trial]) -> Iterator[int]:
+    """0, 1, … as far as they are there."""
+    number = 0
+    while number in numbers:
+        yield number
+        number += 1
+
+
+CELLS = ".cells"
+"""The folder of the runs' records within that of the results."""
+
+
+class Ended(NamedTuple):
+    """A trial that ended, and how far the search is.
+
+    Args:
+        algorithm: whose.
+        trial: which.
+        best: the best score of the algorithm so far.
+        finished: trials of all algorithms that ended so far, those of earlier runs included.
+        total: trials altogether.
+        share: of the cost of what was to be run, in [0, 1].
+    """
+
+    algorithm: str
+    trial: Trial
+    best: float
+    finished: int
+    total: int
+    share: float
+
+
+@dataclass
+class _Running:
+    """A trial under way: its place and the records of its seeds so far."""
+
+    point: dict[str, float]
+    table: dict[str, Value]
+    cells: list[Cell]
+    records: dict[str, Record] = field(default_factory=dict)
+
+
+def run(
+    search: Search, folder: Path, *, workers: int, data_dir: Path | None, ended: Callable[[Ended], None]
+) -> dict[str, list[Trial]]:
+    """Run what is missing of the trials.
+
+    Args:
+        search: what is to be found out.
+        folder: where trials and records are kept.
+        workers: processes.
+        data_dir: where the data set's files lie.
+        ended: told of each trial that ended now.
+
+    Returns:
+        The trials by algorithm, in order.
+
+    Raises:
+        InputError: what is in the folder is of another search, or a run cannot start.
+        DrflError: a worker died, or the folder cannot be written to.
+    """
+    with Store(folder) as store:
+        trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.algorithms}
+        if any(len(own) < search.trials for own in trials.values()):
+            with Pool(workers, training_cell, data_dir) as pool:
+                _Loop(search, store, pool, folder / CELLS, trials, ended).run()
+    return trials
+
+
+class _Loop:
+    """The search under way. One thread alone asks, tells and writes; only runs are elsewhere."""
+
+    def __init__(
+        self,
+        search: Search,
+        store: Store,
+        pool: Pool,
+        folder: Path,
+        trials: dict[str, list[Trial]],
+        ended: Callable[[Ended], None],
+    ) -> None:
+        self._search, self._store, self._pool, self._folder = search, store, pool, folder
+        self._trials, self._ended = trials, ended
+        self._running: dict[str, _Running] = {}
+        self._futures: dict[Future[Record], tuple[str, Cell]] = {}
+        missing = {a: search.trials - len(own) for a, own in trials.items()}
+        self._cost = {a: sum(c.cost for c in search.cells(a, search.first(a)[1])) for a in search.algorithms}
+        self._whole = sum(self._cost[a] * missing[a] for a in search.algorithms)
+        self._spent = 0.0
+
+    def run(self) -> None:
+        for algorithm in self._search.algorithms:
+            self._go_on(algorithm)
+        while self._futures:
+            done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
+            for future in done:
+                algorithm, cell = self._futures.pop(future)
+                self._running[algorithm].records[cell.key] = result(future)
+                self._go_on(algorithm)
+
+    def _go_on(self, algorithm: str) -> None:
+        """Begin the algorithm's next trial, or end the present one if all its seeds have; and so on."""
+        while True:
+            running = self._running.get(algorithm)
+            if running is None:
+                if len(self._trials[algorithm]) == self._search.trials:
+                    return
+                self._begin(algorithm)
+            elif len(running.records) == len(running.cells):
+                self._end(algorithm, running)
+            else:
+                return
+
+    def _begin(self, algorithm: str) -> None:
+        point, table = self._search.following(algorithm, self._trials[algorithm])
+        running = self._running[algorithm] = _Running(point, table, self._search.cells(algorithm, table))
+        for cell in running.cells:
+            record = cells.read(self._folder, cell)
+            if record is not None:
+                running.records[cell.key] = record
+            else:
+                self._futures[self._pool.submit(cell, self._folder)] = algorithm, cell
+
+    def _end(self, algorithm: str, running: _Running) -> None:
+        records = [running.records[cell.key] for cell in running.cells]
+        mine = self._trials[algorithm]
+        trial = Trial(
+            number=len(mine),
+            point=running.point,
+            table=running.table,
+            scores=tuple(job.score(record, self._search.metric) for record in records),
+            stopped=tuple(str(record["stopped"]) for record in records),
+        )
+        self._store.add(algorithm, trial, self._search.space(algorithm))
+        mine.append(trial)
+        del self._running[algorithm]
+        self._spent += self._cost[algorithm]
+        total = self._search.trials * len(self._trials)
+        finished = sum(map(len, self._trials.values()))
+        best = max(own.score for own in mine)
+        self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))

@@ -1,0 +1,70 @@
+"""Whatever makes a run slower is told in one line, with the reason."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from tests.support.problems import federation
+from torch import nn
+
+from drfl.engine import Auto, Stacked
+from drfl.engine.tracing import replayed
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.task import Task
+
+LOCAL = LocalSGD(steps=2, lr=0.1, batch=4)
+
+
+class Branching(nn.Module):
+    """vmap cannot follow a branch that depends on a value."""
+
+    def __init__(self, shape, classes) -> None:
+        super().__init__()
+        self.layer = nn.Linear(torch.Size(shape).numel(), classes)
+
+    def forward(self, x):
+        outputs = self.layer(x.flatten(1))
+        return outputs if bool((outputs.sum() < 1e9).item()) else -outputs
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "drfl.engine"]
+
+
+def test_a_model_that_cannot_be_stacked_is_told_of_once(caplog):
+    fed = federation((9, 20, 12), model=Branching, engine=Auto())
+    with caplog.at_level(logging.WARNING, logger="drfl.engine"):
+        for k in range(3):
+            fed.train(torch.arange(3), fed.w0, LOCAL, Key(k))
+    (line,) = lines(caplog)
+    assert line.startswith("the model Branching cannot be stacked (RuntimeError: ")
+    assert line.endswith("): its clients are trained one by one on threads")
+
+
+def test_a_step_that_cannot_be_traced_is_told_of_once_whatever_its_shapes(caplog):
+    task = Task(nn.Linear(2, 2))
+
+    def traced(function, arguments):
+        raise NotImplementedError("no such operation\nand more")
+
+    for n in (1, 2, 3):
+        found = replayed(task, "step", lambda x: [2 * x], [torch.ones(n)], traced)
+        assert found(torch.ones(n))[0].tolist() == [2.0] * n
+    (line,) = lines(caplog)
+    assert line == (
+        "the model Linear cannot be traced (NotImplementedError: no such operation): its steps run as they are, slower"
+    )
+
+
+def test_a_trace_that_gives_other_numbers_is_told_of(caplog):
+    replayed(Task(nn.Linear(2, 2)), "step", lambda x: [x], [torch.ones(3)], lambda f, a: lambda x: [x + 1])
+    (line,) = lines(caplog)
+    assert "(it gives other numbers)" in line
+
+
+def test_what_runs_as_it_should_is_not_told_of(caplog):
+    fed = federation((9, 20, 12), engine=Stacked())
+    fed.train(torch.arange(3), fed.w0, LOCAL, Key(0))
+    assert lines(caplog) == []
