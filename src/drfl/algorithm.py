@@ -133,7 +133,7 @@ class Sized(Protocol):
 
     @property
     def m(self) -> int | None:
-        """Cohort size; None = all N clients."""
+        """Cohort size; None = :func:`drfl.sampling.size`."""
         ...
 
 

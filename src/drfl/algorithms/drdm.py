@@ -30,7 +30,27 @@ class DRDMState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DRDM(SnapshotMethod):
+class Regularised(SnapshotMethod):
+    """The parameters of DRDM and dual DRDM: those of a snapshot method and the penalty of dynamic regularisation.
+
+    Args:
+        mu: penalty μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    mu: float | None = None
+
+    rate: ClassVar[float] = CORRECTED_RATE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_penalty(self.mu)
+
+
+@dataclass(frozen=True)
+class DRDM(Regularised):
     """DRDM (Krouka et al. 2025, Algorithms 1–3), as published: DRFA with FedDyn's dynamic regularisation.
 
     ============ ================= =====================================================
@@ -68,14 +88,6 @@ class DRDM(SnapshotMethod):
     Raises:
         InputError: mu or gamma is out of range, or m > N (when first used).
     """
-
-    mu: float | None = None
-
-    rate: ClassVar[float] = CORRECTED_RATE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_penalty(self.mu)
 
     def init(self, fed: Federation) -> DRDMState:
         """The initial model, the uniform mixture, and no drift."""
@@ -120,7 +132,7 @@ class DualDRDMState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DualDRDM(SnapshotMethod):
+class DualDRDM(Regularised):
     """Our correction of DRDM: c = Σ_i λ_i h_i, so that the fixed point is the λ-weighted optimum.
 
     Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ). Everything else is DRDM (Krouka et al. 2025, Algorithms 1–3), whose
@@ -148,14 +160,6 @@ class DualDRDM(SnapshotMethod):
     Raises:
         InputError: mu or gamma is out of range, or m > N (when first used).
     """
-
-    mu: float | None = None
-
-    rate: ClassVar[float] = CORRECTED_RATE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_penalty(self.mu)
 
     def init(self, fed: Federation) -> DualDRDMState:
         """The initial model, the uniform mixture, and no drift."""

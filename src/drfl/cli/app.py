@@ -223,7 +223,7 @@ def tune(
     ] = None,
     as_json: o.Json = False,
 ) -> int:
-    """Choose hyperparameters: as many trials for every algorithm, on rows held out of the training data.
+    """Choose hyperparameters: the same number of trials per algorithm, scored on validation data.
 
     Finished trials are kept: after an interruption the same command goes on where it was.
     """

@@ -85,8 +85,8 @@ Zipf = Annotated[float | None, _option("Zipf exponent of client sizes; 0 = equal
 Features = Annotated[
     str | None,
     _option(
-        "Learn from what a trained network makes of the images: penultimate (its last layer's input, so that a linear "
-        "model fine-tunes that layer) or entk (its linearisation's). (default: the images)",
+        "Learn from a pretrained network's features of the images: penultimate (its last layer's input, so that a "
+        "linear model fine-tunes that layer) or entk (its linearisation's). (default: the images)",
         DATA,
     ),
 ]
@@ -177,7 +177,7 @@ Device = Annotated[str | None, _option("Torch device, e.g. cuda. (default: cpu)"
 Dtype = Annotated[str | None, _option("float32 or float64. (default: float32)", RUNNING)]
 Precision = Annotated[
     str | None,
-    _option("bf16 works the local steps' products out in bfloat16: faster, less exact. (default: full)", RUNNING),
+    _option("bf16 computes local steps in bfloat16: faster, less exact. (default: full)", RUNNING),
 ]
 Threads = Annotated[int | None, _option("Torch threads.", RUNNING)]
 CheckpointEvery = Annotated[

@@ -26,7 +26,7 @@ from drfl.tuning.study import Ended, run
 RESULTS = Path("experiments/results/tuning")
 
 BROKEN = 1
-"""The exit code when no run of any algorithm came to its end."""
+"""The exit code when every run failed."""
 
 WORDS = {"worst_accuracy": "worst", "worst20_accuracy": "worst fifth", "avg_accuracy": "average"}
 

@@ -1,4 +1,4 @@
-"""What models learn from instead of the images: the features that a trained network makes of them."""
+"""What models learn from instead of the images: a pretrained network's features of them."""
 
 from __future__ import annotations
 
