@@ -17,8 +17,8 @@ class RemoteFile:
     Args:
         stem: its name without the ending.
         sha256: checksum of the published file.
-        content: checksum of what is inside a ``.gz`` file, where known: mirrors and distributions compress anew, which
-            changes `sha256` and not this. SHA-256, or MD5 (32 digits) for Fashion-MNIST, whose is not published.
+        content: of test labels, checksum of what is inside the ``.gz`` file, by which files that lie in another data
+            set's folder are known. SHA-256, or MD5 (32 digits) for Fashion-MNIST, whose is not published.
         ending: the rest of its name.
     """
 
@@ -62,21 +62,9 @@ MNIST = DownloadSource(
     "MNIST/raw",
     ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
     (
-        RemoteFile(
-            _TRAIN_IMAGES,
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        ),
-        RemoteFile(
-            _TRAIN_LABELS,
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        ),
-        RemoteFile(
-            _TEST_IMAGES,
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        ),
+        RemoteFile(_TRAIN_IMAGES, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        RemoteFile(_TRAIN_LABELS, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        RemoteFile(_TEST_IMAGES, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
         RemoteFile(
             _TEST_LABELS,
             "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
@@ -90,21 +78,9 @@ FASHION = DownloadSource(
     "FashionMNIST/raw",
     ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
     (
-        RemoteFile(
-            _TRAIN_IMAGES,
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        ),
-        RemoteFile(
-            _TRAIN_LABELS,
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "9018921c3c673c538a1fc5bad174d6f9",
-        ),
-        RemoteFile(
-            _TEST_IMAGES,
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "8181f5470baa50b63fa0f6fddb340f0a",
-        ),
+        RemoteFile(_TRAIN_IMAGES, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        RemoteFile(_TRAIN_LABELS, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        RemoteFile(_TEST_IMAGES, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
         RemoteFile(
             _TEST_LABELS,
             "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
@@ -120,11 +96,7 @@ KMNIST = DownloadSource(
     (
         RemoteFile(_TRAIN_IMAGES, "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4"),
         RemoteFile(_TRAIN_LABELS, "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17"),
-        RemoteFile(
-            _TEST_IMAGES,
-            "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
-            "76fbd229ce87db80dd281af5e6670de4ad0e42fb30a7bd643972994c47c1f42e",
-        ),
+        RemoteFile(_TEST_IMAGES, "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5"),
         RemoteFile(
             _TEST_LABELS,
             "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",

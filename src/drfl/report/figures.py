@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from drfl.report.formatting import clean, count, percent, spread
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord
-from drfl.report.tables import count, esc, percent, spread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,7 +77,7 @@ def client_accuracies(groups: Sequence[Group]) -> go.Figure:
         line = {"color": group.colour, "width": 2, "dash": group.dash}
         figure.add_scatter(
             x=[rank + 1 for rank in ranks], y=_numbers(accuracy.mean(0)[ranks]), mode="lines", line=line,
-            name=esc(group.label), legendgroup=group.key, hoverinfo="skip",
+            name=_label(group.label), legendgroup=group.key, hoverinfo="skip",
         )  # fmt: skip
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(range=[0, max(group.clients for group in groups) + 1])
@@ -103,13 +104,13 @@ def mixture(group: Group, order: Sequence[str], top: float, uniform: float) -> g
     kept = sorted({round(i * (len(rounds) - 1) / (HEAT_COLUMNS - 1)) for i in range(HEAT_COLUMNS)})
     columns = {name: place for place, name in enumerate(run.lam.columns[1:], start=1)}
     values = run.lam.iloc[kept, [columns[name] for name in order]].to_numpy(float).T
-    names = [esc(name, 24) for name in order]
+    names = [_label(name, 24) for name in order]
     figure = _figure("Round", "")
     figure.add_heatmap(
         x=rounds.iloc[kept].tolist(), y=list(range(len(order))), z=[_numbers(100 * row) for row in values],
         text=[[spread([value / uniform], 2) for value in row] for row in values],
         customdata=[[name] * len(kept) for name in names],
-        zmin=0, zmax=100 * top, colorscale=HEAT, name=esc(group.label),
+        zmin=0, zmax=100 * top, colorscale=HEAT, name=_label(group.label),
         colorbar={"title": {"text": "λ (%)", "side": "top"}, "thickness": 10, "outlinewidth": 0},
         hovertemplate="%{customdata}<br>round %{x}<br>λ = %{z:.2f} %, %{text} × uniform<extra></extra>",
     )  # fmt: skip
@@ -146,6 +147,11 @@ def is_constant(run: RunRecord) -> bool:
 
 def _firsts(groups: Sequence[Group]) -> list[RunRecord]:
     return [group.runs[0] for group in groups]
+
+
+def _label(value: object, limit: int = 200) -> str:
+    """Text from outside as a label: plotly reads some tags and decodes entities, whatever the template escapes."""
+    return html.escape(clean(value, limit))
 
 
 def _figure(x: str, y: str) -> go.Figure:
@@ -188,7 +194,7 @@ def _add_lines(
         extra = f" {unit}".rstrip()
         reach = f" (%{{customdata[0]:{digits}}} to %{{customdata[1]:{digits}}})" if len(values) > 1 else ""
         figure.add_scatter(
-            x=rounds.tolist(), y=_numbers(middle), name=esc(group.label, 40), legendgroup=group.key,
+            x=rounds.tolist(), y=_numbers(middle), name=_label(group.label, 40), legendgroup=group.key,
             mode="lines+markers" if len(shown) <= FEW_ROUNDS else "lines",
             line={"color": group.colour, "width": 2, "dash": group.dash}, marker={"size": 6},
             customdata=list(zip(_numbers(values.min(0)), _numbers(values.max(0)), strict=True)),
@@ -203,7 +209,7 @@ def _band(group: Group, rounds: np.ndarray, values: np.ndarray) -> dict[str, obj
         "x": [*rounds.tolist(), *rounds[::-1].tolist()],
         "y": _numbers([*values.max(0), *values.min(0)[::-1]]),
         "mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.16)",
-        "legendgroup": group.key, "name": esc(group.label, 40), "hoverinfo": "skip",
+        "legendgroup": group.key, "name": _label(group.label, 40), "hoverinfo": "skip",
     }  # fmt: skip
 
 
@@ -222,9 +228,9 @@ def _ranks(n: int, most: int) -> list[int]:
 def _client_dots(group: Group, run: RunRecord, most: int) -> dict[str, object]:
     ranks = _ranks(len(run.clients), most)
     clients = run.clients.sort_values("accuracy", kind="stable").iloc[ranks]
-    seed = "" if len(group.runs) == 1 else f", seed {esc(run.seed, 20)}"
+    seed = "" if len(group.runs) == 1 else f", seed {_label(run.seed, 20)}"
     details = zip(
-        (esc(name, 60) for name in clients["client"]),
+        (_label(name, 60) for name in clients["client"]),
         map(count, clients["samples"]),
         map(count, clients["train_samples"]),
         (percent([value], 2) for value in clients["lambda"]),
@@ -232,13 +238,14 @@ def _client_dots(group: Group, run: RunRecord, most: int) -> dict[str, object]:
         strict=True,
     )
     alone = len(group.runs) == 1
+    name = _label(group.label, 40)
     dot = 4 if len(clients) > 200 else 7 if alone else 5
     return {
         "x": [rank + 1 for rank in ranks], "y": _numbers(100 * clients["accuracy"]), "mode": "markers",
         "marker": {"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
-        "name": esc(group.label, 40), "legendgroup": group.key, "customdata": list(details),
+        "name": name, "legendgroup": group.key, "customdata": list(details),
         "hovertemplate": (
-            f"<b>%{{customdata[0]}}</b><br>{esc(group.label, 40).replace('%{', '% {')}{seed}<br>accuracy %{{y:.1f}} %"
+            f"<b>%{{customdata[0]}}</b><br>{name.replace('%{', '% {')}{seed}<br>accuracy %{{y:.1f}} %"
             "<br>loss %{customdata[4]}<br>%{customdata[1]} test, %{customdata[2]} training samples"
             "<br>λ = %{customdata[3]} %<extra></extra>"
         ),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from drfl.report.formatting import clean
 from drfl.report.read_run import RunRecord, text
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Group:
 
     Args:
         key: an identifier that is safe in HTML attributes.
-        label: the algorithm, with the settings that tell it from others of the same name; not escaped.
+        label: the algorithm, with the settings that tell it from others of the same name.
         colour: as "#rrggbb".
         dash: plotly's name of the line's dash.
         runs: at least one, ordered by seed.
@@ -139,7 +140,7 @@ def group_runs(records: Sequence[RunRecord]) -> list[Group]:
     groups = []
     for index, (label, (colour, dash), members) in enumerate(zip(labels, styles, runs.values(), strict=True)):
         ordered = tuple(sorted(members, key=lambda run: (len(run.seed), run.seed)))  # 2 before 10
-        groups.append(Group(f"g{index}", label, colour, dash, ordered))
+        groups.append(Group(f"g{index}", clean(label), colour, dash, ordered))
     return groups
 
 

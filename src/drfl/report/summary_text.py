@@ -1,17 +1,18 @@
-"""What the report says in words and single numbers, as HTML."""
+"""What the report says in words and single numbers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from drfl.report.content import Card, Takeaway
+from drfl.report.formatting import NOTHING, THIN, clean, count, duration, listing, mean, percent, plural, size
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, number, text
-from drfl.report.tables import THIN, count, duration, esc, listing, mean, percent, plural, size
 
 
 def headline(groups: Sequence[Group]) -> str:
-    """The default title, not escaped: "DRFA on digits", "3 algorithms on digits"."""
+    """The default title: "DRFA on digits", "3 algorithms on digits"."""
     names = list(dict.fromkeys(run.algorithm for group in groups for run in group.runs))
     what = names[0] if len(names) == 1 else f"{len(names)} algorithms"
     return f"{what} on {listing(_distinct(groups, 'dataset'))}"
@@ -25,14 +26,14 @@ def lead(groups: Sequence[Group]) -> str:
     if runs == 1:
         what = "One run"
     elif len(groups) == 1:
-        what = f"{plural(runs, 'run')} of {esc(groups[0].label)}"
+        what = f"{plural(runs, 'run')} of {groups[0].label}"
     else:
-        what = f"{plural(runs, 'run')} of {listing([esc(group.label) for group in groups])}"
+        what = f"{plural(runs, 'run')} of {listing([group.label for group in groups])}"
     unit = "round" if rounds == "1" else "rounds"
     return f"{what}: one model trained over {clients} clients in {rounds} {unit}, tested on every client's own data."
 
 
-def facts(groups: Sequence[Group]) -> str:
+def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """The setting, as terms and descriptions."""
     seconds = [number(run.summary, "wall_seconds") for group in groups for run in group.runs]
     found = {
@@ -45,16 +46,13 @@ def facts(groups: Sequence[Group]) -> str:
         "Device": listing(_distinct(groups, "device")),
         "Time": duration(sum(seconds)),
     }
-    return "\n".join(
-        f"<div><dt>{name}</dt><dd>{esc(value)}</dd></div>" for name, value in found.items() if value not in ("", "?")
-    )
+    return [(name, clean(value)) for name, value in found.items() if value not in ("", "?")]
 
 
-def notices(groups: Sequence[Group]) -> str:
+def notices(groups: Sequence[Group]) -> list[str]:
     """What the reader must know before believing the numbers; empty if all went as planned."""
     most = max(len(group.runs) for group in groups)
-    said = [f"{esc(group.label)}{line}" for group in groups for line in _notices_on(group, most)]
-    return "\n".join(f'<p class="notice">{line}</p>' for line in said)
+    return [f"{group.label}{line}" for group in groups for line in _notices_on(group, most)]
 
 
 def _notices_on(group: Group, most: int) -> list[str]:
@@ -79,13 +77,13 @@ def _notices_on(group: Group, most: int) -> list[str]:
 
 
 def _seeds(runs: Sequence[RunRecord]) -> str:
-    return f" ({'seed' if len(runs) == 1 else 'seeds'} {listing([esc(run.seed, 24) for run in runs])})"
+    return f" ({'seed' if len(runs) == 1 else 'seeds'} {listing([clean(run.seed, 24) for run in runs])})"
 
 
-def cards(groups: Sequence[Group]) -> str:
+def cards(groups: Sequence[Group]) -> list[Card]:
     """The few numbers that matter: of the one algorithm, or the best of several and whose they are."""
     if len(groups) > 1:
-        return "\n".join(
+        return [
             _best_card(groups, metric, title, best)
             for metric, title, best in (
                 ("worst_accuracy", "Best for the worst client", max),
@@ -93,65 +91,63 @@ def cards(groups: Sequence[Group]) -> str:
                 ("avg_accuracy", "Best on average", max),
                 ("std_accuracy", "Smallest std over clients", min),
             )
-        )
+        ]
     group = groups[0]
     bytes_sent = mean(run.ledger("bytes_up") + run.ledger("bytes_down") for run in group.runs)
     worst = ""
     if len(group.runs) == 1:
         clients = group.runs[0].clients
         if clients["accuracy"].notna().all():
-            worst = esc(clients["client"].tolist()[int(clients["accuracy"].argmin())], 40)
-    return "\n".join(
-        [
-            _card("Worst client", percent(group.finals("worst_accuracy")), worst),
-            _card(f"Worst 20{THIN}% of clients", percent(group.finals("worst20_accuracy"))),
-            _card("Average over clients", percent(group.finals("avg_accuracy"))),
-            _card("Std over clients", percent(group.finals("std_accuracy"))),
-            _card("Sent, up and down", size(bytes_sent), unit=""),
-        ]
-    )
+            worst = clean(clients["client"].tolist()[int(clients["accuracy"].argmin())], 40)
+    return [
+        _card("Worst client", group, "worst_accuracy", worst),
+        _card(f"Worst 20{THIN}% of clients", group, "worst20_accuracy"),
+        _card("Average over clients", group, "avg_accuracy"),
+        _card("Std over clients", group, "std_accuracy"),
+        Card("Sent, up and down", size(bytes_sent)),
+    ]
 
 
-def takeaway(groups: Sequence[Group]) -> str:
-    """Who serves the worst-off client best, by how much, and whether the seeds leave doubt; empty for one algorithm."""
+def takeaway(groups: Sequence[Group]) -> Takeaway | None:
+    """Who serves the worst-off client best, by how much, and whether the seeds leave doubt; None for one algorithm."""
     scored = {group.key: mean(group.finals("worst_accuracy")) for group in groups}
     ranked = sorted((g for g in groups if math.isfinite(scored[g.key])), key=lambda g: -scored[g.key])
     if len(ranked) < 2:
-        return ""
+        return None
     best, rivals = ranked[0], ranked[1:]
     rival = next((group for group in rivals if group.label == "FedAvg"), rivals[0])
     gain = 100 * (scored[best.key] - scored[rival.key])
-    sentence = (
-        f"<strong>{esc(best.label)}</strong> serves the worst-off client best: "
-        f"{percent(best.finals('worst_accuracy'))}{THIN}%, {gain:.1f} points more than {esc(rival.label)}."
+    rest = (
+        f"serves the worst-off client best: {percent(best.finals('worst_accuracy'))}{THIN}%, "
+        f"{gain:.1f} points more than {rival.label}."
     )
     lowest = min(best.finals("worst_accuracy"))
-    near = [esc(group.label) for group in rivals if max(group.finals("worst_accuracy")) >= lowest]
+    near = [group.label for group in rivals if max(group.finals("worst_accuracy")) >= lowest]
     if near and len(best.runs) > 1:
-        sentence += f" Its seeds overlap with those of {listing(near)}."
+        rest += f" Its seeds overlap with those of {listing(near)}."
     elif len(best.runs) == 1:
-        sentence += " One seed cannot tell luck from merit."
-    return f'<p class="takeaway">{sentence}</p>'
+        rest += " One seed cannot tell luck from merit."
+    return Takeaway(best.label, rest)
 
 
-def _best_card(groups: Sequence[Group], metric: str, title: str, best: Callable[[Iterable[float]], float]) -> str:
+def _best_card(groups: Sequence[Group], metric: str, title: str, best: Callable[[Iterable[float]], float]) -> Card:
     means = {group.key: round(100 * mean(group.finals(metric)), 1) for group in groups}
     finite = [value for value in means.values() if math.isfinite(value)]
     if not finite:
-        return _card(title, "–", unit="")
+        return Card(title, NOTHING)
     winners = [group for group in groups if means[group.key] == best(finite)]
-    return _card(title, percent(winners[0].finals(metric)), listing([esc(group.label) for group in winners]))
+    return _card(title, winners[0], metric, listing([group.label for group in winners]))
 
 
-def _card(title: str, value: str, note: str = "", unit: str = f"{THIN}%") -> str:
-    middle, plus_minus, spread = value.partition(" ± ")
-    tail = f" <small>±{THIN}{spread}{unit}</small>" if plus_minus else f"<small>{unit if value != '–' else ''}</small>"
-    extra = f'<p class="note">{note}</p>' if note else ""
-    return f'<div class="card"><h2>{title}</h2><p class="value">{middle}{tail}</p>{extra}</div>'
+def _card(title: str, group: Group, metric: str, note: str = "") -> Card:
+    """A metric of the final models in percent."""
+    value = percent(group.finals(metric))
+    middle, _, spread = value.partition(" ± ")
+    return Card(title, middle, spread, "" if value == NOTHING else f"{THIN}%", note)
 
 
 def _distinct(groups: Sequence[Group], name: str) -> list[str]:
-    """The summaries' values of a key, each once, tables in one line; not escaped."""
+    """The summaries' values of a key, each once, tables in one line."""
     found: dict[str, None] = {}
     for group in groups:
         for run in group.runs:

@@ -1,0 +1,84 @@
+"""Numbers, lists and text from outside as a report shows them: plain text, which the template escapes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+NOTHING = "\u2013"
+THIN = "\u202f"  # narrow no-break space, between a number and its unit
+
+
+def clean(value: object, limit: int = 200) -> str:
+    """Text from outside as one line: control characters become spaces, what is longer than ``limit`` is cut."""
+    line = "".join(c if c.isprintable() else " " for c in str(value))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def percent(values: Sequence[float], digits: int = 1) -> str:
+    """Fractions as "87.9 ± 0.4" in percent: mean ± sample standard deviation; one value has no ±.
+
+    A dash where a value is not finite: the mean of the others would hide the run that failed.
+    """
+    return spread([100 * value for value in values], digits)
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Values as "mean ± sample standard deviation"; one value has no ±; a dash where one is not finite."""
+    if not values or not all(math.isfinite(value) for value in values):
+        return NOTHING
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def scientific(values: Sequence[float]) -> str:
+    """Values as "mean ± sample standard deviation" to four and two significant digits, as `spread`."""
+    if not values or not all(math.isfinite(value) for value in values):
+        return NOTHING
+    mean = f"{statistics.fmean(values):.4g}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2g}"
+
+
+def size(count: float) -> str:
+    """Bytes with a decimal prefix: "1.25 GB"; a dash if not finite."""
+    if not math.isfinite(count):
+        return NOTHING
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
+    power = 0
+    while count >= 999.5 and power < len(units) - 1:
+        count, power = count / 1000, power + 1
+    return f"{count:.3g}{THIN}{units[power]}"
+
+
+def count(value: float) -> str:
+    """A count with thin spaces between thousands; a dash if not finite."""
+    return f"{value:,.0f}".replace(",", THIN) if math.isfinite(value) else NOTHING
+
+
+def duration(seconds: float) -> str:
+    """Wall time: "42 s", "3 min 20 s", "2 h 5 min"; a dash if not finite."""
+    if not math.isfinite(seconds):
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.3g}{THIN}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}{THIN}min {rest}{THIN}s"
+    return f"{minutes // 60}{THIN}h {minutes % 60}{THIN}min"
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean; NaN without values or where one is NaN."""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else math.nan
+
+
+def listing(words: Sequence[str]) -> str:
+    """Words as "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: "1 round", "3 rounds"."""
+    return f"{count(number)} {one if number == 1 else many or one + 's'}"

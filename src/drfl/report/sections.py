@@ -1,0 +1,156 @@
+"""The sections of figures: what each shows, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from drfl.report import figures as draw
+from drfl.report.content import Figure, Section
+from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific
+from drfl.report.groups import Group
+from drfl.report.tables import certificate_table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+class Figures:
+    """The figures of a page, each with a name of its own.
+
+    Attributes:
+        drawn: plotly's data and layout by name, as plain JSON values.
+    """
+
+    def __init__(self) -> None:
+        self.drawn: dict[str, object] = {}
+
+    def add(
+        self, drawing: go.Figure, alt: str, heading: str = "", caption: str = "", line: Group | None = None
+    ) -> Figure:
+        """Keep a drawing and give the figure for it; the rest as in `Figure`."""
+        name = f"figure-{len(self.drawn) + 1}"
+        self.drawn[name] = json.loads(drawing.to_json(engine="json") or "{}")
+        return Figure(name, alt, drawing.layout["height"], heading, caption, line)
+
+
+def sections(groups: Sequence[Group], figures: Figures) -> list[Section]:
+    """All of them, in the order of the page."""
+    certified = [group for group in groups if group.certified]
+    return [
+        curves(groups, figures),
+        clients(groups, figures),
+        mixture(groups, figures),
+        losses(groups, figures),
+        *([certificate(certified, figures)] if certified else []),
+    ]
+
+
+def curves(groups: Sequence[Group], figures: Figures) -> Section:
+    """Average, worst and std of accuracy over the rounds."""
+    panels = (
+        ("avg_accuracy", "Average accuracy", "Test accuracy"),
+        ("worst_accuracy", "Worst client's accuracy", "Test accuracy"),
+        ("std_accuracy", "Std over clients", "Standard deviation"),
+    )
+    plots = [
+        figures.add(draw.curves(groups, column, axis), _alt(f"{title} over the rounds", groups, column), heading=title)
+        for column, title, axis in panels
+    ]
+    note = "The axes are fitted to the later rounds; double-click for all, drag to zoom in."
+    if max(len(group.runs) for group in groups) > 1:
+        note = "Lines are means over seeds, bands reach from the lowest to the highest seed. " + note
+    return Section("curves", "Accuracy over the rounds", plots, note, columns="three")
+
+
+def losses(groups: Sequence[Group], figures: Figures) -> Section:
+    """Average and worst loss over the rounds."""
+    panels = (("avg_loss", "Average loss"), ("worst_loss", "Worst client's loss"))
+    plots = [
+        figures.add(draw.curves(groups, column, "Test loss", unit=""), f"{title} over the rounds", heading=title)
+        for column, title in panels
+    ]
+    return Section("losses", "Test loss over the rounds", plots, columns="two")
+
+
+def clients(groups: Sequence[Group], figures: Figures) -> Section:
+    """The final accuracy of every client."""
+    alt = _alt("Clients' final test accuracy, from worst to best", groups, "worst_accuracy", "worst client")
+    note = "Each dot is a client under the final model; point at one for its name, samples and λ."
+    if max(len(group.runs) for group in groups) > 1:
+        note += " Lines are means over seeds at each rank, where the rank is not the same client in every seed."
+    if draw.ranks_left_out(groups):
+        note += " The clients are too many for the page: dots stand at even steps of the rank, the worst and the best"
+        note += " among them; clients.csv has them all."
+    if len(groups) > 1:
+        note += " Equal service for all is a flat line."
+    return Section("clients", "Clients", [figures.add(draw.client_accuracies(groups), alt)], note)
+
+
+def mixture(groups: Sequence[Group], figures: Figures) -> Section:
+    """How λ moved, for the algorithms that move it."""
+    title = "The mixture λ"
+    moving = [group for group in groups if not all(draw.is_constant(run) for run in group.runs)]
+    still = [group.label for group in groups if group not in moving]
+    constant = f"{listing(still)} {'keeps' if len(still) == 1 else 'keep'}"
+    if not moving:
+        once = all(len(run.lam) == 1 for group in groups for run in group.runs)
+        only = "One round was evaluated" if once else f"{constant} λ constant"
+        return Section("mixture", title, [], f"{only}: there is nothing to draw.")
+    spread = figures.add(
+        draw.effective_clients(groups),
+        "Effective number of clients over the rounds",
+        heading="How many clients λ is spread over",
+        caption="1/Σλ²: N when all weigh the same, 1 when one client has all the weight.",
+    )
+    note = "λ weighs the clients' losses in the objective; the dual step moves it towards clients with high loss."
+    if still:
+        note += f" {constant} it constant."
+    return Section("mixture", title, [spread, *_heat_maps(moving, figures)], note, columns="two")
+
+
+def _heat_maps(groups: Sequence[Group], figures: Figures) -> list[Figure]:
+    """A map per algorithm, with the same rows and colours wherever their first runs have the same clients."""
+    names = [group.runs[0].lam.columns[1:].tolist() for group in groups]
+    alike = all(own == names[0] for own in names)
+    top = max(float(group.runs[0].lam.iloc[:, 1:].to_numpy(float).max()) for group in groups)
+    shared = draw.mixture_order(groups) if alike else []
+    plots = []
+    for group, own in zip(groups, names, strict=True):
+        order = shared or draw.mixture_order([group])
+        caption = "Clients with the largest mean λ" + (" over these algorithms" if len(groups) > 1 and alike else "")
+        caption += " first" if len(order) == len(own) else f" first, {len(order)} of {len(own)}"
+        caption += f"; uniform is {percent([1 / len(own)], 2)}{THIN}%."
+        if len(group.runs) > 1:
+            caption = f"Seed {clean(group.runs[0].seed, 24)}. {caption}"
+        alt = f"Heat map of λ over the rounds for {group.label}, {plural(len(order), 'client')}"
+        plots.append(figures.add(draw.mixture(group, order, top, 1 / len(own)), alt, group.label, caption, group))
+    return plots
+
+
+def certificate(groups: Sequence[Group], figures: Figures) -> Section:
+    """The duality gap over the rounds and its two sides at the end.
+
+    Args:
+        groups: those that have certificates.
+        figures: to which the gaps' are added.
+    """
+    ends = ", ".join(f"{clean(group.label, 60)} {scientific(group.finals('gap'))}" for group in groups)
+    alt = f"Duality gap over the rounds, on a logarithmic axis; final: {ends}"
+    note = (
+        "How far (w, λ) is from the saddle point, on the clients' training data: the worst case over Λ of this model, "
+        "minus what no model can beat under this λ. At 0 both are optimal."
+    )
+    if not all(run.proven for group in groups for run in group.runs):
+        note += " Where the lower bound is not proven, the gap may be larger, the more so the larger the gradient norm."
+    if any((group.curve("gap")[1] <= 0).any() for group in groups):
+        note += " A gap of 0 or, by rounding, below has no place in the figure."
+    plot = figures.add(draw.gaps(groups), alt)
+    return Section("certificate", "Duality gap", [plot], note, table=certificate_table(groups))
+
+
+def _alt(what: str, groups: Sequence[Group], metric: str, name: str = "final") -> str:
+    """The figure in words: what it shows, and each algorithm's final number."""
+    ends = ", ".join(f"{clean(group.label, 60)} {percent(group.finals(metric))} %" for group in groups)
+    return f"{what}; {name}: {ends}"
