@@ -89,6 +89,7 @@ def killed(folder, arguments, when):
     return process.returncode != 0
 
 
+@pytest.mark.long
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, capsys):
     assert call(["compare", *JOB, "--out", "w/a"]) == 0
     a, draw = tmp_path / "a", random.Random(1)
@@ -195,6 +196,7 @@ def test_a_cell_whose_record_is_lost_or_damaged_is_run_again(stop, tmp_path):
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
+@pytest.mark.long
 def test_a_second_process_is_refused(tmp_path, capsys):
     command = [sys.executable, "-m", "drfl", "compare", *SMALL, "--rounds", "5000", "--out", "a"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:

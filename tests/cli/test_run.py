@@ -262,6 +262,7 @@ def test_json_is_strict_where_numbers_are_infinite(tmp_path, capsys):
     assert strict((tmp_path / "c/summary.json").read_text())["partition"]["alpha"] == "inf"
 
 
+@pytest.mark.long
 def test_two_runs_at_once_keep_both_results(tmp_path):
     command = [sys.executable, "-m", "drfl", "run", *SMALL, "--rounds", "30"]
     processes = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)]

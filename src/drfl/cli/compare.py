@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import cast
 
 from rich.table import Table
 
 from drfl.algorithms import ALGORITHMS
 from drfl.cli import console
+from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
 from drfl.errors import StoppedError
 from drfl.experiments.artifacts import json_text
@@ -30,9 +30,6 @@ BROKEN = 1
 SEEDS = "5"
 """How many unless told."""
 
-PLACE = ("out", "overwrite", "resume", "as_json")
-"""Options that say nothing about the comparison itself."""
-
 COLUMNS = {
     "avg_accuracy": "average %",
     "worst_accuracy": "worst %",
@@ -41,12 +38,11 @@ COLUMNS = {
 }
 
 
-def compare_command(given: Mapping[str, object]) -> int:
+def compare_command(options: CompareOptions) -> int:
     """Validate, run every algorithm at every seed, write, print; gives the exit code."""
-    out, quiet = cast("Path | None", given["out"]), bool(given["as_json"])
-    resume, overwrite = bool(given["resume"]), bool(given["overwrite"])
-    kept = _kept(given)
-    design = _design(given, kept)
+    out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
+    kept = _kept(options)
+    design = _design(options, kept)
     if out is not None and resume:
         check_cells_same(out, design)
     ready = PreparedComparison.of(design, kept, console.lines(quiet))
@@ -81,26 +77,25 @@ def compare_command(given: Mapping[str, object]) -> int:
     return 0 if any(outcome.metrics for outcome in comparison.outcomes) else BROKEN
 
 
-def _kept(given: Mapping[str, object]) -> Path | None:
+def _kept(options: CompareOptions) -> Path | None:
     """The configuration of the comparison to go on with; None where there is none."""
-    out, overwrite = cast("Path | None", given["out"]), bool(given["overwrite"])
-    if given["resume"]:
-        told = any(value is not None for name, value in given.items() if name not in PLACE)
-        return kept_config(out, "comparison", overwrite=overwrite, given=told)
-    if out is not None:
-        check_free(out, "comparison", overwrite=overwrite)
+    if options.resume:
+        told = any((options.config, options.names, options.seeds, options.settings, options.param))
+        return kept_config(options.out, "comparison", overwrite=options.overwrite, given=told)
+    if options.out is not None:
+        check_free(options.out, "comparison", overwrite=options.overwrite)
     return None
 
 
-def _design(given: Mapping[str, object], kept: Path | None) -> Design:
+def _design(options: CompareOptions, kept: Path | None) -> Design:
     """What is compared, by the options over the file over what is gone on with."""
-    path = cast("Path | None", given["config"]) or kept
-    file = read_file(path)
-    names = _names(cast("str | None", given["names"]), file)
-    config = config_of(file, overrides(given, names))
-    text = cast("str | None", given["seeds"])
-    seeds = [] if kept is None else kept_cells(cast(Path, given["out"]))[1]
-    return Design(config, tuple(names), tuple(seeds if text is None and seeds else parse_seeds(text or SEEDS)))
+    file = read_file(options.config or kept)
+    names = _names(options.names, file)
+    config = config_of(file, overrides(options.settings, options.param, names))
+    seeds = [] if kept is None or options.out is None else kept_cells(options.out)[1]
+    return Design(
+        config, tuple(names), tuple(seeds if options.seeds is None and seeds else parse_seeds(options.seeds or SEEDS))
+    )
 
 
 def _outcomes(ready: PreparedComparison, claim: Claim, watch: StopSignal, quiet: bool) -> tuple[Outcome, ...]:
@@ -150,7 +145,7 @@ def _print(comparison: Comparison, directory: Path) -> None:
     if any(outcome.metrics for outcome in comparison.outcomes):
         console.out.print(f"report: {directory / 'report.html'}", markup=False)
     else:
-        console.out.print(f"no run came to its end, so there is no report: {directory / 'compare.csv'}", markup=False)
+        console.out.print(f"every run failed, so there is no report: {directory / 'compare.csv'}", markup=False)
 
 
 def _seeds(comparison: Comparison) -> str:

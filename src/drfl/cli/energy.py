@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from rich.table import Table
 
 from drfl.algorithms import ALGORITHMS
 from drfl.cli import console
+from drfl.cli.options import EnergyOptions
 from drfl.cli.to_config import overrides
 from drfl.data import Dataset
 from drfl.errors import DivergedError, InputError
@@ -131,7 +132,7 @@ def _one_an_outage(places: Iterable[LinkConditions]) -> list[LinkConditions]:
     return list({place.outage: place for place in places}.values())
 
 
-TARGET, SEEDS, ROUNDS = 0.8, "3", 300
+SEEDS, ROUNDS = "3", 300
 STEPS = (1, 5, 10, 15, 20, 25, 30)
 SNRS = (0.0, 5.0, 10.0, 15.0, 20.0)
 BANDWIDTHS = (1e5, 1e6, 1e7)
@@ -174,24 +175,24 @@ class Found(NamedTuple):
     source: str
 
 
-def energy_command(given: Mapping[str, object]) -> int:
+def energy_command(options: EnergyOptions) -> int:
     """Measure or read rounds until the target, plan, write, print; gives the exit code."""
-    _check_contradictions(given)
-    places, target = _places(given), _target(given)
-    radio, quiet = Radio(_number(given, "power", POWER), _option(given, "downlink")), bool(given["as_json"])
-    _processor(given, 0.0)  # its numbers are checked before anything runs
+    _check_contradictions(options)
+    places, target, quiet = _places(options), options.target_worst, options.as_json
+    radio = Radio(POWER if options.power is None else options.power, options.downlink)
+    _processor(options, 0.0)  # its numbers are checked before anything runs
     output.require()
-    config = _config(given, target)
+    config = _config(options)
     name = f"energy-{config.algorithm}-{config.dataset}".lower()
-    out, overwrite = cast("Path | None", given["out"]), bool(given["overwrite"])
+    out, overwrite = options.out, options.overwrite
     if out is not None:
         check_free(out, "plan", overwrite=overwrite)
 
     place = out or Path("runs") / name
     with claimed(place, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
-        found = _found(given, config, places, target, quiet)
-        cycles = _option(given, "cycles_per_sample")
-        processor = _processor(given, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
+        found = _found(options, config, places)
+        cycles = options.cycles_per_sample
+        processor = _processor(options, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
         payloads = found.study.payloads(min(run.tau for run in found.runs), places)
         devices = Devices(processor, radio)
         costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}
@@ -208,97 +209,84 @@ def energy_command(given: Mapping[str, object]) -> int:
     return 0
 
 
-def _check_contradictions(given: Mapping[str, object]) -> None:
+def _check_contradictions(options: EnergyOptions) -> None:
     """Refuse options that would be lost to others."""
+    given = {**vars(options), **options.settings}
 
     def refuse(names: Sequence[str], why: str) -> None:
         for name in names:
-            if given[name] is not None and given[name] != []:
+            if given.get(name) not in (None, []):
                 option = "a configuration" if name == "config" else f"--{name.replace('_', '-')}"
                 raise InputError(f"{option} has no effect beside {why}: leave one of them out")
 
-    if given["runs"]:
+    if options.runs:
         refuse(("measurements", "config", "steps", "seeds", "rounds", *OF_THE_JOB), "--runs")
-    if given["measurements"] is not None:
+    if options.measurements is not None:
         refuse(("steps", "seeds", "rounds"), "--measurements")
-    if given["joules_per_step"] is not None:
+    if options.joules_per_step is not None:
         refuse(("capacitance",), "--joules-per-step")
-    if given["fading"] and given["rate_min"] is None:
+    if options.fading and options.rate_min is None:
         raise InputError("--fading needs --rate-min, the rate in bit/s below which a client is in outage")
-    if given["rate_min"] is not None and not given["fading"]:
+    if options.rate_min is not None and not options.fading:
         raise InputError("--rate-min means nothing without --fading: give both or none")
+    if not 0 < options.target_worst <= 1:
+        raise InputError(f"--target-worst must lie above 0 and be at most 1, not {options.target_worst}")
 
 
-def _option(given: Mapping[str, object], name: str) -> float | None:
-    return cast("float | None", given[name])
+def _processor(options: EnergyOptions, cycles: float) -> Processor:
+    return Processor(
+        cycles if options.cycles_per_sample is None else options.cycles_per_sample,
+        FREQUENCY if options.frequency is None else options.frequency,
+        CAPACITANCE if options.capacitance is None else options.capacitance,
+        options.joules_per_step,
+    )
 
 
-def _number(given: Mapping[str, object], name: str, default: float) -> float:
-    value = _option(given, name)
-    return default if value is None else value
-
-
-def _processor(given: Mapping[str, object], cycles: float) -> Processor:
-    cycles = _number(given, "cycles_per_sample", cycles)
-    frequency = _number(given, "frequency", FREQUENCY)
-    capacitance = _number(given, "capacitance", CAPACITANCE)
-    return Processor(cycles, frequency, capacitance, _option(given, "joules_per_step"))
-
-
-def _target(given: Mapping[str, object]) -> float:
-    target = _number(given, "target_worst", TARGET)
-    if not 0 < target <= 1:
-        raise InputError(f"--target-worst must lie above 0 and be at most 1, not {target}")
-    return target
-
-
-def _places(given: Mapping[str, object]) -> list[LinkConditions]:
+def _places(options: EnergyOptions) -> list[LinkConditions]:
     """The grid, bandwidth by bandwidth, each from the lowest SNR to the highest."""
-    snrs = sorted(set(cast("list[float] | None", given["snr"]) or SNRS))
-    bandwidths = sorted(set(cast("list[float] | None", given["bandwidth"]) or BANDWIDTHS))
-    places = [LinkConditions(snr, hertz, _option(given, "rate_min")) for hertz in bandwidths for snr in snrs]
+    snrs, bandwidths = sorted(set(options.snr or SNRS)), sorted(set(options.bandwidth or BANDWIDTHS))
+    places = [LinkConditions(snr, hertz, options.rate_min) for hertz in bandwidths for snr in snrs]
     for place in places:
         check(place.bandwidth, place.snr_db)
         place.link()
     return places
 
 
-def _steps(given: Mapping[str, object]) -> list[int]:
-    return sorted(set(cast("list[int] | None", given["steps"]) or STEPS))
+def _steps(options: EnergyOptions) -> list[int]:
+    return sorted(set(options.steps or STEPS))
 
 
-def _config(given: Mapping[str, object], target: float) -> Config:
+def _config(options: EnergyOptions) -> Config:
     """The job: that of the runs, or that of the file and the options."""
-    machine = {name: given[name] for name in OF_THE_MACHINE if given[name] is not None}
-    if runs := cast("list[Path] | None", given["runs"]):
-        return load_config(runs[0] / "config.toml", machine)
-    path = cast("Path | None", given["config"])
-    file = read_file(path)
-    named = given["algorithm"] or file.get("algorithm", Config.model_fields["algorithm"].default)
+    if options.runs:
+        machine = {name: value for name, value in options.settings.items() if name in OF_THE_MACHINE}
+        return load_config(options.runs[0] / "config.toml", machine)
+    file = read_file(options.config)
+    named = options.algorithm or file.get("algorithm", Config.model_fields["algorithm"].default)
     algorithm = canonical("algorithm", str(named), ALGORITHMS)
-    own = {name: given[name] for name in ("rounds", *OF_THE_JOB, *OF_THE_MACHINE)}
+    own = {"algorithm": options.algorithm, "rounds": options.rounds}
+    given = {**options.settings, **{name: value for name, value in own.items() if value is not None}}
     # the first τ stands for all, so that a --param steps=… beside them is refused
-    values = overrides({**own, "steps": _steps(given)[0]}, [algorithm])
-    config = config_of(file, {**values, "until": f"worst_accuracy={target!r}"})
+    values = overrides({**given, "steps": _steps(options)[0]}, options.param, [algorithm])
+    config = config_of(file, {**values, "until": f"worst_accuracy={options.target_worst!r}"})
     return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
 
 
-def _found(
-    given: Mapping[str, object], config: Config, places: list[LinkConditions], target: float, quiet: bool
-) -> Found:
+def _found(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> Found:
     """Rounds until the target: from the runs, from the file, or from runs made now."""
-    if runs := cast("list[Path] | None", given["runs"]):
-        read, notes = measurements.from_runs(runs, target)
+    target = options.target_worst
+    if options.runs:
+        read, notes = measurements.from_runs(options.runs, target)
         check_complete(read)
         return Found(Study.of(config), read, notes, "runs")
-    if (path := cast("Path | None", given["measurements"])) is not None:
-        read = measurements.read_csv(path)
+    if options.measurements is not None:
+        read = measurements.read_csv(options.measurements)
         check_complete(read)
         config = with_steps(config, min(run.tau for run in read), config.seed)
         return Found(Study.of(config), read, [], "file")
-    steps, seeds = _steps(given), parse_seeds(str(given["seeds"] or SEEDS))
+    steps, seeds = _steps(options), parse_seeds(options.seeds or SEEDS)
     study = Study.of(with_steps(config, steps[0], seeds[0]))
-    made = list(measure(study, steps, seeds, places, target, quiet))
+    made = list(measure(study, steps, seeds, places, target, options.as_json))
     rare = f"the runs were tested every {config.evaluate_every} rounds only, so rounds are rounded up to such"
     return Found(study, made, [rare] if config.evaluate_every > 1 else [], "here")
 

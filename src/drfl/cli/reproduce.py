@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from drfl.cli import console
+from drfl.cli.options import ReproduceOptions
 from drfl.errors import InputError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.pool import Done
@@ -26,18 +26,19 @@ from drfl.papers.plan import Collected, Plan, Scale
 from drfl.papers.specification import Specification, load_spec, names
 
 RESULTS = Path("experiments/results")
-SOURCES: tuple[Source, ...] = ("auto", "original", "stand-in")
+SOURCES: Mapping[str, Source] = {"auto": "auto", "original": "original", "stand-in": "stand-in"}
 
 
-def reproduce_command(given: Mapping[str, object]) -> int:
+def reproduce_command(options: ReproduceOptions) -> int:
     """List the papers' tables and figures, or run some of them; gives the exit code."""
-    quiet = bool(given["as_json"])
-    chosen = _chosen(cast("list[str] | None", given["names"]), bool(given["everything"]))
-    out = _out(given)
+    quiet = options.as_json
+    chosen = _chosen(options.names, options.everything)
+    # short results go elsewhere, so that they replace no long ones
+    out = options.out or (RESULTS / "quick" if options.quick else RESULTS)
     if not chosen:
         _list(out, quiet)
         return 0
-    plans, skipped = _plans(chosen, given, out, quiet)
+    plans, skipped = _plans(chosen, options, out)
     written: dict[str, str] = {}
 
     def keep(collected: Collected, folder: Path) -> None:
@@ -47,9 +48,9 @@ def reproduce_command(given: Mapping[str, object]) -> int:
         reproduce(
             plans,
             out,
-            _command(given, out),
-            workers=cast("int | None", given["jobs"]) or os.cpu_count() or 1,
-            data_dir=cast("Path | None", given["data_dir"]),
+            _command(options),
+            workers=options.jobs or os.cpu_count() or 1,
+            data_dir=options.data_dir,
             done=done,
             written=keep,
         )
@@ -63,56 +64,47 @@ def _chosen(wanted: Sequence[str] | None, everything: bool) -> list[Specificatio
     return [load_spec(name) for name in dict.fromkeys(names() if everything else wanted or [])]
 
 
-def _out(given: Mapping[str, object]) -> Path:
-    """Short results go elsewhere, so that they take the place of no long ones."""
-    out = cast("Path | None", given["out"])
-    return out if out is not None else RESULTS / "quick" if given["quick"] else RESULTS
-
-
-def _plans(
-    chosen: Sequence[Specification], given: Mapping[str, object], out: Path, quiet: bool
-) -> tuple[list[Plan], list[str]]:
+def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path) -> tuple[list[Plan], list[str]]:
     """What can be run; with --all, also the sentences on what cannot."""
-    source = str(given["data"]).lower()
-    if source not in SOURCES:
-        raise InputError(f"--data '{source}' is none of {', '.join(SOURCES)}")
-    scale = _scale(given)
-    sources = Sources(cast(Source, source), cast("Path | None", given["data_dir"]), console.lines(quiet))
+    if (source := SOURCES.get(options.data.lower())) is None:
+        raise InputError(f"--data '{options.data}' is none of {', '.join(SOURCES)}")
+    scale = _scale(options)
+    sources = Sources(source, options.data_dir, console.lines(options.as_json))
     plans, skipped = [], []
     for spec in chosen:
         try:
             plans.append(sources.plan(spec, scale))
         except InputError as error:
-            if not given["everything"]:
+            if not options.everything:
                 raise
             skipped.append(f"{spec.name}: {error}")
     for plan in plans:
         output.check(plan)
-        check_place(plan, out, bool(given["overwrite"]))
+        check_place(plan, out, options.overwrite)
     return plans, skipped
 
 
-def _scale(given: Mapping[str, object]) -> Scale:
-    settings, tuned = given["settings"], given["tuned"]
+def _scale(options: ReproduceOptions) -> Scale:
     scale = Scale(
-        quick=bool(given["quick"]),
-        repeats=cast("int | None", given["repeats"]),
-        rounds=cast("int | None", given["rounds"]),
-        settings=None if settings is None else tuple(part.strip() for part in str(settings).split(",")),
-        device=str(given["device"] or "cpu"),
+        quick=options.quick,
+        repeats=options.repeats,
+        rounds=options.rounds,
+        settings=None if options.only is None else tuple(part.strip() for part in options.only.split(",")),
+        device=options.device or "cpu",
     )
-    return scale if tuned is None else replace(scale, tuned=cast(Path, tuned))
+    return scale if options.tuned is None else replace(scale, tuned=options.tuned)
 
 
-def _command(given: Mapping[str, object], out: Path) -> str:
+def _command(options: ReproduceOptions) -> str:
     """The command in its shortest form, without where files lie on this machine."""
-    words = ["drfl", "reproduce", *(["--all"] if given["everything"] else cast("list[str]", given["names"]))]
-    if given["quick"]:
+    words = ["drfl", "reproduce", *(["--all"] if options.everything else options.names or [])]
+    if options.quick:
         words.append("--quick")
-    for name in ("repeats", "rounds", "settings", "device"):
-        if given[name] is not None:
-            words += [f"--{name}", shlex.quote(str(given[name]))]
-    return " ".join([*words, *([] if given["data"] == "auto" else ["--data", str(given["data"])])])
+    sizes = {"repeats": options.repeats, "rounds": options.rounds, "settings": options.only, "device": options.device}
+    for name, value in sizes.items():
+        if value is not None:
+            words += [f"--{name}", shlex.quote(str(value))]
+    return " ".join([*words, *([] if options.data == "auto" else ["--data", options.data])])
 
 
 def _list(out: Path, quiet: bool) -> None:

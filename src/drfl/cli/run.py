@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 from rich.markup import escape
 from rich.table import Table
 
 from drfl.cli import console
+from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
 from drfl.experiments.artifacts import json_text, summary
 from drfl.experiments.build import build, load_data
@@ -19,24 +18,21 @@ from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
 
-PLACE = ("out", "overwrite", "resume", "as_json")
-"""Options that say nothing about the run itself."""
 
-
-def run_command(given: Mapping[str, object]) -> int:
+def run_command(options: RunOptions) -> int:
     """Validate, build, run, write, print; gives the exit code."""
-    out, quiet = cast("Path | None", given["out"]), bool(given["as_json"])
-    config = _config(given)
+    out, resume, quiet = options.out, options.resume, options.as_json
+    config = _config(options)
     default = Path("runs") / f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower()
     key = key_of(config, out or default)
     with console.interruptible() as watch:
         job = build(config, load_data(config, console.lines(quiet)))
-        if out is not None and given["resume"] and is_finished(out, job):
+        if out is not None and resume and is_finished(out, job):
             tidy(out)
             console.warn(f"{out} is finished: there is nothing to resume")
             return 0
-        resume, overwrite = bool(given["resume"]), bool(given["overwrite"])
-        with claimed(out or default, resume=resume, overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
+        place, anew = out or default, out is None
+        with claimed(place, resume=resume, overwrite=options.overwrite, anew=anew, tell=console.warn) as claim:
             start = load_resume_point(claim, job, console.warn, key) if resume else None
             with console.progress(config.algorithm, quiet) as show:
                 finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))
@@ -49,17 +45,17 @@ def run_command(given: Mapping[str, object]) -> int:
     return watch.code if finished.stopped == "interrupted" else 0
 
 
-def _config(given: Mapping[str, object]) -> Config:
-    path, out = cast("Path | None", given["config"]), cast("Path | None", given["out"])
-    if given["resume"]:
-        told = any(value is not None for name, value in given.items() if name not in PLACE)
-        path = kept_config(out, overwrite=bool(given["overwrite"]), given=told) if path is None else path
+def _config(options: RunOptions) -> Config:
+    path, out = options.config, options.out
+    if options.resume:
+        told = path is not None or bool(options.settings or options.param)
+        path = path or kept_config(out, overwrite=options.overwrite, given=told)
     elif out is not None:
-        check_free(out, "run", overwrite=bool(given["overwrite"]))
+        check_free(out, "run", overwrite=options.overwrite)
     # --param without an algorithm's name means the one that runs, which the file may name
     file = read_file(path)
-    named = given["algorithm"] or file.get("algorithm", Config.model_fields["algorithm"].default)
-    return config_of(file, overrides(given, [str(named)]))
+    named = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
+    return config_of(file, overrides(options.settings, options.param, [str(named)]))
 
 
 def _print(finished: Finished, directory: Path) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError
 from drfl.experiments.config import COMMON
 from drfl.experiments.hyperparameters import canonical, takes
-
-NOT_CONFIG = ("config", "out", "overwrite", "resume", "as_json", "seeds", "names", "param")
 
 
 class _Param(NamedTuple):
@@ -23,11 +21,14 @@ class _Param(NamedTuple):
     value: object
 
 
-def overrides(given: Mapping[str, object], algorithms: Sequence[str]) -> dict[str, object]:
-    """The configuration's keys among a command's arguments, without those that were not given.
+def overrides(
+    given: Mapping[str, object], params: Sequence[str] | None, algorithms: Sequence[str]
+) -> dict[str, object]:
+    """What a command's options change in the configuration of its file.
 
     Args:
-        given: all arguments by name.
+        given: the settings that were given, by name.
+        params: the texts of ``--param``.
         algorithms: those that run, whom a ``--param NAME=VALUE`` without an algorithm's name is for. With a name it
             comes before one without, and before the option that stands for the same parameter.
 
@@ -36,19 +37,18 @@ def overrides(given: Mapping[str, object], algorithms: Sequence[str]) -> dict[st
             an option means nothing to those that run, or would be lost to a ``--param`` in all of them.
     """
     names = [canonical("algorithm", name, ALGORITHMS) for name in algorithms]
-    values = {k: v for k, v in given.items() if v is not None and k not in NOT_CONFIG}
+    values = dict(given)
     if "batch" in values:
         values["batch"] = _plain(str(values["batch"]))
-    if isinstance(values.get("faults"), list):
-        values["faults"] = dict(_fault(str(text)) for text in cast("list[object]", values["faults"]))
-    param = given.get("param")
-    params = [_parsed(str(text), names) for text in param] if isinstance(param, list) else []
-    _check_once(params)
+    if isinstance(faults := values.get("faults"), list):
+        values["faults"] = dict(_fault(str(text)) for text in faults)
+    parsed = [_parsed(text, names) for text in params or ()]
+    _check_once(parsed)
     for option, parameter in COMMON.items():
         if option in values:
-            _check_used(option, parameter, names, params)
+            _check_used(option, parameter, names, parsed)
     tables: dict[str, dict[str, object]] = {}
-    for own in sorted(params, key=lambda param: param.algorithm is not None):
+    for own in sorted(parsed, key=lambda param: param.algorithm is not None):
         for name in names if own.algorithm is None else [own.algorithm]:
             tables.setdefault(name, {})[own.name] = own.value
     return {**values, "algorithms": tables} if tables else values

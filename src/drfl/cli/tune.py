@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from drfl.cli import console
+from drfl.cli.options import TuneOptions
 from drfl.errors import InputError, StoppedError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.hyperparameters import canonical
@@ -31,23 +31,23 @@ BROKEN = 1
 WORDS = {"worst_accuracy": "worst", "worst20_accuracy": "worst fifth", "avg_accuracy": "average"}
 
 
-def tune_command(given: Mapping[str, object]) -> int:
+def tune_command(options: TuneOptions) -> int:
     """Check, search, write, print; gives the exit code."""
-    quiet = bool(given["as_json"])
-    job = _job(given)
-    folder = cast("Path | None", given["out"]) or RESULTS / job.name
+    quiet, job = options.as_json, _job(options)
+    metrics: dict[str, Metric] = {metric: metric for metric in METRICS}
+    folder = options.out or RESULTS / job.name
     check_place(folder, job.name)
-    data_dir = cast("Path | None", given["data_dir"]) or job.data_dir
+    data_dir = options.data_dir or job.data_dir
     search = prepare(
         job,
-        chosen_algorithms(cast("str | None", given["names"]), job),
-        trials=cast(int, given["trials"]),
-        repeats=cast(int, given["seeds"]),
-        metric=_metric(str(given["metric"])),
+        chosen_algorithms(options.names, job),
+        trials=options.trials,
+        repeats=options.seeds,
+        metric=metrics[canonical("metric", options.metric, metrics)],
         data_dir=data_dir,
     )
     make_place(folder, job.name)
-    jobs = cast("int | None", given["jobs"]) or os.cpu_count() or 1
+    jobs = options.jobs or os.cpu_count() or 1
     with _progress(WORDS[search.metric], quiet) as ended:
         try:
             trials = run(search, folder, workers=jobs, data_dir=data_dir, ended=ended)
@@ -55,7 +55,7 @@ def tune_command(given: Mapping[str, object]) -> int:
             raise StoppedError(
                 "interrupted: what is finished is kept, and the same command goes on from there"
             ) from None
-    command = _command(given)
+    command = _command(options)
     path = write(search, trials, folder, command)
     if quiet:
         print(json_text({**content(search, trials, command), "file": str(path)}))
@@ -65,31 +65,26 @@ def tune_command(given: Mapping[str, object]) -> int:
     return 0 if "rounds" in ends else BROKEN
 
 
-def _metric(text: str) -> Metric:
-    return cast(Metric, canonical("metric", text, METRICS))
-
-
-def _job(given: Mapping[str, object]) -> TuningJob:
-    changes = changes_of(cast("list[str] | None", given["changes"]) or [])
-    if given["rounds"] is not None:
+def _job(options: TuneOptions) -> TuningJob:
+    changes = changes_of(options.changes or [])
+    if options.rounds is not None:
         if "rounds" in changes:
             raise InputError("--rounds and --set rounds say the same thing: leave one out")
-        changes["rounds"] = given["rounds"]
-    return resolve(str(given["job"]), changes, stand_in=bool(given["stand_in"]))
+        changes["rounds"] = options.rounds
+    return resolve(options.job, changes, stand_in=options.stand_in)
 
 
-def _command(given: Mapping[str, object]) -> str:
+def _command(options: TuneOptions) -> str:
     """The command in its shortest form, without where files lie on this machine."""
-    words = ["drfl", "tune", Path(str(given["job"])).name]
-    options = {"--algorithms": "names", "--rounds": "rounds"}
-    for option, name in options.items():
-        if given[name] is not None:
-            words += [option, str(given[name])]
-    for name in ("trials", "seeds", "metric"):
-        words += [f"--{name}", str(given[name])]
-    if given["stand_in"]:
+    words = ["drfl", "tune", Path(options.job).name]
+    if options.names is not None:
+        words += ["--algorithms", options.names]
+    if options.rounds is not None:
+        words += ["--rounds", str(options.rounds)]
+    words += ["--trials", str(options.trials), "--seeds", str(options.seeds), "--metric", options.metric]
+    if options.stand_in:
         words.append("--stand-in")
-    for text in cast("list[str] | None", given["changes"]) or []:
+    for text in options.changes or []:
         words += ["--set", text]
     return shlex.join(words)
 
@@ -111,7 +106,7 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
     console.out.print(table)
     for name, own in trials.items():
         if not any("rounds" in trial.stopped for trial in own):
-            console.err.print(f"no run of {name} came to its end: its parameters are worth nothing", markup=False)
+            console.err.print(f"every run of {name} failed: its parameters are worth nothing", markup=False)
     console.out.print(f"hyperparameters: {path}", markup=False)
 
 

@@ -6,7 +6,6 @@ import inspect
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -17,6 +16,7 @@ from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
 from drfl.experiments.guards_and_failures import failures_of, guards_of
 from drfl.experiments.hyperparameters import Value, canonical, defaults_of, make, takes
+from drfl.experiments.settings import Settings
 from drfl.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.models import MODELS
 from drfl.sampling import size
@@ -34,99 +34,17 @@ COMMON = {"steps": "steps", "batch": "batch", "lr": "lr", "cohort": "m"}
 """Options that stand for a parameter of every algorithm, and its name there."""
 
 
-class Config(BaseModel):
+class Config(BaseModel, Settings):
     """A run, except for its seed's effects: equal configurations give equal results on one machine.
 
-    ``None`` means: the default of whoever takes the value (the algorithm, the local solver, the partition).
+    Its settings, with their bounds and defaults, are those of :class:`drfl.experiments.settings.Settings`.
 
     Args:
-        algorithm: what to run.
-        dataset: which data.
-        data_dir: where its files lie.
-        partition: how it is divided among clients; not given = the data set's own way, see `drfl.data.DATASETS`.
-        clients: N.
-        alpha: concentration of classes, where the partition has one.
-        zipf: Zipf exponent of the sizes, where the partition has one.
-        features: what the models learn from: the data themselves (None), or a pretrained network's features of them;
-            see `drfl.features`.
-        backbone: that network, by name or as a file of weights.
-        feature_count: of "entk": how many; None = 50,000.
-        resize: side in pixels to which the network's images are brought; None = as they are.
-        validation: None, or the share of each client's training rows to test on; the data set's test part is then not
-            touched, see `drfl.data.validation_split`.
-        model: which model.
-        loss: what is made small.
-        cohort: m, clients per round; None = everybody for SCAFF-PD, else as :func:`drfl.sampling.size` says.
-        steps: τ, local steps.
-        batch: samples per local minibatch, or "full".
-        lr: η, local step size.
-        rounds: rounds of communication.
-        seed: root of all randomness.
-        evaluate_every: test every so many rounds.
-        until: end the run early, e.g. "worst_accuracy=0.5".
-        averaged: keep the averaged solution as well; clients then send one more vector.
-        table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory.
-        certificate: the duality gap with every test, its lower bound by the method of this name (see
-            `drfl.certificate.METHODS`); true = "pooled", false = none.
-        engine: backend.
-        device: torch device.
-        dtype: type of models and data.
-        precision: "bf16" computes local steps in bfloat16.
-        threads: torch's threads; None = its own default.
-        guards: what looks at loss reports before the algorithm does, e.g. "clip:bound=3"; None = the wide default,
-            "none" alone = nothing. See `drfl.experiments.wrap`.
-        max_norm: the greatest distance of a client's model from the one sent, and norm of a gradient; None = no bound.
-        faults: how clients fail, by the names of `drfl.resilience.FailureModel`; None = they do not.
-        over_select: ask so many times the cohort's size, and go on with the first that answer.
-        min_replies: a round that fewer clients answer does not count.
-        repeats: it is repeated up to so many times then; None = it is skipped.
-        checkpoint_every: keep the progress every so many rounds; None = as often as takes a twentieth of the time at
-            most, 0 = never.
-        checkpoint_key: file with the key that checkpoints are signed with, and must be signed with to go on from them;
-            None = unsigned.
         algorithms: parameters by algorithm; they override ``cohort``, ``steps``, ``batch`` and ``lr``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    algorithm: str = "DRDM"
-    dataset: str = "digits"
-    data_dir: Path | None = None
-    partition: str = "zipf-dirichlet"
-    clients: int | None = Field(None, ge=1)
-    alpha: float | None = None
-    zipf: float | None = None
-    features: Literal["penultimate", "entk"] | None = None
-    backbone: str | None = None
-    feature_count: int | None = Field(None, ge=1)
-    resize: int | None = Field(None, ge=1, le=4096)
-    validation: float | None = Field(None, gt=0, lt=1)
-    model: str = "linear"
-    loss: Literal["cross-entropy", "squared"] = "cross-entropy"
-    cohort: int | None = Field(None, ge=1)
-    steps: int | None = Field(None, ge=1)
-    batch: int | Literal["full"] | None = None
-    lr: float | None = None
-    rounds: int = Field(100, ge=0)
-    seed: int = Field(0, ge=0, lt=2**63)
-    evaluate_every: int = Field(1, ge=1)
-    until: str | None = None
-    averaged: bool = False
-    table_dir: Path | None = None
-    certificate: Literal["pooled", "gradient"] | None = None
-    engine: str = "auto"
-    device: str = "cpu"
-    dtype: Literal["float32", "float64"] = "float32"
-    precision: Literal["full", "bf16"] = "full"
-    threads: int | None = Field(None, ge=1, le=1024)  # torch dies of tens of thousands
-    guards: tuple[str, ...] | None = None
-    max_norm: float | None = None
-    faults: dict[str, float] | None = None
-    over_select: float | None = Field(None, ge=1, le=1000)
-    min_replies: int | None = Field(None, ge=1)
-    repeats: int | None = Field(None, ge=1, le=1000)
-    checkpoint_every: int | None = Field(None, ge=0)
-    checkpoint_key: Path | None = None
     algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
 
     @model_validator(mode="before")

@@ -32,10 +32,12 @@ def over_selection(config: Config, clients: int) -> tuple[dict[str, Value], int 
     if config.over_select is None:
         return values, None
     m = values.get("m")
-    if not takes(config.algorithm, "m") or not isinstance(m, int):
+    if not takes(config.algorithm, "m"):
         raise InputError(
             f"over_select means nothing to {config.algorithm}, which has no cohort of size m: leave it out"
         )
+    if not isinstance(m, int):
+        raise InputError(f"over_select needs the cohort's size, and {config.algorithm}.m = {m!r}: give cohort a number")
     return {**values, "m": min(clients, math.ceil(config.over_select * m))}, m
 
 

@@ -20,7 +20,7 @@ from drfl.history import DIGITS
 Metric = Literal["worst_accuracy", "worst20_accuracy", "avg_accuracy"]
 """What can be tuned for, each a statistic over clients."""
 
-METRICS: Mapping[str, str] = {
+METRICS: Mapping[Metric, str] = {
     "worst_accuracy": "the worst client's accuracy",
     "worst20_accuracy": "the mean accuracy of the worst 20 % of the clients",
     "avg_accuracy": "the mean accuracy of the clients",

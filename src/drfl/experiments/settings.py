@@ -1,0 +1,199 @@
+"""What can be set about a run: type, bounds, default and explanation of every setting.
+
+The one place that says so. The configuration validates by it, and the command makes its options from it, which is why
+nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+DATA, TRAINING, RUNNING, RESILIENCE = "Data and clients", "Training", "Running", "Faults and guards"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a setting is explained, and what it is called on the command line.
+
+    Args:
+        help: what it is, in one or two sentences.
+        panel: the heading that it stands under; None = the first one.
+        none: the default in words, where it is None or depends on another setting.
+        flag: its option; None = its name with dashes. ``--yes/--no`` is one that takes no value.
+        hidden: it is in the TOML file only.
+    """
+
+    help: str
+    panel: str | None = None
+    none: str = ""
+    flag: str | None = None
+    hidden: bool = False
+
+
+@dataclass
+class Settings:
+    """The settings of a run. ``None`` means: the default of whoever takes the value."""
+
+    algorithm: Annotated[str, Setting("Algorithm; see 'drfl algorithms'.")] = "DRDM"
+    seed: Annotated[int, Ge(0), Lt(2**63), Setting("Root of all randomness.")] = 0
+
+    dataset: Annotated[str, Setting("Data set; see 'drfl datasets'.", DATA)] = "digits"
+    data_dir: Annotated[Path | None, Setting("Folder with the data set's files.", DATA, none="the usual places")] = None
+    partition: Annotated[
+        str,
+        Setting(
+            "zipf-dirichlet, one-class, dirichlet-drop, iid or natural, which is one client per group that the data "
+            "set names.",
+            DATA,
+            none="natural where there are groups, else zipf-dirichlet",
+        ),
+    ] = "zipf-dirichlet"
+    clients: Annotated[
+        int | None, Ge(1), Setting("Number of clients N.", DATA, none="the partition's: 30, 10, 20, 30")
+    ] = None
+    alpha: Annotated[
+        float | None, Setting("Dirichlet concentration of classes, > 0; inf = equal shares.", DATA, none="0.1")
+    ] = None
+    zipf: Annotated[float | None, Setting("Zipf exponent of client sizes; 0 = equal.", DATA, none="0")] = None
+    features: Annotated[
+        Literal["penultimate", "entk"] | None,
+        Setting(
+            "Learn from a pretrained network's features of the images: penultimate (its last layer's input, so that a "
+            "linear model fine-tunes that layer) or entk (its linearisation's).",
+            DATA,
+            none="the images",
+        ),
+    ] = None
+    backbone: Annotated[
+        str | None,
+        Setting(
+            "That network: resnet18-imagenet; resnet18-DATASET or cnn-DATASET, trained here once; or a file of "
+            "weights, such as a run's model.safetensors.",
+            DATA,
+        ),
+    ] = None
+    feature_count: Annotated[int | None, Ge(1), Setting("How many features entk keeps.", DATA, none="50000")] = None
+    resize: Annotated[
+        int | None,
+        Ge(1),
+        Le(4096),
+        Setting("Side in pixels to which the network's images are resized.", DATA, none="as they are"),
+    ] = None
+    validation: Annotated[
+        float | None,
+        Gt(0),
+        Lt(1),
+        Setting(
+            "Share of each client's training rows to test on, in place of the data set's test part.",
+            DATA,
+            none="the test part",
+            hidden=True,
+        ),
+    ] = None
+
+    model: Annotated[str, Setting("linear, mlp or cnn.", TRAINING)] = "linear"
+    loss: Annotated[Literal["cross-entropy", "squared"], Setting("cross-entropy or squared.", TRAINING)] = (
+        "cross-entropy"
+    )
+    cohort: Annotated[
+        int | None,
+        Ge(1),
+        Setting("Clients per round m.", TRAINING, none="all of up to ten, else two thirds; SCAFF-PD: all"),
+    ] = None
+    steps: Annotated[int | None, Ge(1), Setting("Local steps τ.", TRAINING, none="10")] = None
+    batch: Annotated[
+        int | Literal["full"] | None, Setting("Samples per local minibatch, or 'full'.", TRAINING, none="32")
+    ] = None
+    lr: Annotated[float | None, Setting("Local step size η.", TRAINING, none="the algorithm's")] = None
+    rounds: Annotated[int, Ge(0), Setting("Rounds of communication.", TRAINING)] = 100
+
+    guards: Annotated[
+        tuple[str, ...] | None,
+        Setting(
+            "What looks at loss reports before the algorithm does: robust:k=3,floor=0.1, clip:bound=3, trim:f=2, "
+            "peers:peers=5, probe:rows=16, or none. Repeatable.",
+            RESILIENCE,
+            none="robust, which is wide",
+            flag="--guard",
+        ),
+    ] = None
+    max_norm: Annotated[
+        float | None, Setting("Reject models farther than this from the one sent, and longer gradients.", RESILIENCE)
+    ] = None
+    faults: Annotated[
+        dict[str, float] | None,
+        Setting(
+            "How clients fail: NAME=VALUE with drop, crash, outage, groups, outage_rounds, slow, slowdown, deadline, "
+            "jitter or duplicate, e.g. drop=0.3. Repeatable.",
+            RESILIENCE,
+            flag="--fault",
+        ),
+    ] = None
+    over_select: Annotated[
+        float | None,
+        Ge(1),
+        Le(1000),
+        Setting("Ask so many times the cohort's size, and go on with the first that answer.", RESILIENCE),
+    ] = None
+    min_replies: Annotated[
+        int | None, Ge(1), Setting("A round that fewer clients answer does not count.", RESILIENCE)
+    ] = None
+    repeats: Annotated[
+        int | None,
+        Ge(1),
+        Le(1000),
+        Setting("Repeat such a round up to so many times.", RESILIENCE, none="it is skipped"),
+    ] = None
+
+    evaluate_every: Annotated[int, Ge(1), Setting("Test every so many rounds.", RUNNING)] = 1
+    until: Annotated[str | None, Setting("Stop early, e.g. worst_accuracy=0.5.", RUNNING)] = None
+    averaged: Annotated[
+        bool,
+        Setting(
+            "Also keep the averaged solution of the theorems: clients send one more vector.",
+            RUNNING,
+            flag="--averaged/--no-averaged",
+        ),
+    ] = False
+    certificate: Annotated[
+        Literal["pooled", "gradient"] | None,
+        Setting(
+            "Also bound the distance to the saddle point, the duality gap, at every test; linear models only. In the "
+            "file also certificate = 'gradient': a looser bound from one exchange.",
+            RUNNING,
+            flag="--certificate/--no-certificate",
+        ),
+    ] = None
+    engine: Annotated[
+        str, Setting("auto, stacked (all clients' models side by side), threads (a client a thread) or loop.", RUNNING)
+    ] = "auto"
+    device: Annotated[str, Setting("Torch device, e.g. cuda.", RUNNING)] = "cpu"
+    dtype: Annotated[Literal["float32", "float64"], Setting("float32 or float64.", RUNNING)] = "float32"
+    precision: Annotated[
+        Literal["full", "bf16"], Setting("bf16 computes local steps in bfloat16: faster, less exact.", RUNNING)
+    ] = "full"
+    # torch dies of tens of thousands
+    threads: Annotated[int | None, Ge(1), Le(1024), Setting("Torch threads.", RUNNING, none="torch's")] = None
+    table_dir: Annotated[
+        Path | None, Setting("Folder for files with the server's tables of client vectors.", RUNNING, none="in memory")
+    ] = None
+    checkpoint_every: Annotated[
+        int | None,
+        Ge(0),
+        Setting(
+            "Write a checkpoint every so many rounds; 0 = never.", RUNNING, none="as often as takes 5 % of the time"
+        ),
+    ] = None
+    checkpoint_key: Annotated[
+        Path | None,
+        Setting(
+            "File with a key of 32 bytes or more: checkpoints are signed with it, and --resume takes only those that "
+            "are.",
+            RUNNING,
+            none="unsigned",
+        ),
+    ] = None

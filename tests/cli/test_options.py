@@ -1,0 +1,70 @@
+"""The options that stand for a run's settings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+from typer.main import get_command
+
+from drfl.cli import options
+from drfl.cli.app import app
+from drfl.data import PARTITIONS
+from drfl.engine import ENGINES
+from drfl.experiments.config import Config
+from drfl.experiments.guards_and_failures import KNOWN
+from drfl.experiments.settings import Settings
+from drfl.features.recipe import COUNT
+from drfl.local import LocalSGD
+from drfl.models import LOSSES, MODELS
+from drfl.resilience import FailureModel
+
+RUN = {param.name: param for param in get_command(app).commands["run"].params}
+
+
+@pytest.mark.parametrize("name", options.RUN)
+def test_each_setting_has_an_option(name):
+    assert RUN[name].help.startswith(options.ABOUT[name].help)
+    assert RUN[name].default is None  # so that what is not given is left to the file
+
+
+def test_the_settings_are_the_configurations_and_the_tables_are_no_option():
+    assert {*Config.model_fields} == {*options.ABOUT, "algorithms"}
+    assert {*options.ABOUT} - {*RUN} == {"validation"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("partition", PARTITIONS),
+        ("model", MODELS),
+        ("loss", LOSSES),
+        ("engine", ENGINES),
+        ("guards", KNOWN),
+        ("faults", [field.name for field in fields(FailureModel)]),
+    ],
+)
+def test_the_help_names_what_there_is(name, words):
+    assert not [word for word in words if word not in re.split(r"[\s,:=]+", RUN[name].help.replace(".", " "))]
+
+
+def test_defaults_that_others_have_are_told_as_they_are():
+    assert options.ABOUT["steps"].none == str(LocalSGD().steps)
+    assert options.ABOUT["batch"].none == str(LocalSGD().batch)
+    assert options.ABOUT["feature_count"].none == str(COUNT)
+    assert options.ABOUT["clients"].none.endswith(
+        ", ".join(str(PARTITIONS[name]().clients) for name in ("zipf-dirichlet", "one-class", "dirichlet-drop", "iid"))
+    )
+
+
+def test_a_setting_that_is_given_arrives_and_others_do_not(monkeypatch):
+    seen = []
+    monkeypatch.setattr("drfl.cli.run.run_command", lambda given: seen.append(given) or 0)
+    words = ["--rounds", "3", "--no-averaged", "--guard", "trim:f=2", "--batch", "full", "--json"]
+    get_command(app)(["run", *words], standalone_mode=False)
+    (given,) = seen
+    assert given == options.RunOptions(
+        settings={"rounds": 3, "averaged": False, "guards": ["trim:f=2"], "batch": "full"}, as_json=True, param=None
+    )
+    assert Settings.rounds == 100
