@@ -22,15 +22,15 @@ KEY = Key(0).fold("certificate")
 """Every exchange is on all training data, so that nothing is drawn from it."""
 
 EXCHANGE = 2**23
-"""Most numbers in one exchange of gradients: a large federation is asked in several."""
+"""Most numbers in one exchange of gradients: a large federation is asked in several exchanges."""
 
 
 class Certificate(NamedTuple):
     """Bounds on both sides of the saddle value min_w max_{u∈Λ} F(w, u), F(w, λ) = Σ_i λ_i F_i(w) − ψ(λ).
 
     Args:
-        primal: max_{u∈Λ} F(w, u), what the model is worth at its worst.
-        lower: a lower bound on min_v F(v, λ), what the mixture guarantees that any model suffers.
+        primal: max_{u∈Λ} F(w, u), the model's worst-case objective.
+        lower: a lower bound on min_v F(v, λ), which no model can beat at this mixture.
         gradient_norm: ‖Σ_i λ_i ∇F_i(v̂)‖ where the lower bound was taken.
         proven: whether ``lower`` is a bound whatever the remaining gradient. If not (losses that are convex but not
             strongly, and no radius), min_v F(v, λ) may lie below it by at most gradient_norm·‖v* − v̂‖.
@@ -94,11 +94,13 @@ class Objective:
     def losses(self, w: Tensor) -> Tensor:
         """(N,) float64: every F_i(w)."""
         reply = self.fed.losses(self.everybody, w, KEY, batch=None)
+        # Reports are on the data alone: the weight decay, part of the local solver, is added here.
         losses = reply.values[_order(reply.clients, self.everybody)] + self._decay(w)
         return _finite(losses)
 
     def exchange(self, asked: Tensor, w: Tensor, lam: Tensor) -> Exchange:
         """Losses and gradients at w (d,) of the clients ``asked`` (k,), ascending; λ_i = 0 for the others."""
+        # Σ_i λ_i = 1, so that the weight decay's gradient enters once. Sums are in float64 whatever the model's type.
         gradient, losses = self.weight_decay * w.detach().cpu().double(), []
         for part in asked.split(max(1, EXCHANGE // w.numel())):
             reply = self.fed.gradients(part, w, KEY, batch=None)
@@ -110,7 +112,7 @@ class Objective:
         return Exchange(values, float(lam[asked] @ values), _finite(gradient))
 
     def floor(self, at: Exchange, v: Tensor) -> tuple[float, bool]:
-        """What value and gradient at v (d,) say about min_u Σ_i λ_i F_i(u), and whether it is proven.
+        """A lower bound on min_u Σ_i λ_i F_i(u) from value and gradient at v (d,), and whether it is proven.
 
         F(u) ≥ F(v) + ⟨g, u − v⟩ + (μ/2)‖u − v‖² for every u. The right side is least at F(v) − ‖g‖²/(2μ) where μ > 0;
         it is at least F(v) − ⟨g, v⟩ − R‖g‖ where ‖u‖ ≤ R.
@@ -120,6 +122,7 @@ class Objective:
             bounds.append(at.value - at.norm**2 / (2 * self.mu))
         if self.radius is not None:
             bounds.append(at.value - float(at.gradient @ v.detach().cpu().double()) - self.radius * at.norm)
+        # Both are lower bounds where both apply, so that the larger one is the better one.
         return (max(bounds), True) if bounds else (at.value, False)
 
     def _decay(self, w: Tensor) -> float:
@@ -127,7 +130,7 @@ class Objective:
 
 
 def _order(clients: Tensor, asked: Tensor) -> Tensor:
-    """Where in the reply those who were asked (ascending) stand."""
+    """The rows of the reply in the order of the clients that were asked, ascending."""
     order = clients.argsort()
     if not torch.equal(clients[order], asked):
         raise _SilentError
@@ -162,7 +165,7 @@ class Method(Protocol):
     """How the lower bound is found."""
 
     def check(self, mu: float, radius: float | None) -> None:
-        """Raises InputError where the method has nothing to stand on."""
+        """Raises InputError where the method's assumptions do not hold."""
         ...
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
@@ -192,17 +195,21 @@ class Pooled:
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
         """See :class:`Method`."""
         losses = objective.losses(w)
+        # An earlier point was found for another λ: it is taken only where it is better than w at this one.
         if start is None or float(lam @ objective.losses(start)) >= float(lam @ losses):
             start = w
+        # Clients with λ_i = 0 do not enter the sum that is minimised.
         asked = lam.nonzero().flatten()
         point = self._minimise(objective, asked, lam, start)
         at = objective.exchange(asked, point, lam)
-        at = at._replace(value=float(lam @ objective.losses(point)))  # engines sum more exactly without gradients
+        # Most engines average losses in float64 where no gradient is asked for: the more exact value for the bound.
+        at = at._replace(value=float(lam @ objective.losses(point)))
         lower, proven = objective.floor(at, point)
         return Bound(losses, lower, at.norm, proven, point)
 
     def _minimise(self, objective: Objective, asked: Tensor, lam: Tensor, start: Tensor) -> Tensor:
-        from scipy.optimize import minimize  # it takes a while to load, and only certificates need it
+        # Here, as it takes a while to load and only certificates need it.
+        from scipy.optimize import minimize
 
         def oracle(v: np.ndarray) -> tuple[float, np.ndarray]:
             at = objective.exchange(asked, torch.from_numpy(v).to(start), lam)
@@ -249,8 +256,8 @@ class Certifier:
         task: what is learned; it must be convex in the model's parameters.
         method: how the lower bound is found: :class:`Pooled` or :class:`OneGradient`.
         mu: modulus of strong convexity that every f_i is known to have, weight decay not counted.
-        assume_convex: take the user's word that every f_i is convex, whatever the task looks like. If it is not, the
-            certificates mean nothing.
+        assume_convex: take every f_i as convex without checking the task. If one is not, the certificates mean
+            nothing.
 
     Raises:
         InputError: the task is not known to be convex (see :func:`drfl.convexity.convexity`), or mu is negative.
@@ -312,6 +319,7 @@ class Certifier:
                 bound = self.method(objective, w, lam, start)
         except _SilentError:
             return None
+        # ψ does not depend on the model, so that min_v F(v, λ) is the bound without it, less ψ(λ).
         primal = ambiguity.worst_case(bound.losses).value
         lower = bound.lower - ambiguity.penalty(lam)
         return Certificate(primal, lower, bound.gradient_norm, bound.proven), bound.point

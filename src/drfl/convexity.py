@@ -42,11 +42,13 @@ def _not_affine(model: nn.Module) -> str | None:
         return "the model has hooks, which may do anything"
     layers = list(_layers(model))
     trained = [j for j, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
+    # Not isinstance: a subclass may compute anything in its forward.
     strange = [layers[j] for j in trained if type(layers[j]) is not nn.Linear]
     if strange:
         return f"the model trains {type(strange[0]).__name__}, where only nn.Linear is known to be convex"
     if len(trained) > 1:
         return f"the model trains {len(trained)} layers on top of each other, which is not convex"
+    # There is a trained layer: Task refuses a model without. What comes before it is frozen, hence a fixed map.
     after = [layer for layer in layers[trained[0] + 1 :] if type(layer) not in RESHAPING]
     if after:
         return f"the model has {type(after[0]).__name__} after its linear layer"
@@ -74,6 +76,7 @@ def _loss_not_convex(loss: Callable[..., Tensor]) -> str | None:
         known = loss in CONVEX_FUNCTIONS
     if not known:
         return f"the loss {getattr(loss, '__name__', type(loss).__name__)} is not known to be convex"
+    # A negative weight makes a convex loss concave.
     if any(isinstance(weight, Tensor) and bool((weight < 0).any()) for weight in weights):
         return "the loss has negative weights"
     return None

@@ -1,4 +1,4 @@
-"""The contract between an algorithm at the server and the clients, wherever these run."""
+"""The interface between an algorithm at the server and the clients, wherever these run."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Replies(NamedTuple):
     average: Tensor | None = None
 
     def merged(self, merge: Callable[[Tensor], Tensor]) -> Merged:
-        """What an algorithm makes of local models, applied to the last ones, the snapshots and the averages alike.
+        """Apply an algorithm's merge of local models to the last ones, the snapshots and the averages alike.
 
         The mean of the global models over the steps is the merge of the means of the local ones as long as ``merge``
         is affine, which all merges are that sum models with weights.
 
         Args:
-            merge: (k', d) local models → (d,) the global model that they make.
+            merge: (k', d) local models → (d,) the merged global model.
         """
         snapshot, average = (None if part is None else merge(part) for part in (self.snapshot, self.average))
         return Merged(merge(self.w), snapshot, average)
 
 
 class Merged(NamedTuple):
-    """Global models that local models make; all (d,).
+    """Global models merged from local models; all (d,).
 
     Args:
         w: after the last local step.
@@ -79,6 +79,8 @@ class Losses(NamedTuple):
         """
         v = torch.zeros(n, dtype=torch.float64)
         if self.clients.numel():
+            # Over those who answered, not those who were asked: E[v] stays right where dropout is independent of the
+            # data.
             v[self.clients] = n / self.clients.numel() * self.values
         return v
 
@@ -113,7 +115,7 @@ class Evaluation(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What a run has cost so far.
+    """Communication and computation of a run so far.
 
     Args:
         bytes_down: payload from the server to clients: models and shifts in their own type.
@@ -140,7 +142,7 @@ class Ledger:
         self.messages += clients
 
     def add(self, other: Ledger) -> None:
-        """Count what another one has counted."""
+        """Add the counters of another ledger."""
         for name, value in other.totals().items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -150,11 +152,12 @@ class Ledger:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within it nothing counts: for evaluations, which are no part of the algorithm."""
+        """Book nothing within the block: for evaluations, which are no part of the algorithm."""
         before = self.totals()
         try:
             yield
         finally:
+            # Set back in place: wrappers and runs hold the same ledger.
             for name, value in before.items():
                 setattr(self, name, value)
 
@@ -162,6 +165,7 @@ class Ledger:
 R = TypeVar("R", Replies, Losses, Gradients)
 
 
+# eq=False, here and below: tensors compare entry by entry, so that a dataclass's == would raise.
 @dataclass(frozen=True, eq=False)
 class Request(ABC, Generic[R]):
     """What :class:`drfl.federation.Federation` can ask a cohort, as one object.
@@ -179,7 +183,7 @@ class Request(ABC, Generic[R]):
 
     @abstractmethod
     def nobody(self) -> R:
-        """The reply that nobody sent: its parts are empty, of the shapes and types of a full one."""
+        """An empty reply: its parts have no rows, and the shapes and types of a full one."""
 
     @property
     def vectors(self) -> int:
@@ -258,7 +262,7 @@ class Federation(ABC):
     A cohort is a vector (k,) of distinct client indices. A request's key names the round's randomness: client i draws
     its samples from ``key.fold("client", i)``, whatever the backend.
 
-    A subclass says how the clients :meth:`ask` and how they :meth:`evaluate`; everything else comes down to these two.
+    A subclass implements :meth:`ask` and :meth:`evaluate`; everything else is built on these two.
 
     Attributes:
         n: number of clients N.
@@ -306,6 +310,7 @@ class Federation(ABC):
         average: bool = False,
     ) -> Replies:
         """Ask for local steps; see :class:`TrainRequest`."""
+        # The run decides about averages, so that algorithms need not know of them when they ask.
         return self.ask(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average or self.averaged))
 
     def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
@@ -326,6 +331,7 @@ class WrappedFederation(Federation):
 
     def __init__(self, fed: Federation) -> None:
         self.fed = fed
+        # The very ledger of the federation inside: all wrappers book into one.
         self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
         self.table_dir, self.averaged = fed.table_dir, fed.averaged
 

@@ -1,4 +1,4 @@
-"""The loop that runs an algorithm: rounds, tests, callbacks, and where a run can go on."""
+"""The loop that runs an algorithm: rounds, tests, callbacks, and the state from which a run is resumed."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Average(NamedTuple):
     def add(self, w: Tensor, lam: Tensor) -> Average:
         """With one more round, whose local steps average to w and which started from lam."""
         rounds = self.rounds + 1
+        # A running mean: a sum would grow with the rounds and lose digits in single precision.
         return Average(self.w + (w - self.w) / rounds, self.lam + (lam - self.lam) / rounds, rounds)
 
     def wrong(self) -> str | None:
@@ -54,7 +55,7 @@ class Step(NamedTuple):
 
     Args:
         round: rounds done; 0 before the first.
-        rounds: how many there will be.
+        rounds: how many the run has.
         state: the algorithm's state.
         info: what happened; None at round 0.
         row: the new row of the history, where this round was evaluated.
@@ -83,9 +84,9 @@ class Result(NamedTuple):
         evaluation: the last round's, per client.
         rounds: rounds done.
         skipped: how many of them nobody answered.
-        average: the averaged solution; None where the run was not asked to keep it.
+        average: the averaged solution; None unless the run keeps it.
         averaged: its evaluation, per client.
-        averaged_certificate: the averaged iterate's; None where either was not asked for, or is not to be had.
+        averaged_certificate: the averaged iterate's; None where either was not asked for, or there is none.
     """
 
     state: State
@@ -130,7 +131,7 @@ class RunState(NamedTuple):
 
 
 class CheckpointWriter(Protocol):
-    """Somebody who keeps a run's progress, such as :class:`drfl.checkpoint.Checkpoints`."""
+    """Stores a run's progress, such as :class:`drfl.checkpoint.Checkpoints`."""
 
     def __call__(self, progress: RunState, stopping: bool) -> None:
         """Called after every round but the last; ``stopping`` where a callback ends the run here."""
@@ -138,7 +139,7 @@ class CheckpointWriter(Protocol):
 
 
 class _View(WrappedFederation):
-    """A federation as one run sees it: it asks for means of local models or not, and knows where tables lie."""
+    """A federation with one run's settings: whether averages are asked for, and where tables are stored."""
 
     def __init__(self, fed: Federation, averaged: bool, table_dir: str | None) -> None:
         super().__init__(fed)
@@ -182,12 +183,12 @@ def run(
             the CPU only.
         callbacks: called after every round.
         certify: makes a certificate with every test; it takes no part in the training and is not booked.
-        start: where an earlier run of the same call was; None = from the beginning. With the same algorithm,
+        start: the progress of an earlier run of the same call; None = from the beginning. With the same algorithm,
             federation and seed the result is that of a run that never stopped, bit for bit.
-        keep: is given the progress after every round, to start from later.
+        keep: called with the progress after every round, to start from later.
 
     A federation that bundles a test with the request after it, see :class:`drfl.federation.Bundling`, plays the round
-    after a test before the test's result is there. Callbacks do not see that; where one ends the run that round is
+    after a test before the test's result has arrived. Callbacks do not see that; where one ends the run that round is
     dropped, and only its traffic remains.
 
     Raises:
@@ -206,9 +207,12 @@ def run(
 
     stop, evaluation = False, None
     while True:
+        # Taken before the test: a federation that bundles it plays, and books, the next round along with it.
         cost, ahead = log.cost(), None
         due = at.round % evaluate_every == 0 or at.round == rounds
+        # A resumed run starts at a round whose row the history may hold already.
         if due and not log.has(at.round):
+            # fed, not the view of it: whether a test can wait for the next request is for the federation itself to say.
             if isinstance(fed, Bundling) and at.round < rounds:
                 evaluation, ahead = _test_and_play(fed, at, after)
             else:
@@ -216,14 +220,18 @@ def run(
             log.add(at, evaluation, cost)
         row = log.history.last if due else None
         seen = [callback(Step(at.round, rounds, at.state, at.info, row, at.average)) for callback in callbacks]
-        stop = any(seen)  # every callback sees every step, also after one has asked to stop
+        # A list first: every callback sees every step, also after one has asked to stop.
+        stop = any(seen)
+        # Not where the run starts: that state has a checkpoint, or is the initial one.
         if keep is not None and at.info is not None and at.round < rounds:
             keep(log.progress(at, cost), stop)
         if stop or at.round >= rounds:
             break
+        # Only now: without the bundling a round that a callback prevents would not have been played.
         if isinstance(ahead, DrflError):
             raise ahead
         at, evaluation = ahead or after(at), None
+    # Where a callback stopped the run at a round that was not due, or it was resumed at its end.
     if evaluation is None:
         evaluation = fed.evaluate(at.state.w)
         if not log.has(at.round):
@@ -256,7 +264,7 @@ def _test_and_play(
 ) -> tuple[Evaluation, _Played[S] | DrflError]:
     """A test of the model, and the round after it, played before the test's result is there.
 
-    Where that round fails its error is handed on: it is nothing where a callback ends the run before.
+    If that round fails its error is returned, as a callback may end the run before it.
     """
     result = fed.evaluate_later(at.state.w)
     try:
@@ -283,6 +291,7 @@ def _round(algorithm: Algorithm[S], fed: Federation, key: Key, at: _Played[S]) -
         raise DivergedError(
             f"{type(core).__name__} diverged in round {r} ({error}): lower {' or '.join(sizes)}"
         ) from error
+    # The mean over the mixtures that the rounds started from, hence at.state and not state.
     if average is not None and not info.empty:
         if info.average is None:
             raise _no_average(algorithm)
@@ -302,8 +311,10 @@ class _Log:
     ) -> None:
         self.algorithm, self.fed, self.certify = algorithm, fed, certify
         self.history, self.point = History(certified=certify is not None), None
+        # The federation's ledger goes on from run to run: a run's cost is a difference.
         self.start, self.before = time.perf_counter(), fed.ledger.totals()
         if start is not None:
+            # Clock and ledger are set back by what the run had used before, so that differences go on from there.
             self.history.rows.extend(start.rows)
             self.point, self.start = start.point, self.start - start.seconds
             self.before = {name: value - start.ledger.get(name, 0) for name, value in self.before.items()}
@@ -348,5 +359,6 @@ class _Log:
         found = self.certify(self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=self.point)
         if found is None:
             return None
-        certificate, self.point = found  # the next search starts where this one ended
+        # The next search starts where this one ended, as (w, λ) moves little between two tests.
+        certificate, self.point = found
         return certificate

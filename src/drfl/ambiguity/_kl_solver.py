@@ -11,7 +11,7 @@ SMALL = 0.03
 """Up to here l e^l − (e^l − 1) is summed as a series."""
 
 LARGEST = 700.0
-"""l is not let beyond this, a little more than −log of the least prior allowed: e^l stays finite."""
+"""Upper bound on l, a little more than −log of the least prior allowed, 1e-300: e^l stays finite."""
 
 CHUNK = 8192
 """Entries treated at a time: what they need stays in the processor's cache, which makes it three times as fast."""
@@ -19,12 +19,15 @@ CHUNK = 8192
 
 def log_mean_exp(p: np.ndarray, x: np.ndarray) -> float:
     """log Σ_i p_i e^{x_i} for x ≤ 0 with largest entry 0 and Σp = 1, to full relative precision where x is small."""
+    # Near 0, Σ p e^x is near 1 and its logarithm would lose what x holds: Σ p (e^x − 1) and log1p keep it. Below 1/2
+    # the logarithm is well conditioned.
     below = float(p @ np.expm1(x))
     return math.log1p(below) if below > -0.5 else math.log(float(p @ np.exp(x)))
 
 
 def divergence(p: np.ndarray, log_ratio: np.ndarray, lam: np.ndarray) -> float:
     """KL(λ‖p) of λ = p·e^l of sum 1: Σ_i λ_i l_i, or Σ_i p_i·(l e^l − (e^l − 1)) where the former would cancel."""
+    # The terms λ_i l_i are of the order of l, their sum of the order of l²: near λ = p nearly all of it cancels.
     plain = float(lam @ log_ratio)
     if plain > 1e-2:
         return plain
@@ -33,6 +36,8 @@ def divergence(p: np.ndarray, log_ratio: np.ndarray, lam: np.ndarray) -> float:
 
 def _excess(log_ratio: np.ndarray) -> np.ndarray:
     """l e^l − (e^l − 1) ≥ 0, entry by entry."""
+    # Σ_{k≥2} l^k·(k − 1)/k!, cut off after l⁸: below SMALL the next term is less than 1e-15 of the sum. Above, the
+    # difference is accurate enough.
     small = np.abs(log_ratio) < SMALL
     x = np.where(small, log_ratio, 0.0)
     series = 1 / 30 + x * (1 / 144 + x * (1 / 840 + x / 5760))
@@ -61,14 +66,20 @@ def _chunks(n: int) -> list[slice]:
 
 
 def _halley(a: np.ndarray, c: np.ndarray, log_ratio: np.ndarray | None) -> np.ndarray:
+    # For c = 0, where l = a, a number in place of log 0.
     log_c = np.log(np.maximum(c, np.finfo(np.float64).tiny))
-    bound = np.minimum(a, np.clip(np.log(np.maximum(a, 1.0)) - log_c, 0.0, LARGEST))  # l ≤ a, c·e^l ≤ a where l > 0
+    # The root lies below both: l ≤ a, as c·e^l ≥ 0; and where l > 0, c·e^l ≤ a, that is l ≤ log a − log c.
+    bound = np.minimum(a, np.clip(np.log(np.maximum(a, 1.0)) - log_c, 0.0, LARGEST))
     log_ratio = np.minimum(_approximation(a, log_c) if log_ratio is None else log_ratio, bound)
     for _ in range(100):
         weight = c * np.exp(log_ratio)
         off, slope = log_ratio + weight - a, 1 + weight
+        # f = l + c·e^l − a has f' = slope and f'' = weight, and Halley's step is f·f'/(f'² − f·f''/2).
         step = off * slope / (np.square(slope) - 0.5 * off * weight)
+        # Cut to the bound, so that a step too far cannot overflow e^l.
         log_ratio = np.minimum(log_ratio - step, bound)
+        # The error after a step is at most about step³/12, as f''²/(4f'²) − f'''/(6f') is between −1/36 and 1/12: here
+        # below 1e-16.
         if float(np.abs(step).max()) < 1e-5:
             break
     return log_ratio
@@ -76,6 +87,7 @@ def _halley(a: np.ndarray, c: np.ndarray, log_ratio: np.ndarray | None) -> np.nd
 
 def _approximation(a: np.ndarray, log_c: np.ndarray) -> np.ndarray:
     """l + c·e^l = a to a few tenths: ω(ζ) is near e^ζ/(1 + e^ζ) for ζ ≤ 1, and ζ − log ζ above."""
+    # l = a − ω(ζ) = log(ω(ζ)) − log c: the former where ω is small, the latter where a and ω would cancel.
     zeta = a + log_c
     low, high = np.exp(np.minimum(zeta, 1.0)), np.maximum(zeta, 1.0)
     return np.where(zeta <= 1, a - low / (1 + low), np.log(high - np.log(high)) - log_c)
@@ -85,11 +97,13 @@ TINY = float(np.finfo(np.float64).tiny)
 LOG_TINY = math.log(TINY)
 EXACT, ROUGH = 1e-16, 1e-4
 LEAST_KAPPA, STIFFEST = 1e-305, 1e15
-"""κ is looked for above the one; κq up to the other, where λ is within 1e-13 of its limit."""
+"""Lower bound on κ, and upper bound on κq, where λ is within 1e-13 of its limit."""
 LEAST = -1e150
 """κg_i is cut here: λ_i is 0 long before, and the square of this is finite."""
 
 
+# A tilt λ = p·e^l solves l_i + κq·λ_i = κg_i − y with y such that Σλ = 1. With q = 0 it is λ ∝ p·e^{κg}; with q > 0 it
+# is the prox of a KL penalty, whose quadratic term adds κq·λ.
 class Tilt(NamedTuple):
     """A tilt of p.
 
@@ -139,16 +153,21 @@ class Direction(NamedTuple):
         if self.q == 0:
             y = log_mean_exp(self.p, lean)
             return self._tilt(kappa, lean, y, lean - y, 0.0)
-        low, high = LOG_TINY - curvature, 0.0  # y lies here: see the equation at the largest g, and where l ≥ 0
+        # The range of y. At the largest g, 0, y = −l − κq·λ with λ ≤ 1 and l ≤ −log p ≤ −LOG_TINY. As λ and p both sum
+        # to 1, some l_i is ≥ 0, and there y = κg_i − l_i − κq·λ_i ≤ 0.
+        low, high = LOG_TINY - curvature, 0.0
         y, log_ratio = self._guess(kappa, lean, near)
         for _ in range(200):
             log_ratio = solve_log_ratio(lean - y, curvature * self.p, log_ratio)
             lam = self.p * np.exp(log_ratio)
             stiff = 1 + curvature * lam
             total = float(lam.sum())
+            # dλ/dy = −λ/stiff, from the equation's derivative by y.
             dy = _correction(total, lam, stiff)
-            if (total - 1) ** 2 < tolerance:  # λ follows y in a straight line: that leaves the square of what was off
+            # The last correction is applied to first order, in y and in l, which leaves the square of total − 1.
+            if (total - 1) ** 2 < tolerance:
                 return self._tilt(kappa, lean, y + dy, log_ratio - dy / stiff, (total - 1) ** 2)
+            # Σλ falls with y.
             low, high = (max(low, y), high) if total > 1 else (low, min(high, y))
             if not low < y + dy < high:
                 dy = (low + high) / 2 - y
@@ -162,18 +181,24 @@ class Direction(NamedTuple):
     def _guess(self, kappa: float, lean: np.ndarray, near: Tilt | None) -> tuple[float, np.ndarray | None]:
         """y, and l where that is near enough, to start from: a tangent, or what holds for small or for large κ."""
         step = kappa / near.kappa - 1 if near else math.inf
-        if near and abs(step) < 0.5:  # in κ, which y grows with, not in log κ
+        # The tangent in κ, not in log κ: for large κ, y is linear in κ.
+        if near and abs(step) < 0.5:
             return near.y + step * near.rise, near.log_ratio + step * near.drift
         y = log_mean_exp(self.p, lean)
         lam = self.p * np.exp(lean - y)
+        # Little curvature: y to first order in κq around the exponential tilt, where it moves by −κq·Σλ².
         if kappa * self.q * float(lam.max()) < 1:
             return y - kappa * self.q * float(lam @ lam), None
+        # Much curvature: λ is near its limit, on whose support g_i − q·λ_i is the same, −q·peak; the equation's mean
+        # over λ is then y = −κq·peak − KL(λ‖p).
         return -kappa * self.q * self.peak - self.pull, None
 
     def _tilt(self, kappa: float, lean: np.ndarray, y: float, log_ratio: np.ndarray, error: float) -> Tilt:
         lam = self.p * np.exp(log_ratio)
         lam /= lam.sum()
         stiff = 1 + kappa * self.q * lam
+        # The derivatives by log κ: the equation's gives dl·stiff = height − dy, and Σ λ·dl = 0 then dy, the mean of
+        # height. With these D' = Σ λ·l·dl is the variance of height, all under the weights λ/stiff, and so ≥ 0.
         weights, height = lam / stiff, lean - kappa * self.q * lam
         rise = float(weights @ height) / float(weights.sum())
         height -= rise
@@ -195,16 +220,22 @@ class Direction(NamedTuple):
         for k in range(1000):
             kappa, D = tilt.kappa, tilt.divergence
             step = _newton(D, tilt.slope, target, self.pull)
-            if tilt.error < EXACT or 1e3 * tilt.error * (1 + self.pull) < abs(D - target):  # its sign is sure
+            # D grows with κ, so its side of the target narrows the bracket; a rough tilt must be off by more than its
+            # error can explain.
+            if tilt.error < EXACT or 1e3 * tilt.error * (1 + self.pull) < abs(D - target):
                 low, high = (kappa, high) if target > D else (low, kappa)
-            if abs(step) < 1e-8 and tilt.error < EXACT:  # Newton's step leaves the square of what was off
+            # The step is still taken, to first order, below: what it leaves is of the order of its square.
+            if abs(step) < 1e-8 and tilt.error < EXACT:
                 break
             if high - low < 1e-15 * low:
                 step = 0.0
                 break
             kappa *= math.exp(step)
-            if not low < kappa < high or (k >= 12 and k % 3 == 0):  # Newton gets nowhere where D is flat
+            # Where D is flat Newton's steps may lead nowhere: every third one halves the bracket in log κ instead. The
+            # roots are taken one by one, as low·high may leave the floating-point numbers.
+            if not low < kappa < high or (k >= 12 and k % 3 == 0):
                 kappa = math.sqrt(low) * math.sqrt(high)
+            # Far from the target a rough tilt serves as well and takes fewer steps.
             tilt = self.at(kappa, tilt, ROUGH if k < 12 else EXACT)
         lam = self.p * np.exp(tilt.log_ratio + step * tilt.drift)
         return lam / lam.sum()
@@ -216,6 +247,7 @@ def _correction(total: float, lam: np.ndarray, stiff: np.ndarray) -> float:
     λ falls with y at the rate λ/stiff: in a straight line where it is stiff, else like an exponential. A short step
     is Halley's; for a long one the sum of both kinds, each going on as it does now, is set to 1.
     """
+    # −dλ/dy.
     falling = lam / stiff
     rate = max(float(falling.sum()), TINY)
     if abs(total - 1) < 0.3 * rate:  # no log λ moves by more than y does
@@ -239,5 +271,6 @@ def _newton(D: float, slope: float, target: float, pull: float) -> float:
     blur = 2e-16 * pull  # differences below this are rounding
     D, rest = max(D, TINY), max(pull - D, blur)
     odds = math.log(target) - math.log(max(pull - target, blur)) - math.log(D) + math.log(rest)
+    # The derivative by log κ of log(D/(pull − D)).
     steepness = slope / D + slope / rest
     return max(-5.0, min(5.0, odds / steepness if steepness > 0 else math.copysign(5.0, odds)))

@@ -24,7 +24,7 @@ def finite(v: Tensor) -> Tensor:
         raise InputError(f"expected a vector (N,) with N ≥ 1, got shape {tuple(v.shape)}")
     if not bool(torch.isfinite(v).all()):
         bad = int((~torch.isfinite(v)).nonzero()[0])
-        raise NonFiniteError(f"entry {bad} of the vector is {float(v[bad])}: λ would be poisoned for good")
+        raise NonFiniteError(f"entry {bad} of the vector is {float(v[bad])}: λ would never recover from it")
     return v
 
 
@@ -79,7 +79,7 @@ class AmbiguitySet(Protocol):
         ...
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """The mixture that these losses (N,) suffer most from."""
+        """A mixture in Λ with the largest objective at these losses (N,), and that objective."""
         ...
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:

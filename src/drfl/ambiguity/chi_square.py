@@ -51,6 +51,7 @@ class ChiSquare:
         """The nearest point of the simplex to v/(1 + step·ρN): ψ is a square like the distance. O(N log N)."""
         checks.non_negative("step", step)
         v = finite(v)
+        # The quarters cancel. An infinite product gives gaps of 0, hence the uniform mixture.
         return onto_simplex(quarter_gaps(v) / ((1 + step * self.rho * v.numel()) / 4))
 
     def worst_case(self, losses: Tensor) -> WorstCase:
@@ -61,6 +62,7 @@ class ChiSquare:
         """
         losses = finite(losses)
         n, behind = losses.numel(), quarter_gaps(losses)
+        # The largest stay at 0 whatever ρ is: 0/0 would be NaN. With ρ = 0 the others are at −∞, outside the support.
         lam = onto_simplex(torch.where(behind < 0, behind / (self.rho * n / 4), 0.0))
         support = lam > 0
         k = int(support.sum())
@@ -103,6 +105,7 @@ class ChiSquareBall(Constraint):
     def worst_case(self, losses: Tensor) -> WorstCase:
         """All weight on the largest losses, evenly, where that is inside; else the sphere's point farthest along f."""
         losses = finite(losses)
+        # Of all mixtures of the largest losses the even one has the least divergence: if it is outside, so are all.
         top = (losses == losses.max()).double()
         lam = top / top.sum()
         lam = lam if divergence(lam) <= self.radius else self._on_sphere(losses)
@@ -124,6 +127,7 @@ class ChiSquareBall(Constraint):
         ordered = ascending(behind).flip(0)
 
         def inside(k: int) -> bool:
+            # Called for k ≥ tied only, so that ordered[k] < 0.
             scaled = 1 - ordered[:k] / ordered[k]
             return bool(n * scaled.square().sum() <= (2 * self.radius + 1) * scaled.sum().square())
 
@@ -131,6 +135,7 @@ class ChiSquareBall(Constraint):
         k = tied + bisect_left(range(tied, n), True, key=inside)
         if k == tied:  # only rounding leads here: the even mixture of the largest is on the sphere
             return (behind == 0).double() / tied
+        # By value, not by position: clients with equal entries are in the support together.
         support = behind >= ordered[k - 1]
         scaled = behind / -ordered[k - 1]
         centred = torch.where(support, scaled - scaled[support].mean(), 0)

@@ -67,7 +67,8 @@ def _checked(prior: Sequence[float] | Tensor) -> tuple[float, ...]:
         bad = int((~(p >= LEAST_PRIOR)).nonzero()[0])
         raise InputError(f"the prior must be positive, but entry {bad} is {float(p[bad])}: leave that client out")
     total = math.fsum(p.tolist())
-    if not abs(total - 1) <= 1e-6:  # single precision is precise enough
+    # Wide enough for a prior that was normalised in single precision; a NaN is refused, too.
+    if not abs(total - 1) <= 1e-6:
         raise InputError(f"the prior must sum to 1, not {total}: divide it by its sum")
     return tuple((p / total).tolist())
 
@@ -135,10 +136,13 @@ class KL(FromPrior):
         """λ_i = t·ω((v_i − ν)/t + log(p_i/t)), t = step·ρ, with Wright's ω; ν makes the sum 1. O(N log N)."""
         checks.non_negative("step", step)
         v = finite(v)
+        # The tilt is defined for κ = 4/t > 0 only, so that t must stay finite.
         p, t = self.prior_of(v.numel()), min(step * self.rho, 1e308)
         lam = onto_simplex(v)
         if t < NO_PENALTY:
             return lam
+        # Optimality of the prox, log(λ/p) + λ/t = (v − ν)/t, is the tilt's equation at κ = 4/t: g is (v − max v)/4, q
+        # is 1/4.
         direction = Direction(p.numpy(), quarter_gaps(v).numpy(), 0.25, divergence(lam, p), float(lam.max()))
         return torch.from_numpy(direction.at(4 / t).lam)
 
@@ -146,6 +150,7 @@ class KL(FromPrior):
         """λ_i ∝ p_i·e^{f_i/ρ}; with ρ = 0, p_i on the largest losses. O(N)."""
         losses = finite(losses)
         p, behind = self.prior_of(losses.numel()), quarter_gaps(losses)
+        # The largest stay at 0 whatever ρ is, 0 included; the others are then cut at LEAST, where e^x is 0.
         lean = torch.where(behind < 0, (behind / (self.rho / 4)).clamp(min=LEAST), 0.0)
         lam = p * lean.exp()
         value = float(losses.max()) + self.rho * log_mean_exp(p.numpy(), lean.numpy())
@@ -199,6 +204,8 @@ class KLBall(FromPrior, Constraint):
         losses = finite(losses)
         p, first = self.prior_of(losses.numel()), losses == losses.max()
         top, rest = p * first, float(p[~first].sum())
+        # For κ → ∞ λ is the prior on the largest losses, whose divergence is −log of their prior mass. Where the others
+        # have little mass it is taken from theirs, which holds more digits.
         pull = -math.log1p(-rest) if rest < 0.5 else -math.log(float(top.sum()))
         if pull <= self.radius:
             lam = top / top.sum()
@@ -217,10 +224,12 @@ class KLBall(FromPrior, Constraint):
     def _on_sphere(self, direction: Direction) -> Tensor:
         """The tilt whose divergence is the radius, for 0 ≤ radius < direction.pull."""
         p, pull = direction.p, direction.pull
+        # For small κ, λ is p·(1 + κ(height − mean of height)) to first order.
         height = direction.g - direction.q * p
         spread = math.sqrt(float(p @ np.square(height - p @ height)))
         if self.radius == 0 or spread == 0:
             return torch.from_numpy(p.copy())
-        # the divergence is near (κ·spread)²/2 for small κ
+        # The divergence is near (κ·spread)²/2 for small κ. With the odds that with_divergence takes to be
+        # straight that is radius/(pull − radius) = (κ·spread)²/(2·pull).
         start = math.sqrt(2 * self.radius) * math.sqrt(pull / (pull - self.radius)) / spread
         return torch.from_numpy(direction.with_divergence(self.radius, start))

@@ -32,7 +32,8 @@ def onto_simplex(v: Tensor, room: float = 1.0) -> Tensor:
     # there keeps sums exact however large the entries are.
     v = (v - v.max()).clamp(min=-room)
     lam = (v - _threshold(v, room)).clamp(min=0)
-    for _ in range(3):  # where one entry leads and very many share the rest, θ's rounding errors add up
+    # Where one entry leads and very many share the rest, θ's rounding errors add up in the sum.
+    for _ in range(3):
         excess = lam.sum() - room
         if abs(excess) <= SUM_ERROR:
             break
@@ -57,6 +58,8 @@ def _threshold(v: Tensor, room: float) -> Tensor:
         v = v[above]
     ordered = ascending(v).flip(0)
     thetas = (ordered.cumsum(0) - room) / torch.arange(1, v.numel() + 1, dtype=v.dtype)
+    # The entries above the θ of those up to them come first in descending order; they are the support (Duchi et al.
+    # 2008). The clamp is for rounding: the largest entry is always in it.
     return thetas[int((ordered > thetas).sum().clamp(min=1)) - 1]
 
 
@@ -86,9 +89,12 @@ def onto_capped_simplex(v: Tensor, cap: float) -> Tensor:
     left = _left_breakpoint(ordered.numpy(), cap)
     full = v - cap > left
     free = (v > left) & ~full
+    # To the right of `left` the sum is Σ_free (v_i − θ) + cap·#full until the next breakpoint; measured from `left`, so
+    # that differences of close numbers stay exact. Where none is free, θ is the breakpoint.
     theta = left + (float((v[free] - left).sum()) - (1 - cap * int(full.sum()))) / max(int(free.sum()), 1)
     lam = (v - theta).clamp(0, cap)
-    free = (lam > 0) & (lam < cap)  # once more, for what rounding has left
+    # What rounding has left of the sum goes to the entries that can move.
+    free = (lam > 0) & (lam < cap)
     return (lam - free * ((lam.sum() - 1) / free.sum().clamp(min=1))).clamp(0, cap)
 
 
@@ -97,9 +103,11 @@ def _left_breakpoint(ordered: np.ndarray, cap: float) -> float:
     n, full, below = len(ordered), ordered - cap, np.concatenate([[0.0], np.cumsum(ordered)])
 
     def short(theta: float) -> bool:  # whether the sum is below 1
+        # Ascending: entries before `positive` give 0, those up to `capped` give v − θ, those after it the cap.
         positive, capped = np.searchsorted(ordered, theta, "right"), np.searchsorted(full, theta, "right")
         return below[capped] - below[positive] - (capped - positive) * theta + (n - capped) * cap < 1
 
+    # The sum falls with θ, so that `short` changes once along each of the two sorted lists: no need to merge them.
     last = [bisect_left(points, True, key=short) - 1 for points in (ordered, full)]
     return float(max(points[k] for points, k in zip((ordered, full), last, strict=True) if k >= 0))
 
@@ -132,7 +140,7 @@ class Simplex(Constraint):
         return onto_simplex(v, self._room(v.numel())) + self.floor
 
     def worst_case(self, losses: Tensor) -> WorstCase:
-        """The floor for everybody and the rest on the (first) largest loss.
+        """The floor for each client and the rest on the (first) largest loss.
 
         Raises:
             NonFiniteError: a loss is NaN or infinite.
@@ -149,6 +157,7 @@ class Simplex(Constraint):
         return on_simplex(lam, tolerance) and bool((lam >= self.floor - tolerance).all())
 
     def _room(self, n: int) -> float:
+        # The tolerance lets a floor pass that is meant as 1/N and is larger by rounding.
         room = 1 - n * self.floor
         if room < -1e-12:
             raise InputError(f"floor={self.floor} is too large for {n} clients: at most 1/{n}")
@@ -197,7 +206,7 @@ class CVaR(Constraint):
 
 @dataclass(frozen=True)
 class Box(Constraint):
-    """Λ = {λ : 0 ≤ λ_i ≤ cap, Σ_i λ_i = 1}, ψ = 0: nobody weighs more than the cap, however many clients there are.
+    """Λ = {λ : 0 ≤ λ_i ≤ cap, Σ_i λ_i = 1}, ψ = 0: no client weighs more than the cap, however many clients there are.
 
     Args:
         cap: the greatest weight of any client, in (0, 1]; must leave room, N·cap ≥ 1.
@@ -241,6 +250,7 @@ def _fill(losses: Tensor, cap: float) -> WorstCase:
         lam = torch.full_like(losses, 1 / n)
         return WorstCase(float(lam @ losses), lam)
     full = min(math.floor(1 / cap), n - 1)
+    # Stable: which of two equal losses gets the rest must not be left to the sorting.
     order = losses.argsort(descending=True, stable=True)
     lam = torch.zeros_like(losses)
     lam[order[:full]] = cap

@@ -12,7 +12,7 @@ from drfl.errors import DrflError, InputError
 
 
 def settings(site: SiteFolder) -> Iterator[Finding]:
-    """Whether site.toml can be read, and is this site's.
+    """Whether site.toml can be read and names a site.
 
     Raises:
         InputError: it cannot be read.
@@ -25,7 +25,7 @@ def settings(site: SiteFolder) -> Iterator[Finding]:
 
 
 def data(site: SiteFolder) -> Iterator[Finding]:
-    """Whether the data are there, can be loaded, and of what size and shape they are."""
+    """Whether the data can be loaded, and their size and shape."""
     from drfl.flower.site_data import load_site  # brings torch along
 
     try:
@@ -60,7 +60,7 @@ def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: boo
 
 
 def _states(folder: DeploymentFolder) -> dict[str, str]:
-    """The SuperLink's word for each node, by its number."""
+    """The SuperLink's status of each node, by its number."""
     nodes = ask(folder.home, ["supernode", "list"]).get("nodes")
     found = nodes if isinstance(nodes, list) else []
     return {str(node.get("node-id")): str(node.get("status")) for node in found if isinstance(node, dict)}
@@ -81,7 +81,7 @@ def _registered(site: SitePaths, states: dict[str, str]) -> Finding:
 
 
 def check_deployment(folder: DeploymentFolder) -> Iterator[Finding]:
-    """All that can be looked at on the SuperLink's machine."""
+    """All checks on the SuperLink's machine."""
     yield from _flower("flwr", "flower-superlink", "flower-superexec")
     try:
         known, address = folder.sites(), folder.address()
@@ -102,7 +102,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[Finding]:
 
 
 def check_site(site: SiteFolder) -> Iterator[Finding]:
-    """All that can be looked at on a site's machine."""
+    """All checks on a site's machine."""
     yield from _flower("flower-supernode", "flower-superexec")
     try:
         address = site.address()
@@ -132,10 +132,10 @@ def _flower(*programs: str) -> Iterator[Finding]:
 
 
 def _agrees(folder: DeploymentFolder, address: Address) -> Iterator[Finding]:
-    """What several files say alike: the deployment is insecure or not, and where it is."""
+    """Whether the files agree on the security and the address of the deployment."""
     insecure = read_toml(folder.settings).get("insecure", False)
     if insecure is not address.insecure:
-        yield bad("server.toml", "insecure says other than INSECURE in superlink.env; make the folder anew with init")
+        yield bad("server.toml", "insecure contradicts INSECURE in superlink.env; write a new folder with init")
     told = read_toml(folder.home / "config.toml").get("superlink")
     entry = told.get("deployment") if isinstance(told, dict) else None
     link = entry if isinstance(entry, dict) else {}

@@ -22,11 +22,11 @@ from drfl.errors import DrflError, InputError
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        subject: what it is.
-        ok: whether it is as it must be.
+        subject: what was checked.
+        ok: whether it is right.
         text: what was found; for a problem also the remedy, after a semicolon.
     """
 
@@ -36,17 +36,17 @@ class Finding(NamedTuple):
 
 
 def ok(subject: str, text: str) -> Finding:
-    """All is well."""
+    """A check that passed."""
     return Finding(subject, True, text)
 
 
 def bad(subject: str, text: str) -> Finding:
-    """Something is wrong; the text names the remedy."""
+    """A check that failed; the text names the remedy."""
     return Finding(subject, False, text)
 
 
 def guarded(subject: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """The verdicts of a check; an error that it raises on purpose becomes one."""
+    """The findings of a check; an error that it raises on purpose becomes one."""
     try:
         yield from look()
     except DrflError as error:
@@ -58,7 +58,7 @@ SOON = 30
 
 
 def superlink(folder: DeploymentFolder, address: Address) -> Iterator[Finding]:
-    """The authority's and the SuperLink's certificates: there, in time, belonging together, for this host."""
+    """The authority's and the SuperLink's certificates: present, valid now, signed and for this host."""
     place = folder.certificates
     authority, certificate = _certificate(place / "ca.crt"), _certificate(place / "superlink.crt")
     key = _private(place / "superlink.key", ssh=False)
@@ -93,7 +93,7 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
 
 
 def keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[Finding]:
-    """The sites' public keys: there, of the right kind, different; and the private ones that are still here."""
+    """The sites' public keys: present, of the right kind, distinct; and private keys that are still on this machine."""
     owners: dict[bytes, str] = {}
     for site in sites:
         try:
@@ -116,7 +116,7 @@ def own_key(site: SiteFolder, registered: Path | None) -> list[Finding]:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         return [bad(name, f"{site.key} is no ECDSA key; make one with ssh-keygen -t ecdsa -b 384")]
     if registered is not None and _public(key.public_key()) != _public(_ssh_public(registered)):
-        return [bad(name, f"{site.key} does not belong to {registered}; make both anew, or bring the right one back")]
+        return [bad(name, f"{site.key} does not belong to {registered}; make both again, or restore the right one")]
     return list(_open_to_others(site.key)) or [ok(name, "its key is there" if registered is None else "its keys match")]
 
 
@@ -128,7 +128,7 @@ def authority(site: SiteFolder) -> Iterator[Finding]:
 def _in_time(name: str, certificate: x509.Certificate) -> Finding:
     start, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
     left = (end - now).days
-    remedy = "delete it with its key and run ./make-keys.sh" if name == "superlink.crt" else "make all keys anew"
+    remedy = "delete it with its key and run ./make-keys.sh" if name == "superlink.crt" else "make all keys again"
     if now < start:
         return bad("certificate", f"{name} is valid only from {start:%Y-%m-%d %H:%M} UTC on; set this machine's clock")
     if now > end:
@@ -153,7 +153,7 @@ def _names(certificate: x509.Certificate) -> list[str]:
 
 
 def _certificate(path: Path) -> x509.Certificate:
-    content = _bytes(path)  # not within: its error is a ValueError, too
+    content = _bytes(path)  # outside the try: InputError is a ValueError, too
     try:
         return x509.load_pem_x509_certificate(content)
     except ValueError:
@@ -211,7 +211,7 @@ def check_connection(address: Address, authority: Path) -> Iterator[Finding]:
 
     Args:
         address: where it is.
-        authority: the certificate to know it by; not looked at where the deployment is insecure.
+        authority: the certificate to verify it by; not used where the deployment is insecure.
     """
     try:
         with socket.create_connection((address.host, address.port), timeout=PATIENCE):

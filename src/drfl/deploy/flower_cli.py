@@ -1,4 +1,4 @@
-"""Call Flower's programs: those beside the running python, in an environment of the deployment's own."""
+"""Call Flower's programs: those beside the running python, in the deployment's own environment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def require() -> None:
 
 
 def fits(version: str) -> bool:
-    """Whether a version of Flower is one of those that this is written for."""
+    """Whether a version of Flower is one of the supported ones."""
     numbers = [int(part) if part.isdecimal() else 0 for part in version.split(".")[:2]]
     return OLDEST <= tuple(numbers) < NEWEST
 
@@ -55,7 +55,7 @@ def program(name: str) -> Path:
     Raises:
         InputError: it is in neither place.
     """
-    # the folder of the link, not of what it points to: a virtual environment's python is a link
+    # The folder of the link, not of its target: a virtual environment's python is a link.
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
         raise InputError(f"{name} is neither beside {sys.executable} nor on PATH: pip install 'drfl[flower]'")
@@ -65,7 +65,7 @@ def program(name: str) -> Path:
 def environment(home: Path) -> dict[str, str]:
     """The environment for Flower's programs: nothing of the user's own settings of Flower, all of the deployment's."""
     folder = str(Path(sys.executable).parent)
-    # its messages are wrapped at the terminal's width; they are read here, and printed as they come
+    # Flower wraps messages at the terminal's width, and they are parsed here: hence the many columns.
     return {
         **os.environ,
         **QUIET,
@@ -78,7 +78,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def ask(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
-    """What ``flwr`` answers in JSON.
+    """The JSON answer of a ``flwr`` command.
 
     Args:
         home: the deployment's FLWR_HOME.
@@ -96,7 +96,7 @@ def ask(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
     except subprocess.TimeoutExpired:
         raise DrflError(f"'flwr {arguments[0]}' gave no answer in {ATTEMPT:g} seconds: is the SuperLink up?") from None
     answer = last_object(done.stdout)
-    # it ends with 0 after a failure, too: what counts is what it says
+    # flwr exits with 0 after a failure, too: only its answer tells.
     if answer is None or answer.get("success") is not True:
         raise DrflError(reason(answer, done.stderr or done.stdout))
     return answer
@@ -115,9 +115,9 @@ def last_object(text: str) -> dict[str, object] | None:
 
 
 def reason(answer: Mapping[str, object] | None, output: str) -> str:
-    """Why a call failed, in one line: the first paragraph of what it says on purpose, else the last line of all."""
+    """Why a call failed, in one line: the first paragraph of its error message, else the last line of its output."""
     told = "" if answer is None else str(answer.get("error-message") or "")
-    # before the error it repeats what it would have printed, which begins so
+    # Before the error the message repeats flwr's normal output, which begins like this.
     paragraphs = [text for text in told.strip().split("\n\n") if not text.startswith("Using SuperLink:")]
     last = ([line for line in output.splitlines() if line.strip()] or [""])[-1]
     text = " ".join((paragraphs[0] if paragraphs else last).split())

@@ -20,7 +20,7 @@ from pathlib import Path
 from drfl.errors import DrflError, InputError
 
 HOST, PORT = "localhost", 8000
-"""Where the SuperLink is if nothing is said; the port is Flower's own default."""
+"""The SuperLink's default address; the port is Flower's own default."""
 
 FIRST_SITE_PORT = 9094
 """Port, on the site's loopback, of the first site's SuperNode; the next ones follow, as sites may share a machine."""
@@ -40,7 +40,7 @@ class DeploymentPlan:
         insecure: without TLS and without keys.
 
     Raises:
-        InputError: a name, the host or the port is impossible, or a name stands twice.
+        InputError: a name, the host or the port is invalid, or a name is given twice.
     """
 
     sites: tuple[str, ...]
@@ -71,7 +71,7 @@ class DeploymentPlan:
 
     @classmethod
     def of(cls, sites: str, host: str | None, port: int | None, insecure: bool) -> DeploymentPlan:
-        """The plan that the options of ``drfl deploy init`` say."""
+        """The plan from the options of ``drfl deploy init``."""
         names: Sequence[str] = [name.strip() for name in sites.split(",")] if sites.strip() else []
         return cls(tuple(names), HOST if host is None else host, PORT if port is None else port, insecure)
 
@@ -84,7 +84,7 @@ class DeploymentPlan:
 
     @property
     def bind(self) -> str:
-        """The address that the SuperLink listens on: the loopback where no other machine can mean it anyway."""
+        """The address that the SuperLink listens on: the loopback where the host means this machine only."""
         found = _address(self.host)
         if self.host == "localhost" or (found is not None and found.is_loopback):
             return "127.0.0.1" if found is None else str(found)
@@ -113,7 +113,7 @@ DAYS, CA_DAYS = 825, 3650
 """How long the SuperLink's certificate and that of its authority are valid."""
 
 AWKWARD = "\"'\\$`%:\n"
-"""What a path must not contain, as shells, systemd, compose files and Flower all read it in their own way."""
+"""Characters that a path must not contain, as shells, systemd, compose files and Flower quote them differently."""
 
 
 def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
@@ -130,7 +130,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
     """
     root = path.absolute()
     if ".." in root.parts:
-        root = root.resolve()  # systemd takes no such path
+        root = root.resolve()  # systemd accepts no such path
     if root.exists() and not root.is_dir():
         raise InputError(f"{path} is a file: give a folder")
     if root.is_dir() and any(root.iterdir()):
@@ -247,7 +247,7 @@ def _make_keys(stage: Path) -> None:
 
 @contextmanager
 def _whole(root: Path) -> Iterator[Path]:
-    """A folder beside ``root`` that takes its place when the block succeeds, and vanishes when it fails."""
+    """A folder beside ``root`` that replaces it when the block succeeds, and is removed when it fails."""
     made = [place for place in root.parents if not place.exists()]
     stage = None
     try:
@@ -261,6 +261,6 @@ def _whole(root: Path) -> Iterator[Path]:
     finally:
         if stage is not None:
             shutil.rmtree(stage, ignore_errors=True)
-        with suppress(OSError):  # a folder that is not empty is of use
+        with suppress(OSError):  # a folder that is not empty is in use
             for place in made:
                 place.rmdir()

@@ -1,4 +1,4 @@
-"""Where things lie in a deployment's folder, and in the folder of one site, which may be all that a machine has."""
+"""Paths in a deployment's folder, and in a site's folder, which may be all that a machine has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SitePaths(NamedTuple):
     Args:
         name: its name.
         public_key: the file of its public key.
-        node: the file that notes the number of its registration.
+        node: the file with the number of its registration.
     """
 
     name: str
@@ -53,7 +53,7 @@ class SiteFolder:
 
     @property
     def settings(self) -> Path:
-        """What the site is and where its data are."""
+        """The site's name and where its data are."""
         return self.root / "site.toml"
 
     @property
@@ -63,7 +63,7 @@ class SiteFolder:
 
     @property
     def authority(self) -> Path:
-        """The certificate that it knows the SuperLink by."""
+        """The certificate by which it verifies the SuperLink."""
         return self.root / "ca.crt"
 
     def address(self) -> Address:
@@ -185,7 +185,7 @@ def _address(path: Path) -> Address:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        raise InputError(f"cannot read {path}: make the folder anew with 'drfl deploy init'") from None
+        raise InputError(f"cannot read {path}: write a new folder with 'drfl deploy init'") from None
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     host, _, port = values.get("ADDRESS", "").rpartition(":")
     if not host or not port.isdecimal() or values.get("INSECURE") not in ("yes", "no"):

@@ -51,7 +51,7 @@ def print_result(folder: DeploymentFolder) -> None:
 
 
 def can_go_on(folder: DeploymentFolder) -> bool:
-    """Whether a run that did not end has left checkpoints to go on from, on this machine."""
+    """Whether an unfinished run has left checkpoints to resume from, on this machine."""
     try:
         return any((folder.summary().parent / CHECKPOINTS).glob("round-*"))
     except (OSError, InputError):
@@ -63,18 +63,18 @@ def _shown(value: object, factor: float, form: str) -> str:
 
 
 COMPLETED = "finished:completed"
-"""What Flower calls a run that ended well."""
+"""Flower's status of a run that succeeded."""
 
 PAUSE, PATIENCE = 2.0, 60.0
-"""Seconds between two questions after the status; seconds that the SuperLink may be away meanwhile."""
+"""Seconds between two polls of the status; seconds that the SuperLink may be unreachable meanwhile."""
 
 
 class Status(NamedTuple):
     """Where a run stands.
 
     Args:
-        name: as Flower says it: pending, starting, running, or finished: and how.
-        details: why it failed, in one line; empty if nothing was said.
+        name: Flower's word: pending, starting, running, or finished: and how.
+        details: why it failed, in one line; empty where Flower gives no reason.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Status(NamedTuple):
 
     @property
     def completed(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has succeeded."""
         return self.name == COMPLETED
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ def submit(folder: DeploymentFolder) -> str:
     Raises:
         DrflError: the SuperLink refused it, or does not answer.
     """
-    # the folder may have been moved since it was written: what is submitted names the place where it is now
+    # The folder may have been moved since it was written: the submission names its present path.
     override = f'deployment="{folder.settings}"'
     answer = ask(folder.home, ["run", str(folder.app), "--run-config", override])
     number = answer.get("run-id")
@@ -152,7 +152,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
     with subprocess.Popen(
         command, env={**environment(folder.home), "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", errors="replace",
-        start_new_session=True,  # Ctrl-C is for this process to answer, not for that one
+        start_new_session=True,  # Ctrl-C is handled by this process and must not reach that one
     ) as process:  # fmt: skip
         try:
             for line in process.stdout or ():
@@ -169,7 +169,7 @@ def _of_flwr(line: str) -> bool:
 
 
 def _end(folder: DeploymentFolder, number: str) -> Status:
-    """Wait for the end. The log may break off before, as when the connection does."""
+    """Wait for the end. The log may stop before it, as when the connection breaks."""
     limit = time.monotonic() + PATIENCE
     while True:
         try:

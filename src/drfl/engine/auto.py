@@ -45,6 +45,7 @@ def choice(problem: PooledData, batch: int) -> Engine:
     model = problem.task.model
     images = convolutional(model) and batch * problem.x[0].numel() >= SMALL
     large = problem.task.layout.d * (batch + PASSES) >= LARGE
+    # stackable comes last, as it tries a training step the first time; the others only look at the model.
     return Threads() if images or large or recurrent(model) or not stackable(problem) else Stacked()
 
 
@@ -62,10 +63,13 @@ def stackable(problem: PooledData) -> bool:
 
 
 def _try(problem: PooledData) -> bool:
+    # The remainder, as a pool may hold fewer than four samples. The key is not used: engines draw nothing.
     w, pair, rows = problem.task.w0, torch.arange(2), torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
     try:
         Stacked().train(problem, Batches(rows, torch.tensor([2, 2])), TrainRequest(pair, w, Key(0), LocalSGD()))
-    except Exception as error:  # whatever vmap does not know; mistakes of the model itself come out where it is used
+    # vmap may raise anything on what it does not support. Mistakes of the model itself are not hidden by this: they
+    # are raised again when the threads engine trains it.
+    except Exception as error:
         LOG.warning(
             "%s cannot be stacked (%s): its clients are trained one by one on threads", model_of(problem.task),
             first_line(error),
@@ -92,4 +96,5 @@ class Auto:
 
     def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
+        # A test passes all clients' rows at once, so that their number is the batch.
         return choice(problem, len(rows.index)).evaluate(problem, rows, w)

@@ -30,11 +30,13 @@ class PooledData(NamedTuple):
     autocast: torch.dtype | None = None
 
     def forward(self, model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The outputs of a model for inputs (B, …), worked out in ``autocast``."""
+        """The outputs of a model for inputs (B, …), computed in ``autocast``."""
         if self.autocast is None:
             return model(x)
-        with torch.autocast(x.device.type, self.autocast, cache_enabled=False):  # as CUDA graphs need it
+        # CUDA graphs need autocast's cache of converted weights switched off, see torch.cuda.make_graphed_callables.
+        with torch.autocast(x.device.type, self.autocast, cache_enabled=False):
             outputs = model(x)
+        # The loss and its mean over the batch are computed in the model's own type: bfloat16 keeps 8 bits of a number.
         return outputs.to(self.task.layout.dtype)
 
 
@@ -48,6 +50,7 @@ class Models(NamedTuple):
     @classmethod
     def empty(cls, request: TrainRequest) -> Models:
         """Memory for what a request asks of its cohort; only the averages are zero."""
+        # Every row of w and snapshot is overwritten; averages are accumulated step by step and so start from zero.
         U = request.w.new_empty(len(request.cohort), request.w.numel())
         snapshot = None if request.snapshot is None else torch.empty_like(U)
         return cls(U, snapshot, torch.zeros_like(U) if request.average else None)

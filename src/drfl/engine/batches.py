@@ -32,6 +32,7 @@ class ClientRows:
     def of(cls, lists: Sequence[Tensor]) -> ClientRows:
         """From one tensor of rows a client."""
         sizes = torch.tensor([len(rows) for rows in lists])
+        # On the CPU whatever the device: indices are drawn there, so that no draw depends on the backend.
         return cls(torch.cat(list(lists)).cpu(), sizes.cumsum(0) - sizes, sizes)
 
     @property
@@ -91,6 +92,7 @@ def _settled(picks: np.ndarray, last: np.ndarray) -> np.ndarray:
     chosen = picks.copy()
     chosen[row, b] = last[row, b]
     touched = np.unique(row)
+    # A row still has a repetition only where a later pick equals a last_b that was just put in.
     left = touched[np.unique(_repetitions(chosen[touched])[0])]
     chosen[left] = _entry_by_entry(picks[left], last[left])
     return chosen
@@ -99,6 +101,8 @@ def _settled(picks: np.ndarray, last: np.ndarray) -> np.ndarray:
 def _repetitions(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Where an entry repeats an earlier one of its row: rows and columns."""
     B = rows.shape[1]
+    # Value and column as one number: sorted, equal values are neighbours in the order of their columns, so that all but
+    # the first of them are repetitions.
     packed = np.sort(rows * B + np.arange(B), axis=1)
     values = packed // B
     row, at = np.nonzero(values[:, 1:] == values[:, :-1])
@@ -108,6 +112,7 @@ def _repetitions(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _entry_by_entry(picks: np.ndarray, last: np.ndarray) -> np.ndarray:
     chosen = picks.copy()
     for b in range(1, picks.shape[1]):
+        # Floyd's rule as written, against what was chosen, not what was picked: an earlier last_b counts as taken.
         taken = (chosen[:, :b] == picks[:, b, None]).any(1)
         chosen[:, b] = np.where(taken, last[:, b], picks[:, b])
     return chosen
@@ -144,6 +149,8 @@ class Batches(NamedTuple):
         Minibatches keep a power of two of columns, so that few shapes occur.
         """
         counts = self.counts[part]
+        # Minibatches of several steps are traced, and traces are kept by shape: with powers of two few shapes occur.
+        # With T = 1 nothing is traced, and the columns are cut to what is needed.
         width = int(counts.max())
         kept = width if self.samples.shape[1] == 1 else 1 << (width - 1).bit_length()
         return Batches(self.samples[part, :, :kept], counts)
@@ -165,16 +172,20 @@ def draw(rows: ClientRows, clients: Tensor, steps: int, batch: int | None, key: 
     sizes = rows.sizes[clients]
     counts = sizes if batch is None else sizes.clamp(max=batch)
     if bool((counts == sizes).all()):
+        # Everybody uses all samples: nothing is drawn, and one step (T = 1) stands for all of them.
         local = torch.arange(int(counts.max())).expand(len(clients), 1, -1)
     else:
         local = torch.from_numpy(_places(sizes.numpy(), (clients + first).tolist(), steps, int(batch or 0), key))
-    local = torch.where(local < sizes[:, None, None], local, 0)  # fillers
+    # Fillers repeat the client's first sample: an index that exists, with a finite loss where the sample's is.
+    local = torch.where(local < sizes[:, None, None], local, 0)
     return Batches(rows.index[rows.starts[clients][:, None, None] + local], counts)
 
 
 def _places(sizes: np.ndarray, numbers: list[int], steps: int, width: int, key: Key) -> np.ndarray:
     """(k, T, B) distinct places among each client's samples; beyond a client's size they are fillers."""
     uniforms = np.zeros((len(numbers), steps, width))
+    # Clients with no more samples than `width` need no draw: for uniforms of 0 Floyd's rule gives 0, 1, …, width − 1,
+    # which are all of their samples and then fillers.
     drawing = np.flatnonzero(sizes > width)
     generators = key.generators("client", [numbers[j] for j in drawing])
     for j, generator in zip(drawing, generators, strict=True):

@@ -1,4 +1,4 @@
-"""Layers that are not trained, in front of those that are: what they give is computed once and kept."""
+"""Frozen layers in front of trainable ones: their outputs, the features, are computed once and kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Split(NamedTuple):
     """A task in two.
 
     Args:
-        backbone: the layers in front, none of them trained.
+        backbone: the layers in front, all frozen.
         task: the rest, with the same parameters under the same names.
     """
 
@@ -36,17 +36,23 @@ def split(task: Task) -> Split | None:
         return None
     layers = list(task.model.named_children())
     trained = [any(p.requires_grad for p in layer.parameters()) for _, layer in layers]
+    # There is one: Task refuses a model without a trainable parameter.
     at = trained.index(True)
-    front = nn.Sequential(OrderedDict(layers[:at]))
+    # Under their own names, so that the parameters behind them keep their names in the layout.
+    front, rest = nn.Sequential(OrderedDict(layers[:at])), nn.Sequential(OrderedDict(layers[at:]))
+    # Reshaping alone is not worth a second copy of the pool.
     if not list(front.parameters()):
         return None
-    rest = nn.Sequential(OrderedDict(layers[at:])).train(task.model.training)
-    return Split(front.train(task.model.training), Task(rest, task.loss, task.score))
+    # Not by train(), which would reach into the layers: a frozen batch normalisation that the user put into .eval()
+    # would compute with its batch's statistics again, and change its running ones.
+    front.training = rest.training = task.model.training
+    return Split(front, Task(rest, task.loss, task.score))
 
 
 def features(backbone: nn.Module, x: Tensor) -> Tensor:
-    """What the backbone gives for inputs (n, …)."""
+    """The backbone's outputs for inputs (n, …)."""
     with torch.no_grad():
+        # In passes, as the activations of the whole pool need not fit in memory.
         return torch.cat([backbone(part) for part in x.split(IMAGES)])
 
 

@@ -24,11 +24,14 @@ class Loop:
             u, velocity, total = w.clone(), torch.zeros_like(w), torch.zeros_like(w)
             constant = torch.zeros_like(w) if shift is None else shift[j]
             for step in range(local.steps):
+                # Beyond count stand fillers, which the stacked engine gives weight 0; here they are cut off.
                 gradient, _ = _gradient(problem, u, batches.at(step)[j, :count])
+                # As LocalSGD states it: weight decay, shift and prox enter the velocity along with the gradient.
                 direction = gradient + local.weight_decay * u + constant + prox * (u - w)
                 velocity = local.momentum * velocity + direction
                 u = _project(u - local.lr * velocity, local.radius)
                 total = total + u
+                # A snapshot is counted from 1, as t' ∈ {1, …, τ}: the model after t' steps, projection included.
                 if step + 1 == request.snapshot:
                     at_snapshot.append(u)
             last.append(u)
@@ -43,6 +46,7 @@ class Loop:
         """See :class:`drfl.engine.base.Engine`."""
         with torch.no_grad():
             rows = zip(batches.at(0), batches.counts.tolist(), strict=True)
+            # Reports are float64 on the CPU in all engines, as λ is.
             return torch.stack([_loss(problem, w, index[:count]) for index, count in rows]).double().cpu()
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +77,8 @@ def _outputs(problem: PooledData, w: Tensor, index: Tensor) -> Tensor:
 
 
 def _gradient(problem: PooledData, w: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    w = w.clone().detach().requires_grad_()  # also where w comes from inference mode
+    # An inference tensor cannot require a gradient, but its clone can, outside inference mode.
+    w = w.clone().detach().requires_grad_()
     loss = _loss(problem, w, index)
     return torch.autograd.grad(loss, w)[0], loss.detach()
 

@@ -50,6 +50,7 @@ Model = Callable[[Tensor], Tensor]
 
 def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Apply = map) -> Tensor:
     """(k,) float64 mean losses of a model on the first step's samples."""
+    # The mask takes fillers out and lines the samples up client by client, as ClientRows wants them.
     rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
     (losses,) = _per_sample(problem, rows.index, model, [problem.task.sample_losses], apply)
     return rows.means(losses)
@@ -75,14 +76,17 @@ def functional(problem: PooledData, w: Tensor) -> Model:
 def _per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[SampleFn], apply: Apply) -> list[Tensor]:
     """Functions of the outputs for these rows of the pool, each (n,) float64 on the CPU."""
     whole, size = len(problem.x), _pass(problem)
-    most = 2 * len(index) >= whole  # then the pool as it lies is faster than gathering its rows
+    # Passing the pool in slices, rows that nobody asked for included, is then faster than gathering the rows.
+    most = 2 * len(index) >= whole
     parts = [slice(at, at + size) for at in range(0, whole, size)] if most else index.to(problem.x.device).split(size)
     relaid = images(problem)
 
     def one(part: slice | Tensor) -> list[Tensor]:
+        # Inside the function: grad mode belongs to a thread, and `apply` may run this in others.
         with torch.no_grad():
             x, y = problem.x[part], problem.y[part]
             outputs = problem.forward(model, channels_last(x) if relaid else x)
+            # From here on float64 on the CPU, as loss reports and λ are.
             return [function(outputs, y).double().cpu() for function in of]
 
     columns = [torch.cat(values) for values in zip(*apply(one, parts), strict=True)]
@@ -129,7 +133,9 @@ class SGDStep(NamedTuple):
         """Move a parameter u against its gradient g; neither g nor ``fixed`` (None = 0) is written to."""
         rest = fixed
         if self.pull:
+            # A new tensor: fixed is shared by all steps.
             rest = self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull)
+        # Two updates in place need no memory for the sum of both. The order is part of the result's last bits.
         if velocity is None:
             if rest is not None:
                 u.sub_(rest, alpha=self.lr)

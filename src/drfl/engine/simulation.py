@@ -44,15 +44,15 @@ class Simulation(Federation):
         device: where models and data live, e.g. ``"cpu"`` or ``"cuda"``.
         first: the number of the first client, under which it draws its samples: not 0 where this process holds one of
             many clients.
-        precision: "full", or "bf16": matrix products and convolutions of the local steps are then worked out in
+        precision: "full", or "bf16": matrix products and convolutions of the local steps are then computed in
             bfloat16. Parameters, updates, loss reports and tests keep the model's type, which must be float32.
 
-    Floating-point inputs and targets are brought to the model's type. Where the model is an ``nn.Sequential`` whose
-    first layers are frozen (``requires_grad=False``), what these give for all samples is computed here, once, unless it
-    takes more memory than the inputs.
+    Floating-point inputs and targets are converted to the model's type. Where the model is an ``nn.Sequential`` whose
+    first layers are frozen (``requires_grad=False``), their outputs for all samples are computed here, once, unless
+    they take more memory than the inputs.
 
     Raises:
-        InputError: the model, the loss and the data do not fit together, or the device is not there.
+        InputError: the model, the loss and the data do not fit together, or the device is not available.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Simulation(Federation):
         place, dtype = _device(device), task.layout.dtype
 
         def bring(t: Tensor) -> Tensor:
+            # Labels and raw pixels stay integers.
             return t.to(place, dtype) if t.is_floating_point() else t.to(place)
 
         self.engine: Engine = Auto() if engine is None else engine
@@ -79,6 +80,7 @@ class Simulation(Federation):
         for problem in (train, test):
             task.check(problem.x[:4], problem.y[:4])
             task.check_targets(problem.x, problem.y)
+        # Before autocast is set, so that features are computed in the model's type; tests stay without it.
         train, self._test = _behind_backbone(train, test)
         self._train = train._replace(autocast=_autocast(precision, dtype))
         self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
@@ -101,13 +103,15 @@ class Simulation(Federation):
             checks.whole("batch", batch)
         batches = draw(self._rows, request.cohort, steps, batch, request.key, self._first)
         cohort, w, asked = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
-        with torch.inference_mode(False), torch.enable_grad():  # wherever the caller may be
+        # The caller may be in inference mode or under no_grad, where no gradient could be taken.
+        with torch.inference_mode(False), torch.enable_grad():
             match asked:
                 case TrainRequest(snapshot=snapshot) if snapshot is not None and not 1 <= snapshot <= steps:
                     raise ValueError(f"snapshot={snapshot} must be a step in 1…{steps}")
                 case TrainRequest():
                     reply = Replies(cohort, *self.engine.train(self._train, batches, asked))
                 case LossRequest():
+                    # Loss reports drive λ: they are computed in the model's type, whatever the local steps use.
                     reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
                 case _:
                     reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))
@@ -120,6 +124,7 @@ class Simulation(Federation):
         """Count what a request has cost."""
         vector = request.w.numel() * request.w.element_size()
         self.ledger.down(len(request.cohort), request.vectors * vector)
+        # Everything after `clients`: vectors (k, d), and losses (k,), which count as one float64 each.
         parts = [part for part in reply[1:] if part is not None]
         self.ledger.up(len(request.cohort), sum(vector if part.dim() > 1 else SCALAR_BYTES for part in parts))
         if isinstance(request, LossRequest):
@@ -138,6 +143,7 @@ def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, P
     if parts is None or not narrows(parts.backbone, train.x):
         return train, test
     found = features(parts.backbone, train.x)
+    # Training and test rows often share one pool: then its features are computed once.
     tested = found if test.x is train.x else features(parts.backbone, test.x)
     return PooledData(parts.task, found, train.y), PooledData(parts.task, tested, test.y)
 
@@ -153,8 +159,9 @@ def _autocast(precision: str, dtype: torch.dtype) -> torch.dtype | None:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
+        # A valid name does not mean that the device exists: only an allocation on it shows that.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InputError(f"device '{name}' is not there: {reason}") from error
+        raise InputError(f"device '{name}' is not available: {reason}") from error
     return device

@@ -37,6 +37,7 @@ class Stacked:
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
         parts = list(self._parts(problem, batches, request.w))
+        # One part is the whole cohort in its own order (see _parts), so nothing has to be put together.
         if len(parts) == 1:
             return _train_stack(problem, batches, request)
         models = Models.empty(request)
@@ -49,15 +50,18 @@ class Stacked:
 
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
+        # All clients are at the same w: one forward pass over all their samples does, without vmap.
         return mean_losses(problem, batches, functional(problem, w))
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
+        # The views share memory with G, so that writing a parameter's gradients fills its columns of G.
         gradient, layout, into = _gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
         for part in self._parts(problem, batches, w):
             rows = batches.rows(part)
             index = rows.at(0).to(w.device)
+            # expand copies nothing: the clients' parameters are one w, read k times.
             parameters = layout.views(w.expand(len(part), -1)).values()
             *g, F[part] = gradient(problem.x[index], problem.y[index], rows.weights(w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
@@ -70,13 +74,16 @@ class Stacked:
 
     def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""
+        # Stable, so that a cohort is always split in the same way: the split decides how sums are rounded.
         order, start = batches.counts.argsort(descending=True, stable=True), 0
         bound = (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
         model = 3 * w.numel() * w.element_size()
         while start < len(order):
             widest = int(batches.counts[order[start]])
             size = max(1, int(bound / (widest * _nbytes(problem) + model)))
+            # Counts descend along order, so those of at least half the widest batch come first among the rest.
             alike = int((2 * batches.counts[order[start:]] >= widest).sum())
+            # Ascending positions: a part that holds everybody is the cohort as it was given.
             yield order[start : start + min(size, alike)].sort().values
             start += min(size, alike)
 
@@ -89,9 +96,12 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
     def steps(*tensors: Tensor) -> Sequence[Tensor]:
         return _local_steps(problem, tensors, request)
 
+    # Whatever changes from round to round is an argument; all else is baked into the graph and named in its key.
     tensors = [batches.samples.to(w.device), batches.weights(w), w, *(() if fixed is None else (fixed,))]
     if w.is_cuda:
-        name = ("steps", problem.x.data_ptr(), problem.autocast, request.local, request.prox, snapshot, average)
+        # The graph gathers minibatches from the pool at these very addresses: another pool needs another graph.
+        pool = (problem.x.data_ptr(), problem.y.data_ptr())
+        name = ("steps", pool, problem.autocast, request.local, request.prox, snapshot, average)
         steps = replayed(problem.task, name, steps, tensors, captured, GRAPHS)
     last, *rest = steps(*tensors)
     return Models(last, rest.pop(0) if snapshot is not None else None, rest.pop(0) if average else None)
@@ -108,8 +118,10 @@ def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainR
     """
     samples, weights, w, *fixed = tensors
     local = request.local
+    # repeat copies w for each client: u below are views into the rows of U, which the steps write to.
     U, layout, descent = w.repeat(len(samples), 1), problem.task.layout, SGDStep.of(request)
     u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
+    # fixed has no entry or one: the loop below unpacks it as one iterable, of None where nothing is fixed.
     constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
     velocity = list(layout.views(torch.zeros_like(U)).values()) if local.momentum else [None] * len(u)
     total, at_snapshot = torch.zeros_like(U) if request.average else None, None
@@ -117,6 +129,7 @@ def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainR
         for value, g, constant, v in zip(u, step(x, y, weights, *u), *constants, velocity, strict=True):
             descent.step(value, g, constant, v)
         if local.radius is not None:
+            # A model of norm 0 gives radius/0 = ∞, which the clamp makes 1.
             U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
         if total is not None:
             total.add_(U, alpha=1 / local.steps)
@@ -131,6 +144,7 @@ def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tupl
     pools = (problem.x, problem.y)
     room = [pool.new_empty(k * B, *pool.shape[1:]) for pool in pools]
     for t in range(steps):
+        # Full batches have T = 1: they are gathered once and stay in the buffers for all steps.
         if t < T:
             for pool, buffer in zip(pools, room, strict=True):
                 torch.index_select(pool, 0, samples[:, t].reshape(-1), out=buffer)
@@ -168,6 +182,8 @@ def _gradient_of(problem: PooledData) -> Function:
             named = dict(zip(task.layout.names, parameters, strict=True))
             return task.sample_losses(problem.forward(lambda x: task.outputs(named, x), x), y)
 
+        # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b: 1/count for a sample, 0 for a filler.
+        # Fillers repeat a sample of the same client, so that their loss is finite where the client's is: 0·∞ is NaN.
         values, pull_back, *_ = vjp(losses, *parameters)
         return *pull_back(weights), (values * weights).sum()
 

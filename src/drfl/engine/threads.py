@@ -27,9 +27,12 @@ class Replica:
 
     def __init__(self, problem: PooledData) -> None:
         self._problem, self._images, layout = problem, images(problem), problem.task.layout
+        # Threads write their parameters in place, so that each needs a model of its own.
         self._model = copy.deepcopy(problem.task.model)
         for p in self._model.parameters():
             if self._images and p.dim() == 4:
+                # Only the data are replaced: the Parameter objects that self._parameters collects below stay the
+                # module's.
                 p.data = channels_last(p.data)
         named = dict(self._model.named_parameters())
         self._parameters = [named[name] for name in layout.names]
@@ -61,7 +64,9 @@ class Replica:
     ) -> None:
         """The steps of the cohort's client j, one for each batch of rows; what was asked for goes ``into`` vectors."""
         local, fixed = request.local, fixed_part(request, j)
+        # A replica serves one client after another: the parameters still hold the previous one's model.
         self.load(request.w)
+        # Momentum starts from zero at every client and in every round.
         velocity = [torch.zeros_like(p) if local.momentum else None for p in self._parameters]
         constants = [None] * len(velocity) if fixed is None else self._views(fixed)
         descent = SGDStep.of(request)
@@ -87,6 +92,7 @@ class Replica:
         problem, x = self._problem, self._problem.x[rows]
         outputs = problem.forward(self._model, channels_last(x) if self._images else x)
         loss = problem.task.sample_losses(outputs, problem.y[rows]).mean()
+        # A parameter that the loss does not depend on has the gradient 0, as in the other engines, and is no error.
         return torch.autograd.grad(loss, self._parameters, materialize_grads=True), loss.detach()
 
     def _store(self, into: Tensor) -> None:
@@ -96,6 +102,7 @@ class Replica:
     def _project(self, radius: float | None) -> None:
         if radius is None:
             return
+        # The norm of the norms is that of the whole vector: the ball constrains the model, not each parameter.
         norm = torch.stack([p.norm() for p in self._parameters]).norm()
         if norm > radius:
             for p in self._parameters:
@@ -110,7 +117,7 @@ class Threads:
     """Clients on parallel threads, models updated in place: for convolutions and other large models on a CPU.
 
     Which worker serves a client does not matter to the result, nor does the number of workers: a client's arithmetic is
-    always that of one intra-op thread, unless told otherwise.
+    always that of one intra-op thread, unless ``intra_op`` says otherwise.
 
     Args:
         workers: how many; None = as many as torch has intra-op threads when it is called.
@@ -126,6 +133,7 @@ class Threads:
 
         def client(replica: Replica, j: int) -> None:
             rows = (batches.at(step)[j, : batches.counts[j]] for step in range(request.local.steps))
+            # Rows of different clients do not overlap in memory, so that threads need no lock to write them.
             replica.local_steps(rows, request, j, models.of(j))
 
         self._each(problem, batches, client)
@@ -155,10 +163,12 @@ class Threads:
     def _each(self, problem: PooledData, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
         count = self._count()
+        # Largest first: a large client taken last would keep one thread busy while the others have nothing to do.
         waiting = deque(batches.counts.argsort(descending=True, stable=True).tolist())
 
         def take() -> int | None:
             try:
+                # Atomic, so that no two threads get the same client.
                 return waiting.popleft()
             except IndexError:
                 return None
@@ -169,17 +179,20 @@ class Threads:
                 while (j := take()) is not None:
                     client(replica, j)
             finally:
-                waiting.clear()  # after a mistake the others stop as well
+                # Empty already unless this thread failed: then the others are to stop as well.
+                waiting.clear()
 
         with self._pool() as pool:
             for done in [pool.submit(work) for _ in range(min(count, len(waiting)))]:
+                # Raises here what was raised in the thread.
                 done.result()
 
     @contextmanager
     def _pool(self) -> Iterator[ThreadPoolExecutor]:
         """The workers, with their intra-op threads."""
         before, count = torch.get_num_threads(), self._count()
-        torch.set_num_threads(self.intra_op or before)  # threads that start from here on inherit it
+        # A process-wide setting, which threads take over when they start: set before the pool, restored after it.
+        torch.set_num_threads(self.intra_op or before)
         try:
             with ThreadPoolExecutor(count) as pool:
                 yield pool

@@ -22,7 +22,7 @@ KEPT = 64
 """Shapes remembered for each task where nothing else is said."""
 
 _made: WeakKeyDictionary[Task, OrderedDict[Hashable, Function]] = WeakKeyDictionary()
-_told: WeakKeyDictionary[Task, set[Hashable]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[Task, set[Hashable]] = WeakKeyDictionary()
 
 LOG = logging.getLogger("drfl.engine")
 
@@ -35,24 +35,26 @@ def replayed(
     make: Callable[[Function, Sequence[Tensor]], Function],
     kept: int = KEPT,
 ) -> Function:
-    """What ``make`` makes of the function for tensors of these shapes, made when they are first seen.
+    """The version of the function that ``make`` gives for tensors of these shapes, made when they are first seen.
 
     What is called depends on the shapes alone, not on what was called before: the same rounds give the same bits, in
     whatever process and order they are run.
 
     Args:
         task: whose function it is; what was made is dropped along with it.
-        name: tells the task's functions from each other.
+        name: distinguishes the task's functions.
         function: to be called with tensors like ``arguments``.
         arguments: an example.
         make: makes the faster one for tensors of exactly these shapes; may fail.
         kept: for how many names and shapes, the latest used, it is kept.
     """
     shapes = _made.setdefault(task, OrderedDict())
+    # Strides too: a trace holds views that are only possible with the strides it was made with.
     key = (name, *((a.shape, a.stride(), a.dtype, a.device) for a in arguments))
     if key not in shapes:
         shapes[key] = _attempt(task, name, make, function, arguments)
         if len(shapes) > kept:
+            # The least recently used one: the newest is at the end already.
             shapes.popitem(last=False)
     shapes.move_to_end(key)
     return shapes[key]
@@ -65,16 +67,18 @@ def _attempt(
     function: Function,
     arguments: Sequence[Tensor],
 ) -> Function:
-    """What is made, if it gives what the function gives; else the function, which works, only slower."""
+    """What ``make`` gives, if its results agree with the function's; else the function itself, which is slower."""
     try:
         made = make(function, arguments)
         if _agree(made(*arguments), function(*arguments)):
             return made
         reason = "it gives other numbers"
-    except Exception as error:  # whatever a model has that cannot be traced
+    # A model may contain anything, and tracing it may raise anything: the function itself still works.
+    except Exception as error:
         reason = first_line(error)
-    if name not in (told := _told.setdefault(task, set())):  # once, not for each shape
-        told.add(name)
+    # One warning for each task and name, not one for each shape.
+    if name not in (warned := _warned.setdefault(task, set())):
+        warned.add(name)
         LOG.warning("%s cannot be %s (%s): its steps run as they are, slower", model_of(task), make.__name__, reason)
     return function
 
@@ -85,7 +89,7 @@ def model_of(task: Task) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in a line of the log."""
+    """The first line of an error's message, for the log."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
@@ -93,6 +97,8 @@ def first_line(error: Exception) -> str:
 def _agree(results: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     """Whether results are the same up to rounding."""
     for a, b in zip(results, expected, strict=True):
+        # Half the digits of the largest entry: a trace may sum in another order, so equal bits cannot be asked for,
+        # while a wrong one is off by far more. NaN and ∞ stay out of the tolerance, and are compared by allclose.
         close = torch.finfo(b.dtype).eps ** 0.5 * float(b.abs().nan_to_num(0, 0).max()) if b.numel() else 0.0
         if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=close, equal_nan=True):
             return False
@@ -105,6 +111,8 @@ def traced(function: Function, arguments: Sequence[Tensor]) -> Function:
 
     with warnings.catch_warnings():  # about the inside of torch, not about the model
         warnings.simplefilter("ignore")
+        # make_fx runs the function once on the example and records every operation, those of autograd and vmap
+        # included.
         graph = simplify(make_fx(function, decomposition_table=DECOMPOSED)(*arguments))
         return _scripted(graph, arguments)
 
@@ -122,12 +130,12 @@ def _scripted(graph: GraphModule, arguments: Sequence[Tensor]) -> Function:
         )
         return torch._C._create_function_from_graph("replay", recorded)
     except Exception as error:
-        _tell_of_interpreter(first_line(error))
+        _log_interpreter(first_line(error))
         return graph.forward
 
 
 @functools.cache
-def _tell_of_interpreter(reason: str) -> None:
+def _log_interpreter(reason: str) -> None:
     LOG.info("torch's interpreter does not take a traced step (%s): Python calls its operations, slower", reason)
 
 
@@ -139,8 +147,10 @@ _FEW = 32
 
 
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    # NotImplemented leaves the operation as it is.
     if x.shape[dim] > _FEW or half_to_float:
         return NotImplemented
+    # The largest exponent is 0, so that exp cannot overflow.
     shifted = x - x.amax(dim, keepdim=True)
     return shifted - shifted.exp().sum(dim, keepdim=True).log()
 
@@ -159,16 +169,16 @@ DECOMPOSED = {
 
 
 def simplify(traced: GraphModule) -> GraphModule:
-    """Take out what changes nothing, repeated calls, and calls whose results nobody uses; turn narrow products.
+    """Remove operations without effect, repeated calls and unused results; transpose narrow products; fold constants.
 
-    Constants are worked out now.
-
-    A graph that writes to its tensors is left alone: there, equal calls need not give equal results.
+    A graph that writes to its tensors is returned unchanged: there, equal calls need not give equal results.
     """
     if any(_writes(node) for node in _calls(traced)):
         return traced
     seen: dict[tuple[object, ...], Node] = {}
     for node in _calls(traced):
+        # A node prints as its name, which no other node has. Nodes come in the order of execution, so the arguments of
+        # a later one already name the survivors of the earlier ones.
         same = _unchanged(node) or seen.setdefault((node.target, str(node.args), str(node.kwargs)), node)
         if same is not node:
             node.replace_all_uses_with(same)
@@ -177,6 +187,7 @@ def simplify(traced: GraphModule) -> GraphModule:
         _turn(traced, node)
         if node.target in _CONSTANTS:
             _fold(traced, node, f"_constant_{number}")
+    # Safe, as nothing in this graph writes.
     traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
@@ -192,7 +203,7 @@ def _writes(node: Node) -> bool:
 
 
 def _unchanged(node: Node) -> Node | None:
-    """What a call only repeats: a view of the same shape and strides as its source, a product with 1."""
+    """The argument that a call returns unchanged: of a view of the same shape and strides, or a product with 1."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Node):
         return None
@@ -200,12 +211,13 @@ def _unchanged(node: Node) -> Node | None:
     if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
         return None
     if node.target in _VIEWS:
+        # With other strides than the trace has seen a later view of the result might be impossible.
         return source if before.stride == after.stride else None
     return source if node.target is _ATEN.mul.Scalar and node.args[1] == 1 else None
 
 
 def _fold(traced: GraphModule, node: Node, name: str) -> None:
-    """Work a constant out once."""
+    """Compute a constant once, when the graph is made."""
     assert callable(node.target)
     traced.register_buffer(name, node.target(*node.args, **node.kwargs))
     with traced.graph.inserting_before(node):
@@ -245,8 +257,11 @@ def captured(function: Function, arguments: Sequence[Tensor]) -> Function:
         RuntimeError: the function cannot be captured.
     """
     with torch.cuda.device(arguments[0].device):
+        # The graph's own memory for its inputs: a replay reads the addresses that were captured.
         inputs = [a.clone() for a in arguments]
         aside, here = torch.cuda.Stream(), torch.cuda.current_stream()
+        # torch asks for the warm-up before a capture on a stream of its own; each stream waits for what the other has
+        # queued.
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
             for _ in range(WARM_UP):
@@ -260,6 +275,7 @@ def captured(function: Function, arguments: Sequence[Tensor]) -> Function:
         for mine, given in zip(inputs, arguments, strict=True):
             mine.copy_(given)
         graph.replay()
+        # The next replay writes to the same outputs.
         return [output.clone() for output in outputs]
 
     return replay

@@ -37,10 +37,10 @@ class HungError(TimeoutError):
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What ``work()`` gives, if that takes no longer than so many seconds.
+    """The result of ``work()``, if that takes no longer than so many seconds.
 
-    It runs in a thread of its own, as nothing can stop one that hangs in foreign code: it is left behind, and dies with
-    the process, which Flower starts anew for each message.
+    It runs in a thread of its own. A thread that hangs in foreign code cannot be stopped: it is abandoned, and ends
+    with the process, of which Flower starts a new one for each message.
 
     Raises:
         HungError: it takes longer.
@@ -50,6 +50,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
+            # A thread returns nothing and its exceptions go nowhere: both are passed on through lists.
             found.append(work())
         except BaseException as error:
             failed.append(error)
@@ -73,10 +74,10 @@ KEPT = "drfl.shift"
 
 @dataclass(frozen=True)
 class Site:
-    """One client's data, and how it works on them.
+    """One client's data and settings.
 
     Args:
-        name: what it is called.
+        name: of the site.
         data: its samples: a :class:`drfl.data.ClientData` of one client.
         task: its own model and loss; None = those that the server names.
         timeout: seconds that a request may take.
@@ -100,7 +101,7 @@ class Site:
 
     @cached_property
     def digest(self) -> str:
-        """Names the data, so that the server notices when they change in a run."""
+        """Digest of the data, by which the server notices when they change in a run."""
         return digest_of(self.data.tensors())
 
 
@@ -112,7 +113,8 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
     """
     if model.model not in MODELS or model.loss not in LOSSES:
         raise InputError(f"this drfl has no model '{model.model}' with loss '{model.loss}': install the server's")
-    with torch.device("meta"):  # counted before it is made: shape and classes are what sites claim
+    # Counted before it is allocated, as shape and classes are what sites claim.
+    with torch.device("meta"):
         size = sum(part.numel() for part in MODELS[model.model](shape, model.classes).parameters())
     if size > MOST_PARAMETERS:
         raise InputError(
@@ -135,13 +137,13 @@ def engine_of(name: str, device: str) -> Engine:
 
 
 def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answer:
-    """Do what a message asks.
+    """Answer a message.
 
     Args:
         site: whose data.
         ask: the message.
         shift: the shift in it; None where it has none.
-        memory: what the site remembers of this run; it may be empty at any time.
+        memory: what the site remembers of this run; it may be lost at any time.
 
     Raises:
         InputError: the model sent, the data and the task do not fit each other.
@@ -157,13 +159,16 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
         )
     request = ask.request
     if isinstance(request, TrainRequest) and ask.version:
+        # The request travels without its shift: it is put back here, from the message or from the site's memory.
         row = _shift(ask, shift, memory)
         if row is None:
             return Answer(lacking=True, digest=site.digest)
         request = replace(request, shift=row.unsqueeze(0))
     engine = engine_of(ask.model.engine, site.device)
+    # first: this process's client 0 draws the samples of client `ask.client`, as in a simulation of all.
     fed = Simulation(site.data, task, engine=engine, device=site.device, first=ask.client)
     answer = Answer(digest=site.digest)
+    # The test and the request are on the same w, so that their order does not matter.
     if ask.test:
         found = fed.evaluate(ask.w)
         answer = answer._replace(test=(float(found.accuracy[0]), float(found.loss[0]), int(found.samples[0])))
@@ -172,6 +177,8 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
         answer = answer._replace(parts=_parts(reply))
         if isinstance(request, TrainRequest) and request.shift is not None:
             kept = _next_shift(request, answer.parts[0])
+            # The server computes the same vector; if its bytes differ, so do the versions, and the server sends its
+            # own.
             memory[KEPT] = ArrayRecord({"shift": array_of(kept)})
             answer = answer._replace(version=version(kept))
     counts = fed.ledger.gradient_evaluations, fed.ledger.loss_evaluations
@@ -179,7 +186,7 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
 
 
 def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:
-    """(d,) the shift that a message means; None where it was not sent and is not remembered."""
+    """(d,) the shift that a message refers to; None where it was not sent and is not held here."""
     if sent is not None:
         return sent
     if ask.version == "zero":
@@ -187,13 +194,14 @@ def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:
     if KEPT not in memory.array_records:
         return None
     kept = vector_of(memory.array_records[KEPT]["shift"])
+    # By its bytes, not by its round: a site whose reply did not count holds another shift than the server.
     return kept if version(kept) == ask.version else None
 
 
 def _next_shift(request: TrainRequest, trained: Tensor) -> Tensor:
     """(d,) what the shift of the next request will be with DRDM and FedDyn, whose −h_i moves by μ(w_i − w).
 
-    Where it is another the server sees from its version that it must send it.
+    Where it is another one the server notices by the version, and sends it.
     """
     shift = request.shift
     assert shift is not None
@@ -232,10 +240,10 @@ def reply(message: Message, context: Context, site: Site) -> Message:
 def identity(site: Site) -> RecordDict:
     """What a server must know of a site before it can begin: no sample is in it.
 
-    The digest tells it, with every reply and where a run is resumed, that the data are still the same.
+    By the digest it checks, with every reply and when a run is resumed, that the data are still the same.
 
     Raises:
-        InputError: the site has no samples, or more of something than a message may say.
+        InputError: the site has no samples, or a number is too large for a message.
     """
     data = site.data
     labels = not data.targets.is_floating_point()
@@ -294,4 +302,4 @@ def _site(path: Path) -> Site:
 
 
 app = client_app(site_of)
-"""The ready one."""
+"""The app that Flower loads."""

@@ -23,7 +23,7 @@ LOG = logging.getLogger("drfl.flower")
 
 @dataclass
 class _LateTest:
-    """A test of a model w (d,), and what every client's came to once it is done."""
+    """A test of a model w (d,), and each client's result once it is done."""
 
     w: Tensor
     done: bool = False
@@ -34,17 +34,17 @@ class FlowerFederation(Federation):
     """The nodes behind a Flower ``Grid``.
 
     A request is one message to each client. A test of the model and the request after it go in one where that sends
-    the same model, see :class:`drfl.federation.Bundling`. A client that fails, is not there or takes too long counts as
-    silent, and so does one whose reply cannot be read or has the wrong shape or type; one that goes on so is left out
-    for a while, see :class:`drfl.flower.transport.SiteHealth`. NaN and distance are for
-    :class:`drfl.resilience.Protected` to judge. A late or second reply is not looked at. The ledger counts vectors and
+    the same model, see :class:`drfl.federation.Bundling`. A client that fails, is offline or takes too long counts as
+    silent, and so does one whose reply cannot be read or has the wrong shape or type; after several such exchanges it
+    is skipped for a while, see :class:`drfl.flower.transport.SiteHealth`. NaN and distance are for
+    :class:`drfl.resilience.Protected` to judge. A late or duplicate reply is ignored. The ledger counts vectors and
     losses that really travel for requests, a repetition again and a shift that the site keeps not at all; ``traffic``
     counts every byte, tests too.
 
     Args:
         grid: Flower's.
         roster: who the nodes are.
-        members: what each client has told of itself.
+        members: each client's description of itself.
         model: what is trained.
         w0: (d,) the initial model.
         deadline: of every exchange with them.
@@ -63,6 +63,7 @@ class FlowerFederation(Federation):
                     f"inputs have shape {first.shape} at site '{first.name}' and {other.shape} at site '{other.name}': "
                     "all sites must have the same columns, or pictures of one size"
                 )
+        # As the sites claimed before the run, and for the whole of it; see nodes.admit for bounds on these claims.
         sizes = torch.tensor([members[client].train for client in range(len(members))], dtype=torch.float64)
         self.n, self.shares, self.w0 = len(members), sizes / sizes.sum(), w0
         self.ledger = Ledger()
@@ -81,7 +82,8 @@ class FlowerFederation(Federation):
         return {self._names[client]: one.counts() for client, one in self._post.health.items()}
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request to its cohort, and the test that waits for it to everybody."""
+        """Send a request to its cohort, together with a pending test, which goes to all clients."""
+        # A waiting test goes with the next request or not at all: if that sends another model, result() sends it alone.
         late, self._late = self._late, None
         if late is not None and torch.equal(late.w, request.w):
             answers, cost = self._test(late.w, request, late)
@@ -91,7 +93,7 @@ class FlowerFederation(Federation):
         return _stacked(request, answers)
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """Score and loss of w (d,) at every client; one that is silent counts as it did at its last test.
+        """Score and loss of w (d,) at every client; the last result stands for a client that is silent.
 
         Raises:
             InputError: a client has never been tested.
@@ -113,8 +115,8 @@ class FlowerFederation(Federation):
         return result
 
     def _test(self, w: Tensor, request: Request | None, late: _LateTest) -> Exchanged:
-        """Have everybody test w, and answer the request, if they are asked for that; what they answer to the latter."""
-        # whoever was never tested has no last result that could stand: everybody is waited for
+        """Test w at all clients, along with the request where there is one; returns the answers to the request."""
+        # A client that was never tested has no earlier result to stand in for this one: wait for all.
         everybody, missing = list(range(self.n)), len(self._tested) < self.n
         answers, cost = self._exchange(everybody, w, request, test=True, all_of_them=missing)
         late.done = True
@@ -124,6 +126,7 @@ class FlowerFederation(Federation):
                 self._tested[client] = test
             elif client in self._tested:
                 LOG.warning("%s was not tested: its last result stands", self._names[client])
+        # A copy: a later test must not change this one's result.
         late.found = dict(self._tested)
         asked = set() if request is None else set(request.cohort.tolist())
         return Exchanged({client: answer for client, answer in answers.items() if client in asked}, cost)
@@ -139,7 +142,7 @@ class FlowerFederation(Federation):
     def _exchange(
         self, clients: list[int], w: Tensor, request: Request | None, test: bool = False, all_of_them: bool = False
     ) -> Exchanged:
-        """Ask clients for what the request says, a test of w, or both."""
+        """Send clients a request, a test of w, or both."""
         questions = {client: self._to(client, w, request, test) for client in clients}
         found = self._post.exchange(questions, all_of_them=all_of_them)
         for client, answer in found.answers.items():
@@ -147,22 +150,24 @@ class FlowerFederation(Federation):
         return found
 
     def _compare(self, client: int, digest: str) -> None:
-        """Tell, once, of data that are no longer those of which the site had told before the run."""
+        """Warn, once, of data that differ from those that the site described before the run."""
         health = self._post.health[client]
         if digest != self._digests[client] and not health.data_changed:
             health.data_changed = True
             LOG.warning(
-                "%s: its data have changed since the run began; its replies are still used, and its number of rows "
-                "stays what it had told before",
+                "%s: its data have changed since the run began; its replies are still used, with the number of rows "
+                "that it reported before",
                 self._names[client],
             )  # fmt: skip
 
     def _to(self, client: int, w: Tensor, request: Request | None, test: bool) -> ClientRequest:
-        """What one client is asked."""
+        """The message to one client."""
+        # In a test that goes along with a request, clients outside the cohort get the test alone.
         places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
         if request is None or not places:
             return ClientRequest(Ask(client, self._model, w, None, test), None)
         own = request.only(torch.tensor(places[:1]))
+        # The shift travels beside the request, named by its version, as the site may hold it already.
         shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
         if isinstance(own, TrainRequest):
             own = replace(own, shift=None)
@@ -170,12 +175,13 @@ class FlowerFederation(Federation):
 
 
 def _possible(score: float, loss: float, samples: int) -> bool:
-    """Whether a test can have come out so."""
+    """Whether a test can have this result."""
     return 0 <= score <= 1 and math.isfinite(loss) and samples > 0
 
 
 def _stacked(request: Request[R], answers: Mapping[int, Answer]) -> R:
     """The reply of a cohort, in its order, whatever the order in which the answers came."""
+    # The cohort's order, so that sums over clients round alike whoever is fastest, and as in a simulation.
     clients = [client for client in request.cohort.tolist() if client in answers]
     empty = request.nobody()
     if not clients:

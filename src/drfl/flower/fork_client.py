@@ -1,7 +1,7 @@
-"""What takes the place of Flower's program ``flwr-clientapp`` at a site where :mod:`drfl.flower.fork_server` runs.
+"""Replaces Flower's program ``flwr-clientapp`` at a site where :mod:`drfl.flower.fork_server` runs.
 
-It tells that process what it was called with, which is done in a few milliseconds; where there is no such process any
-more it becomes Flower's own program. It is run as a file and loads nothing but the standard library.
+It sends its arguments to that process, which takes a few milliseconds; if that process has ended, it executes Flower's
+own program. It is run as a file and loads nothing but the standard library.
 """
 
 import os
@@ -18,12 +18,14 @@ def handed_over(folder: str, arguments: list[str]) -> bool:
     """Whether the process behind the socket in a folder has taken the arguments."""
     back = os.getcwd()
     try:
-        os.chdir(folder)  # the path of a socket may have some hundred characters only
+        os.chdir(folder)  # the path of a socket is limited to about a hundred characters
         with socket.socket(socket.AF_UNIX) as way:
             way.connect(DOOR)
             way.sendall(b"".join(os.fsencode(part) + b"\0" for part in arguments))
+            # Tells the other end that the arguments are complete: it reads until then.
             way.shutdown(socket.SHUT_WR)
             return way.recv(len(DONE)) == DONE
+    # The process has ended: the caller runs Flower's own program instead.
     except OSError:
         return False
     finally:
@@ -35,6 +37,7 @@ def main() -> None:
     folder, *arguments = sys.argv[1:]
     if handed_over(folder, arguments):
         return
+    # Without this folder, where the program of that name is the one that called this.
     elsewhere = [path for path in os.get_exec_path() if os.path.realpath(path) != os.path.realpath(folder)]
     os.environ["PATH"] = os.pathsep.join(elsewhere)
     os.execvp(PROGRAM, [PROGRAM, *arguments])

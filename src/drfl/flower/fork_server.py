@@ -1,10 +1,10 @@
-"""A process at a site that has everything loaded, and forks for every message.
+"""A process at a site that loads PyTorch and Flower once, and forks for every message.
 
     python -m drfl.flower.fork_server FOLDER
 
-Flower starts the program ``flwr-clientapp`` anew for every message, and most of its time goes into loading PyTorch and
+Flower starts the program ``flwr-clientapp`` for every message, and most of its time goes into loading PyTorch and
 Flower. This process loads them once. Then it puts a program of that name into the folder, which is to be on the PATH of
-the SuperNode; that hands what it was called with to this process, which forks, see :mod:`drfl.flower.fork_client`.
+the SuperNode; it passes its arguments on to this process, which forks, see :mod:`drfl.flower.fork_client`.
 
 A child is as fresh as a program that was just started: it holds what was loaded, and no data, model or state. Until all
 is loaded, and after this process has ended, Flower's own program is used. It ends with the process that started it.
@@ -28,11 +28,11 @@ from drfl.flower.fork_client import DONE, DOOR, PROGRAM
 
 LOADED = ("torch", "flwr.supernode.runtime.run_clientapp", "drfl.flower.client_app")
 LOOK = 0.5
-"""Seconds between two looks whether the process that started this one is still there."""
+"""Seconds between two checks whether the process that started this one still runs."""
 PATIENCE = 5.0
-"""Seconds that a caller may take to say what it wants."""
+"""Seconds that a caller may take to send its arguments."""
 LONGEST = 65536
-"""Bytes of what a caller may say."""
+"""Bytes of a caller's arguments at most."""
 
 
 def program() -> Callable[[], object]:
@@ -54,30 +54,35 @@ def opened(folder: Path) -> Iterator[socket.socket]:
     mine, back = os.getpid(), Path.cwd()
     door, shim = socket.socket(socket.AF_UNIX), folder.resolve() / PROGRAM
     try:
+        # The path of a socket is limited to about a hundred characters, and that of the folder is not: bind in it.
         os.chdir(folder)
         with suppress(FileNotFoundError):
+            # Left by a process that was killed.
             os.unlink(DOOR)
         door.bind(DOOR)
     finally:
         os.chdir(back)
     door.listen()
     door.settimeout(LOOK)
+    # -I and -S: it needs the standard library alone, and starts in a fraction of the time without the rest.
     call = shlex.join([sys.executable, "-IS", str(Path(fork_client.__file__)), str(shim.parent)])
     new = shim.with_suffix(".new")
     new.write_text(f'#!/bin/sh\nexec {call} "$@"\n')
     new.chmod(0o700)
+    # Last, and whole: from now on the SuperNode finds it, and the socket already listens.
     os.replace(new, shim)
     try:
         yield door
     finally:
         door.close()
-        if os.getpid() == mine:  # and not in a child
+        # A child leaves this block, too, and must not remove what its parent serves.
+        if os.getpid() == mine:
             shim.unlink(missing_ok=True)
             (shim.parent / DOOR).unlink(missing_ok=True)
 
 
 def calls(door: socket.socket, wanted: Callable[[], bool]) -> Iterator[tuple[socket.socket, list[str]]]:
-    """Who came, and the arguments; until this process is no longer wanted."""
+    """Connections and their arguments, until this process is no longer wanted."""
     while wanted():
         try:
             caller, _ = door.accept()
@@ -87,6 +92,7 @@ def calls(door: socket.socket, wanted: Callable[[], bool]) -> Iterator[tuple[soc
             caller.settimeout(PATIENCE)
             with caller.makefile("rb") as whole:
                 told = whole.read(LONGEST)
+            # Arguments are separated by zero bytes: without one at the end the call was cut short.
             if told.endswith(b"\0"):
                 yield caller, [os.fsdecode(part) for part in told[:-1].split(b"\0")]
 
@@ -100,8 +106,11 @@ def forked(folder: Path, wanted: Callable[[], bool]) -> list[str] | None:
     with opened(folder) as door:
         for caller, arguments in calls(door, wanted):
             with suppress(OSError):  # no memory for a child, or the caller has gone
+                # A child has the forking thread alone. Nothing but imports runs in this process, so no other one is at
+                # work.
                 if os.fork() == 0:
                     return arguments
+                # Only now: where the fork failed the caller gets no answer, and runs Flower's own program.
                 caller.sendall(DONE)
     return None
 
@@ -109,15 +118,16 @@ def forked(folder: Path, wanted: Callable[[], bool]) -> list[str] | None:
 def main() -> None:
     """Load, wait and fork."""
     parent = os.getppid()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the SuperNode, whose end is this one's too
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that nobody need wait for children
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the SuperNode, and this process follows it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel then removes children that have ended
     run = program()
     try:
         arguments = forked(Path(sys.argv[1]), lambda: os.getppid() == parent)
     except OSError as error:
-        sys.exit(f"drfl: no socket in {sys.argv[1]} ({error.strerror}): every request will load PyTorch anew")
+        sys.exit(f"drfl: no socket in {sys.argv[1]} ({error.strerror}): every request will load PyTorch again")
     if arguments is not None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Else the child could not learn how a process of its own has ended.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         sys.argv = [PROGRAM, *arguments]
         run()

@@ -54,10 +54,10 @@ TEST = ("test score", "test loss", "test samples")
 
 @dataclass(frozen=True)
 class Model:
-    """What a site must know to build the model that it trains.
+    """What a site needs to build the model that it trains.
 
     Args:
-        model: its name, see :data:`drfl.models.MODELS`; "" where the site brings its own.
+        model: its name, see :data:`drfl.models.MODELS`; "" where the site has its own.
         loss: its name, see :data:`drfl.models.LOSSES`.
         dtype: "float32" or "float64".
         classes: number of outputs.
@@ -72,7 +72,7 @@ class Model:
 
 
 class Ask(NamedTuple):
-    """What one message asks of one client.
+    """A message to one client.
 
     Args:
         client: its index.
@@ -92,17 +92,17 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What comes back.
+    """A client's answer.
 
     Args:
         parts: the fields of the reply to the request, after ``clients``: a model (d,), a loss ().
         test: mean score, mean loss and number of test samples, where they were asked for.
         gradients: samples whose gradient was computed.
         losses: samples whose loss was computed without.
-        seconds: that the site worked on it.
+        seconds: working time of the site.
         version: of the shift that the site keeps for next time; "" where it keeps none.
-        lacking: whether the site does not hold the shift that the message meant: nothing was done.
-        digest: names the site's data, as in what it told of itself before the run.
+        lacking: whether the site does not hold the shift that the message refers to: nothing was computed.
+        digest: of the site's data, as in its identity before the run.
     """
 
     parts: tuple[Tensor, ...] = ()
@@ -117,6 +117,7 @@ class Answer(NamedTuple):
 
 def version(vector: Tensor) -> str:
     """Names the bytes of a vector; "zero" for one of zeros, which need not be sent at all."""
+    # Before the first round all shifts are 0: without this each client would be sent a vector of zeros.
     if not bool(vector.any()):
         return "zero"
     return hashlib.blake2b(vector.detach().cpu().contiguous().numpy().data, digest_size=12).hexdigest()
@@ -125,6 +126,7 @@ def version(vector: Tensor) -> str:
 def array_of(vector: Tensor) -> Array:
     """A vector as Flower's array."""
     values = vector.detach().cpu().contiguous().numpy()
+    # The bytes mean the same on machines of either byte order; on a little-endian one nothing is copied.
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     return Array(dtype=str(values.dtype), shape=values.shape, stype=RAW, data=little.tobytes())
 
@@ -138,7 +140,7 @@ def vector_of(array: Array) -> Tensor:
     if array.stype != RAW or array.dtype not in TYPES:
         raise ProtocolError("an array is of another type than drfl's vectors")
     shape = tuple(array.shape)
-    # the bytes are counted before anything of the size that is claimed is made
+    # Bytes are counted before anything of the claimed size is allocated.
     if len(shape) > 1 or min(shape, default=1) < 0 or len(array.data) != TYPES[array.dtype] * math.prod(shape):
         raise ProtocolError("an array is no vector of the length that it says")
     values = np.frombuffer(array.data, dtype=np.dtype(array.dtype).newbyteorder("<"))
@@ -165,7 +167,7 @@ def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None
 
 
 def read_ask(content: RecordDict) -> tuple[Ask, Tensor | None]:
-    """What a message asks, and the shift in it.
+    """The request in a message, and the shift in it.
 
     Raises:
         ProtocolError: the message is of another version of drfl, or damaged.
@@ -196,6 +198,7 @@ def write_answer(answer: Answer) -> RecordDict:
         if part.ndim:
             vectors[str(place)] = array_of(part)
         else:
+            # A loss is a float64 at both ends, which Flower's metrics hold exactly.
             numbers[f"part {place}"] = float(part)
     if answer.test is not None:
         numbers |= dict(zip(TEST, answer.test, strict=True))
@@ -204,9 +207,9 @@ def write_answer(answer: Answer) -> RecordDict:
 
 
 def read_answer(content: RecordDict) -> Answer:
-    """What a client answers: its fields have the types and ranges of :mod:`drfl.flower.schema`.
+    """A client's answer: its fields have the types and ranges of :mod:`drfl.flower.schema`.
 
-    Whether vectors have the length of the model, and whether numbers are finite, is for others to judge.
+    Whether vectors have the length of the model, and numbers are finite, is checked elsewhere.
 
     Raises:
         ProtocolError: it is no reply of this version of drfl.
@@ -225,7 +228,7 @@ def read_answer(content: RecordDict) -> Answer:
 
 
 def most_bytes(w: Tensor) -> int:
-    """How large a reply about a model w (d,) can be."""
+    """The size in bytes of the largest valid reply for a model w (d,)."""
     return MOST_PARTS * w.numel() * w.element_size() + MOST_TEXT
 
 
@@ -240,6 +243,7 @@ def _vectors(content: RecordDict, names: tuple[str, ...]) -> dict[str, Tensor]:
 def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
     """The numbers of a reply whose parts have these places."""
     record = content.metric_records.get("numbers")
+    # Parts and test are taken out by name; the model below rejects names that it does not know.
     given = dict(record) if record is not None else {}
     parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
     test = tuple(given.pop(name, None) for name in TEST)
@@ -251,6 +255,7 @@ def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
 
 def _note(request: Request) -> TrainNote | LossNote | GradientNote:
     """A request as plain values."""
+    # The key itself, not numbers drawn from it: a site draws the minibatches that a simulation would.
     key = KeyNote(seed=str(request.key.seed), path=list(request.key.path))
     if isinstance(request, TrainRequest):
         local = LocalNote.model_validate(asdict(request.local), strict=False)  # a number may be NumPy's
@@ -263,7 +268,7 @@ def _note(request: Request) -> TrainNote | LossNote | GradientNote:
 
 
 def _request(plain: TrainNote | LossNote | GradientNote, client: int, w: Tensor) -> Request:
-    """The request to one client that plain values say.
+    """The request to one client from plain values.
 
     Raises:
         InputError: a number is out of range.

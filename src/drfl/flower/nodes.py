@@ -1,4 +1,4 @@
-"""Which nodes are there, which site each is, and whether it may take part."""
+"""Which nodes are online, which site each is, and whether it may take part."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from drfl.flower.schema import MOST_TEXT, ProtocolError, SiteIdentity, payload, 
 from drfl.flower.settings import SiteEntry
 
 PAUSE = 0.5
-"""Seconds between two looks at what has come."""
+"""Seconds between two polls for replies."""
 
 RETRIED = (3, 4, 5)
 """Flower's codes for a message, a reply or a node that was lost on the way: asked again while there is time."""
 
 
 class Received(NamedTuple):
-    """What has come in reply to a message.
+    """A reply to a message.
 
     Args:
         message: the one that it replies to.
@@ -39,10 +39,10 @@ class Received(NamedTuple):
 
 
 def received(grid: Grid, messages: Iterable[str]) -> Iterator[Received]:
-    """The replies to these messages that are there now, at most one to each.
+    """The replies to these messages that have arrived, at most one to each.
 
-    Flower rebuilds a reply from what the node has sent, and raises where that is malformed. Had it been asked for
-    several at once, those it had fetched before would be lost; so it is asked for one at a time.
+    Flower rebuilds a reply from what the node has sent, and raises where that is malformed. Asked for several at once,
+    it would lose those that it had fetched before; so it is asked for one at a time.
 
     Raises:
         OSError: the SuperLink cannot be reached; so does httpx.HTTPError.
@@ -52,7 +52,7 @@ def received(grid: Grid, messages: Iterable[str]) -> Iterator[Received]:
             found = [reply for reply in grid.pull_messages([message]) if reply.metadata.reply_to_message_id == message]
         except (OSError, httpx.HTTPError):
             raise
-        except Exception as error:  # whatever the bytes that a node has sent make Flower raise
+        except Exception as error:  # Flower may raise anything on malformed bytes of a node
             yield Received(message, None, f"it cannot be rebuilt ({type(error).__name__}: {printable(error, 80)})")
             continue
         if found:
@@ -64,15 +64,15 @@ LOG = logging.getLogger("drfl.flower")
 
 @dataclass(frozen=True)
 class Member:
-    """What a site has told of itself.
+    """A site's description of itself.
 
     Args:
-        name: what it is called.
+        name: of the site.
         shape: of an input.
-        classes: as many as its labels need.
+        classes: number of classes that its labels need.
         train: number of training samples.
         test: number of test samples.
-        digest: names its data.
+        digest: of its data.
         versions: of drfl and torch there.
     """
 
@@ -90,7 +90,7 @@ class Node(NamedTuple):
 
     Args:
         id: the node's number.
-        since: when it was started last, as the SuperLink tells; a message that it got before is lost.
+        since: when it was last started, by the SuperLink's record; messages from before that are lost.
     """
 
     id: int
@@ -106,7 +106,7 @@ class Roster(Protocol):
         ...
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
-        """Client → node, for those that are there now."""
+        """Client → node, for those that are online."""
         ...
 
 
@@ -130,12 +130,12 @@ class Registered:
 
 
 class Named:
-    """Nodes known by the names that they tell.
+    """Nodes identified by the names that they report.
 
     Args:
-        names: (N,) what the clients are called.
-        timeout: seconds that a node may take to tell its name.
-        told: node → name, of those that have told it already.
+        names: (N,) the clients' names.
+        timeout: seconds that a node may take to report its name.
+        told: node → name, of those that have reported it already.
     """
 
     def __init__(self, names: Sequence[str], timeout: float = 60.0, told: Mapping[int, str] | None = None) -> None:
@@ -143,23 +143,25 @@ class Named:
         self._named: dict[int, str | None] = dict(told or {})
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
-        """See :class:`Roster`. Of two nodes with one name the older keeps it, as long as it is there."""
+        """See :class:`Roster`. Of two nodes with one name the older keeps it while it is online."""
         since = {node.node_id: node.last_activated_at for node in grid.get_nodes()}
         present = sorted(since)
+        # A node that left is forgotten: back under the same id, it is asked for its name again.
         self._named = {node: name for node, name in self._named.items() if node in present}
         new = [node for node in present if node not in self._named]
-        # one that does not tell is not asked again until it is started anew
+        # A node without a usable answer is not asked again while it stays online.
         found = identities(grid, new, self.timeout) if new else {}
         self._named |= {node: found[node].name if node in found else None for node in new}
         nodes: dict[int, Node] = {}
         for node, name in self._named.items():
             if name in self.names:
+                # setdefault: the node that was asked first keeps the name.
                 nodes.setdefault(self.names.index(name), Node(node, since[node]))
         return nodes
 
 
 class SelfNamed(Named):
-    """Nodes that are believed who they are: for trials only.
+    """Nodes that are not authenticated: for trials only.
 
     Args:
         names: (N,) what the clients are called.
@@ -168,25 +170,27 @@ class SelfNamed(Named):
 
     def __init__(self, names: Sequence[str], timeout: float = 60.0) -> None:
         super().__init__(names, timeout)
-        LOG.warning("insecure: sites are taken for who they say they are; anybody who can reach the server can join")
+        LOG.warning("insecure: sites are not authenticated; anybody who can reach the server can join under any name")
 
 
 def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Member]:
-    """What nodes tell of themselves; those that do not answer, or not in drfl's language, are left out and logged."""
+    """The nodes' descriptions of themselves; nodes without a valid answer are left out and logged."""
     end, found = time.monotonic() + timeout, {}
     asking, pause = list(nodes), PAUSE
     while asking and time.monotonic() < end:
         asking = _told(grid, asking, end, found)
-        if asking:  # Flower lost the message or the reply: at ever longer intervals they are asked again
+        # Flower lost the message or the reply: asked again at intervals that double.
+        if asking:
             time.sleep(min(pause, max(0.0, end - time.monotonic())))
             pause *= 2
     return found
 
 
 def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member]) -> list[int]:
-    """Ask nodes once who they are, and note what they tell; gives those whose message or reply was lost on the way."""
+    """Ask nodes once who they are, and note the answers; returns those whose message or reply was lost."""
     left, lost = max(1.0, end - time.monotonic()), []
     asked = [Message(RecordDict(), node, IDENTITY, ttl=left) for node in nodes]
+    # Flower gives no id for a message that it did not take; that node is then left out.
     waiting = {i: one.metadata.dst_node_id for i, one in zip(grid.push_messages(asked), asked, strict=True) if i}
     while waiting:
         for message, reply, problem in list(received(grid, list(waiting))):
@@ -196,7 +200,7 @@ def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member]
                 continue
             try:
                 found[node] = member_of(reply, problem)
-            except Exception as error:  # whatever it makes raise, what a node says must not end everybody's run
+            except Exception as error:  # no answer of a single node may end the run, whatever error it causes
                 LOG.warning("node %d: %s", node, rejection_reason(error))
         if not waiting or time.monotonic() >= end:
             break
@@ -205,14 +209,14 @@ def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member]
 
 
 def member_of(reply: Message | None, problem: str = "") -> Member:
-    """What a site has told of itself.
+    """A site's description of itself.
 
     Args:
-        reply: to the question who it is; None where it cannot be read.
+        reply: to the request for it; None where it cannot be read.
         problem: why it cannot.
 
     Raises:
-        ProtocolError: there is no reply in this version of drfl's language.
+        ProtocolError: there is no reply in this version of drfl's protocol.
     """
     if reply is None:
         raise ProtocolError(f"its identity is rejected, as {problem}")
@@ -229,16 +233,16 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
 
 
 def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[int, Member]:
-    """Wait until all clients are there and have told of themselves.
+    """Wait until all clients are online and have described themselves.
 
     Args:
-        grid: where the nodes are.
+        grid: of the nodes.
         roster: who they are.
-        wait: seconds until they must all be there.
+        wait: seconds until all must be online.
         timeout: seconds that a client may take to answer.
 
     Raises:
-        InputError: some are not there in time; names them.
+        InputError: some are not online in time; names them.
     """
     end = time.monotonic() + wait
     while True:
@@ -256,23 +260,23 @@ def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[in
     silent = [roster.names[client] for client, node in nodes.items() if node.id not in told]
     if silent:
         raise InputError(
-            f"these sites do not say who they are: {', '.join(silent)}; the log has the reason of each: mend it there, "
+            f"these sites do not say who they are: {', '.join(silent)}; the log has the reason of each: fix it there, "
             "or leave them out of server.toml"
         )
     return {client: told[node.id] for client, node in sorted(nodes.items())}
 
 
 def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, Member]:
-    """Wait until so many sites have told of themselves.
+    """Wait until so many sites have described themselves.
 
     Args:
         grid: where the nodes are.
         least: how many sites.
-        wait: seconds until they must be there.
+        wait: seconds until they must be online.
         timeout: seconds that a node may take to answer.
 
     Returns:
-        Node → what it told, of all that are there by then.
+        Node → its description, of all that are online by then.
 
     Raises:
         InputError: they are too few, or two have one name.
@@ -280,6 +284,7 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, M
     end, told = time.monotonic() + wait, {}
     while True:
         present = set(grid.get_node_ids())
+        # Nodes may leave again before enough have come: only those that are online count.
         told = {node: member for node, member in told.items() if node in present}
         left = max(PAUSE, min(timeout, end - time.monotonic()))
         told |= identities(grid, sorted(present - told.keys()), left)
@@ -301,11 +306,11 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, M
 def admit(members: Mapping[int, Member], entries: Sequence[SiteEntry]) -> None:
     """Refuse a deployment in which a site claims more than it was granted.
 
-    The number of its rows is a site's weight under FedAvg, and its labels decide how large everybody's model is; both
-    are the site's own word.
+    The number of its rows is a site's weight under FedAvg, and its labels decide the size of the model; both are
+    claims of the site.
 
     Args:
-        members: client → what it tells.
+        members: client → its description.
         entries: (N,) what the server's file says of the sites.
 
     Raises:

@@ -1,6 +1,7 @@
-"""What may stand in a message: every field of every message, with its type and its range.
+"""The schema of all messages: every field with its type and its range.
 
-A site is believed nothing that is not checked here: its numbers go into sums, allocations and files of the server. The
+Nothing that a site sends is used before it is checked here: its numbers go into sums, allocations and files of the
+server. The
 ranges are wide enough for any honest site and narrow enough that no sum over a run overflows an integer of 64 bits.
 """
 
@@ -58,17 +59,17 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 Counted = Annotated[int, Field(ge=0, le=MOST_COUNTED)]
 Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Number = Annotated[float, Field()]
-"""Any, NaN and infinity too: whether it can be used is for whoever knows what it means."""
+"""Any, NaN and infinity too: whether it can be used is decided by the code that uses it."""
 
 
 class Strict(BaseModel):
-    """Nothing is converted, and nothing may stand there beside the fields."""
+    """No value is converted, and no other field may be present."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class SiteIdentity(Strict):
-    """What a site tells of itself; see :class:`drfl.flower.nodes.Member`."""
+    """A site's description of itself; see :class:`drfl.flower.nodes.Member`."""
 
     protocol: Literal[2]
     name: Name
@@ -181,10 +182,10 @@ def read_note(content: RecordDict, name: str, kind: type[T]) -> T:
     Args:
         content: a message's.
         name: the record's.
-        kind: what may stand in it.
+        kind: its schema.
 
     Raises:
-        ProtocolError: there is no such record, or something else stands in it.
+        ProtocolError: there is no such record, or it does not fit the schema.
     """
     record = content.config_records.get(name)
     text = None if record is None else record.get("json")
@@ -227,7 +228,7 @@ def validation_message(error: ValidationError) -> str:
 
 
 def rejection_reason(error: Exception) -> str:
-    """The reason for which a message is rejected, in a line; of an error that nobody foresaw only its kind."""
+    """The reason for which a message is rejected, in a line; of an unforeseen error only its type."""
     return str(error) if isinstance(error, ProtocolError) else f"it cannot be read ({type(error).__name__})"
 
 

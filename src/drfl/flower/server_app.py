@@ -1,4 +1,4 @@
-"""The server's end of a Flower app: runs what ``server.toml`` says, and leaves the files of a simulation."""
+"""The server's end of a Flower app: runs the job in ``server.toml``, and writes the files of a simulation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEPLOYMENT = "deployment"
 """The key of the app's configuration that has the path of server.toml."""
 
 app = ServerApp()
-"""The ready one."""
+"""The app that Flower loads."""
 
 
 @app.main()
@@ -64,8 +64,8 @@ class Sites(NamedTuple):
     """The clients of a deployment, for a run's files.
 
     Args:
-        members: (N,) what they have told of themselves.
-        names: (N,) what the server's file calls them, whatever they call themselves.
+        members: (N,) their descriptions of themselves.
+        names: (N,) their names in server.toml, whatever they call themselves.
     """
 
     members: tuple[Member, ...]
@@ -82,12 +82,12 @@ class Sites(NamedTuple):
         return torch.tensor([member.train for member in self.members])
 
     def tensors(self) -> list[Tensor]:
-        """What the sites told of their data, by which these are known again."""
+        """The digests of the sites' data, by which a resumed run recognises them."""
         return [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
 
 
 class Deployment(NamedTuple):
-    """A run on sites that can start; see :class:`drfl.experiments.build.Running`."""
+    """A run on sites, ready to start; see :class:`drfl.experiments.build.Running`."""
 
     config: DeployedConfig
     data: Sites
@@ -101,10 +101,10 @@ class Deployment(NamedTuple):
 
 
 def serve(grid: Grid, path: Path) -> Path:
-    """Run a deployment, or go on with it where it stopped.
+    """Run a deployment, or resume it.
 
     Args:
-        grid: where the sites are.
+        grid: of the sites.
         path: its server.toml.
 
     Returns:
@@ -122,9 +122,10 @@ def serve(grid: Grid, path: Path) -> Path:
     admit(members, settings.sites)
     deployed = deployment(grid, roster, members, settings)
     if is_finished(out, deployed):
-        raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it anew")
+        raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it again")
     with claimed(out, resume=True) as claim:
         start = load_resume_point(claim, deployed, LOG.warning, key)
+        # Rows of rounds after the checkpoint are dropped: these rounds are played again.
         since = 0 if start is None else start.round
         deployed.replies.open(claim.checkpoints / REPLIES, since)
         finished = execute(
@@ -145,7 +146,7 @@ def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
 
 
 def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settings: ServerSettings) -> Deployment:
-    """What is to run, on sites that are there.
+    """The run, on sites that are online.
 
     Raises:
         InputError: model, algorithm and sites do not work together.
@@ -159,11 +160,13 @@ def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settin
             f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or leave it out"
         )
     model = Model(config.model, config.loss, config.dtype, classes, config.engine)
+    # The key that a simulation uses too: the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
     fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings))
     parameters, keep = over_selection(config, sites.n)
     record = ReplyLog()
+    # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.
     inner = Recorded(make(config.algorithm, parameters), record.add)
     algorithm = wrap_algorithm(config, inner, keep, None, task, sites.names)
     begun = first(algorithm, fed, averaged=config.averaged, table_dir=table_dir(config))
@@ -207,25 +210,26 @@ def public_key(path: Path) -> bytes:
 
 
 def _traffic(fed: FlowerFederation, since: int) -> str:
-    """What travelled since this program took over at a round, for ``traffic.json``; the log has it too."""
+    """The traffic since this program started, for ``traffic.json``; it is logged, too."""
     LOG.info("%s", fed.traffic.told())
     return json_text({"since_round": since, **fed.traffic.totals(), "sites": fed.site_health()}, indent=2) + "\n"
 
 
 def _log_to_screen() -> None:
-    """drfl's lines go where Flower collects them; those of the libraries below do not."""
+    """Send drfl's log lines to where Flower collects them, without those of libraries."""
     logger = logging.getLogger("drfl")
     if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    # Else each line would appear twice where the root logger has a handler, too.
     logger.propagate = False
     logging.getLogger("flwr").addFilter(in_one_line)
 
 
 def in_one_line(record: logging.LogRecord) -> bool:
-    """Flower logs a traceback of whatever ends an app; an error that drfl raises on purpose is its own line."""
+    """Replace the traceback that Flower logs when an app fails by one line, for errors that drfl raises on purpose."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, DrflError):
         record.msg, record.args, record.exc_info = "%s: %s", (type(error).__name__, str(error)), None

@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(path: Path, kind: type[M]) -> M:
-    """What stands in a file.
+    """The settings in a file.
 
     Raises:
         InputError: it is not there, or something in it is wrong; names it.
@@ -78,7 +78,7 @@ class SiteSettings(BaseModel):
     """``site.toml``.
 
     Args:
-        name: what the site is called.
+        name: of the site.
         data: where its data lie, relative to the file.
         timeout: seconds that a request may take.
         dtype: of the inputs, and of targets that are no labels.
@@ -108,7 +108,7 @@ SITES = "sites"
 """What stands for a data set and a partition in the configuration of a deployed run."""
 
 MEANINGLESS = ("dataset", "data_dir", "partition", "clients", "alpha", "zipf", "features", "certificate")
-"""Keys of a simulation's configuration that a deployed run has not, as the data are the sites' own."""
+"""Keys of a simulation's configuration that a deployed run does not have, as the data are the sites' own."""
 
 
 class DeployedConfig(Config):
@@ -146,7 +146,7 @@ class SiteEntry(BaseModel):
     """A site as the server knows it.
 
     Args:
-        name: what it is called.
+        name: of the site.
         public_key: file with its public key (OpenSSH), relative to server.toml; None only where ``insecure``.
         rows: the most training rows that it may claim; None = any number.
         classes: the most classes that its labels may need; None = any number.
@@ -167,10 +167,10 @@ class ServerSettings(BaseModel):
     Args:
         out: the run's folder, relative to the file.
         timeout: seconds that an exchange may take.
-        grace: seconds that the others still have once ``job.min_replies`` sites have answered; None = all are waited
-            for, up to ``timeout``.
+        grace: seconds that the others still have once ``job.min_replies`` sites have answered; None = wait for all, up
+            to ``timeout``.
         wait: seconds to wait for the sites at the start.
-        insecure: whether sites are taken for who they say they are.
+        insecure: whether sites are not authenticated.
         job: the run.
         sites: in the order of the clients.
     """

@@ -62,21 +62,21 @@ WAIT = 300.0
 """Seconds to wait for the sites, unless told otherwise."""
 
 TELLING = 60.0
-"""Seconds at most that a node may take to tell its name, however long an exchange may take."""
+"""Seconds at most that a node may take to report its name, however long an exchange may take."""
 
 
 class DrflStrategy(Strategy):
     """A drfl algorithm as a Flower strategy that runs by ``start``; the ``ClientApp`` is one of drfl.
 
-    A client is whoever the sites say they are (``Site.name``), in the names' order: nodes are trusted as Flower's own
-    strategies trust them. Those that are there when it starts are the clients of the whole run. One that goes counts as
-    silent until it, or another node of its name, is back.
+    Clients are identified by the name that a site reports (``Site.name``), in the order of the names: nodes are trusted
+    as Flower's own strategies trust them. Those that are online when it starts are the clients of the whole run. A
+    client that goes offline counts as silent until it, or another node of its name, is back.
 
     Args:
         algorithm: what to run. It is protected as :class:`drfl.resilience.Protected` does by default, unless there is a
             protection around it already.
-        min_available_nodes: it starts when so many sites have told their names; no fewer than a cohort of m.
-        wait: seconds until they must be there.
+        min_available_nodes: it starts when so many sites have reported their names; no fewer than a cohort of m.
+        wait: seconds until they must be online.
         seed: root of all randomness.
         engine: how the sites compute, see :data:`drfl.engine.ENGINES`.
         table_dir: folder for the files that hold the server's tables, see :func:`drfl.loop.run`.
@@ -148,8 +148,10 @@ class DrflStrategy(Strategy):
         log(INFO, "Starting %s: %d rounds, %d parameters", type(self).__name__, num_rounds, layout.d)
         self.summary()
         size = self._core.m if isinstance(self._core, Sized) else None
+        # The sites that are online at the start are all the clients there will be: no fewer than a cohort.
         least = max(self.min_available_nodes, size or 0)
         told = enrolled(grid, least, self.wait, min(timeout, TELLING))
+        # By name, as node ids change from start to start: client i, and so its random draws, stay the same site's.
         members = dict(enumerate(sorted(told.values(), key=lambda member: member.name)))
         names = [member.name for member in members.values()]
         roster = Named(names, min(timeout, TELLING), {node: member.name for node, member in told.items()})

@@ -1,4 +1,4 @@
-"""What has travelled between the server and the sites, and how long it took."""
+"""Traffic between the server and the sites, and how long it took."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Traffic:
     """Counters of all messages since the program was started, without what Flower and HTTP add.
 
     Args:
-        exchanges: how often the server turned to the sites.
+        exchanges: how often the server asked the sites.
         messages: both ways, tests and repetitions included.
         bytes_down: from the server to the sites.
         bytes_up: from the sites to the server.
         test_bytes_down: those of ``bytes_down`` that only tested a model.
         test_bytes_up: those of ``bytes_up`` that came back from that.
-        seconds: that the exchanges took.
-        site_seconds: that the sites worked on a message, added up over messages.
-        answers: how many messages these are.
+        seconds: duration of the exchanges.
+        site_seconds: working time of the sites, summed over messages.
+        answers: how many messages that is.
     """
 
     exchanges: int = 0
@@ -50,7 +50,7 @@ class Traffic:
         self.test_bytes_up += size * only_test
 
     def worked(self, seconds: float) -> None:
-        """Count what a site says that a message took."""
+        """Count the working time that a site reports for a message."""
         self.answers += 1
         self.site_seconds += seconds
 

@@ -21,28 +21,28 @@ from drfl.flower.traffic import Traffic
 from drfl.resilience.validation import Reason, check_row
 
 TOLERATED = 2
-"""Exchanges in a row without a usable reply before a site is left out that at least keeps nobody waiting."""
+"""Exchanges in a row without a usable reply after which a site that answers at once is skipped."""
 
 LONGEST = 64
-"""Exchanges at most that a site is left out of."""
+"""Exchanges at most for which a site is skipped."""
 
 
 @dataclass
 class SiteHealth:
-    """What is known of one site. It is forgotten with the server program.
+    """How one site has answered so far. It is not part of a checkpoint.
 
-    A site that gives no usable reply gets a strike, and is then left out of 1, 2, 4, … exchanges: at once where it was
-    silent, as everybody has waited for it, else from the third strike in a row on. One usable reply clears it.
+    A site that gives no usable reply gets a strike, and is then skipped for 1, 2, 4, … exchanges: at once where it was
+    silent, which made the server wait, else from the third strike in a row on. One usable reply clears it.
 
     Args:
         answered: exchanges in which it gave a usable reply.
-        silent: exchanges in which nothing came in time.
+        silent: exchanges in which no reply came in time.
         failed: exchanges in which its program raised.
-        rejected: exchanges in which what came could not be used.
-        left_out: exchanges in which it was not asked although it was wanted.
-        data_changed: whether a reply was computed on other data than those it had told of before the run.
+        rejected: exchanges in which the reply could not be used.
+        left_out: exchanges in which it was skipped though it was in the cohort.
+        data_changed: whether a reply was computed on other data than those described before the run.
         strikes: exchanges without a usable reply since the last one with.
-        backoff: exchanges that it is still left out of.
+        backoff: exchanges for which it is still skipped.
     """
 
     answered: int = 0
@@ -68,7 +68,7 @@ class SiteHealth:
             self.backoff = min(LONGEST, 2 ** (self.strikes - free - 1))
 
     def skip(self) -> None:
-        """An exchange goes by without it."""
+        """It is skipped in an exchange."""
         self.left_out += 1
         self.backoff -= 1
 
@@ -80,7 +80,7 @@ class SiteHealth:
 LOG = logging.getLogger("drfl.flower")
 
 SLOWEST = 30.0
-"""Seconds at most between two messages to a site that has to be asked again and again."""
+"""Seconds at most between two messages to a site that is asked repeatedly."""
 
 
 class Deadline(NamedTuple):
@@ -88,8 +88,8 @@ class Deadline(NamedTuple):
 
     Args:
         timeout: seconds at most.
-        least: how many replies are enough to go on without the others; None = all are waited for.
-        grace: seconds that the others still have once so many are there.
+        least: how many replies are enough to go on without the others; None = wait for all.
+        grace: seconds that the others still have once so many have arrived.
     """
 
     timeout: float
@@ -98,11 +98,11 @@ class Deadline(NamedTuple):
 
 
 class ClientRequest(NamedTuple):
-    """What a client is to be asked.
+    """A message to a client.
 
     Args:
         ask: the message.
-        shift: (d,) the shift it means; None where there is none.
+        shift: (d,) the shift it refers to; None where there is none.
     """
 
     ask: Ask
@@ -111,13 +111,13 @@ class ClientRequest(NamedTuple):
 
 @dataclass
 class PendingRequest:
-    """A client that is to be asked, or was.
+    """A request to a client that has not been answered.
 
     Args:
-        question: what.
-        node: whom the message went to; None while it waits.
+        question: the request.
+        node: the node that the message went to; None while it waits.
         sent: how many messages have gone out for it.
-        due: when the next may go, on the monotonic clock.
+        due: when the next may be sent, on the monotonic clock.
         whole: whether the shift went with the message.
     """
 
@@ -128,7 +128,7 @@ class PendingRequest:
     whole: bool = False
 
     def again(self) -> None:
-        """Ask once more: at once the first time, then after ever longer pauses."""
+        """Ask once more: at once the first time, then after pauses that double."""
         self.node = None
         if self.sent > 1:
             self.due = time.monotonic() + min(SLOWEST, PAUSE * 2 ** (self.sent - 1))
@@ -147,7 +147,7 @@ class Exchanged(NamedTuple):
 
 
 class Transport:
-    """Carries messages to the clients of a deployment and back, and remembers what it has learnt of them.
+    """Carries messages to the clients of a deployment and back, and keeps their health and the shifts that they hold.
 
     Args:
         grid: Flower's.
@@ -160,14 +160,14 @@ class Transport:
         self.traffic = Traffic()
         self.health = {client: SiteHealth() for client in range(len(roster.names))}
         self.held: dict[int, str] = {}  # client → the version of the shift that it keeps
-        self.gone: set[int] = set()  # clients that were not there at the end of an exchange
+        self.gone: set[int] = set()  # clients that were offline at the end of an exchange
 
     def exchange(self, questions: Mapping[int, ClientRequest], *, all_of_them: bool = False) -> Exchanged:
         """Ask clients, again where a message or a node was lost, until enough have answered or the time is over.
 
         Args:
             questions: by client.
-            all_of_them: nobody is left out for how it has answered before, and no quorum is enough.
+            all_of_them: ask and wait for all: skip no client for its health, and accept no quorum.
         """
         start = time.monotonic()
         end, given = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
@@ -182,6 +182,7 @@ class Transport:
             came = list(received(self.grid, list(on_way)))
             for one in came:
                 self._receive(one, on_way.pop(one.message), waiting, found)
+            # Once only: the deadline moves up to the end of the grace, and replies until then still count.
             if enough is not None and self._counted(questions, found) >= enough:
                 end, enough = min(end, time.monotonic() + self.deadline.grace), None
                 given = f"the {self.deadline.grace:g} s after enough others had answered"
@@ -207,14 +208,15 @@ class Transport:
             )  # fmt: skip
 
     def _chosen(self, questions: Mapping[int, ClientRequest], all_of_them: bool) -> dict[int, ClientRequest]:
-        """Who is asked: not those that are away, nor those left out for a while.
+        """Who is asked: not those that are offline, nor those skipped for a while.
 
-        Everybody is where too few would remain for the quorum, or nobody in the whole federation: rounds that nobody
-        can answer would otherwise fly by and be lost.
+        All are asked where too few would remain for the quorum, or none in the whole federation: rounds without an
+        answer would otherwise follow each other at once and be lost.
         """
         back = self.gone.intersection(self.roster.nodes(self.grid))
         self.gone -= back
         for client in back:
+            # A site that was offline gave no bad reply: back, it is asked at once.
             self.health[client].backoff = 0
         left_out = {client for client, health in self.health.items() if health.backoff}
         chosen = {c: question for c, question in questions.items() if c not in self.gone | left_out}
@@ -234,11 +236,12 @@ class Transport:
         return len(_counting(questions) & found.answers.keys())
 
     def _send(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int], end: float, cost: Ledger) -> None:
-        """Send what is due to those that are there."""
+        """Send the messages that are due to the sites that are online."""
         now = time.monotonic()
         due = {client: pending for client, pending in waiting.items() if pending.node is None and pending.due <= now}
         nodes = self.roster.nodes(self.grid) if due else {}
         due = {client: pending for client, pending in due.items() if client in nodes}
+        # All messages of an exchange carry the same model: serialised once, not once a client.
         packed = {"w": array_of(next(iter(due.values())).question.ask.w)} if due else {}
         messages = []
         for client, pending in due.items():
@@ -247,6 +250,7 @@ class Transport:
             content = write_ask(ask, None if known else shift, packed)
             only_test = ask.request is None
             kind, left = "evaluate" if only_test else "train", max(1.0, end - now)
+            # Flower drops a message after its ttl: no site is to start work for an exchange that is over.
             messages.append(Message(content, nodes[client].id, kind, ttl=left))
             pending.node, pending.whole = nodes[client], not known
             pending.sent += 1
@@ -261,11 +265,12 @@ class Transport:
                 pending.again()
 
     def _receive(self, one: Received, client: int, waiting: dict[int, PendingRequest], found: Exchanged) -> None:
-        """Take a reply in; its client is done with, unless it is to be asked again."""
+        """Process a reply; its client is done, unless it has to be asked again."""
         pending, reply = waiting[client], one.reply
         only_test = pending.question.ask.request is None
         if reply is not None and reply.has_error():
             told = _last_line(reply.error.reason or f"error {reply.error.code}")
+            # Whether the site has kept its shift is unknown then: the next message brings it along.
             if reply.error.code in RETRIED:
                 LOG.warning("%s: %s; it is asked again", self.roster.names[client], told)
                 self.held.pop(client, None)
@@ -278,13 +283,14 @@ class Transport:
             if reply is not None and reply.has_content():
                 self.traffic.up(reply.content, only_test)
             answer = self._read(one, pending)
-        except Exception as error:  # whatever it makes raise, a site's reply must not end everybody's run
+        except Exception as error:  # no reply of a single site may end the run, whatever error it causes
             del waiting[client]
             self.bad(client, "rejected", f": reply rejected, as {rejection_reason(error)}")
             return
         if not only_test:
+            # A reply that lacks the shift has travelled as well.
             _book(answer, found.cost)
-        if answer.lacking:  # it was started anew and has forgotten its shift
+        if answer.lacking:  # it was restarted and has lost its shift
             self.held.pop(client, None)
             pending.again()
             return
@@ -296,42 +302,45 @@ class Transport:
         found.answers[client] = answer
 
     def _read(self, one: Received, pending: PendingRequest) -> Answer:
-        """What a client answers.
+        """A client's answer.
 
         Raises:
-            ProtocolError: it cannot be read, or is no answer to what was asked.
+            ProtocolError: it cannot be read, or does not answer the request.
         """
         if one.reply is None or not one.reply.has_content():
             raise ProtocolError(one.problem or "there is nothing in it")
+        # A reply names the message that it answers, which another node could do as well.
         if pending.node is not None and one.reply.metadata.src_node_id != pending.node.id:
             raise ProtocolError("another node sent it")
         ask, content = pending.question.ask, one.reply.content
+        # Before any of it is turned into tensors.
         if payload(content) > most_bytes(ask.w):
             raise ProtocolError(f"it is larger than any reply to this request, {most_bytes(ask.w)} bytes")
         answer = read_answer(content)
-        if answer.lacking and (pending.whole or ask.version in ("", "zero")):  # zeros need not be sent
+        if answer.lacking and (pending.whole or ask.version in ("", "zero")):  # asking again would never end
             raise ProtocolError("it says that it lacks what was sent with the request")
         if not answer.lacking:
             _check(ask, answer)
         return answer
 
     def _recall(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int]) -> None:
-        """Ask those again whose node was started anew since they were asked: it knows nothing of the message."""
+        """Ask those again whose node was restarted since they were asked: it has lost the message."""
         nodes = self.roster.nodes(self.grid)
         for message, client in list(on_way.items()):
             if client in nodes and nodes[client] != waiting[client].node:
-                LOG.warning("%s was started anew; it is asked again", self.roster.names[client])
+                LOG.warning("%s was restarted; it is asked again", self.roster.names[client])
                 del on_way[message]
                 self.held.pop(client, None)
                 waiting[client].again()
 
     def _give_up(self, waiting: Mapping[int, PendingRequest], given: str) -> None:
-        """Say who did not answer in time. Nobody waits again for those that are not even there, until they are."""
+        """Log who did not answer in time. Sites that are offline are not waited for again until they are back."""
         there = self.roster.nodes(self.grid) if waiting else {}
         absent = sorted(client for client, pending in waiting.items() if pending.node is None and client not in there)
         if absent:
             names = ", ".join(self.roster.names[client] for client in absent)
             LOG.warning("these sites were not there in %s: %s", given, names)
+        # No strike: being in `gone` already keeps the server from waiting for them.
         self.gone |= set(absent)
         for client in sorted(waiting.keys() - set(absent)):
             self.bad(client, "silent", f" gave no reply in {given}")
@@ -344,7 +353,7 @@ def _check(ask: Ask, answer: Answer) -> None:
         ProtocolError: it has not. NaN and distance are for :class:`drfl.resilience.Protected` to judge.
     """
     if (answer.test is not None) != ask.test:
-        raise ProtocolError("the result of the test is missing" if ask.test else "it tells of a test nobody asked for")
+        raise ProtocolError("the result of the test is missing" if ask.test else "it has a test that was not asked for")
     if ask.request is None:
         if answer.parts:
             raise ProtocolError("only a test was asked for")
@@ -363,7 +372,7 @@ def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None
 
 
 def _counting(questions: Mapping[int, ClientRequest]) -> set[int]:
-    """Whose answers a quorum counts: of those asked for more than a test, or of all where nobody is."""
+    """Whose answers a quorum counts: those asked for more than a test, or all if there are none."""
     working = {client for client, question in questions.items() if question.ask.request is not None}
     return working or set(questions)
 
@@ -377,7 +386,7 @@ def _book(answer: Answer, cost: Ledger) -> None:
 
 
 def _last_line(text: str) -> str:
-    """The line of an exception's text that says what is wrong, without what would spoil a log."""
+    """The line of an exception's text with the reason, fit for a log."""
     text = text[-10_000:].strip()
     flower = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
     if flower is not None:

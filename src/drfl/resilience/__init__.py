@@ -1,4 +1,4 @@
-"""What stands between an algorithm and clients that fail, lag or lie."""
+"""Failure models, over-selection, quorum, validation and guards between an algorithm and its clients."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ KINDS = (TrainRequest.kind, LossRequest.kind, GradientRequest.kind)
 
 
 class LostReplies(NamedTuple):
-    """Clients that hear every request, work, and do not get their answer through.
+    """Clients that receive every request and do the work, but whose reply is lost.
 
     Args:
         clients: (N,) bool, who they are.
-        kinds: the requests to which their answers are lost; the other answers arrive.
+        kinds: the kinds of request to which their replies are lost; other replies arrive.
     """
 
     clients: Tensor
@@ -54,6 +54,7 @@ class DuplicateReplies(NamedTuple):
 
     def rows(self, request: Request[R], n: int, clients: Tensor) -> Tensor:
         """(k'',) the rows of the reply of these clients (k',) as they arrive."""
+        # Drawn for all N clients, so that a client's draw does not depend on who else was asked. The same holds below.
         chance = torch.from_numpy(self.key.fold(request.kind).generator().random(n))
         again = (chance < self.probability)[clients]
         return torch.arange(len(again)).repeat_interleave(1 + again.long())
@@ -69,7 +70,7 @@ class Stragglers(NamedTuple):
     Args:
         pace: (N,) how many times as long as an ordinary client each takes.
         jitter: standard deviation σ ≥ 0 of the jitter's logarithm, exp(σz − σ²/2) with z standard normal.
-        deadline: after which nothing is delivered; None = the server waits for everybody.
+        deadline: time after which no reply is delivered; None = the server waits for all.
         key: of this round's draws.
     """
 
@@ -82,6 +83,7 @@ class Stragglers(NamedTuple):
         """(N,) float64, how long this request takes each client."""
         steps = request.local.steps if isinstance(request, TrainRequest) else 1
         z = torch.from_numpy(self.key.fold(request.kind).generator().standard_normal(len(self.pace)))
+        # E[exp(σz − σ²/2)] = 1: the jitter changes the spread of the times, not their mean.
         return steps * self.pace * torch.exp(self.jitter * z - self.jitter**2 / 2)
 
     def rows(self, request: Request[R], clients: Tensor) -> Tensor:
@@ -94,13 +96,13 @@ class Stragglers(NamedTuple):
 class UnreliableFederation(WrappedFederation):
     """A federation of which clients drop out, lose replies, answer twice, or are late, in one round.
 
-    The ledger counts what was sent in vain to those that hear nothing: what a request to one of the others cost, or,
-    where nobody hears it, its vectors. It counts the work of those whose replies are lost and nothing that they would
-    have sent; the bytes of a second reply; and those of late ones.
+    The ledger counts what was sent to unavailable clients, at the cost of a request to one of the others or, if nobody
+    is available, of its vectors. It counts the work of clients whose replies are lost, but not those replies; the bytes
+    of duplicates; and those of late replies.
 
     Args:
         fed: the federation inside; it never sees an empty cohort.
-        unavailable: (N,) bool, clients that hear no request and do no work; None = nobody.
+        unavailable: (N,) bool, clients that receive no request and do no work; None = none.
         lost: whose replies are lost.
         duplicates: which replies come twice.
         stragglers: in which order replies come, and which too late.
@@ -119,12 +121,13 @@ class UnreliableFederation(WrappedFederation):
         self.unavailable, self.lost, self.duplicates, self.stragglers = unavailable, lost, duplicates, stragglers
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request to those who hear it; what arrives of their replies, as it arrives."""
+        """Send a request to the available clients; returns the replies that arrive, in the order of arrival."""
         down, up, asked = self.ledger.bytes_down, self.ledger.bytes_up, len(request.cohort)
-        hears = None if self.unavailable is None else ~self.unavailable[request.cohort]
-        reached = asked if hears is None else int(hears.sum())
+        available = None if self.unavailable is None else ~self.unavailable[request.cohort]
+        reached = asked if available is None else int(available.sum())
         if reached:
-            reply = self.fed.ask(request if hears is None or reached == asked else request.only(hears))
+            reply = self.fed.ask(request if available is None or reached == asked else request.only(available))
+            # What the federation inside booked for one request: a deployment need not send every vector of it.
             self.ledger.down(asked - reached, (self.ledger.bytes_down - down) // reached)
         else:
             self.ledger.down(asked, request.vectors * request.w.numel() * request.w.element_size())
@@ -132,6 +135,7 @@ class UnreliableFederation(WrappedFederation):
         size = (self.ledger.bytes_up - up) // max(1, len(reply.clients))  # bytes of one reply
         if self.lost is not None and request.kind in self.lost.kinds:
             kept = ~self.lost.clients[reply.clients]
+            # A negative number of replies: takes back what the federation inside has booked for those that are lost.
             self.ledger.up(int(kept.sum()) - len(kept), size)
             reply = answers(reply, kept)
         if self.duplicates is not None:
@@ -146,11 +150,11 @@ JITTER = 0.5
 
 MOST = {
     "outage_rounds": (1_000_000, "more is an outage for good"),
-    "slowdown": (1_000_000, "who is slower is as good as dropped"),
+    "slowdown": (1_000_000, "a slower client is as good as dropped"),
     "deadline": (1_000_000_000, "leave it out to wait for everybody"),
     "jitter": (10, "e^10 is a factor of 22026 either way"),
 }
-"""The largest values, far beyond any use, with which no time overflows; and what they mean."""
+"""The largest values, far beyond any use, at which no time overflows; and what to say of larger ones."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ class FailureModel:
     """How clients fail; without arguments nothing does.
 
     Every draw belongs to a seed, a round and a client, and those by request to its kind as well, never to the
-    algorithm. One uniform number decides each: whoever is lost at a probability is lost at every larger one too.
+    algorithm. One uniform number decides each: a client lost at some probability is lost at every larger one too.
 
     Args:
         drop: probability that a client does not take part in a round: no request reaches it, it answers none and does
@@ -172,8 +176,8 @@ class FailureModel:
         deadline: when the server stops waiting for replies to a request, in local steps of an ordinary client, at
             most 10⁹; None = never. See :class:`drfl.resilience.failures.Stragglers`.
         jitter: standard deviation of the logarithm of the time that a client takes, around a mean of its own, in
-            [0, 10]; None = 0.5 where there are slow clients or a deadline, and else nobody's time is drawn.
-        duplicate: probability that a reply arrives twice. No algorithm takes that: something in between must remove
+            [0, 10]; None = 0.5 where there are slow clients or a deadline, and else no times are drawn.
+        duplicate: probability that a reply arrives twice. No algorithm accepts that: a wrapper must remove
             the second.
 
     Where times are drawn replies are delivered in the order of their arrival, and else in that of the request.
@@ -237,17 +241,20 @@ class FailureModel:
             down: (groups,) int64, the same without any outage that begins in this round.
             key: the round's.
         """
+        # Drawn for groups that are down as well: the draws of a round do not depend on the past.
         begins = (down == 0) & (_uniform(len(down), key.fold("outage")) < self.outage)
         return torch.where(begins, self.outage_rounds, down)
 
     def pace(self, n: int, key: Key) -> Tensor:
         """(n,) float64, how many times as long as an ordinary client each takes; all keys of a seed give the same."""
+        # The rank of each draw, so that exactly round(slow·N) clients are slow; by the seed alone, the same all through
+        # a run.
         rank = _uniform(n, Key(key.seed).fold("slow")).argsort().argsort()
         return torch.where(rank < int(self.slow * n + 0.5), self.slowdown, 1.0).double()
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation of the logarithm of a client's time; None where nobody's time is drawn."""
+        """Standard deviation of the logarithm of a client's time; None where no times are drawn."""
         if self.jitter is None:
             return JITTER if self.slow > 0 or self.deadline is not None else None
         return self.jitter
@@ -276,7 +283,8 @@ class Faulty(Wrapper[S]):
     """An algorithm whose clients drop out, crash, are late, or answer twice.
 
     Only the algorithm sees the key of the round, so the draws are made here and each round gets a federation of its
-    own: two algorithms lose the same clients in the same rounds. Where nothing can fail, that is the federation itself.
+    own: two algorithms lose the same clients in the same rounds. In a round without failures that is the federation
+    itself.
 
     Args:
         algorithm: the algorithm inside.
@@ -304,6 +312,7 @@ class Faulty(Wrapper[S]):
     ) -> tuple[WrapperState[S, FaultMemory], Info]:
         """One round of the algorithm inside, with what its clients deliver."""
         draws = key.fold("faults")
+        # An outage that begins now counts this round; the one below is then taken off for every group.
         down = self.faults.struck(state.memory.down, draws)
         inner, info = self.algorithm.round(state.inner, self._around(fed, down, draws), key)
         return WrapperState(inner, FaultMemory((down - 1).clamp(min=0))), info
@@ -317,6 +326,8 @@ class Faulty(Wrapper[S]):
         late = None
         if faults.spread is not None:
             late = Stragglers(faults.pace(n, key), faults.spread, faults.deadline, key.fold("time"))
+        # Nothing can fail in this round: the federation itself, so that the round is that of a run without failures,
+        # bit for bit.
         if not bool(silent.any()) and lost is twice is late is None:
             return fed
         return UnreliableFederation(fed, unavailable=silent, lost=lost, duplicates=twice, stragglers=late)

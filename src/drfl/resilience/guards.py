@@ -18,10 +18,10 @@ from drfl.task import Task
 
 
 class GuardResult(NamedTuple):
-    """What a guard makes of k reports.
+    """A guard's result for k reports.
 
     Args:
-        values: (k,) float64 losses to go by; what stands in a row that is not kept does not matter.
+        values: (k,) float64 losses to use; the value of a row that is not kept does not matter.
         kept: (k,) bool; the others count as missing.
         memory: (s,) float64, the guard's memory after them.
     """
@@ -32,13 +32,13 @@ class GuardResult(NamedTuple):
 
 
 class Guard(Protocol):
-    """Looks at clients' loss reports before the algorithm does: a frozen dataclass.
+    """Checks clients' loss reports before the algorithm sees them: a frozen dataclass.
 
     It sees finite reports of clients that were asked, at least one.
     """
 
     def start(self, n: int) -> Tensor:
-        """(s,) float64: what it remembers of n clients before the first report; a vector of one size for ever."""
+        """(s,) float64: its memory of n clients before the first report; its size never changes."""
         ...
 
     def judge(
@@ -49,7 +49,7 @@ class Guard(Protocol):
         Args:
             reports: (k,) clients and losses.
             request: what they answer; its key is this request's alone.
-            fed: to ask other clients; nobody guards what they answer.
+            fed: to ask other clients; their answers pass no guard.
             memory: (s,) its memory.
         """
         ...
@@ -72,6 +72,7 @@ def apply_guards(
     guards: Sequence[Guard], reports: Losses, request: LossRequest | GradientRequest, fed: Federation, memory: Tensor
 ) -> GuardResult:
     """Guards one after the other, each on what the ones before it left; the arguments are those of :class:`Guard`."""
+    # A copy: Guarded compares it with what was reported.
     values, kept = reports.values.clone(), torch.ones(len(reports.clients), dtype=torch.bool)
     memories = list(memory.split([guard.start(fed.n).numel() for guard in guards]))
     for g, guard in enumerate(guards):
@@ -79,6 +80,7 @@ def apply_guards(
         if rows.numel():
             found = guard.judge(Losses(reports.clients[rows], values[rows]), request, fed, memories[g])
             values[rows], kept[rows], memories[g] = found.values, found.kept, found.memory
+    # The empty slice, as cat takes no empty list where there are no guards.
     return GuardResult(values, kept, torch.cat([memory[:0], *memories]))
 
 
@@ -116,11 +118,12 @@ class RobustClip:
     med and MAD are the median, and the median distance from it, over each client's latest report: this request's as
     they came, and the older ones of the clients that it did not reach, as they were cut. So the first round is judged
     by its own reports, and a round in which all losses jump is not cut. peak is the largest |med| so far: late in
-    training, when nearly all losses are tiny, an honest client that is hard may still report what was normal once.
+    training, when nearly all losses are tiny, an honest client with hard data may still report a loss of early rounds.
 
     The defaults are wide: a report is cut when it is above eleven times the greatest median so far, and farther than
-    ten times the spread. That keeps a claim of a million from poisoning λ and the dual step's scale for good; a liar
-    who claims ten times the truth is not held. k=3, floor=0.1 is tight: it does hold him, and may cut a hard client.
+    ten times the spread. That keeps a claim of a million from corrupting λ and the dual step's scale for the whole
+    run; a Byzantine client that claims ten times its loss is not bounded. k=3, floor=0.1 is tight: it does bound such a
+    client, and may cut an honest one with large losses.
 
     Medians hold while fewer than half of the reports are false; those of the first round may be few. A report below
     −(|med| + k·…) is raised to it: it would spoil the dual step's scale.
@@ -149,10 +152,12 @@ class RobustClip:
     ) -> GuardResult:
         """See :class:`drfl.resilience.guards.Guard`."""
         last, peak = memory[:-1], memory[-1]
+        # This request's reports as they came, so that a round in which all losses jump takes the median along.
         latest = last.index_copy(0, reports.clients, reports.values)
         latest = latest[~latest.isnan()]
         peak = torch.maximum(peak, latest.median().abs())
         values = near_median(reports.values, latest, self.k, self.floor * peak)
+        # Remembered as cut, so that a false report does not widen the spread of later requests.
         last = last.index_copy(0, reports.clients, values)
         return keep_all(values, torch.cat([last, peak[None]]))
 
@@ -168,7 +173,7 @@ def near_median(values: Tensor, reference: Tensor, k: float, least: Tensor) -> T
 
 
 def keep_all(values: Tensor, memory: Tensor) -> GuardResult:
-    """A judgement that drops nobody."""
+    """A result that drops no client."""
     return GuardResult(values, torch.ones(len(values), dtype=torch.bool), memory)
 
 
@@ -176,12 +181,12 @@ def keep_all(values: Tensor, memory: Tensor) -> GuardResult:
 class Trim(WithoutMemory):
     """The f largest reports of a request count as missing; those of gradients go with their gradients.
 
-    Liars who claim the largest losses are never heard if there are no more than f. Neither are the f clients that are
-    served worst, for whose sake λ exists, as long as they are: a strong measure. Of equal reports the earlier clients'
-    go. Where no more than f answer, nobody is left.
+    At most f Byzantine clients that claim the largest losses are never used. Neither are the f worst-off clients, for
+    whose sake λ exists: a strong measure. Of equal reports those of clients with smaller indices go. Where no more than
+    f answer, none is left.
 
-    Not for ScaffPD, which goes by the last report of who is not heard: a client that was heard once, when its loss was
-    large, and is dropped ever since, keeps drawing weight with it.
+    Not for ScaffPD, which uses the last report of a client that does not answer: a client whose report was accepted
+    once, when its loss was large, and is dropped ever since, keeps gaining weight by it.
 
     Args:
         f: how many, at least 1.
@@ -212,8 +217,8 @@ _KEY = Key(0)
 class ServerProbe:
     """Scores a model on rows that the server holds for each client: a score for :class:`drfl.resilience.Audit`.
 
-    Clients give these rows away, which federated learning is there to avoid; and one that picks them itself can pick
-    the hard ones. Rows that the server collected on its own serve as well: make the federation of those.
+    Clients give these rows away, which federated learning is there to avoid; and a client that chooses them itself can
+    choose hard ones. Rows that the server collected on its own serve as well: make the federation of those.
 
     Args:
         fed: a federation whose N clients hold the server's rows; it counts what this costs in a ledger of its own.
@@ -257,11 +262,12 @@ class ServerProbe:
     def __call__(self, w: Tensor, clients: Tensor) -> Tensor:
         """(k,) float64 mean losses of w (d,) on the rows held for the clients (k,); NaN where there is no answer."""
         found = self.fed.losses(clients, w, _KEY)
+        # By client, as replies may come in any order and from fewer clients.
         return torch.full((self.fed.n,), torch.nan, dtype=torch.float64).index_copy(0, *found)[clients]
 
 
 class Score(Protocol):
-    """The server's own idea of clients' losses; see :class:`drfl.resilience.ServerProbe`."""
+    """The server's own estimate of clients' losses; see :class:`drfl.resilience.ServerProbe`."""
 
     def __call__(self, w: Tensor, clients: Tensor) -> Tensor:
         """(k,) losses of the model w (d,) on data that stand for each of the clients (k,)."""
@@ -294,15 +300,16 @@ class Audit(WithoutMemory):
     ) -> GuardResult:
         """See :class:`drfl.resilience.guards.Guard`."""
         scores = self.score(request.w, reports.clients).to(reports.values)
+        # False for a score of NaN: there the claim passes.
         values = torch.where(reports.values > self.factor * scores + self.slack, scores, reports.values)
         return keep_all(values, memory)
 
 
 @dataclass(frozen=True)
 class PeerAudit(WithoutMemory):
-    """Clients that were not asked say what their loss is at the same model, and claims are cut by their answers.
+    """Reports are cut by the losses of clients outside the cohort, which are asked for them at the same model.
 
-    A reference of this very round, for federations of which few take part: claims are cut to med + k·max(1.4826·MAD,
+    A reference from the same round, for federations of which few take part: reports are cut to med + k·max(1.4826·MAD,
     floor·|med|) over the peers' answers. The peers are drawn uniformly from those outside the cohort by the request's
     key, and take the samples that they would have taken in it. Where fewer than ``peers`` answer, the request's own
     reports join them. Each request costs ``peers`` loss reports more.
@@ -341,6 +348,7 @@ class PeerAudit(WithoutMemory):
         size = min(self.peers, len(outside))
         if not size:
             return torch.empty(0, dtype=torch.float64)
+        # A key of its own below the request's: the draw changes none of the algorithm's.
         drawn = request.key.fold("peers").generator().choice(len(outside), size, replace=False)
         asked = outside[torch.from_numpy(drawn)].sort().values
         return fed.losses(asked, request.w, request.key, batch=request.batch).values

@@ -32,9 +32,11 @@ class FirstK(WrappedFederation):
     def ask(self, request: Request[R]) -> R:
         """Send a request, and drop the replies of all but the first clients to answer."""
         reply = self.fed.ask(request)
+        # Distinct clients in the order of their first reply.
         came = list(dict.fromkeys(reply.clients.tolist()))
         if len(came) <= self.keep:
             return reply
+        # A duplicate of a kept client stays in: whether it is one is for Protected to see.
         return answers(reply, torch.isin(reply.clients, torch.tensor(came[: self.keep])))
 
 
@@ -46,10 +48,10 @@ class OverSelection(WrappedAlgorithm[S]):
     ``keep`` counts distinct ones. Replies that were rejected on their way, by a :class:`drfl.resilience.Protected`
     around this, do not count. Nothing is remembered from one round to the next.
 
-    Whoever is fast is heard more often: where speed goes with the data, the estimates are biased towards the fast. And
-    who is first is only known where somebody delivers replies in the order of their arrival, as
-    :class:`drfl.resilience.Faulty` does with slow clients, a deadline or a jitter; a simulation alone delivers in the
-    order of the request, so that clients with large indices would never be heard.
+    Fast clients are used more often: where speed depends on the data, estimates are biased towards the fast. And the
+    order of arrival is only known where replies are delivered in it, as by :class:`drfl.resilience.Faulty` with slow
+    clients, a deadline or a jitter; a simulation alone delivers in the order of the request, so that the replies of
+    clients with large indices would never be used.
 
     Args:
         algorithm: the algorithm inside.
@@ -71,9 +73,9 @@ class OverSelection(WrappedAlgorithm[S]):
 
 @dataclass(frozen=True)
 class Quorum(WrappedAlgorithm[S]):
-    """An algorithm whose round is called off where too few clients answered.
+    """An algorithm whose round is cancelled where too few clients answered.
 
-    A round that was called off leaves no trace in the state, that of the wrappers inside included: with
+    A cancelled round leaves no trace in the state, that of the wrappers inside included: with
     :class:`drfl.resilience.Faulty` it does not count towards the length of an outage, and an outage that began in it is
     forgotten. The ledger keeps what it cost.
 
@@ -81,7 +83,7 @@ class Quorum(WrappedAlgorithm[S]):
         algorithm: the algorithm inside.
         at_least: how many clients must have answered, ≥ 1: ``Info.answered``, those who trained.
         then: what to do where fewer did: "skip" leaves the state as it was, and goes on with the next round; "repeat"
-            asks again, with other draws, and skips the round once that has failed too often.
+            repeats the round with other draws, and skips it after ``most`` failed repeats.
         most: how often to repeat a round at most, ≥ 1; attempt k + 1 draws from ``key.fold("again", k)``.
 
     The first attempt is the round as it would be without a quorum.
@@ -112,6 +114,7 @@ class Quorum(WrappedAlgorithm[S]):
         for k in range(1, 1 + (self.most if self.then == "repeat" else 0)):
             if self._enough(info):
                 break
+            # From the state before the round each time: what a failed attempt did to it is dropped.
             done, info = self.algorithm.round(state, fed, key.fold("again", k))
         return (done, info) if self._enough(info) else (state, Info.nobody(info.cohort))
 

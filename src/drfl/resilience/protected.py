@@ -1,4 +1,4 @@
-"""An algorithm behind guards: replies are checked, suspects are set aside, and what was done is told."""
+"""An algorithm behind guards: replies are validated, loss reports filtered, faulty clients quarantined and logged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 @dataclass(frozen=True)
 class LambdaConcentration:
-    """One client that holds a large share of λ for long gets a line of warning: it may be hard, or dishonest.
+    """Warns of one client that holds a large share of λ for long: its data may be hard, or its reports false.
 
     Args:
         share: of λ, in [0, 1]; more than it counts.
@@ -57,7 +57,7 @@ class LambdaConcentration:
 
 
 class Record(NamedTuple):
-    """What is held against each client; both (N,) int64.
+    """Strikes and quarantine of each client; both (N,) int64.
 
     Args:
         strikes: rounds in a row, of those in which it answered, in which a reply of it was faulty.
@@ -70,12 +70,12 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Who sent a faulty reply in so many rounds in a row is not asked for a while.
+    """A client that sent faulty replies in several rounds in a row is not asked for a while.
 
     A round counts once, however many replies it saw: one faulty reply makes it a strike, and only a round whose replies
-    were all fine wipes the strikes out; a client that nobody asked, or that was silent, keeps them. A reply is faulty
-    for its shape, type or numbers; a second answer, or one that nobody asked for, may be the network's doing and is no
-    strike. Strikes start from 0 after a quarantine.
+    were all valid clears the strikes; a client that was not asked, or was silent, keeps them. A reply is faulty for its
+    shape, type or numbers; a duplicate, or a reply without a request, may be the network's fault and is no strike.
+    Strikes start from 0 after a quarantine.
 
     Args:
         strikes: rounds in a row, at least 1.
@@ -101,7 +101,7 @@ class Quarantine:
 
 
 class Validated(WrappedFederation):
-    """Asks nobody who is in quarantine and hands on valid replies only; notes both for one round.
+    """Skips clients in quarantine and passes on valid replies only; records both for one round.
 
     Args:
         fed: the federation inside.
@@ -118,7 +118,8 @@ class Validated(WrappedFederation):
         self.rejected = 0
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request to those who may be asked; nobody is asked nothing."""
+        """Send a request to the clients that are not in quarantine; no request is sent to an empty cohort."""
+        # Sampling knows nothing of a quarantine: a client that is in it may be drawn, and then counts as silent.
         away = self.quarantined[request.cohort]
         if bool(away.any()):
             request = request.only(~away)
@@ -129,19 +130,20 @@ class Validated(WrappedFederation):
         return checked.reply
 
     def _note(self, checked: Checked[R]) -> None:
-        """(N + 1, reasons) why whose reply was rejected; whoever is no client at all counts as client N."""
+        """Record who answered, and why replies were rejected; a sender that is no client counts as client N."""
         clients, codes = checked.clients, checked.codes
         bad = codes > 0
         self.answered[clients[codes == 0]] = True
         if bool(bad.any()):
             row = torch.where((clients >= 0) & (clients < self.n), clients, self.n)
             self.rejected += int(bad.sum())
+            # A valid index: these reasons are only given to clients that were asked.
             self.faulty[clients[checked.rows_with(*FAULTS)]] = True
             self.reasons[row[bad], codes[bad] - 1] = True
 
 
 class Guarded(WrappedFederation):
-    """Loss reports pass the guards on their way back; notes whose were changed in one round.
+    """Loss reports pass the guards on their way back; records whose were changed in one round.
 
     Args:
         fed: the federation inside.
@@ -161,6 +163,7 @@ class Guarded(WrappedFederation):
         reports = reports_of(reply)
         if reports is None or not isinstance(request, LossRequest | GradientRequest) or not len(reports.clients):
             return reply
+        # self.fed, not self: what a guard asks for itself is validated, and passes no guard.
         values, kept, self.memory = apply_guards(self.guards, reports, request, self.fed, self.memory)
         changed = ~kept | (values != reports.values)
         if not bool(changed.any()):
@@ -184,7 +187,7 @@ class Memory(NamedTuple):
         strikes: (N,) int64, see :class:`drfl.resilience.protected.Record`.
         until: (N,) int64, likewise.
         dominant: (N,) int64, rounds in a row in which the client held most of λ.
-        warned: (N + 1, reasons) bool, what there was a warning about; row N is for who is no client at all.
+        warned: (N + 1, reasons) bool, what has been warned of; row N is for senders that are no clients.
         guards: (Σs,) float64, the guards' memories.
     """
 
@@ -211,12 +214,12 @@ class Protected(Wrapper[S]):
     rejected and no guard acts. Every client and reason gets one line of warning a run, in the log
     ``drfl.resilience``; so does a client that holds most of λ for long.
 
-    Guards are for algorithms that listen to loss reports; against false *models* there is only ``norm``.
+    Guards are for algorithms that use loss reports; against false *models* there is only ``norm``.
 
     Args:
         algorithm: the algorithm inside.
         norm: the greatest distance of a client's model from the one sent, and norm of a gradient; None = no bound.
-        quarantine: for whose replies keep being rejected; None = everybody is always asked.
+        quarantine: of clients whose replies keep being rejected; None = all clients are always asked.
         guards: for loss reports, in this order.
         dominance: when to warn that one client holds most of λ; algorithms without an ambiguity set never do.
         names: (N,) what the log calls the clients; empty = "client 0" and so on.
@@ -237,7 +240,7 @@ class Protected(Wrapper[S]):
             checks.positive("norm", self.norm)
 
     def init(self, fed: Federation) -> WrapperState[S, Memory]:
-        """The state of the algorithm inside, and nothing held against anybody."""
+        """The state of the algorithm inside, without strikes or flags."""
 
         def counts(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64)
@@ -261,6 +264,7 @@ class Protected(Wrapper[S]):
     def round(self, state: WrapperState[S, Memory], fed: Federation, key: Key) -> tuple[WrapperState[S, Memory], Info]:
         """One round of the algorithm inside, on what passes."""
         inner, memory = state
+        # Validation inside, guards outside: guards see finite reports of clients that were asked, each once.
         valid = Validated(fed, memory.until > 0, self.norm)
         guarded = Guarded(valid, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
@@ -275,8 +279,9 @@ class Protected(Wrapper[S]):
         dominant = memory.dominant
         if self.ambiguity is not None and len(lam) > 1:
             dominant = self.dominance.after(dominant, lam)
+        # One line per client and reason in a run, also across a resumption: `warned` is in the state.
         for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
-            who = self._name(i) if i < len(lam) else "who is no client"
+            who = self._name(i) if i < len(lam) else "a sender that is no client"
             LOG.warning("%s: reply rejected, as %s", who, REASONS[reason])
         for i in self.dominance.found(dominant):
             LOG.warning(
@@ -285,6 +290,7 @@ class Protected(Wrapper[S]):
                 self._name(i), self.dominance.share, self.dominance.long,
             )  # fmt: skip
         return Memory(
+            # A client of which nothing came in this round keeps its mark.
             flagged=torch.where(valid.answered | bad, bad, memory.flagged) | (record.until > 0),
             rejected=memory.rejected + valid.rejected,
             clipped=memory.clipped + guarded.clipped,

@@ -1,4 +1,4 @@
-"""Which replies counted in each round: written down as a run goes, and played again.
+"""Which replies counted in each round: recorded during a run, and replayed.
 
 A run on real sites depends on who answered in time, which no seed decides. With the list of those who did, a simulation
 on the same data ends with the same model and λ.
@@ -50,11 +50,11 @@ def name_of(key: Key) -> str:
 
 
 class RecordingFederation(WrappedFederation):
-    """A federation that tells whose replies it hands on.
+    """A federation that reports whose replies it passes on.
 
     Args:
         fed: the federation inside.
-        note: is told after each request.
+        note: called after each request.
     """
 
     def __init__(self, fed: Federation, note: Callable[[UsedReplies], None]) -> None:
@@ -62,7 +62,7 @@ class RecordingFederation(WrappedFederation):
         self.note = note
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request, and tell who answered."""
+        """Send a request, and report who answered."""
         reply = self.fed.ask(request)
         round = request.key.round or 0
         self.note(UsedReplies(round, request.kind, name_of(request.key), tuple(reply.clients.tolist())))
@@ -71,11 +71,11 @@ class RecordingFederation(WrappedFederation):
 
 @dataclass(frozen=True)
 class Recorded(WrappedAlgorithm[S]):
-    """An algorithm that tells which replies it used. It belongs inside all other wrappers, which may reject some.
+    """An algorithm that reports which replies it used. It belongs inside all other wrappers, which may reject some.
 
     Args:
         algorithm: the algorithm inside.
-        note: is told after each request.
+        note: called after each request.
     """
 
     note: Callable[[UsedReplies], None]
@@ -114,6 +114,7 @@ class ReplayingFederation(WrappedFederation):
             return request.nobody()
         reply = self.fed.ask(request)
         order = {client: row for row, client in enumerate(reply.clients.tolist())}
+        # In the recorded order, in which the algorithm summed them then: another would round differently.
         return answers(reply, torch.tensor([order[client] for client in clients if client in order]))
 
 
@@ -173,13 +174,15 @@ class ReplyLog:
     def __call__(self, step: Step) -> None:
         """Write the rows of a round that has ended."""
         done = [one for one in self._pending if one.round <= step.round]
-        self._pending = [one for one in self._pending if one.round > step.round]  # a round may be played in advance
+        # A federation that bundles plays the next round before this callback hears of this one.
+        self._pending = [one for one in self._pending if one.round > step.round]
         rows = [(one.round, one.kind, one.key, " ".join(map(str, one.clients))) for one in done]
         if self._file is not None and rows:
             with self._file.open("a", encoding="utf-8", newline="") as out:
                 csv.writer(out, lineterminator="\n").writerows(rows)
                 out.flush()
-                os.fsync(out.fileno())  # a checkpoint that follows must not be ahead of it
+                # On the disk before a checkpoint of this round is: a resumed run must find the rows of all its rounds.
+                os.fsync(out.fileno())
 
 
 def read_replies(file: Path) -> tuple[UsedReplies, ...]:

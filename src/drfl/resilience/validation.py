@@ -14,7 +14,7 @@ from drfl.federation import LossRequest, R, Request, TrainRequest, answers
 
 
 class Reason(StrEnum):
-    """Why a reply is not used; the texts go behind "client 3: reply rejected, as"."""
+    """Why a reply is not used; the texts follow "client 3: reply rejected, as"."""
 
     STRANGER = "it was not asked"
     DUPLICATE = "it had answered already"
@@ -100,10 +100,13 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
     sent = codes == 0
     if not k:
         return Checked(reply, clients, codes)
+    # A stranger or a second answer keeps that reason whatever is in it.
     codes = torch.where(sent, _codes(request, reply[1:], k, norm), codes)
     checked = Checked(reply, clients, codes)
     if not bool(codes.any()):
         return checked
+    # A few bad clients are dropped; if most replies are not finite it is the model that has diverged, and dropping them
+    # would hide it.
     broken = clients[checked.rows_with(Reason.NOT_FINITE)]
     if 2 * len(broken) > int(sent.sum()):
         raise NonFiniteError(
@@ -142,6 +145,7 @@ def _codes(request: Request[R], parts: Sequence[Tensor | None], k: int, norm: fl
         return codes + REASONS.index(reason) + 1
     for part, wanted in zip(parts, expected, strict=False):
         if wanted is not None and part is not None:
+            # Rows are looked at one by one only where the cheap test of the whole part fails.
             if not _all_finite(part):
                 codes[(codes == 0) & _not_finite(part)] = REASONS.index(Reason.NOT_FINITE) + 1
             if norm is not None and wanted.shape:

@@ -1,4 +1,4 @@
-"""Wrappers of an algorithm that hand on what they do not change."""
+"""Wrappers of an algorithm, which pass on what they do not change."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class WrapperState(NamedTuple, Generic[S, M]):
 
     @property
     def flagged(self) -> Tensor | None:
-        """(N,) bool, the clients that a wrapper mistrusts at present; None where none of them looks."""
+        """(N,) bool, the clients that a wrapper mistrusts at present; None where there is no such wrapper."""
         return self.memory.flagged if isinstance(self.memory, FlaggedState) else flagged(self.inner)
 
 
 @dataclass(frozen=True)
 class Wrapper(Generic[S]):
-    """What an algorithm has beside its state and its rounds, handed on.
+    """Base of a wrapper: passes on what an algorithm has besides its state and its rounds.
 
     Args:
         algorithm: the algorithm inside.
