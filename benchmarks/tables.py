@@ -2,7 +2,7 @@
 
     python benchmarks/tables.py
 
-Prints them; tests/test_speed_page.py holds the pages to them.
+Prints them; tests/pages/test_speed_page.py holds the pages to them.
 """
 
 from __future__ import annotations

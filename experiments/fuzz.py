@@ -21,7 +21,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "fuzz"
-TEETH = 100
+BROKEN_INPUTS = 100
 """Inputs for each broken parser."""
 
 
@@ -62,7 +62,8 @@ def main() -> int:
     os.environ["DRFL_MIRROR"] = "http://127.0.0.1:9"  # nobody answers there
     torch.set_num_threads(1)
     known = importlib.import_module("tests.fuzz.parsers").PARSERS
-    broken = [tallied(parser, TEETH, given.seed) for parser in importlib.import_module("tests.fuzz.broken").BROKEN]
+    wrong = importlib.import_module("tests.fuzz.broken").BROKEN
+    broken = [tallied(parser, BROKEN_INPUTS, given.seed) for parser in wrong]
     for row in broken:
         print(f"broken on purpose: {row['parser']}: {row['failures']} of {row['inputs']} found", flush=True)
     chosen = [known[name] for name in given.names] if given.names else list(known.values())

@@ -1,4 +1,4 @@
-"""Every ambiguity set passes the battery; what it rejects is in ``tests/conformance/test_teeth.py``."""
+"""Every ambiguity set passes the battery; what it rejects is in ``tests/conformance/test_mutations.py``."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import os
 import shutil
 
 import pytest
-from tests.energy.jobs import ALGORITHMS, digits
+from tests.papers.energy.jobs import ALGORITHMS, digits
 
 from drfl import run
 from drfl.checkpoint import Checkpoints, DamagedError, newest, read_key, resume_point

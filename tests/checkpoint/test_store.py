@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from tests.energy.jobs import ALGORITHMS, digits
+from tests.papers.energy.jobs import ALGORITHMS, digits
 
 from drfl import run
 from drfl.certificate import Certifier

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tests.energy.jobs import digits
+from tests.papers.energy.jobs import digits
 from torch import Tensor
 
 from drfl.algorithms import ALGORITHMS

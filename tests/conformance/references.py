@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from tests.support.reference import bisection
+
+from drfl.ambiguity import ChiSquare, Simplex
 
 
 def path_of(oracle, i, w, local, *, shift=0.0, prox=0.0):
     """Client i's models after each local step."""
-    u, path = w, []
+    u, velocity, path = w, np.zeros_like(w), []
     for _ in range(local.steps):
-        u = u - local.lr * (oracle.gradient(i, u) + shift + prox * (u - w))
+        direction = oracle.gradient(i, u) + local.weight_decay * u + shift + prox * (u - w)
+        velocity = local.momentum * velocity + direction
+        u = u - local.lr * velocity
         path.append(u)
     return path
+
+
+def moved(ambiguity, lam, v, step):
+    """argmax over Λ of ⟨u, v⟩ − ψ(u) − ‖u − λ‖²/(2·step), for Λ = the simplex with a floor or ψ = χ²."""
+    n, target = len(lam), lam + step * v
+    match ambiguity:
+        case Simplex(floor=floor):
+            return floor + bisection(target, 1 - floor * n)
+        case ChiSquare(rho=rho):
+            return bisection((target + step * rho) / (1 + step * rho * n))
+    raise NotImplementedError(ambiguity)
 
 
 def calls_of(played, kind):
@@ -70,13 +87,21 @@ def deltafl(algorithm, oracle, rounds):
 
 
 def scaffold(algorithm, oracle, rounds):
-    """c_i⁺ = c_i − c + (x − y_i)/(Kη); x moves by η_g times the mean move; c by |S|/N times the mean change."""
+    """c_i⁺ = the mean gradient on the way; x moves by η_g times the mean move; c by |S|/N times the mean change.
+
+    With momentum β a gradient that comes K − t steps before the end counts 1 + β + … + β^(K−t).
+    """
     x, controls, local, states = oracle.w0, np.zeros((oracle.n, len(oracle.w0))), algorithm.local, []
     c = np.zeros_like(x)
     for played in rounds:
         S = who(played, "train")
-        y = {i: path_of(oracle, i, x, local, shift=c - controls[i])[-1] for i in S}
-        new = {i: controls[i] - c + (x - y[i]) / (local.steps * local.lr) for i in S}
+        paths = {i: path_of(oracle, i, x, local, shift=c - controls[i]) for i in S}
+        y = {i: path[-1] for i, path in paths.items()}
+        weights = np.array([sum(local.momentum**k for k in range(local.steps - t)) for t in range(local.steps)])
+        new = {}
+        for i, path in paths.items():
+            gradients = [oracle.gradient(i, u) + local.weight_decay * u for u in (x, *path[:-1])]
+            new[i] = weights @ gradients / weights.sum()
         if S:
             c = c + len(S) / oracle.n * np.mean([new[i] - controls[i] for i in S], axis=0)
             x = x + algorithm.server_lr * np.mean([y[i] - x for i in S], axis=0)
@@ -124,27 +149,29 @@ def unbiased(oracle, w, reporters):
 
 
 def afl(algorithm, oracle, rounds):
-    """w and λ move from the same (w, λ)."""
+    """w and λ move from the same (w, λ), or λ with the losses after w's step."""
     w, lam, states = oracle.w0, np.full(oracle.n, 1 / oracle.n), []
     for played in rounds:
-        clients, reporters, v = who(played, "train"), who(played, "losses"), np.zeros(oracle.n)
+        clients, reporters = who(played, "train"), who(played, "losses")
         if clients:
-            v = unbiased(oracle, w, reporters)
             models = {i: path_of(oracle, i, w, algorithm.local)[-1] for i in clients}
-            w, lam = mean({i: lam[i] for i in clients}, models), bisection(
-                lam + algorithm.local.steps * algorithm.gamma * v
-            )  # fmt: skip
+            after = mean({i: lam[i] for i in clients}, models)
+            v = unbiased(oracle, after if algorithm.dual_after else w, reporters)
+            w = after
+            if reporters:
+                lam = moved(algorithm.ambiguity, lam, v, algorithm.local.steps * algorithm.gamma)
         states.append({"w": w, "lam": lam})
     return states
 
 
-def primal_dual(algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 0.0, at_start=False):
+def primal_dual(algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 0.0, at_start=False, dual=moved):
     """DRFA and its kin: the mean over the draws, less the correction c/μ; λ moves by the losses at the snapshot.
 
     Args:
         mu: weight of the penalty; None = no drift terms.
         corrected: c of the drift terms and λ.
         at_start: λ moves by γ and the losses at the round's first model, not by τγ and those at the snapshot.
+        dual: λ's step.
     """
     w, lam, local, states = oracle.w0, np.full(oracle.n, 1 / oracle.n), algorithm.local, []
     h = np.zeros((oracle.n, len(w)))
@@ -167,7 +194,9 @@ def primal_dual(algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 
 
         at, step = (w, 1) if at_start else (global_model(call.snapshot)[0], local.steps)
         w, h = global_model(local.steps)
-        lam = bisection(lam + step * algorithm.gamma * unbiased(oracle, at, who(played, "losses")))
+        if reporters := who(played, "losses"):
+            v = unbiased(oracle, at, reporters)
+            lam = dual(algorithm.ambiguity, lam, v, step * algorithm.gamma)
         states.append({"w": w, "lam": lam} | ({} if mu is None else {"h": h}))
     return states
 
@@ -176,8 +205,15 @@ def drfa(algorithm, oracle, rounds):
     return primal_dual(algorithm, oracle, rounds)
 
 
+def along_gradient(ambiguity, lam, v, step):
+    """λ moves along the gradient of the penalised objective, then back onto the simplex (DRFA, §5.2)."""
+    if isinstance(ambiguity, ChiSquare):
+        return bisection(lam + step * (v - ambiguity.rho * (len(lam) * lam - 1)))
+    return moved(ambiguity, lam, v, step)
+
+
 def drfaga(algorithm, oracle, rounds):
-    return primal_dual(algorithm, oracle, rounds, at_start=True)
+    return primal_dual(algorithm, oracle, rounds, at_start=True, dual=along_gradient)
 
 
 def drdm(algorithm, oracle, rounds):
@@ -189,20 +225,29 @@ def dual_drdm(algorithm, oracle, rounds):
 
 
 def scaffpd(algorithm, oracle, rounds):
-    """003, Algorithms 1 and 2, constant schedule; who has never reported counts as the mean of those who have."""
+    """SCAFF-PD, Algorithms 1 and 2; who has never reported counts as the mean of those who have.
+
+    With μ > 0 the steps follow Algorithm 2's schedule: θ = 1/√(1 + μ·primal step), which the steps take along.
+    """
     x, lam, local, states = oracle.w0, np.full(oracle.n, 1 / oracle.n), algorithm.local, []
     L, g, before = {}, {}, None
+    lr, sigma, theta = local.lr, algorithm.sigma, 1.0 if algorithm.mu else algorithm.theta
+    primal = algorithm.server_lr * local.lr * local.steps
     for played in rounds:
         for i in who(played, "gradients"):
             L[i], g[i] = oracle.loss(i, x), oracle.gradient(i, x)
         losses = np.array([L.get(i, np.mean(list(L.values()))) for i in range(oracle.n)])
         before = losses if before is None else before
-        s = (1 + algorithm.theta) * losses - algorithm.theta * before
-        lam, before = bisection(lam + algorithm.sigma * s), losses
+        s = (1 + theta) * losses - theta * before
+        lam, before = moved(algorithm.ambiguity, lam, s, sigma), losses
         c = mean({i: lam[i] for i in g}, g)
         du = dict.fromkeys(range(oracle.n), c)
         for i in who(played, "train"):
-            du[i] = (x - path_of(oracle, i, x, local, shift=c - g[i])[-1]) / (local.lr * local.steps)
-        x = x - local.lr * local.steps * sum(lam[i] * du[i] for i in du)
+            path = path_of(oracle, i, x, dataclasses.replace(local, lr=lr), shift=c - g[i])
+            du[i] = (x - path[-1]) / (lr * local.steps)
+        x = x - primal * sum(lam[i] * du[i] for i in du)
         states.append({"w": x, "lam": lam})
+        if algorithm.mu:
+            theta = 1 / np.sqrt(1 + algorithm.mu * primal)
+            primal, lr, sigma = theta * primal, theta * lr, sigma / theta
     return states

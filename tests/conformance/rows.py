@@ -1,4 +1,4 @@
-"""What each algorithm of the registry claims: one row each, which the conformance suite and the teeth share."""
+"""What each algorithm of the registry claims, one row each: the conformance suite and the mutation tests share them."""
 
 from __future__ import annotations
 

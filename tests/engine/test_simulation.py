@@ -76,7 +76,7 @@ def test_batch_must_be_positive(batch):
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
 def test_device_is_not_there(device):
-    with pytest.raises(InputError, match=f"device '{device}' is not there") as raised:
+    with pytest.raises(InputError, match=f"device '{device}' is not available") as raised:
         Simulation(pools(), task_of(), device=device)
     assert "\n" not in str(raised.value)
 

@@ -189,7 +189,7 @@ class Restarting(InProcessGrid):
 def test_a_site_that_was_started_anew_is_asked_again_without_waiting_for_the_timeout(caplog):
     fed = federation(grid_of(grid=Restarting), timeout=3600.0)
     assert trained(fed).clients.tolist() == [0, 1, 2, 3]
-    assert "b was started anew; it is asked again" in caplog.text
+    assert "b was restarted; it is asked again" in caplog.text
 
 
 def test_what_flower_lost_is_asked_again(caplog):

@@ -1,4 +1,4 @@
-"""Deliberately broken parsers: each must be found out by the fuzzers, or these have no teeth."""
+"""Deliberately broken parsers: each must be found out by the fuzzers, or they find nothing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_toml_that_its_reader_gives_up_on(value, tmp_path):
         load_config(path, {})
     with pytest.raises(InputError, match="is not valid TOML"):
         hyperparameters(tmp_path, "small")
-    assert overrides({"param": [f"mu={value}"]}, ["DRDM"])["algorithms"] == {"DRDM": {"mu": value}}
+    assert overrides({}, [f"mu={value}"], ["DRDM"])["algorithms"] == {"DRDM": {"mu": value}}
     assert changes_of([f"model={value}"]) == {"model": value}
     directory = write_directory(tmp_path, "run")
     (directory / "config.toml").write_text(f"rounds = {value}")

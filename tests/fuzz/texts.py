@@ -134,18 +134,19 @@ PARAMS = [
 
 def options(rng):
     """An algorithm and option values, as the command's parser gives them."""
-    given = {"param": [rng.choice(PARAMS)], "batch": None, "until": "worst_accuracy=0.5", "model": "linear"}
-    for name in rng.choices(list(given), k=rng.choice((1, 1, 2))):
-        given[name] = (
-            _text(rng, given[name] or "full") if name != "param" else [*given[name], _text(rng, rng.choice(PARAMS))]
-        )
-    return rng.choice(("DRDM", "DRDM", *ALGORITHMS)), given
+    given, params = {"until": "worst_accuracy=0.5", "model": "linear"}, [rng.choice(PARAMS)]
+    for name in rng.choices(["param", "batch", *given], k=rng.choice((1, 1, 2))):
+        if name == "param":
+            params.append(_text(rng, rng.choice(PARAMS)))
+        else:
+            given[name] = _text(rng, given.get(name, "full"))
+    return rng.choice(("DRDM", "DRDM", *ALGORITHMS)), given, params
 
 
 def read_options(item, folder):
     """As `drfl run` and `drfl tune` read them."""
-    algorithm, given = item
-    load_config(None, overrides({**given, "algorithm": algorithm}, [algorithm]))
+    algorithm, given, params = item
+    load_config(None, overrides({**given, "algorithm": algorithm}, params, [algorithm]))
 
 
 def sets(rng):

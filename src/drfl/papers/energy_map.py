@@ -83,7 +83,7 @@ def payload_of(group: Sequence[Run]) -> Payload:
     """What a round took on average, by the ledgers of runs that differ in τ and seed only.
 
     Only what the energy depends on: how it was shared among clients, on which times depend, no ledger says. Nothing
-    where no run came to its end: then no τ reaches the target, and there is no energy to count.
+    where every run failed: then no τ reaches the target, and there is no energy to count.
     """
     ended = [run for run in group if run.ended and run.rounds]
     shares = [[run.final[name] / run.rounds for name in LEDGER_COLUMNS] + [float(run.steps)] for run in ended]

@@ -1,0 +1,27 @@
+"""AFL: its rounds, what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from tests.conformance import references
+from tests.support.rounds import same_as
+
+from drfl.algorithms import AFL
+from drfl.ambiguity import ChiSquare, Simplex
+from drfl.errors import InputError
+from drfl.local import LocalSGD
+
+pytestmark = pytest.mark.usefixtures("global_generator_untouched")
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("ambiguity", [Simplex(), Simplex(0.05), ChiSquare(0.05), ChiSquare(2.0)], ids=repr)
+def test_rounds_are_the_papers(after, steps, ambiguity):
+    same_as(references.afl, AFL(gamma=0.05, dual_after=after, ambiguity=ambiguity, local=LocalSGD(steps=steps, lr=0.1)))
+
+
+@pytest.mark.parametrize("bad", [{"gamma": -1.0}, {"dual_batch": 0}], ids=str)
+def test_impossible_values(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        AFL(**bad)

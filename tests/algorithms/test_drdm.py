@@ -1,0 +1,118 @@
+"""DRDM and dual DRDM: their rounds, and where they end: at the average optimum whatever λ is, at the λ-weighted one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.conformance import references
+from tests.support.quadratics import Quadratics
+from tests.support.rounds import near, same_as, second_round
+
+from drfl import sampling
+from drfl.algorithms import DRDM, DualDRDM
+from drfl.ambiguity import ChiSquare, CVaR, KLBall, Simplex
+from drfl.errors import InputError
+from drfl.local import LocalSGD
+from drfl.loop import run
+from drfl.testing import QuadraticFederation
+from drfl.testing.problems import quadratics
+
+pytestmark = pytest.mark.usefixtures("global_generator_untouched")
+BOTH = {"DRDM": (references.drdm, DRDM), "DualDRDM": (references.dual_drdm, DualDRDM)}
+every_method = pytest.mark.parametrize(("reference", "make"), BOTH.values(), ids=BOTH)
+
+
+@every_method
+@pytest.mark.parametrize("solver", [{}, {"steps": 1}, {"momentum": 0.5, "weight_decay": 0.2}], ids=str)
+def test_rounds_are_the_papers(reference, make, solver):
+    same_as(reference, make(m=3, gamma=0.05, mu=0.7, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
+
+
+@every_method
+@pytest.mark.parametrize("draw", [sampling.without_replacement, sampling.everybody])
+def test_every_sampling(reference, make, draw):
+    # a floor, as there must be four clients to draw without replacement
+    same_as(
+        reference,
+        make(m=3, gamma=0.05, mu=0.7, sampling=draw, ambiguity=Simplex(0.05), local=LocalSGD(steps=3, lr=0.1)),
+    )
+
+
+@every_method
+def test_a_penalty(reference, make):
+    same_as(reference, make(m=3, gamma=0.05, mu=0.7, ambiguity=ChiSquare(0.05), local=LocalSGD(steps=3, lr=0.1)))
+
+
+@pytest.mark.parametrize("make", [DRDM, DualDRDM])
+def test_what_is_sent_to_clients(make):
+    """−h_i, and the pull with μ."""
+    state, (train, _) = second_round(make(m=3, mu=0.25))
+    assert train.prox == 0.25
+    assert torch.equal(train.shift, -state.h[train.cohort])
+    assert float(train.shift.abs().max()) > 0
+
+
+PROBLEM = Quadratics.random(seed=4)
+LEANING, ALMOST_ONE = (0.5, 0.2, 0.1, 0.1, 0.1), (0.01, 0.01, 0.01, 0.01, 0.96)
+
+
+@pytest.mark.parametrize(
+    ("lam", "decay", "draw"),
+    [
+        (LEANING, 0.0, sampling.everybody),
+        (ALMOST_ONE, 0.3, sampling.everybody),
+        (LEANING, 0.0, sampling.with_replacement),
+    ],
+)
+@pytest.mark.parametrize("make", [DRDM, DualDRDM])
+def test_with_the_mixture_held(make, lam, decay, draw):
+    """Λ is that point alone: DRDM ends at the average optimum, dual DRDM at the weighted one, whoever is drawn."""
+    local = LocalSGD(steps=6, lr=0.1, batch=None, weight_decay=decay)
+    held = KLBall(0.0, prior=lam)
+    method = make(m=5, mu=3.0, gamma=0.1, local=local, dual_batch=None, ambiguity=held, sampling=draw)
+    state = run(method, PROBLEM.federation(), rounds=400, evaluate_every=400).state
+    near(state.lam.numpy(), lam, 1e-12)
+    near(state.w.numpy(), PROBLEM.optimum([0.2] * 5 if make is DRDM else lam, decay), 1e-8)
+
+
+def exact(problem):
+    f = problem.functions
+    return QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("ambiguity", [Simplex(), CVaR(0.4)], ids=repr)
+def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
+    """The centre of the smallest enclosing ball, for Λ the simplex; DRDM stays at the mean though λ has moved."""
+    problem = quadratics()
+    saddle, average, fed = problem.saddle(ambiguity).w, problem.average_optimum, exact(problem)
+    options = {"m": fed.n, "mu": 2.0, "gamma": 0.005, "ambiguity": ambiguity}
+    options |= {"local": LocalSGD(steps=5, lr=0.1, batch=None), "dual_batch": None, "sampling": sampling.everybody}
+    w, dual_w = (run(make(**options), fed, rounds=1200, evaluate_every=1200).state.w for make in (DRDM, DualDRDM))
+    assert (saddle - average).norm() > 0.1
+    torch.testing.assert_close(w, average, rtol=0, atol=1e-8)
+    torch.testing.assert_close(dual_w, saddle, rtol=0, atol=1e-6)
+
+
+def test_drdm_needs_every_client_to_be_drawn():
+    """Where λ_i is 0 client i is never drawn again, and its old h_i holds DRDM off either optimum: give λ a floor."""
+    problem = quadratics(n=6)
+    local = LocalSGD(steps=5, lr=0.01, batch=None)
+    options = {"m": 6, "mu": 20.0, "gamma": 0.01, "local": local, "dual_batch": None}
+
+    def last(algorithm, floor, sampling=sampling.with_replacement):
+        method = algorithm(ambiguity=Simplex(floor), sampling=sampling, **options)
+        return run(method, exact(problem), rounds=1000, evaluate_every=1000).state
+
+    stuck, average, saddle = last(DRDM, 0.0), problem.average_optimum, problem.saddle(Simplex()).w
+    assert sorted(stuck.lam.tolist()) == [0, 0, 0, 0, 0, 1]
+    assert min((stuck.w - average).norm(), (stuck.w - saddle).norm()) > 0.5
+    torch.testing.assert_close(last(DRDM, 0.01).w, average, rtol=0, atol=1e-8)
+    torch.testing.assert_close(last(DRDM, 0.0, sampling.everybody).w, average, rtol=0, atol=1e-8)
+    torch.testing.assert_close(last(DualDRDM, 0.0).w, saddle, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [DRDM, DualDRDM])
+@pytest.mark.parametrize("mu", [0.0, -1.0])
+def test_impossible_values(make, mu):
+    with pytest.raises(InputError, match="mu"):
+        make(m=2, mu=mu)

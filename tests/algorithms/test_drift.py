@@ -1,0 +1,43 @@
+"""Sums over a cohort, made a few columns at a time, and the rule for μ."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from drfl.algorithms import drift
+from drfl.local import LocalSGD
+
+
+@pytest.mark.parametrize("columns", [1, 3, 7, 8, 100])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_moves_in_pieces(columns, weighted, monkeypatch):
+    monkeypatch.setattr(drift, "COLUMNS", columns)
+    g = torch.Generator().manual_seed(0)
+    w_i, w = torch.randn(4, 7, generator=g).double(), torch.randn(7, generator=g).double()
+    a = torch.rand(4, generator=g).double() if weighted else None
+    expected = (w_i - w).sum(0) if a is None else a @ (w_i - w)
+    torch.testing.assert_close(drift.moves(w_i, w, a), expected, rtol=0, atol=1e-15)
+
+
+def test_no_piece_is_wider_than_allowed(monkeypatch):
+    """The whole matrix at once would be the buffer that this saves."""
+    monkeypatch.setattr(drift, "COLUMNS", 3)
+    seen = []
+
+    def rows(part):
+        seen.append(part)
+        return torch.ones(2, 7)[:, part]
+
+    assert drift.summed(rows, 7).tolist() == [2.0] * 7
+    assert [len(range(7)[part]) for part in seen] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_rule_for_mu(steps, momentum):
+    """A fifth of one over the distance that a unit direction takes a client."""
+    local = LocalSGD(steps=steps, lr=0.05, momentum=momentum)
+    distance = 0.05 * sum(momentum**k for t in range(steps) for k in range(t + 1))
+    assert drift.penalty(None, local) == pytest.approx(0.2 / distance)
+    assert drift.penalty(0.7, local) == 0.7

@@ -1,0 +1,72 @@
+"""FedAvg and FedProx: their rounds, where they stop, what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.conformance import references
+from tests.support.problems import federation
+from tests.support.quadratics import Quadratics
+from tests.support.rounds import costs, last, near, same_as, second_round, states
+
+from drfl.algorithms import FedAvg, FedProx
+from drfl.errors import InputError
+from drfl.local import LocalSGD
+
+pytestmark = pytest.mark.usefixtures("global_generator_untouched")
+FEW = LocalSGD(steps=3, lr=0.1)
+
+
+@pytest.mark.parametrize("by_samples", [True, False])
+@pytest.mark.parametrize("solver", [{}, {"momentum": 0.8, "weight_decay": 0.3}, {"steps": 1}], ids=str)
+def test_rounds_are_the_papers(by_samples, solver):
+    local = LocalSGD(**({"steps": 3, "lr": 0.1} | solver))
+    same_as(references.fedavg, FedAvg(by_samples=by_samples, local=local))
+    same_as(references.fedprox, FedProx(mu=0.7, by_samples=by_samples, local=local))
+
+
+@pytest.mark.parametrize("m", [None, 3])
+def test_without_a_pull_fedprox_is_fedavg_bit_for_bit(m, engine):
+    local = LocalSGD(steps=4, lr=0.1, batch=8, momentum=0.3)
+    ours, theirs = (
+        states(algorithm, federation(engine=engine), 3)
+        for algorithm in (FedProx(mu=0.0, m=m, local=local), FedAvg(m=m, local=local))
+    )
+    assert all(torch.equal(a.w, b.w) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_weights():
+    fed = federation((1, 2, 31))
+    near(FedAvg().weights(fed).numpy(), np.array([1, 2, 31]) / 34)
+    near(FedAvg(by_samples=False).weights(fed).numpy(), [1 / 3] * 3)
+
+
+@pytest.mark.parametrize(("algorithm", "prox"), [(FedAvg(m=3), 0.0), (FedProx(m=3, mu=0.3), 0.3)], ids=str)
+def test_what_is_sent_to_clients(algorithm, prox):
+    _, (call,) = second_round(algorithm)
+    assert (call.kind, call.prox, call.shift, len(call.cohort)) == ("train", prox, None, 3)
+    assert costs(algorithm.__class__(m=4), federation()) == (1, 1, 0, 2)
+
+
+@pytest.mark.parametrize("samples", [None, (1, 2, 3, 4, 10)])
+@pytest.mark.parametrize("tau", [1, 5])
+def test_they_stop_where_they_should(samples, tau):
+    """At the weighted optimum after one local step, off it by a known amount after more; μ weakens the drift."""
+    problem, local = Quadratics.random(samples=samples), LocalSGD(steps=tau, lr=0.2, batch=None)
+    lam = problem.shares
+    drift = {}
+    for mu in (0.0, 2.0):
+        w = last(FedProx(mu=mu, local=local), problem.federation(), 300)
+        near(w, problem.fixed_point(lam, 0.2, tau, mu))
+        drift[mu] = np.abs(w - problem.optimum(lam)).max()
+    near(last(FedAvg(local=local), problem.federation(), 300), problem.fixed_point(lam, 0.2, tau))
+    assert drift[0.0] < 1e-10 if tau == 1 else drift[0.0] > drift[2.0] > 1e-2
+
+
+@pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
+def test_impossible_values(mu):
+    with pytest.raises(InputError, match="mu"):
+        FedProx(mu=mu)

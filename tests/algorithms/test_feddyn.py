@@ -1,0 +1,79 @@
+"""FedDyn: its rounds, where it ends, the rule for μ, what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.conformance import references
+from tests.support.problems import federation
+from tests.support.quadratics import Quadratics
+from tests.support.rounds import costs, last, near, same_as, second_round
+
+from drfl.algorithms import FedDyn
+from drfl.errors import InputError
+from drfl.local import LocalSGD
+from drfl.testing import DropoutFederation
+
+pytestmark = pytest.mark.usefixtures("global_generator_untouched")
+FULL = LocalSGD(steps=6, lr=0.1, batch=None)
+
+
+@pytest.mark.parametrize("solver", [{}, {"momentum": 0.8}, {"momentum": 0.5, "weight_decay": 0.2, "steps": 2}], ids=str)
+def test_rounds_are_the_papers(solver):
+    same_as(references.feddyn, FedDyn(mu=0.7, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
+
+
+def test_what_is_sent_to_clients():
+    """−h_i, and the pull with μ."""
+    state, (call,) = second_round(FedDyn(m=3, mu=0.25))
+    assert call.prox == 0.25
+    assert torch.equal(call.shift, -state.h[call.cohort])
+    assert float(call.shift.abs().max()) > 0
+    assert costs(FedDyn(m=4), federation()) == (2, 1, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("solver", "options"),
+    [({}, {}), ({"momentum": 0.6}, {"m": 2, "mu": 3.0}), ({"weight_decay": 0.5}, {"m": 2})],
+    ids=str,
+)
+def test_it_reaches_the_optimum(solver, options):
+    """Of the mean of all f_i (weight decay included), whatever the local steps and whoever takes part."""
+    problem = Quadratics.random()
+    algorithm = FedDyn(local=LocalSGD(steps=6, lr=0.1, batch=None, **solver), **options)
+    near(
+        last(algorithm, problem.federation(), 600), problem.optimum([1 / 5] * 5, solver.get("weight_decay", 0.0)), 1e-8
+    )
+
+
+def test_a_client_that_never_answers_keeps_its_term_of_0():
+    """The others reach the optimum of their own mean."""
+    problem = Quadratics.random()
+    w = last(FedDyn(m=3, local=FULL), DropoutFederation(problem.federation(), train=(4,)), 600)
+    near(w, problem.optimum([1 / 4] * 4 + [0]), 1e-8)
+
+
+def test_a_smaller_mu_is_slower_where_local_steps_go_far():
+    """τηa is up to 12 here, so that clients all but reach their minimisers: μ = 1/(ητ) against a fifth of it."""
+    problem, local = Quadratics.random(), LocalSGD(steps=20, lr=0.2, batch=None)
+    optimum = problem.optimum(problem.shares)
+    larger, smaller = (last(FedDyn(m=3, mu=mu, local=local), problem.federation(), 400) for mu in (1 / 4, 1 / 20))
+    assert np.abs(larger - optimum).max() < 1e-6
+    assert np.abs(smaller - optimum).max() > 1e-3
+
+
+@pytest.mark.parametrize("m", [None, 3])
+def test_in_a_ball_it_reaches_the_constrained_optimum(m):
+    problem = Quadratics.random()
+    radius = 0.5 * float(np.linalg.norm(problem.optimum(problem.shares)))
+    local = LocalSGD(steps=10, lr=0.1, batch=None, radius=radius)
+    near(last(FedDyn(m=m, mu=1.0, local=local), problem.federation(), 400), problem.constrained(radius), 1e-8)
+
+
+@pytest.mark.parametrize("mu", [0, -1, 1e300, math.nan, math.inf])
+def test_impossible_values(mu):
+    with pytest.raises(InputError, match="mu"):
+        FedDyn(mu=mu)

@@ -1,0 +1,75 @@
+"""SCAFFOLD: its rounds, where it ends, what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.conformance import references
+from tests.support.problems import federation
+from tests.support.quadratics import Quadratics
+from tests.support.rounds import costs, last, near, same_as, second_round, states
+
+from drfl.algorithms import SCAFFOLD, FedAvg
+from drfl.errors import InputError
+from drfl.local import LocalSGD
+from drfl.testing import DropoutFederation
+
+pytestmark = pytest.mark.usefixtures("global_generator_untouched")
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.8])
+@pytest.mark.parametrize("solver", [{}, {"momentum": 0.8}, {"momentum": 0.5, "weight_decay": 0.2, "steps": 2}], ids=str)
+def test_rounds_are_the_papers(server_lr, solver):
+    same_as(references.scaffold, SCAFFOLD(server_lr=server_lr, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
+
+
+def test_the_first_round_is_fedavgs():
+    """The controls are 0 then; η_g scales the move."""
+    local = LocalSGD(steps=4, lr=0.1, batch=8)
+    start, mean = states(FedAvg(m=3, local=local, by_samples=False), federation(), 1)
+    for server_lr in (1.0, 0.4):
+        first = states(SCAFFOLD(m=3, local=local, server_lr=server_lr), federation(), 1)[-1]
+        torch.testing.assert_close(first.w, start.w + server_lr * (mean.w - start.w), rtol=0, atol=1e-14)
+
+
+def test_what_is_sent_to_clients():
+    """c − c_i."""
+    state, (call,) = second_round(SCAFFOLD(m=3))
+    assert torch.equal(call.shift, state.c - state.c_i[call.cohort])
+    assert float(call.shift.abs().max()) > 0
+    assert costs(SCAFFOLD(m=4), federation()) == (2, 1, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("solver", "options"),
+    [({}, {}), ({"momentum": 0.6}, {"m": 2}), ({"weight_decay": 0.5}, {"m": 2, "server_lr": 0.5})],
+    ids=str,
+)
+def test_it_reaches_the_optimum(solver, options):
+    """Of the mean of all f_i (weight decay included), whatever the local steps and whoever takes part."""
+    problem = Quadratics.random()
+    algorithm = SCAFFOLD(local=LocalSGD(steps=6, lr=0.1, batch=None, **solver), **options)
+    near(
+        last(algorithm, problem.federation(), 600), problem.optimum([1 / 5] * 5, solver.get("weight_decay", 0.0)), 1e-8
+    )
+
+
+def test_a_client_that_never_answers_keeps_its_control_of_0():
+    """The others reach the optimum of their own mean."""
+    problem = Quadratics.random()
+    fed = DropoutFederation(problem.federation(), train=(4,))
+    w = last(SCAFFOLD(m=3, local=LocalSGD(steps=6, lr=0.1, batch=None)), fed, 600)
+    near(w, problem.optimum([1 / 4] * 4 + [0]), 1e-8)
+
+
+@pytest.mark.parametrize("server_lr", [0, -1, math.nan, math.inf])
+def test_impossible_values(server_lr):
+    with pytest.raises(InputError, match="server_lr"):
+        SCAFFOLD(server_lr=server_lr)
+
+
+def test_a_projection_is_refused():
+    with pytest.raises(InputError, match=r"radius.*sum of gradients"):
+        SCAFFOLD(local=LocalSGD(radius=1.0))

@@ -1,0 +1,67 @@
+"""SCAFF-PD: its rounds, its schedules, where it ends, what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.conformance import references
+from tests.support.quadratics import Quadratics
+from tests.support.reference import bisection
+from tests.support.rounds import last, near, same_as, states
+
+from drfl.algorithms import ScaffPD
+from drfl.ambiguity import ChiSquare, Simplex
+from drfl.errors import InputError
+from drfl.local import LocalSGD
+
+pytestmark = pytest.mark.usefixtures("global_generator_untouched")
+LOCAL = LocalSGD(steps=3, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"theta": 0.8}, {"server_lr": 0.6}, {"mu": 0.4}, {"mu": 0.4, "server_lr": 0.6}, {"m": 3, "mu": 0.4}],
+    ids=str,
+)
+@pytest.mark.parametrize("ambiguity", [Simplex(), ChiSquare(0.05), ChiSquare(2.0)], ids=repr)
+def test_rounds_are_the_papers(options, ambiguity):
+    same_as(references.scaffpd, ScaffPD(sigma=0.05, ambiguity=ambiguity, local=LOCAL, **options))
+
+
+def test_with_one_exact_step_it_is_the_extrapolated_primal_dual_step():
+    """With J = 1 and exact gradients the correction cancels: x moves along Σ λ_i ∇f_i(x)."""
+    problem, lr, sigma, theta = Quadratics.random(), 0.1, 0.02, 0.8
+    algorithm = ScaffPD(sigma=sigma, theta=theta, local=LocalSGD(steps=1, lr=lr, batch=None))
+    first, *rest = states(algorithm, problem.federation(), 6)
+    w, lam, before = first.w.numpy(), np.full(5, 1 / 5), None
+    for state in rest:
+        losses = problem.losses(w)
+        lam = bisection(lam + sigma * (losses + theta * (losses - (losses if before is None else before))))
+        w, before = w - lr * lam @ problem.gradients(w), losses
+        near(state.w.numpy(), w)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_with_weight_decay_it_ends_at_the_regularised_optimum(momentum):
+    """λ held still by σ = 0: the λ-weighted gradient and the decay cancel, whoever was away."""
+    problem = Quadratics.random()
+    local = LocalSGD(steps=4, lr=0.1, batch=None, momentum=momentum, weight_decay=0.5)
+    near(last(ScaffPD(m=4, sigma=0.0, local=local), problem.federation(), 300), problem.optimum([1 / 5] * 5, 0.5), 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ({"theta": 0.5, "mu": 0.1}, "one of them"),
+        ({"local": LocalSGD(radius=1.0)}, "radius"),
+        ({"sigma": -1.0}, "sigma"),
+        ({"theta": 1.5}, "theta"),
+        ({"mu": -0.1}, "mu"),
+        ({"server_lr": 0.0}, "server_lr"),
+        ({"dual_batch": 0}, "dual_batch"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be(bad, named):
+    with pytest.raises(InputError, match=named):
+        ScaffPD(**bad)

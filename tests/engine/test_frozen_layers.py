@@ -1,0 +1,94 @@
+"""Frozen layers in front are computed once; the results are those of the whole model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support.problems import federation
+from torch import nn
+
+from drfl.engine import Stacked
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+LOCAL = LocalSGD(steps=3, lr=0.1, batch=8)
+
+
+class Counting(nn.Linear):
+    """A linear layer that counts the samples it has seen."""
+
+    seen = 0
+
+    def forward(self, x):
+        type(self).seen += len(x)
+        return super().forward(x)
+
+
+def net(shape, classes, width=5):
+    body = Counting(shape[0], width)
+    for p in body.parameters():
+        p.requires_grad = False
+    return nn.Sequential(nn.Flatten(), body, nn.ReLU(), nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, classes))
+
+
+class Whole(nn.Module):
+    """The same model, as a module that cannot be looked into."""
+
+    def __init__(self, inner) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def clients(make, engine=None):
+    return federation((9, 20, 40), engine=engine, model=make, shape=(6,))
+
+
+def test_as_the_whole_model(engine):
+    split, whole = clients(net, engine), clients(lambda *a: Whole(net(*a)), engine)
+    cohort, w = torch.arange(3), split.w0 + 0.1
+    assert torch.equal(split.w0, whole.w0)
+    for a, b in (
+        (split.train(cohort, w, LOCAL, Key(1)).w, whole.train(cohort, w, LOCAL, Key(1)).w),
+        (split.losses(cohort, w, Key(2)).values, whole.losses(cohort, w, Key(2)).values),
+        (split.gradients(cohort, w, Key(2)).values, whole.gradients(cohort, w, Key(2)).values),
+        (split.evaluate(w).loss, whole.evaluate(w).loss),
+    ):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_rounds_do_not_touch_the_backbone():
+    fed = clients(net, Stacked())
+    Counting.seen = 0
+    fed.train(torch.arange(3), fed.w0, LOCAL, Key(1))
+    fed.losses(torch.arange(3), fed.w0, Key(1))
+    fed.evaluate(fed.w0)
+    assert Counting.seen == 0
+
+
+@pytest.mark.parametrize(
+    "make", [lambda *a: net(*a, width=50), lambda *a: Whole(net(*a))], ids=["wide", "not a sequence"]
+)
+def test_left_in_place(make):
+    """Where the features would take more memory than the inputs, or the model is not a sequence."""
+    fed = clients(make, Stacked())
+    Counting.seen = 0
+    fed.evaluate(fed.w0)
+    assert Counting.seen > 0
+
+
+def test_a_frozen_normalisation_keeps_its_statistics(engine):
+    """``.eval()`` on a layer holds although the whole model is in training mode."""
+    norm = nn.BatchNorm1d(6).eval().requires_grad_(False)
+    norm.running_mean += 3
+    kept = norm.running_mean.clone()
+    fed = clients(lambda shape, classes: nn.Sequential(norm, nn.Linear(6, classes)), engine)
+    whole = clients(lambda shape, classes: Whole(nn.Sequential(norm, nn.Linear(6, classes))), engine)
+    cohort = torch.arange(3)
+    w = fed.w0
+    mine, theirs = (f.losses(cohort, w, Key(0)).values for f in (fed, whole))
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+    assert not norm.training
+    assert torch.equal(norm.running_mean.to(kept), kept)

@@ -1,0 +1,217 @@
+"""The files of a reproduced table or figure."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+
+import matplotlib as mpl
+import pytest
+from tests.papers.test_convergence import SPEC as DISTANCE
+from tests.papers.test_convergence import record as approach
+from tests.papers.test_energy_map import SPEC as ENERGY
+from tests.papers.test_energy_map import record as arrive
+from tests.support.results import broken, results, trained
+from tests.support.small_spec import SMALL, small_spec
+
+from drfl.errors import InputError
+from drfl.papers.execute import size
+from drfl.papers.output import check, write
+from drfl.papers.plan import Scale, plan
+from drfl.papers.plots import look, spaced
+
+CURVES = {
+    "kind": "curves",
+    "values": {},
+    "settings": SMALL["settings"][:1],
+    "panels": [{"x": "round", "y": "worst_accuracy"}, {"x": "bytes", "y": "std_accuracy"}],
+    "targets": [{"metric": "worst_accuracy", "value": 0.5}],
+}
+SCATTER = {
+    "kind": "scatter",
+    "values": {},
+    "settings": SMALL["settings"][:1],
+    "metrics": ["avg_accuracy", "worst20_accuracy"],
+    "panels": [{"x": "worst20_accuracy", "y": "avg_accuracy"}],
+}
+STAND_IN = {"why": "There are\n  no files.", "job": {"clients": 5}, "rounds": 2, "settings": ["α = 0.5"]}
+COMMAND = "drfl reproduce small-table-1"
+FIGURE = {"figure.png", "figure.svg"}
+ALWAYS = {"cells.csv", "summary.json", "table.md"}
+
+
+def learn(setting, method, seed):
+    return trained(0.1, 0.4 + 0.01 * seed, 0.6 if method == "DRDM" else 0.45)
+
+
+def written(folder, spec, record=learn, scale=None):
+    folder.mkdir()
+    write(results(spec, record, scale), folder, COMMAND)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+KINDS = {
+    "table": ({}, learn, ALWAYS | {"paired.csv"}),
+    "curves": (CURVES, learn, ALWAYS | FIGURE | {"paired.csv", "curves.csv", "reached.csv"}),
+    "scatter": (SCATTER, learn, ALWAYS | FIGURE | {"paired.csv"}),
+    "distance": (DISTANCE, approach, ALWAYS | FIGURE | {"curves.csv"}),
+    "energy": (ENERGY, arrive, ALWAYS | FIGURE | {"reached.csv", "energy.csv"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_its_files_and_the_same_bytes_again(kind, tmp_path):
+    changes, record, names = KINDS[kind]
+    first = written(tmp_path / "a", small_spec(**changes), record)
+    assert set(first) == names
+    assert first == written(tmp_path / "b", small_spec(**changes), record)
+    for name, content in first.items():
+        if name.endswith(".png"):
+            assert content.startswith(b"\x89PNG")
+        else:
+            assert str(tmp_path).encode() not in content
+            assert b"\r" not in content
+
+
+def test_a_table_from_head_to_foot(tmp_path):
+    text = written(tmp_path / "a", small_spec(note="Mind\n  this."))["table.md"].decode()
+    head, _, rest = text.partition("## Average accuracy, %")
+    assert head == (
+        "# Two algorithms on digits (A paper (2020), Table 1)\n\n2 repeats, seeds 0 to 1; 3 rounds.\n\nMind this.\n\n"
+    )
+    assert "## Worst accuracy, %\n\n| method  | " in rest
+    assert rest.index("## Standard deviation, points") < rest.index("## Paired differences: average accuracy, points")
+    assert text.endswith("differences.\n")
+    assert "\n\n\n" not in text
+
+
+def test_the_head_tells_the_stand_in_and_what_was_cut(tmp_path):
+    spec = small_spec(stand_in=STAND_IN, rounds=9, repeats=4)
+    text = written(tmp_path / "a", spec, scale=Scale(stand_in=True, repeats=1))["table.md"].decode()
+    assert text.split("\n\n")[1:3] == [
+        "**Stand-in:** There are no files. The paper's numbers are on its own data.",
+        "One run a cell, seed 0; 2 rounds. The specification asks for 4 repeats of 9 rounds. Left out: α = 0.1.",
+    ]
+
+
+def test_the_head_tells_who_runs_longer(tmp_path):
+    methods = [SMALL["methods"][0], {**SMALL["methods"][1], "rounds": 9}]
+    text = written(tmp_path / "a", small_spec(methods=methods))["table.md"].decode()
+    assert "2 repeats, seeds 0 to 1; 3 rounds (9 for Fed-Avg)." in text
+
+
+def test_the_head_tells_who_is_tuned(tmp_path):
+    (tmp_path / "job.toml").write_text("provenance = {trials = 7}\nalgorithms = {DRDM = {lr = 0.2}}")
+    methods = [SMALL["methods"][0], {**SMALL["methods"][1], "tuned": False}]
+    files = written(tmp_path / "a", small_spec(methods=methods, tuned="job"), scale=Scale(tuned=tmp_path))
+    assert "Hyperparameters are tuned, except those of Fed-Avg: " in files["table.md"].decode()
+    assert json.loads(files["summary.json"])["hyperparameters"] == {"trials": 7}
+
+
+def test_every_setting_has_its_picture_in_the_table(tmp_path):
+    spec = small_spec(**{**CURVES, "settings": SMALL["settings"], "panels": [{"y": "worst_accuracy"}]})
+    files = written(tmp_path / "a", spec)
+    assert {f"figure-{k}.{ending}" for k in (1, 2) for ending in ("png", "svg")} < set(files)
+    text = files["table.md"].decode()
+    assert "![α = 0.1](figure-1.png)\n\n![α = 0.5](figure-2.png)\n\nCurves are means" in text
+    assert "## Rounds to worst accuracy ≥ 50 %, α = 0.1" in text
+
+
+def test_the_cells_file_has_a_row_a_run(tmp_path):
+    def some(setting, method, seed):
+        return broken() if seed else learn(setting, method, seed)
+
+    rows = list(csv.DictReader(written(tmp_path / "a", small_spec(), some)["cells.csv"].decode().splitlines()))
+    assert len(rows) == 2 * 2 * 2
+    good, bad = rows[:2]
+    assert (good["algorithm"], good["worst_accuracy"], good["bytes_up"], good["rounds"]) == (
+        "DRDM",
+        "0.600000",
+        "2000",
+        "2",
+    )
+    assert (bad["stopped"], bad["worst_accuracy"], bad["gradient_evaluations"]) == ("diverged", "", "")
+
+
+def test_the_cells_file_of_distances(tmp_path):
+    files = written(tmp_path / "a", small_spec(**DISTANCE), approach)
+    assert files["cells.csv"].decode().splitlines()[1] == "ρ = 0.1,SCAFF-PD,ScaffPD,0,rounds,14,1.000000e-14,reach=0.5"
+    assert json.loads(files["summary.json"])["results"]["ρ = 0.1"]["DRFA"]["final"] == 0.5
+
+
+def test_the_summary_has_everything(tmp_path):
+    collected = results(small_spec(), learn)
+    write(collected, tmp_path, COMMAND)
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert {name: found[name] for name in size(collected.plan)} == size(collected.plan)
+    assert (found["name"], found["seeds"], found["command"]) == ("small-table-1", [0, 1], COMMAND)
+    assert found["stand_in_why"] is None
+    assert found["jobs"]["α = 0.5"]["alpha"] == 0.5
+    assert found["jobs"]["α = 0.5"]["steps"] == 2
+    assert found["methods"]["DRDM"] == {
+        "algorithm": "DRDM",
+        "parameters": {name: {"lr": 0.1, "steps": 2} for name in ("α = 0.1", "α = 0.5")},
+    }
+    worst = found["results"]["α = 0.1"]["DRDM"]["worst_accuracy"]
+    assert worst == {"mean": 0.6, "half_width": 0.0, "std": 0.0}
+    assert found["versions"] == {"python": "3.11", "drfl": "0.1.0"}
+
+
+def test_the_summary_counts_what_broke_off(tmp_path):
+    def some(setting, method, seed):
+        return broken("refused") if seed else broken() if method == "DRDM" else learn(setting, method, seed)
+
+    found = json.loads(written(tmp_path / "a", small_spec(), some)["summary.json"])["results"]["α = 0.1"]
+    assert found["DRDM"] == {"n": 0, "diverged": 1, "refused": 1, "rounds": [0, 0]}
+    assert found["Fed-Avg"]["n"] == 1
+    assert found["Fed-Avg"]["worst_accuracy"] == {"mean": 0.45, "half_width": None, "std": None}
+
+
+@pytest.mark.parametrize("kind", ["curves", "scatter"])
+def test_a_figure_without_any_run_is_still_drawn(kind, tmp_path):
+    files = written(tmp_path / "a", small_spec(**KINDS[kind][0]), lambda s, m, k: broken())
+    assert any(name.endswith(".png") for name in files)
+
+
+def test_the_users_style_has_no_say_and_stays(tmp_path):
+    first = written(tmp_path / "a", small_spec(**SCATTER))
+    before = mpl.rcParams["font.size"]
+    with mpl.rc_context({"font.size": 20.0, "axes.facecolor": "red"}):
+        assert written(tmp_path / "b", small_spec(**SCATTER)) == first
+        assert mpl.rcParams["font.size"] == 20.0
+    assert mpl.rcParams["font.size"] == before
+
+
+def test_missing_matplotlib_is_told_before_anything_runs(monkeypatch, tmp_path):
+    known = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else known(name))
+    with pytest.raises(InputError, match=r"figures need matplotlib: pip install 'drfl\[experiments\]'"):
+        check(plan(small_spec(**CURVES), Scale()))
+    check(plan(small_spec(), Scale()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({**CURVES, "panels": [{"x": "rouns"}]}, "unknown x axis 'rouns': did you mean 'round'"),
+        ({**CURVES, "panels": [{"y": "worst"}]}, "unknown metric 'worst'"),
+        ({**SCATTER, "panels": [{"x": "round", "y": "avg_accuracy"}]}, "unknown metric 'round'"),
+    ],
+)
+def test_a_panel_that_cannot_be_drawn_is_told_before_anything_runs(changes, message):
+    with pytest.raises(InputError, match=message):
+        check(plan(small_spec(**changes), Scale()))
+
+
+def test_a_dozen_methods_look_different_also_in_grey():
+    looks = [look(place) for place in range(11)]
+    assert len({(each.dash, each.marker) for each in looks}) == len(looks)
+    assert len({each.marker for each in looks}) == len(looks)
+
+
+def test_markers_are_few_and_staggered():
+    start, step = spaced(80, 1)
+    assert step == 10
+    assert 0 < start < step
+    assert spaced(3, 5) == (0, 1)

@@ -1,0 +1,154 @@
+"""Algorithms whose clients fail: they finish, lose the same clients, and remember what lasts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.resilience.subjects import N, algorithm, rounds, same, small, who
+
+from drfl import run, sampling
+from drfl.algorithms import ALGORITHMS
+from drfl.engine import Threads
+from drfl.errors import InputError
+from drfl.resilience import FailureModel, Faulty
+
+FAULTS = {
+    "drop": FailureModel(drop=0.5),
+    "crash": FailureModel(crash=0.5),
+    "outage": FailureModel(outage=0.4, groups=3, outage_rounds=2),
+    "deadline": FailureModel(slow=0.25, deadline=3.5),
+    "all": FailureModel(drop=0.2, crash=0.2, outage=0.2, groups=4, slow=0.25, slowdown=3.0, deadline=5.0),
+    "nobody": FailureModel(drop=1.0),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_nothing_happens_where_nothing_can(name):
+    alone, faulty, mine, theirs = algorithm(name), Faulty(algorithm(name)), small(), small()
+    pairs = zip(rounds(alone, mine, 3), rounds(faulty, theirs, 3), strict=True)
+    for (_, expected, _), (_, found, _) in pairs:
+        assert same(expected, found.inner)
+        assert found.memory.down.tolist() == [0]
+    assert mine.ledger == theirs.ledger
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_goes_on(name, kind):
+    fed, heard = small(), []
+    faulty = Faulty(algorithm(name), FAULTS[kind])
+    result = run(faulty, fed, rounds=5, seed=3, evaluate_every=5, callbacks=[lambda step: heard.append(step.info)])
+    lam = result.lam
+    assert bool(torch.isfinite(result.state.w).all() and torch.isfinite(lam).all())
+    assert abs(float(lam.sum()) - 1) < 1e-9
+    asked = sum(len(info.cohort.clients) for info in heard[1:])
+    answered = sum(len(info.answered) for info in heard[1:])
+    assert answered < asked or name in ("DeltaFL", "ScaffPD")  # whom they train has answered already
+    assert (answered == 0) == (kind == "nobody") == (result.skipped == 5) == torch.equal(result.state.w, fed.w0)
+
+
+@pytest.mark.parametrize("kind", ["drop", "crash", "all"])
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("SCAFFOLD", "c_i"), ("FedDyn", "h"), ("DRDM", "h"), ("DualDRDM", "h"), ("ScaffPD", "reports")],
+)
+def test_rows_of_those_who_did_not_answer_stay(name, table, kind):
+    missed = changed = 0
+    for before, after, info in rounds(Faulty(algorithm(name), FAULTS[kind]), small(), 8):
+        old, new = (getattr(state.inner, table) for state in (before, after))
+        if name == "ScaffPD":
+            moved = (old.c.dense() != new.c.dense()).any(1) | (old.losses != new.losses)
+        else:
+            moved = (old.dense() != new.dense()).any(1)
+        assert moved.nonzero().flatten().tolist() == info.answered.sort().values.tolist()
+        changed += int(moved.sum())
+        missed += len(info.cohort.clients) - len(info.answered)
+        if name in ("SCAFFOLD", "FedDyn", "DRDM"):  # c is the mean of all rows, whoever answered
+            torch.testing.assert_close(after.inner.c, new.dense().mean(0))
+    assert changed > 0
+    assert missed > 0 or (name, kind) == ("ScaffPD", "crash")  # it trains only those who reported, and all of them may
+
+
+def test_what_is_remembered_has_fixed_names_and_shapes():
+    fed = small()
+    for faults in (FailureModel(), FailureModel(outage=0.5, groups=3, outage_rounds=4)):
+        state = Faulty(algorithm("FedAvg"), faults).init(fed)
+        assert state.memory._fields == ("down",)
+        assert (state.memory.down.shape, state.memory.down.dtype) == ((faults.groups,), torch.int64)
+    with pytest.raises(InputError, match="groups=9"):
+        Faulty(algorithm("FedAvg"), FailureModel(groups=9)).init(fed)
+
+
+def test_an_outage_silences_a_group_for_as_long_as_it_lasts():
+    faults = FailureModel(outage=0.3, groups=3, outage_rounds=3)
+    group = torch.arange(N) % 3
+    ages, whole = [0, 0, 0], []
+    for before, after, info in rounds(Faulty(algorithm("FedAvg", m=N), faults), small(), 30):
+        down = ~torch.isin(torch.arange(N), info.answered)
+        struck = [bool(down[group == g].all()) for g in range(3)]
+        assert [bool(down[group == g].any()) for g in range(3)] == struck
+        for g in range(3):
+            assert struck[g] or before.memory.down[g] == 0
+            ages[g] = ages[g] + 1 if struck[g] else 0
+            assert int(after.memory.down[g]) == (-ages[g]) % 3 if struck[g] else int(after.memory.down[g]) == 0
+        whole += struck
+    assert 0 < sum(whole) < len(whole)
+
+
+def test_the_same_seed_gives_the_same_run_on_another_engine_too():
+    runs = [run(Faulty(algorithm("DualDRDM"), FAULTS["all"]), small(), rounds=6, seed=s) for s in (1, 1, 2)]
+    assert same(runs[0].state, runs[1].state)
+    assert runs[0].history.last.ledger == runs[1].history.last.ledger
+    assert not torch.equal(runs[0].state.w, runs[2].state.w)
+    threads = run(Faulty(algorithm("DualDRDM"), FAULTS["all"]), small(Threads()), rounds=6, seed=1)
+    torch.testing.assert_close(threads.state.w, runs[0].state.w)
+    assert threads.history.last.ledger == runs[0].history.last.ledger
+
+
+def test_a_run_goes_on_from_where_it_stopped():
+    faulty, kept = Faulty(algorithm("DRDM"), FAULTS["outage"]), []
+    whole = run(faulty, small(), rounds=8, seed=4, keep=lambda progress, stopping: kept.append(progress))
+    middle = next(progress for progress in kept if progress.state.memory.down.any())
+    again = run(faulty, small(), rounds=8, seed=4, start=middle)
+    assert same(whole.state, again.state)
+
+
+def test_two_algorithms_lose_the_same_clients():
+    seen = []
+    for name in ("FedAvg", "DRDM", "AFL"):
+        parameters = {"sampling": sampling.everybody} if name == "DRDM" else {}
+        faulty = Faulty(algorithm(name, m=N, **parameters), FAULTS["all"])
+        seen.append([info.answered.tolist() for _, _, info in rounds(faulty, small(), 6)])
+    assert seen[0] == seen[1] == seen[2]
+    assert len({str(one) for one in seen[0]}) > 3
+
+
+class AsksForEverything:
+    """Asks everybody for everything, and notes who answers."""
+
+    local = None
+
+    def init(self, fed):
+        return None
+
+    def round(self, state, fed, key):
+        everybody, kinds = torch.arange(N), (fed.losses, fed.gradients)
+        up = fed.train(everybody, fed.w0, algorithm("FedAvg").local, key)
+        replies = [up, *(ask(everybody, fed.w0, key) for ask in kinds)]
+        return [reply.clients.tolist() for reply in replies], None
+
+
+@pytest.mark.parametrize("kind", ["drop", "crash"])
+def test_a_drop_holds_for_every_request_of_a_round_and_a_crash_for_the_training(kind):
+    found = [answered for _, answered, _ in rounds(Faulty(AsksForEverything(), FAULTS[kind]), small(), 6)]
+    for train, losses, gradients in (state.inner for state in found):
+        assert losses == gradients
+        assert (train == losses != list(range(N))) if kind == "drop" else (train != losses == list(range(N)))
+
+
+def test_a_tuple_of_probabilities():
+    drop = tuple(float(hit) for hit in who(1, 6).tolist())
+    for _, _, info in rounds(Faulty(algorithm("FedAvg", m=N), FailureModel(drop=drop)), small(), 3):
+        assert info.answered.tolist() == [0, 2, 3, 4, 5, 7]
+    with pytest.raises(InputError, match="give one for each"):
+        Faulty(algorithm("FedAvg"), FailureModel(drop=(0.1,))).init(small())

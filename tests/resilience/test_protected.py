@@ -1,0 +1,212 @@
+"""Every algorithm behind protection: alone with honest clients, itself; with dishonest ones, still at work."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+from tests.resilience.federations import EVERYBODY, LOCAL, N, algorithm_of, fed_of
+from tests.support.problems import federation
+
+from drfl import Key, LocalSGD, run
+from drfl.algorithms import ALGORITHMS
+from drfl.ambiguity import CVaR
+from drfl.engine import Loop
+from drfl.errors import DivergedError, NonFiniteError
+from drfl.federation import TrainRequest, WrappedFederation
+from drfl.resilience import Clip, LambdaConcentration, Protected, Quarantine, RobustClip, Trim
+from drfl.testing import DropoutFederation, Recording
+from drfl.testing.attacks import Claims, Inflated, Scaled
+from drfl.testing.state import bits_differ, leaves, through_a_file
+
+DEAF = ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn")
+"""They ask for no losses."""
+
+
+def states_of(algorithm, fed, rounds, seed=1):
+    state, found = algorithm.init(fed), []
+    for r in range(1, rounds + 1):
+        state, info = algorithm.round(state, fed, Key(seed).fold("round", r))
+        found.append((state, info))
+    return found
+
+
+class Broken(WrappedFederation):
+    """A client's models are NaN in some rounds, counted from 1."""
+
+    def __init__(self, fed, client, rounds):
+        super().__init__(fed)
+        self.client, self.rounds, self.asked = client, set(rounds), 0
+
+    def ask(self, request):
+        reply = super().ask(request)
+        if isinstance(request, TrainRequest):
+            self.asked += 1
+            if self.asked in self.rounds:
+                reply.w[reply.clients == self.client] = math.nan
+        return reply
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_with_honest_clients_it_is_the_algorithm_bit_for_bit(name):
+    alone, protected = (fed_of(), fed_of())
+    algorithm = algorithm_of(name)
+    pairs = zip(states_of(algorithm, alone, 8), states_of(Protected(algorithm, norm=1e3), protected, 8), strict=True)
+    for (mine, info), (wrapped, other) in pairs:
+        assert bits_differ(mine, wrapped.inner) == []
+        assert torch.equal(wrapped.w, mine.w)
+        assert info.answered.tolist() == other.answered.tolist()
+    assert alone.ledger == protected.ledger
+    memory = wrapped.memory
+    assert (int(memory.rejected), int(memory.clipped)) == (0, 0)
+    assert not memory.flagged.any()
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "QFedAvg"])
+def test_nor_does_it_change_the_averaged_solution(name):
+    algorithm = algorithm_of(name)
+    alone, protected = (
+        run(one, fed_of(), rounds=4, averaged=True) for one in (algorithm, Protected(algorithm, norm=1e3))
+    )
+    assert int(protected.state.memory.rejected) == 0
+    assert all(torch.equal(mine, other) for mine, other in zip(alone.average, protected.average, strict=True))
+
+
+@pytest.mark.parametrize("name", ["DRFA", "ScaffPD"])
+def test_nor_does_it_change_who_draws_which_minibatch(name):
+    algorithm = algorithm_of(name, local=LocalSGD(steps=2, lr=0.05, batch=4), dual_batch=4)
+    alone, protected = (federation((8, 9, 12, 10, 30, 7, 16, 11), engine=Loop()) for _ in range(2))
+    mine, wrapped = states_of(algorithm, alone, 2)[-1][0], states_of(Protected(algorithm), protected, 2)[-1][0]
+    assert bits_differ(mine, wrapped.inner) == []
+    assert alone.ledger == protected.ledger
+    assert alone.ledger.bytes_up > 0
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("guards", [(RobustClip(),), (Clip(3.0), Trim(1))], ids=["robust", "clip, trim"])
+def test_nan_and_huge_claims_leave_every_algorithm_whole(name, guards):
+    fed = Claims(Claims(fed_of(), [0], math.nan), [1], 1e30)
+    result = run(Protected(algorithm_of(name), guards=guards), fed, rounds=5, evaluate_every=5)
+    for path, leaf in leaves(result.state.inner).items():
+        assert torch.isfinite(leaf.double()).all(), path
+        assert leaf.double().abs().max() < 1e6, path  # the dual step's scale among them
+    memory = result.state.memory
+    if name in DEAF:
+        assert (int(memory.rejected), int(memory.clipped)) == (0, 0)
+    else:
+        assert memory.flagged[:2].tolist() == [True, True]
+        assert int(memory.rejected) == 3  # then client 0 is in quarantine
+        assert int(memory.clipped) >= 5
+
+
+def test_without_it_one_huge_claim_takes_all_the_weight_at_once_and_with_a_tight_guard_it_does_not():
+    algorithm = algorithm_of("DRFA", gamma=0.005)
+    alone, _ = states_of(algorithm, Inflated(fed_of(), [0], 100.0), 1)[0]
+    held, _ = states_of(Protected(algorithm, guards=(RobustClip(3, 0.1),)), Inflated(fed_of(), [0], 100.0), 1)[0]
+    assert alone.lam[0] == 1
+    assert held.lam[0] < 0.3
+    assert held.flagged[0]
+    assert int(held.memory.clipped) == int(held.flagged.sum())
+
+
+def test_a_client_whose_replies_keep_being_rejected_is_not_asked_for_a_while_and_then_again():
+    recording = Recording(Broken(fed_of(), 2, {2, 3, 4}))
+    protected = Protected(algorithm_of("FedAvg"), quarantine=Quarantine(strikes=3, rounds=4))
+    states = [state for state, _ in states_of(protected, recording, 10)]
+    asked = [2 in call.cohort.tolist() for call in recording.of("train")]
+    assert asked == [True] * 4 + [False] * 4 + [True] * 2
+    assert [bool(state.flagged[2]) for state in states] == [False] + [True] * 7 + [False] * 2
+    assert int(states[-1].memory.rejected) == 3
+    assert [int(state.memory.strikes[2]) for state in states[:4]] == [0, 1, 2, 0]
+
+
+def test_a_round_with_fine_replies_wipes_strikes_out_and_a_silent_one_does_not():
+    def strikes(rounds, lost=()):
+        broken, found = Broken(fed_of(), 2, rounds), []
+        protected = Protected(algorithm_of("FedAvg"))
+        state = protected.init(broken)
+        for r in range(1, 5):
+            fed = DropoutFederation(broken, train=[2]) if r in lost else broken
+            state, _ = protected.round(state, fed, Key(1).fold("round", r))
+            found.append(int(state.memory.strikes[2]))
+        return found
+
+    assert strikes({1, 2, 4}) == [1, 2, 0, 1]
+    assert strikes({1, 2}, lost=[3]) == [1, 2, 2, 0]
+
+
+def test_where_everybody_is_in_quarantine_nobody_is_asked_and_the_round_is_empty():
+    recording = Recording(fed_of())
+    protected = Protected(algorithm_of("SCAFFOLD"), norm=1e-9, quarantine=Quarantine(strikes=1, rounds=2))
+    states = states_of(protected, recording, 4)
+    assert [info.empty for _, info in states] == [True] * 4
+    assert len(recording.of("train")) == 2  # in rounds 1 and 4
+    assert torch.equal(states[-1][0].w, fed_of().w0)
+
+
+def test_without_quarantine_everybody_is_always_asked():
+    recording = Recording(fed_of())
+    states_of(Protected(algorithm_of("FedAvg"), norm=1e-9, quarantine=None), recording, 5)
+    assert all(len(call.cohort) == N for call in recording.of("train"))
+
+
+def test_most_replies_not_finite_is_divergence():
+    fed = Claims(fed_of(), range(N), math.nan)
+    with pytest.raises(NonFiniteError, match="losses reported by clients"):
+        states_of(Protected(algorithm_of("AFL")), fed, 1)
+    with pytest.raises(DivergedError, match="in round 1"):
+        run(Protected(algorithm_of("AFL")), fed, rounds=2)
+
+
+def test_a_model_too_far_away_counts_as_missing():
+    fed = Scaled(fed_of(), [4], 1e6)
+    state, info = states_of(Protected(algorithm_of("FedAvg"), norm=10.0), fed, 1)[0]
+    assert info.answered.tolist() == [i for i in EVERYBODY.tolist() if i != 4]
+    assert state.w.abs().max() < 10
+
+
+def test_each_client_and_reason_is_warned_of_once(caplog):
+    fed = Claims(fed_of(), [0, 3], math.inf)
+    with caplog.at_level(logging.WARNING, "drfl.resilience"):
+        states_of(Protected(algorithm_of("AFL"), quarantine=None), fed, 5)
+    assert caplog.messages == [
+        "client 0: reply rejected, as a part of it is NaN or infinite",
+        "client 3: reply rejected, as a part of it is NaN or infinite",
+    ]
+
+
+def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
+    fed, dominance = Claims(fed_of(), [5], 1e3), LambdaConcentration(share=0.5, long=4)
+    with caplog.at_level(logging.WARNING, "drfl.resilience"):
+        states_of(Protected(algorithm_of("DRFA", gamma=0.1), guards=(), dominance=dominance), fed, 8)
+        assert [message.partition(":")[0] for message in caplog.messages] == [
+            "client 5 holds more than 0.5 of λ for 4 rounds"
+        ]
+        caplog.clear()
+        states_of(Protected(algorithm_of("FedAvg"), dominance=LambdaConcentration(share=0.0, long=2)), fed_of(), 4)
+        assert caplog.messages == []  # it has shares, but no λ
+
+
+def test_a_run_goes_on_from_a_file_where_it_was():
+    protected = Protected(algorithm_of("DRFA", gamma=0.05), guards=(Clip(50.0), RobustClip(3, 0.1)))
+    fed = Claims(Claims(fed_of(), [0], math.nan), [1], 40.0)
+    states = states_of(protected, fed, 6)
+    state = through_a_file(states[2][0])
+    for r in range(4, 7):
+        state, _ = protected.round(state, fed, Key(1).fold("round", r))
+    assert bits_differ(state, states[-1][0]) == []
+    assert int(state.memory.clipped) > 0
+    assert state.memory.guards.isnan().nonzero().flatten().tolist() == [0]  # whose reports were all rejected
+
+
+def test_caps_on_the_mixture_hold_without_any_guard():
+    state = states_of(algorithm_of("DRFA", gamma=0.5, ambiguity=CVaR(0.5)), Claims(fed_of(), [0], 1e6), 6)[-1][0]
+    assert float(state.lam[0]) == pytest.approx(1 / (0.5 * N))
+
+
+def test_the_algorithm_shows_through():
+    protected = Protected(algorithm_of("DRFA"))
+    assert protected.local is LOCAL
+    assert protected.ambiguity is protected.algorithm.ambiguity

@@ -1,0 +1,115 @@
+"""Rounds with too few answers are skipped or repeated, and leave no trace but their cost."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.resilience.subjects import N, algorithm, rounds, same, small
+
+from drfl import run
+from drfl.algorithm import Info
+from drfl.algorithms import ALGORITHMS
+from drfl.errors import InputError
+from drfl.key import Key
+from drfl.resilience import FailureModel, Faulty, Quorum
+from drfl.sampling import everybody
+
+HALF = FailureModel(drop=0.5)
+
+
+class Scripted:
+    """A round in which as many clients answer as the script says next; its state is a list of the keys so far."""
+
+    local = None
+
+    def __init__(self, *answers):
+        self.answers, self.keys = list(answers), []
+
+    def init(self, fed):
+        return ()
+
+    def round(self, state, fed, key):
+        self.keys.append(key)
+        cohort = everybody(torch.full((N,), 1 / N), N, key)
+        return (*state, key), Info(cohort, torch.arange(self.answers.pop(0)))
+
+
+KEY = Key(5).fold("round", 2)
+AGAIN = [KEY.fold("again", k) for k in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "answers", "keys", "used"),
+    [
+        ({}, [4], [KEY], KEY),
+        ({}, [3], [KEY], None),
+        ({"most": 2}, [0], [KEY], None),
+        ({"then": "repeat"}, [5], [KEY], KEY),
+        ({"then": "repeat"}, [3, 0, 4], [KEY, *AGAIN[:2]], AGAIN[1]),
+        ({"then": "repeat"}, [3, 0, 1, 4], [KEY, *AGAIN], AGAIN[2]),
+        ({"then": "repeat"}, [3, 0, 1, 2], [KEY, *AGAIN], None),
+        ({"then": "repeat", "most": 1}, [3, 2], [KEY, AGAIN[0]], None),
+    ],
+)
+def test_what_is_tried_and_what_is_kept(options, answers, keys, used):
+    script, before = Scripted(*answers), ("before",)
+    state, info = Quorum(script, 4, **options).round(before, small(), KEY)
+    assert script.keys == keys
+    assert state == before if used is None else (*before, used)
+    assert info.empty == (used is None)
+    assert len(info.answered) == (0 if used is None else answers[-1])
+    assert len(info.cohort.clients) == N
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_without_faults_a_run_is_unchanged(name):
+    pairs = zip(
+        rounds(Quorum(algorithm(name), 1, then="repeat"), small(), 2), rounds(algorithm(name), small(), 2), strict=True
+    )
+    for (_, one, _), (_, other, _) in pairs:
+        assert same(one, other)
+
+
+def test_skipped_rounds_leave_the_state_and_the_cost():
+    fed, skipped = small(), 0
+    for before, after, info in rounds(Quorum(Faulty(algorithm("SCAFFOLD", m=N), HALF), 5), fed, 12):
+        skipped += info.empty
+        assert (after is before) == info.empty
+        assert info.empty or len(info.answered) >= 5
+    assert 0 < skipped < 12
+    plain = small()
+    for _ in rounds(Faulty(algorithm("SCAFFOLD", m=N), HALF), plain, 12):
+        pass
+    assert fed.ledger.messages == plain.ledger.messages
+
+
+def test_repeating_costs_and_helps():
+    skip, again = (
+        run(Quorum(Faulty(algorithm("DRFA"), HALF), 3, then=then), small(), rounds=12, seed=1, evaluate_every=12)
+        for then in ("skip", "repeat")
+    )
+    assert again.skipped < skip.skipped
+    assert again.history.last.ledger["messages"] > skip.history.last.ledger["messages"]
+
+
+def test_the_memory_of_wrappers_inside_stays_too():
+    faulty = Faulty(algorithm("FedAvg", m=N), FailureModel(outage=0.5, groups=2, outage_rounds=4))
+    kept = 0
+    for before, after, info in rounds(Quorum(faulty, N), small(), 8):
+        assert info.empty or not after.memory.down.any()
+        kept += after is before
+    assert 0 < kept < 8
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"at_least": 0}, "at_least"), ({"at_least": 1, "most": 0}, "most"), ({"at_least": 1, "then": "stop"}, "then")],
+)
+def test_refused(options, name):
+    with pytest.raises(InputError, match=name):
+        Quorum(algorithm("FedAvg"), **options)
+
+
+def test_more_than_there_are():
+    with pytest.raises(InputError, match="at_least=9"):
+        Quorum(algorithm("FedAvg"), 9).init(small())

@@ -1,0 +1,189 @@
+"""Which rows of a reply count, and why the others do not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.resilience.federations import EVERYBODY, LOCAL, N, fed_of
+
+from drfl import Key
+from drfl.errors import NonFiniteError
+from drfl.federation import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.resilience import Reason, check_row, validated
+from drfl.resilience.validation import REASONS
+
+W, KEY = fed_of().w0, Key(1)
+TRAIN = TrainRequest(EVERYBODY, W, KEY, LOCAL, 0.0, None, 1, False)
+LOSSES = LossRequest(EVERYBODY, W, KEY, None)
+GRADIENTS = GradientRequest(EVERYBODY, W, KEY, None)
+REQUESTS = {"train": TRAIN, "losses": LOSSES, "gradients": GRADIENTS}
+FIELDS = [
+    (kind, field)
+    for kind, parts in {"train": ("w", "snapshot"), "losses": ("values",), "gradients": ("values", "losses")}.items()
+    for field in parts
+]
+
+
+def reply_to(request):
+    return fed_of().ask(request)
+
+
+def same(one, other):
+    return all(a is b is None or torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def forms(reply):
+    return [part if part is None else (part.shape, part.dtype) for part in reply]
+
+
+def reasons_of(checked):
+    return {
+        i: REASONS[code - 1] for i, code in zip(checked.clients.tolist(), checked.codes.tolist(), strict=True) if code
+    }
+
+
+def spoilt(kind, field, rows, value):
+    reply = reply_to(REQUESTS[kind])
+    part = getattr(reply, field).clone()
+    part.view(len(part), -1)[rows, -1] = value
+    return reply._replace(**{field: part})
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_valid_reply_is_itself_in_any_order_and_with_some_silent(kind):
+    reply = reply_to(REQUESTS[kind])
+    for rows in (torch.arange(N), torch.tensor([5, 0, 3]), torch.tensor([], dtype=torch.int64)):
+        part = answers(reply, rows)
+        checked = validated(REQUESTS[kind], part, norm=1e6)
+        assert checked.reply is part
+        assert not checked.codes.any()
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_goes_with_its_whole_row(kind, field, value):
+    reply = spoilt(kind, field, [1, 6], value)
+    checked = validated(REQUESTS[kind], reply)
+    for norm in (None, 1e3):  # infinity is far away as well, and counts as infinity
+        assert reasons_of(validated(REQUESTS[kind], reply, norm)) == dict.fromkeys((1, 6), Reason.NOT_FINITE)
+    kept = [0, 2, 3, 4, 5, 7]
+    assert same(checked.reply, answers(reply, torch.tensor(kept)))
+
+
+def test_numbers_whose_sum_overflows_are_finite():
+    reply = reply_to(GRADIENTS)
+    huge = reply.values.clone()
+    huge[0] = torch.finfo(huge.dtype).max
+    assert not validated(GRADIENTS, reply._replace(values=huge)).codes.any()
+    assert reasons_of(validated(GRADIENTS, reply._replace(values=huge), norm=1e9)) == {0: Reason.FAR}
+
+
+def test_a_negative_loss_is_valid():
+    assert not validated(LOSSES, Losses(EVERYBODY, torch.full((N,), -3.0, dtype=torch.float64))).codes.any()
+
+
+@pytest.mark.parametrize("field", ["w", "snapshot"])
+def test_models_are_bounded_around_the_model_sent(field):
+    reply = reply_to(TRAIN)
+    part = W.expand(N, -1).clone()
+    part[2, 0], part[3, 0] = W[0] + 0.99, W[0] - 1.01
+    reply = reply._replace(w=W.expand(N, -1), snapshot=W.expand(N, -1))._replace(**{field: part})
+    assert reasons_of(validated(TRAIN, reply, norm=1.0)) == {3: Reason.FAR}
+    assert not validated(TRAIN, reply).codes.any()
+
+
+def test_gradients_are_bounded_and_losses_are_not():
+    values = torch.zeros(N, len(W), dtype=W.dtype)
+    values[4, 1] = 2.0
+    reply = Gradients(EVERYBODY, values, torch.full((N,), 1e9, dtype=torch.float64))
+    assert reasons_of(validated(GRADIENTS, reply, norm=1.5)) == {4: Reason.FAR}
+
+
+def test_strangers_and_second_answers():
+    request = LossRequest(torch.tensor([1, 3, 4]), W, KEY, None)
+    clients = torch.tensor([3, 99, 1, 3, -1, 2, 99])
+    checked = validated(request, Losses(clients, torch.arange(7).double()))
+    assert checked.reply.clients.tolist() == [3, 1]
+    assert checked.reply.values.tolist() == [0.0, 2.0]
+    assert [REASONS[c - 1] if c else None for c in checked.codes.tolist()] == [
+        None, Reason.STRANGER, None, Reason.DUPLICATE, Reason.STRANGER, Reason.STRANGER, Reason.STRANGER,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_part_of_another_shape_or_type_goes_with_all_rows(kind, field):
+    request = REQUESTS[kind]
+    reply = reply_to(request)
+    part = getattr(reply, field)
+    for wrong in (part[..., None], part[:-1], torch.cat([part, part], -1)):
+        checked = validated(request, reply._replace(**{field: wrong}))
+        assert reasons_of(checked) == dict.fromkeys(range(N), Reason.SHAPE)
+        assert forms(checked.reply) == forms(request.nobody())
+    for dtype in (torch.float32, torch.int64):
+        assert set(reasons_of(validated(request, reply._replace(**{field: part.to(dtype)}))).values()) == {Reason.DTYPE}
+
+
+def test_parts_asked_for_must_be_there_and_no_others():
+    whole = reply_to(TRAIN)
+    assert set(reasons_of(validated(TRAIN, whole._replace(snapshot=None))).values()) == {Reason.SHAPE}
+    assert set(reasons_of(validated(TRAIN, whole._replace(average=whole.w))).values()) == {Reason.SHAPE}
+
+
+def test_the_empty_reply_has_the_shapes_of_an_empty_one():
+    for request in REQUESTS.values():
+        empty = answers(reply_to(request), torch.tensor([], dtype=torch.int64))
+        assert forms(request.nobody()) == forms(empty)
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_more_than_half_not_finite_is_an_error_and_half_is_not(kind, field):
+    half = validated(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3], math.nan))
+    assert half.reply.clients.tolist() == [4, 5, 6, 7]
+    with pytest.raises(NonFiniteError, match=r"by clients \[0, 1, 2, 3, 5\], more than half of those that answered"):
+        validated(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3, 5], math.nan))
+
+
+def test_strangers_have_no_say_in_what_more_than_half_is():
+    request = LossRequest(torch.tensor([0, 1, 2]), W, KEY, None)
+    values = torch.tensor([math.nan, 1.0, 1.0, math.nan, math.nan, math.nan]).double()
+    assert validated(request, Losses(torch.arange(6), values)).reply.clients.tolist() == [1, 2]
+    with pytest.raises(NonFiniteError):
+        validated(request, Losses(torch.tensor([0, 5, 6]), torch.tensor([math.nan, 1.0, 1.0]).double()))
+
+
+def test_who_answers_must_be_told_by_the_backend():
+    for clients in (EVERYBODY.double(), EVERYBODY[:, None]):
+        with pytest.raises(ValueError, match="clients must be int64"):
+            validated(LOSSES, Losses(clients, torch.ones(N).double()))
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_one_reply_at_a_time_is_judged_alike(kind):
+    request, reply = REQUESTS[kind], reply_to(REQUESTS[kind])
+    cases = [reply, spoilt(kind, FIELDS[[k for k, _ in FIELDS].index(kind)][1], [2], math.nan)]
+    cases += [reply._replace(**{reply._fields[1]: reply[1].float()})]
+    for case in cases:
+        checked = validated(request, case, norm=1e3)
+        for i, code in enumerate(checked.codes.tolist()):
+            parts = [None if part is None else part[i] for part in case[1:]]
+            assert check_row(request, i, parts, norm=1e3) == (REASONS[code - 1] if code else None)
+
+
+def test_one_reply_of_a_wrong_form():
+    model, loss = W.clone(), torch.tensor(1.0, dtype=torch.float64)
+    assert check_row(TRAIN, 0, (model, model)) is None
+    assert check_row(TRAIN, 0, (model, model, None)) is None
+    assert check_row(TRAIN, 0, (model,)) is Reason.SHAPE
+    assert check_row(TRAIN, 0, (model, model, model)) is Reason.SHAPE
+    assert check_row(LOSSES, 0, (loss[None],)) is Reason.SHAPE
+    assert check_row(LOSSES, 0, (loss, loss)) is Reason.SHAPE
+    assert check_row(LOSSES, 0, ()) is Reason.SHAPE
+    assert check_row(GRADIENTS, 0, (model, loss.float())) is Reason.DTYPE
+    assert check_row(LOSSES, N, (loss,)) is Reason.STRANGER
+    assert check_row(TRAIN, 0, (W + 5, model), norm=1.0) is Reason.FAR
+
+
+def test_replies_have_the_fields_that_are_checked():
+    assert Replies._fields == ("clients", "w", "snapshot", "average")

@@ -1,0 +1,49 @@
+"""Rounds of an algorithm: against the reference implementation, recorded, or until it has arrived."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from drfl.key import Key
+from drfl.loop import run
+from drfl.testing import ConstantFederation, Recording, subject_of
+from drfl.testing.convergence import matches_its_reference
+
+
+def same_as(reference, algorithm):
+    """Rounds with everybody, with a cohort, and with some silent give what the reference gives."""
+    matches_its_reference(subject_of(algorithm, reference=reference))
+
+
+def last(algorithm, fed, rounds):
+    """The last model."""
+    return run(algorithm, fed, rounds=rounds, evaluate_every=rounds).state.w.numpy()
+
+
+def states(algorithm, fed, rounds, seed=1):
+    """The states, the first one too."""
+    steps = []
+    run(algorithm, fed, rounds=rounds, seed=seed, evaluate_every=rounds, callbacks=[steps.append])
+    return [step.state for step in steps]
+
+
+def near(w, expected, tolerance=1e-10):
+    """Element by element."""
+    np.testing.assert_allclose(w, expected, rtol=0, atol=tolerance)
+
+
+def second_round(algorithm, values=(0.5, 1.0, 1.5, 2.0, 2.5)):
+    """The state before a second round, and the calls that the round made."""
+    fed = Recording(ConstantFederation(values))
+    state, _ = algorithm.round(algorithm.init(fed), fed, Key(0).fold("round", 1))
+    fed.take()
+    algorithm.round(state, fed, Key(0).fold("round", 2))
+    return state, fed.take()
+
+
+def costs(algorithm, fed):
+    """Vectors down, vectors up, numbers up and messages of a round, for each client of a cohort of four."""
+    run(algorithm, fed, rounds=1, evaluate_every=1)
+    vector, ledger = 8 * len(fed.w0), fed.ledger
+    up, numbers = divmod(ledger.bytes_up, vector)
+    return ledger.bytes_down / vector / 4, up / 4, numbers / 8 / 4, ledger.messages / 4
