@@ -59,7 +59,7 @@ def value_at(problem, ambiguity, w, lam):
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
 def test_no_gap_at_the_saddle_point(problem, ambiguity, method):
     w, lam, value = problem.saddle(ambiguity)
-    found = certify(certifier_of(problem, method), problem.federation(), w, lam, ambiguity=ambiguity)
+    found = certify(certifier_of(problem, method), problem.federation(Loop()), w, lam, ambiguity=ambiguity)
     assert (found.primal, found.lower) == pytest.approx((value, value), abs=1e-8)
     assert found.gap == found.primal - found.lower
     assert found.proven
@@ -68,7 +68,7 @@ def test_no_gap_at_the_saddle_point(problem, ambiguity, method):
 @pytest.mark.parametrize("ambiguity", SETS, ids=str)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
 def test_both_sides_enclose_the_saddle_value(problem, ambiguity):
-    value, fed = problem.saddle(ambiguity).value, problem.federation()
+    value, fed = problem.saddle(ambiguity).value, problem.federation(Loop())
     for seed in range(3):
         w, lam = random_point(problem, ambiguity, seed)
         pooled, gradient = (certify(certifier_of(problem, m), fed, w, lam, ambiguity=ambiguity) for m in METHODS)
@@ -84,7 +84,7 @@ def test_weak_duality(ambiguity):
     """No mixture makes this model worse than the primal side, no model makes this mixture better than the lower."""
     problem = logistic()
     w, lam = random_point(problem, ambiguity, 7)
-    found = certify(certifier_of(problem), problem.federation(), w, lam, ambiguity=ambiguity)
+    found = certify(certifier_of(problem), problem.federation(Loop()), w, lam, ambiguity=ambiguity)
     for seed in range(50):
         v, u = random_point(problem, ambiguity, 100 + seed)
         assert value_at(problem, ambiguity, w, u) <= found.primal + 1e-12
@@ -95,13 +95,13 @@ def test_one_gradient_is_exact_where_all_curve_alike():
     """For f_i = ½‖w − a_i‖² the bound from one gradient is the minimum itself, wherever it is taken."""
     problem = quadratics()
     w, lam = random_point(problem, Simplex(), 4)
-    found = certify(certifier_of(problem, OneGradient()), problem.federation(), w, lam)
+    found = certify(certifier_of(problem, OneGradient()), problem.federation(Loop()), w, lam)
     assert found.lower == pytest.approx(float(lam @ problem.losses(problem.weighted_optimum(lam))), abs=1e-12)
 
 
 def test_the_gap_shrinks_on_the_way_to_the_saddle_point():
     problem = curved_quadratics()
-    target, fed, certifier = problem.saddle(Simplex()), problem.federation(), certifier_of(problem)
+    target, fed, certifier = problem.saddle(Simplex()), problem.federation(Loop()), certifier_of(problem)
     uniform = torch.full((problem.N,), 1 / problem.N, dtype=torch.float64)
     ways = [1, 0.5, 0.25, 0.1, 1e-2, 1e-4]
     gaps = [certify(certifier, fed, s * fed.w0 + (1 - s) * target.w, target.lam.lerp(uniform, s)).gap for s in ways]
@@ -114,7 +114,7 @@ def test_a_run_closes_its_gap():
     problem = quadratics()
     algorithm = ScaffPD(sigma=0.05, mu=0.5, local=LocalSGD(steps=1, lr=0.5, batch=None))
     history = run(
-        algorithm, problem.federation(), rounds=300, evaluate_every=100, certify=certifier_of(problem)
+        algorithm, problem.federation(Loop()), rounds=300, evaluate_every=100, certify=certifier_of(problem)
     ).history
     gaps = [row.certificate.gap for row in history.rows]
     assert all(b < a / 2 for a, b in itertools.pairwise(gaps))
@@ -125,7 +125,7 @@ def test_a_run_closes_its_gap():
 def test_weight_decay_is_part_of_the_objective(method):
     """With f_i = ½‖w − a_i‖², the minimum of Σ λ_i f_i + (δ/2)‖w‖² is at ā/(1 + δ)."""
     problem, delta = quadratics(), 0.7
-    fed = problem.federation()
+    fed = problem.federation(Loop())
     a = problem.gradients(torch.zeros(problem.d, dtype=torch.float64)).neg()
     _, lam = random_point(problem, Simplex(), 1)
     best = lam @ a / (1 + delta)
@@ -152,7 +152,7 @@ def test_an_early_end_of_the_search_is_still_a_bound():
     lower = []
     for iterations in (1, 3, 10, 100):
         certifier = certifier_of(problem, Pooled(iterations=iterations))
-        lower.append(certify(certifier, problem.federation(), w, lam).lower)
+        lower.append(certify(certifier, problem.federation(Loop()), w, lam).lower)
     best = value_at(problem, Simplex(), problem.weighted_optimum(lam), lam)
     assert lower == sorted(lower)
     assert all(bound <= best + 1e-12 for bound in lower)
@@ -176,7 +176,7 @@ def test_a_radius_proves_a_bound_within_the_ball(method):
 def test_float32_models_are_certified_to_their_own_precision():
     problem = logistic()
     w, lam = random_point(problem, Simplex(), 2)
-    exact = certify(certifier_of(problem), problem.federation(), w, lam)
+    exact = certify(certifier_of(problem), problem.federation(Loop()), w, lam)
     single = certify(certifier_of(problem), problem.federation(dtype=torch.float32), w.float(), lam)
     assert (single.primal, single.lower) == pytest.approx((exact.primal, exact.lower), abs=1e-5)
 
@@ -201,7 +201,7 @@ def test_one_client():
 
 def test_one_exchange_is_all_that_the_gradient_method_takes():
     problem = quadratics()
-    fed = Recording(problem.federation())
+    fed = Recording(problem.federation(Loop()))
     certify(certifier_of(problem, OneGradient()), fed, *random_point(problem, Simplex(), 0))
     (call,) = fed.calls
     assert call.kind == "gradients"

@@ -85,9 +85,9 @@ def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
     """The centre of the smallest enclosing ball, for Λ the simplex; DRDM stays at the mean though λ has moved."""
     problem = quadratics()
     saddle, average, fed = problem.saddle(ambiguity).w, problem.average_optimum, exact(problem)
-    options = {"m": fed.n, "mu": 2.0, "gamma": 0.005, "ambiguity": ambiguity}
+    options = {"m": fed.n, "mu": 2.0, "gamma": 0.02, "ambiguity": ambiguity}
     options |= {"local": LocalSGD(steps=5, lr=0.1, batch=None), "dual_batch": None, "sampling": sampling.everybody}
-    w, dual_w = (run(make(**options), fed, rounds=1200, evaluate_every=1200).state.w for make in (DRDM, DualDRDM))
+    w, dual_w = (run(make(**options), fed, rounds=400, evaluate_every=400).state.w for make in (DRDM, DualDRDM))
     assert (saddle - average).norm() > 0.1
     torch.testing.assert_close(w, average, rtol=0, atol=1e-8)
     torch.testing.assert_close(dual_w, saddle, rtol=0, atol=1e-6)
@@ -96,17 +96,17 @@ def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
 def test_drdm_needs_every_client_to_be_drawn():
     """Where λ_i is 0 client i is never drawn again, and its old h_i holds DRDM off either optimum: give λ a floor."""
     problem = quadratics(n=6)
-    local = LocalSGD(steps=5, lr=0.01, batch=None)
-    options = {"m": 6, "mu": 20.0, "gamma": 0.01, "local": local, "dual_batch": None}
+    local = LocalSGD(steps=5, lr=0.02, batch=None)
+    options = {"m": 6, "mu": 10.0, "gamma": 0.01, "local": local, "dual_batch": None}
 
     def last(algorithm, floor, sampling=sampling.with_replacement):
         method = algorithm(ambiguity=Simplex(floor), sampling=sampling, **options)
-        return run(method, exact(problem), rounds=1000, evaluate_every=1000).state
+        return run(method, exact(problem), rounds=500, evaluate_every=500).state
 
     stuck, average, saddle = last(DRDM, 0.0), problem.average_optimum, problem.saddle(Simplex()).w
     assert sorted(stuck.lam.tolist()) == [0, 0, 0, 0, 0, 1]
     assert min((stuck.w - average).norm(), (stuck.w - saddle).norm()) > 0.5
-    torch.testing.assert_close(last(DRDM, 0.01).w, average, rtol=0, atol=1e-8)
+    torch.testing.assert_close(last(DRDM, 0.01).w, average, rtol=0, atol=1e-6)
     torch.testing.assert_close(last(DRDM, 0.0, sampling.everybody).w, average, rtol=0, atol=1e-8)
     torch.testing.assert_close(last(DualDRDM, 0.0).w, saddle, rtol=0, atol=1e-6)
 

@@ -20,7 +20,20 @@ from drfl.experiments.config import Config
 from drfl.experiments.resume import key_of
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
-SMALL = ["--clients", "6", "--rounds", "6", "--steps", "1", "--threads", "1", "--checkpoint-every", "2"]
+SMALL = [
+    "--engine",
+    "loop",
+    "--clients",
+    "6",
+    "--rounds",
+    "6",
+    "--steps",
+    "1",
+    "--threads",
+    "1",
+    "--checkpoint-every",
+    "2",
+]
 NEW, OLD = "round-00000004", "round-00000002"
 
 

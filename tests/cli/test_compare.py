@@ -16,7 +16,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli.app import call
 
 THREE = ["--algorithms", "FedAvg,DRFA,DRDM"]
-SMALL = ["--clients", "6", "--cohort", "4", "--rounds", "2", "--steps", "2", "--seeds", "2"]
+SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "2", "--steps", "2", "--seeds", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,8 @@ def test_one_seed_has_no_spread(tmp_path, capsys):
 
 
 def test_a_comparison_tells_the_gaps(tmp_path, capsys):
-    arguments = [*SMALL, "--algorithms", "DRFA,FedAvg", "--param", "weight_decay=0.01", "--certificate"]
+    arguments = [*SMALL, "--algorithms", "DRFA,FedAvg", "--param", "weight_decay=0.1", "--certificate"]
+    arguments += ["--evaluate-every", "2", "--dtype", "float64"]
     assert call(["compare", *arguments, "--out", "a"]) == 0
     with (tmp_path / "a/compare.csv").open(newline="") as file:
         cells = list(csv.DictReader(file))
@@ -159,6 +160,7 @@ def interrupt_after(lines, folder, arguments):
     return process.returncode, out, err
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_the_runs_that_are_whole(tmp_path):
     # two lines a run: the fifth is of the third one
     arguments = [*THREE, "--rounds", "20", "--evaluate-every", "20", "--clients", "6", "--seeds", "50", "--out", "a"]

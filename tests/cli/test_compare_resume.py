@@ -17,7 +17,8 @@ from drfl.callbacks import Progress
 from drfl.cli.app import call
 
 SMALL = [
-    "--clients", "5", "--cohort", "3", "--steps", "2", "--threads", "1", "--algorithms", "FedAvg,DRDM", "--seeds", "2",
+    "--engine", "loop", "--clients", "5", "--cohort", "3", "--steps", "2", "--threads", "1",
+    "--algorithms", "FedAvg,DRDM", "--seeds", "2",
 ]  # fmt: skip
 JOB = [*SMALL, "--rounds", "6", "--checkpoint-every", "2"]
 CELLS = ["FedAvg-seed0", "DRDM-seed0", "FedAvg-seed1", "DRDM-seed1"]
@@ -119,9 +120,9 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, capsys):
 
 
 def test_stopped_and_resumed_it_is_the_undisturbed_comparison(stop, tmp_path, capsys):
-    assert call(["compare", *JOB, "--certificate", "--param", "weight_decay=0.01", "--out", "w/a"]) == 0
+    job = [*JOB, "--evaluate-every", "3"]
+    assert call(["compare", *job, "--out", "w/a"]) == 0
     stop("FedAvg-seed1", 4)
-    job = [*JOB, "--certificate", "--param", "weight_decay=0.01"]
     assert call(["compare", *job, "--out", "a"]) == 130
     printed = capsys.readouterr()
     assert "report: a/report.html" in printed.out
@@ -134,6 +135,7 @@ def test_stopped_and_resumed_it_is_the_undisturbed_comparison(stop, tmp_path, ca
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
+@pytest.mark.long
 def test_cells_that_broke_off_are_remembered(stop, tmp_path, capsys):
     refuse = ["DRFA.sampling=without-replacement", "DRFA.gamma=10"]
     job = ["--clients", "6", "--cohort", "4", "--steps", "2", "--rounds", "9", "--threads", "1", "--seeds", "2"]
@@ -228,6 +230,7 @@ def test_overwriting_takes_the_cells_too_and_leaves_what_is_not_theirs(tmp_path,
     assert [name for name in b if a[name] != b[name]] == []
 
 
+@pytest.mark.long
 def test_the_kept_configuration_repeats_the_comparison(tmp_path):
     assert call(["compare", *JOB, "--out", "a"]) == 0
     assert call(["compare", "a/config.toml", "--seeds", "2", "--out", "w/a"]) == 0

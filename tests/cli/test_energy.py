@@ -67,6 +67,7 @@ def test_it_measures_and_plans(tmp_path, capsys):
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_rounds_are_those_of_the_runs_that_they_stand_for(tmp_path):
     call(["energy", *SMALL, "--out", "a"])
     steps = ["--steps", "8", "--seed", "1", "--until", "worst_accuracy=0.5"]
@@ -77,6 +78,7 @@ def test_rounds_are_those_of_the_runs_that_they_stand_for(tmp_path):
     assert [row["rounds"] for row in found if (row["tau"], row["seed"]) == ("8", "1")] == [str(rounds)]
 
 
+@pytest.mark.long
 def test_the_same_command_gives_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         assert call(["energy", *SMALL, "--out", name]) == 0
@@ -84,6 +86,7 @@ def test_the_same_command_gives_the_same_bytes(tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+@pytest.mark.long
 def test_its_own_measurements_and_runs_lead_to_the_same_plan(tmp_path, capsys):
     call(["energy", *SMALL, "--out", "a"])
     grid = ["--snr", "-5", "20", "--bandwidth", "1e5", "1e7"]
@@ -143,6 +146,7 @@ def test_a_target_reached_in_the_last_round_is_reached(tmp_path):
     assert read(tmp_path / "b/measurements.csv")[0]["rounds"] == rounds
 
 
+@pytest.mark.long
 def test_devices_and_downlink_count(capsys, tmp_path):
     (tmp_path / "m.csv").write_text("tau,seed,rounds\n5,0,10\n")
     base = ["energy", "--measurements", "m.csv", "--clients", "6", "--engine", "loop", "--snr", "0"]
@@ -240,6 +244,7 @@ def test_without_matplotlib_nothing_is_measured(monkeypatch, capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_overwrite_replaces_a_plan(tmp_path, capsys):
     (tmp_path / "m.csv").write_text("tau,seed,rounds\n5,0,10\n")
     arguments = ["energy", "--measurements", "m.csv", "--clients", "6", "--engine", "loop", "--out", "a"]
@@ -249,6 +254,7 @@ def test_overwrite_replaces_a_plan(tmp_path, capsys):
     assert call([*arguments, "--overwrite"]) == 0
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing(tmp_path):
     arguments = ["energy", "--clients", "6", "--rounds", "100000", "--target-worst", "1", "--out", "deep/a"]
     command = [sys.executable, "-m", "drfl", *arguments]

@@ -63,6 +63,7 @@ def test_a_table_is_made_and_shown_beside_the_papers(capsys, tmp_path):
     assert str(tmp_path) not in "".join(path.read_text() for path in folder.iterdir())
 
 
+@pytest.mark.long
 def test_the_stand_in_is_taken_and_named_where_the_data_are_nowhere(capsys, tmp_path):
     assert call(["reproduce", "--all", *QUICK, "--out", "a"]) == 0
     assert "small-table-2 runs on its stand-in" in capsys.readouterr().err
@@ -76,6 +77,7 @@ def test_the_stand_in_is_taken_and_named_where_the_data_are_nowhere(capsys, tmp_
     assert captured.err == ""
 
 
+@pytest.mark.long
 def test_the_originals_alone_may_be_asked_for(capsys, tmp_path):
     assert "cifar-10" in refused(capsys, "small-table-2", *QUICK, "--data", "original")
     assert call(["reproduce", "--all", *QUICK, "--data", "original"]) == 1
@@ -95,6 +97,7 @@ def test_what_is_wrong_is_said_in_one_line(capsys, tmp_path):
     assert not (tmp_path / "experiments").exists()
 
 
+@pytest.mark.long
 def test_a_smaller_result_asks_before_it_takes_the_place_of_a_larger(capsys):
     assert call(["reproduce", "small-table-1", "--rounds", "1", "--jobs", "1", "--out", "a"]) == 0
     capsys.readouterr()

@@ -17,7 +17,7 @@ from drfl.checkpoint import store
 from drfl.checkpoint.files import sums_of
 from drfl.cli.app import call
 
-SMALL = ["--clients", "6", "--cohort", "4", "--rounds", "6", "--steps", "2", "--threads", "1"]
+SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "6", "--steps", "2", "--threads", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -237,6 +237,7 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(monkeypatch, tmp_path, ca
     assert call(["run", "--out", "a", "--resume"]) == 0
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_path, capsys):
     job = [*SMALL, "--rounds", "40", "--checkpoint-every", "3"]
     assert call(["run", *job, "--out", "whole"]) == 0

@@ -30,7 +30,7 @@ FILES = {
     "summary.json",
     "timing.csv",
 }
-SMALL = ["--clients", "6", "--cohort", "4", "--rounds", "3", "--steps", "2"]
+SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "3", "--steps", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +152,7 @@ def test_a_certificate_changes_nothing_else(tmp_path):
     assert set(summaries[1]["final"]) == set(Metrics._fields)
 
 
+@pytest.mark.long
 def test_a_certified_run_repeats_itself(tmp_path):
     call(["run", *CERTIFIED, "--out", "a"])
     call(["run", "a/config.toml", "--out", "b"])

@@ -16,7 +16,7 @@ from tests.support.small_search import Here
 from drfl.cli.app import call
 from drfl.tuning import study
 
-JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nsteps = 2\nbatch = 8\nrounds = 2\n"
+JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
 SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2"]
 LINE = re.compile(
     r"\[(\d+)/12\] (FedAvg|DRFA) trial [0-5]: worst \d+\.\d % \(best \d+\.\d %\)(, about \d+ (s|min) left)?"

@@ -168,6 +168,7 @@ def test_described_sizes_are_those_loaded(name, request):
     assert sizes == (info.train, info.test, info.classes, info.shape)
 
 
+@pytest.mark.long
 def test_importing_is_light():
     code = "import sys, drfl.data; print([m for m in ('pandas', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

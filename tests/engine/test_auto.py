@@ -61,8 +61,8 @@ class Odd(nn.Module):
     ],
 )
 def test_rule(model, batch, engine):
-    fed = federation(SIZES, model=model, shape=(1, 8, 8))
-    assert fed.engine == Auto(), "the default"
+    fed = federation(SIZES, engine=Auto(), model=model, shape=(1, 8, 8))
+    assert fed.engine == Auto()
     assert choice(fed._train, batch) == engine
 
 

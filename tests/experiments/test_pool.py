@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from tests.support.marks import only
 from tests.support.small_spec import small_spec
 
 from drfl.errors import InputError
@@ -28,6 +29,7 @@ def without_time(record):
     return {name: value for name, value in record.items() if name != "seconds"}
 
 
+@pytest.mark.long
 def test_records_are_the_same_however_many_processes_there_are(tmp_path):
     few = wanted(repeats=1)
     one = {end.cell.key: end.record for end in run_all(few, tmp_path / "one", run_cell, workers=1)}
@@ -41,6 +43,7 @@ def test_records_are_the_same_however_many_processes_there_are(tmp_path):
         assert [row["round"] for row in record["rows"]] == [0, 2, 3]
 
 
+@pytest.mark.long
 def test_what_is_known_is_not_run_again(tmp_path):
     some = wanted(repeats=1, settings=[{"name": "a"}], values={})
     first = list(run_all([*some, *some], tmp_path, run_cell, workers=2))
@@ -72,6 +75,7 @@ def test_a_run_that_breaks_off_is_a_result():
     assert record["rows"] == []
 
 
+@pytest.mark.long
 def test_a_job_that_cannot_start_ends_it_all(tmp_path):
     impossible = Cell("training", {**wanted()[0].job, "cohort": 99}, 1.0)
     with pytest.raises(InputError, match="99"):
@@ -106,7 +110,7 @@ def alive(pid):
         return False
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("signum", only(1, [signal.SIGINT, signal.SIGKILL]))
 def test_workers_die_with_their_parent(tmp_path, signum):
     parent = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(tmp_path)], stderr=subprocess.DEVNULL, start_new_session=True

@@ -281,6 +281,7 @@ with claimed(Path(sys.argv[1]), "plan"):
 """
 
 
+@pytest.mark.long
 def test_a_second_process_is_refused(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "a")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

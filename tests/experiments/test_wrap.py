@@ -24,7 +24,7 @@ from drfl.resilience import (
     Trim,
 )
 
-SMALL = ["--clients", "6", "--rounds", "3", "--steps", "2", "--threads", "1"]
+SMALL = ["--engine", "loop", "--clients", "6", "--rounds", "3", "--steps", "2", "--threads", "1"]
 
 
 def layers(algorithm):

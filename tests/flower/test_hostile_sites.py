@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import Error, Message
+from tests.support.marks import every
 
 from drfl.errors import DrflError
 from drfl.flower import nodes, server_app, transport
@@ -91,11 +92,7 @@ def serve(folder, behaviour, algorithm="DualDRDM", more="cohort = 4"):
     return server_app.serve(grid, path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    # every fourth in `make test`, the others in `make test-all`
-    [pytest.param(name, marks=[pytest.mark.long] * (k % 4 > 0)) for k, name in enumerate(BEHAVIOURS)],
-)
+@pytest.mark.parametrize("name", every(8, BEHAVIOURS))
 def test_a_run_ends_with_results_or_with_one_line(name, tmp_path, caplog):
     behaviour = BEHAVIOURS[name]
     try:

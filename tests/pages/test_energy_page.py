@@ -21,6 +21,7 @@ NUMBER = r"\d+(?:\.\d+)?"
 ROWS = [[cell.strip() for cell in line.strip("| ").split("|")] for line in PAGE.splitlines() if line.startswith("|")]
 
 
+@pytest.mark.long
 def test_the_code_prints_what_the_page_shows(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", ModuleType("page"))
     ((code, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -61,6 +61,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_the_same(tmp_path):
     assert "small-table-1/table.md" in files(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_short_result_takes_the_place_of_no_long_one(tmp_path):
     long, short = plan(small_spec(), Scale()), plan(small_spec(), Scale(repeats=1))
     reproduce([long], tmp_path, "a command", workers=2)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from drfl.data import ClientData
-from drfl.engine import Simulation
+from drfl.engine import Loop, Simulation
 from drfl.key import Key
 from drfl.models import linear
 from drfl.task import Task
@@ -60,7 +60,7 @@ def task_of(model=linear, *, shape=(4,), classes=3, seed=0, dtype=torch.float64,
 def federation(
     sizes=SIZES, *, engine=None, model=linear, shape=(4,), classes=3, seed=0, dtype=torch.float64, **options
 ) -> Simulation:
-    """A simulation of clients of these sizes."""
+    """A simulation of clients of these sizes; with the plain engine unless told, as it has nothing to prepare."""
     data = pools(sizes, shape=shape, classes=classes, seed=seed, dtype=dtype, tested=options.pop("tested", None))
     task = task_of(model, shape=shape, classes=classes, seed=seed, dtype=dtype)
-    return Simulation(data, task, engine=engine, **options)
+    return Simulation(data, task, engine=Loop() if engine is None else engine, **options)

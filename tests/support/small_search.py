@@ -14,7 +14,16 @@ from drfl.tuning.job import Metric, TuningJob
 from drfl.tuning.search import Search, Trial, prepare
 from drfl.tuning.study import Ended
 
-VALUES = {"dataset": "digits", "clients": 4, "cohort": 3, "steps": 2, "batch": 8, "rounds": 2, "validation": 0.2}
+VALUES = {
+    "dataset": "digits",
+    "engine": "loop",
+    "clients": 4,
+    "cohort": 3,
+    "steps": 2,
+    "batch": 8,
+    "rounds": 2,
+    "validation": 0.2,
+}
 
 
 def small_search(

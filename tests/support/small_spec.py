@@ -8,7 +8,7 @@ SMALL = {
     "name": "small-table-1",
     "paper": "A paper (2020), Table 1",
     "title": "Two algorithms on digits",
-    "job": {"dataset": "digits", "clients": 4, "cohort": 3, "steps": 2},
+    "job": {"dataset": "digits", "clients": 4, "cohort": 3, "steps": 2, "engine": "loop"},
     "rounds": 3,
     "repeats": 2,
     "evaluate_every": 2,

@@ -113,6 +113,7 @@ def test_waived_checks_are_not_run():
         check_algorithm(FedAvg(local=ONE), solves=AVERAGE)
 
 
+@pytest.mark.long
 def test_a_problem_of_ones_own():
     """Another size, another curvature, clients with one sample each: nothing to draw minibatches from."""
     reason = {"another_seed_differs": "each client has one sample"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drfl.engine import Simulation
+from drfl.engine import Loop, Simulation
 from drfl.federation import Losses, LossRequest
 from drfl.testing import (
     FEDERATION_CHECKS,
@@ -21,12 +21,12 @@ def test_simulations_pass(check, engine):
 
 
 def test_report_names_every_check():
-    report = check_federation(lambda data, task: Simulation(data, task))
+    report = check_federation(lambda data, task: Simulation(data, task, engine=Loop()))
     assert report.passed == tuple(check.__name__ for check in FEDERATION_CHECKS)
 
 
 def test_somebody_silent_is_told_as_such():
-    subject = FederationSubject(lambda data, task: DropoutFederation(Simulation(data, task), train=[2]))
+    subject = FederationSubject(lambda data, task: DropoutFederation(Simulation(data, task, engine=Loop()), train=[2]))
     said = [str(verdict(check, subject)) for check in FEDERATION_CHECKS]
     assert any("clients [0, 1, 2, 3] were asked and [0, 1, 3] answered" in text for text in said)
 

@@ -62,9 +62,9 @@ def check_federation(make: Make, *, tolerance: float = 1e-9, waive: Mapping[str,
         InputError: a waived check does not exist.
 
     Example:
-        >>> from drfl import Simulation
+        >>> from drfl import Loop, Simulation
         >>> from drfl.testing import check_federation
-        >>> check_federation(lambda data, task: Simulation(data, task)).failed
+        >>> check_federation(lambda data, task: Simulation(data, task, engine=Loop())).failed
         ()
     """
     report = examine_federation(FederationSubject(make, tolerance), waive=waive)
