@@ -80,7 +80,7 @@ class FedAvg(Averaging):
     ====== =============== =====================================================
     w_t    ``state.w``     (d,) global model
     S_t    ``D``           cohort, uniform without replacement
-    m      ``m``           cohort size; None = all N clients
+    m      ``m``           cohort size; None = :func:`drfl.sampling.size`
     E, B   ``local``       steps τ (not epochs), minibatch, step size η
     ====== =============== =====================================================
 

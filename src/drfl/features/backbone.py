@@ -3,57 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import math
 import os
-import urllib.request
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from drfl.atomic_files import atomic_write
-from drfl.data.sources import cache_folder
+from drfl.data.fetch import download_file
+from drfl.data.sources import RemoteFile, cache_folder
 from drfl.errors import InputError
 from drfl.models import cnn
 
-LIMIT = 2**28
-"""Bytes; six times the file's size."""
-
-TIMEOUT = 30.0
-"""Seconds without an answer."""
-
-
-class Published(NamedTuple):
-    """A file of weights on the network.
-
-    Args:
-        url: where it is.
-        sha256: its checksum.
-    """
-
-    url: str
-    sha256: str
-
-    @property
-    def file(self) -> str:
-        """Its name."""
-        return self.url.rpartition("/")[2]
-
-
-RESNET18 = Published(
-    "https://download.pytorch.org/models/resnet18-f37072fd.pth",
-    "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
+RESNET18 = RemoteFile(
+    "resnet18-f37072fd", "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec", ending=".pth"
 )
 """ResNet-18 on ImageNet-1k, torchvision's ``IMAGENET1K_V1``."""
+
+PUBLISHER = "https://download.pytorch.org/models/"
 
 
 def folder() -> Path:
@@ -92,7 +67,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return {str(name): value for name, value in found.items()}
 
 
-def published(what: Published) -> Path:
+def published(what: RemoteFile) -> Path:
     """A published file on this machine: from torch's hub cache or drfl's own, else downloaded into the latter.
 
     Its checksum is looked at every time; a file in the caches that is damaged counts as missing.
@@ -100,29 +75,14 @@ def published(what: Published) -> Path:
     Raises:
         InputError: it could not be had.
     """
-    target = folder() / what.file
-    for path in (Path(torch.hub.get_dir()) / "checkpoints" / what.file, target):
-        if path.is_file() and _right(path.read_bytes(), what):
+    for path in (Path(torch.hub.get_dir()) / "checkpoints" / what.name, folder() / what.name):
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == what.sha256:
             return path
     mirror = os.environ.get("DRFL_MIRROR")
-    url = f"{mirror.rstrip('/')}/backbones/{what.file}" if mirror else what.url
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
-            content = answer.read(LIMIT)
-        if not _right(content, what):
-            raise ValueError(f"its SHA-256 should be {what.sha256}, but is another")
-        with atomic_write(target) as file:
-            file.write(content)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise InputError(
-            f"could not download {url} into '{target.parent}' ({error}): put the file there yourself, or give its path "
-            "as backbone"
-        ) from None
-    return target
-
-
-def _right(content: bytes, what: Published) -> bool:
-    return hashlib.sha256(content).hexdigest() == what.sha256
+        return download_file(what, folder(), [f"{mirror.rstrip('/')}/backbones/" if mirror else PUBLISHER])
+    except (InputError, OSError) as error:
+        raise InputError(f"{error}: put the file there yourself, or give its path as backbone") from None
 
 
 Norm = Literal["batch", "group"]
