@@ -13,7 +13,7 @@ settings.load_profile("drfl")
 torch.set_num_threads(1)  # the problems are tiny, and machines that test are busy
 
 
-LONG = ("conformance/test_mutations.py", "fuzz/test_fuzz.py")
+LONG = ("conformance/test_mutations.py", "fuzz/test_fuzz.py", "resilience/test_estimators.py")
 """Modules whose tests `make test` leaves to `make test-all`; single tests are marked where they are."""
 
 

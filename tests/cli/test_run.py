@@ -301,11 +301,12 @@ def test_divergence_is_one_line_and_leaves_nothing(tmp_path, capsys):
 
 
 def test_ctrl_c_stops_after_the_round_with_a_valid_run_directory(tmp_path):
-    command = [sys.executable, "-m", "drfl", "run", "--rounds", "100000", "--evaluate-every", "7", "--out", "a"]
+    options = ["--engine", "loop", "--clients", "6", "--rounds", "100000", "--evaluate-every", "7", "--out", "a"]
+    command = [sys.executable, "-m", "drfl", "run", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert process.stderr is not None
     process.stderr.readline()  # round 0: training has begun
-    time.sleep(0.5)
+    time.sleep(0.2)
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from tests.support.marks import only
 from tests.support.problems import SIZES, federation, group_norm_net, pools, task_of
 from tests.support.reference import Softmax, local_steps
 
@@ -32,7 +33,7 @@ def close(tensor, array):
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 @pytest.mark.parametrize("prox", [0.0, 0.7])
-@pytest.mark.parametrize("batch", [None, 8, 32])
+@pytest.mark.parametrize("batch", only(2, [None, 8, 32]))
 def test_local_steps(engine, solver, prox, batch):
     """Every step, snapshot and mean, with a shift; samples as drawn from the documented keys."""
     data, fed, key = pools(), federation(engine=engine), Key(6)

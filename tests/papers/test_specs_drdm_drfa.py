@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from tests.support.marks import only
 
 from drfl.algorithms import ALGORITHMS
 from drfl.experiments.config import load_config
@@ -49,7 +50,7 @@ def test_jobs_are_configurations(name):
     assert config.cohort == (10 if name == "fashion-one-class" else 20)
 
 
-@pytest.mark.parametrize(("quick", "stand_in"), [(False, False), (True, True)])
+@pytest.mark.parametrize(("quick", "stand_in"), only(1, [(True, True), (False, False)]))
 @pytest.mark.parametrize("name", ALL)
 def test_every_specification_plans(name, quick, stand_in, tuned):
     spec = load_spec(name)
