@@ -9,7 +9,7 @@ LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps --only-
 # drfl itself is this folder, for which pip knows no hash; setuptools is there already, so nothing is fetched to build it
 ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-all check lint format lock clean help
+.PHONY: demo test test-all check lint format pages lock clean help
 
 help:
 	@echo "make demo    set up and run the main job on embedded data"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-all  the same with the long tests: mutation tests, fuzzers, statistics, real processes"
 	@echo "make check   lint, formatting, types, import order, tests"
 	@echo "make format  bring the code into its format"
+	@echo "make pages   write stored results and lists of the code into the pages of docs/"
 	@echo "make lock    renew the lock files (UPGRADE=1: take the newest versions)"
 
 demo: $(VENV)/.user
@@ -42,6 +43,9 @@ lint: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+pages: $(VENV)/.dev
+	$(BIN)/python scripts/pages.py
 
 lock: $(VENV)/.dev
 	$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)

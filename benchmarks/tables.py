@@ -1,13 +1,15 @@
-"""The tables of docs/speed.md and docs/scale.md from the stored results.
+"""What docs/speed.md, docs/scale.md and docs/ambiguity.md show of the stored results.
 
     python benchmarks/tables.py
 
-Prints them; tests/pages/test_speed_page.py holds the pages to them.
+Prints it; `make pages` writes it into the pages.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,21 @@ def stored(name: str) -> Found:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, the first column left, the others right."""
-    lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
+    """A Markdown table: so many columns to the left, as text is, the others to the right."""
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [head, ["---"] * text + ["---:"] * (len(head) - text), *escaped]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """Text in lines as long as those of the code, wherever it was broken before; the indent is of all but the first.
+
+    Code between backticks stays on one line, so that whoever looks for a command finds it.
+    """
+    whole = re.sub("`.*?`", lambda code: code[0].replace(" ", "\0"), " ".join(text.split()))
+    fill = textwrap.TextWrapper(120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False).fill
+    return fill(whole).replace("\0", " ")
 
 
 def ms(seconds: float) -> str:
@@ -33,9 +46,9 @@ def ms(seconds: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def peers(found: Found, job: str) -> str:
+def peers(job: str) -> str:
     """Frameworks side by side, the fastest first."""
-    lines = found["jobs"][job]["summary"]
+    lines = stored("peers")["jobs"][job]["summary"]
     own, rows = lines["drfl"]["median_s"], []
     for name, line in sorted(lines.items(), key=lambda pair: pair[1].get("median_s", float("inf"))):
         if "failed" in line:
@@ -47,8 +60,9 @@ def peers(found: Found, job: str) -> str:
     return markdown(head, rows)
 
 
-def engines(found: Found) -> str:
+def engines() -> str:
     """Engines, plain PyTorch and the floor."""
+    found = stored("engines")
     names = list(found["jobs"]["linear"]["median_s"])
     rows = []
     for job, line in found["jobs"].items():
@@ -57,8 +71,9 @@ def engines(found: Found) -> str:
     return markdown(["ms a round", *names, "floor", "plain over auto", "auto over floor"], rows)
 
 
-def auto(found: Found) -> str:
+def auto() -> str:
     """The table behind the rule of ``Auto``."""
+    found = stored("auto")
     rows = [
         [
             r["model"],
@@ -74,9 +89,9 @@ def auto(found: Found) -> str:
     return markdown(["model", "m", "B", "stacked ms", "threads ms", "auto takes", "over the fastest"], rows)
 
 
-def algorithms(found: Found) -> str:
+def algorithms() -> str:
     """Every algorithm's round over FedAvg's."""
-    jobs = found["jobs"]
+    jobs = stored("algorithms")["jobs"]
     rows = [
         [
             name,
@@ -87,8 +102,9 @@ def algorithms(found: Found) -> str:
     return markdown(["algorithm", *(cell for job in jobs for cell in (f"{job}, ms", "over FedAvg"))], rows)
 
 
-def overhead(found: Found) -> str:
+def overhead() -> str:
     """What a round spends on what."""
+    found = stored("overhead")
     parts = ["compute", "server", "draw", "project", "log", "test"]
     rows = [
         [f"{name}, {job}", *(f"{line[f'{part}_ms']:.2f}" for part in parts), f"{100 * line['share']:.1f}"]
@@ -98,26 +114,34 @@ def overhead(found: Found) -> str:
     return markdown(["ms a round", *parts, "last four, %"], rows)
 
 
-def precision(found: Found) -> str:
-    """Accuracy in both precisions, means over seeds."""
-    rows = []
+def precision() -> str:
+    """Time and accuracy in both precisions, accuracy as means over seeds."""
+    found, rows = stored("precision"), []
     for name in dict.fromkeys(row["algorithm"] for row in found["accuracy"]):
         cells = []
         for kind in ("full", "bf16"):
             mine = [row for row in found["accuracy"] if (row["algorithm"], row["precision"]) == (name, kind)]
             cells += [f"{100 * sum(row[key] for row in mine) / len(mine):.1f}" for key in ("avg", "worst")]
         rows.append([name, *cells])
+    seconds = found["median_s"]
+    said = paragraph(f"""
+        The CNN's round takes {ms(seconds["bf16"])} ms instead of {ms(seconds["full"])}
+        (`{found["command"]} --data-dir DIR`, where both are in the same run). Accuracy of the CNN after
+        {found["rounds"]} rounds, means over {len({row["seed"] for row in found["accuracy"]})} seeds:
+    """)
     head = ["accuracy %", "average, full", "worst, full", "average, bf16", "worst, bf16"]
-    return markdown(head, rows)
+    return f"{said}\n\n{markdown(head, rows)}"
 
 
-def startup(found: Found) -> str:
+def startup() -> str:
     """Seconds of fresh processes."""
-    return markdown(["process", "s"], [[f"`{name}`", f"{s['median']:.2f}"] for name, s in found["seconds"].items()])
+    seconds = stored("startup")["seconds"]
+    return markdown(["process", "s"], [[f"`{name}`", f"{s['median']:.2f}"] for name, s in seconds.items()])
 
 
-def scaling(found: Found) -> str:
+def scaling() -> str:
     """What grows with what."""
+    found = stored("scaling")
     names = list(found["clients"]["ratio_100000_to_1000"])
     rows = {(r["algorithm"], r["clients"]): r for r in found["clients"]["rows"]}
     widest = {r["algorithm"]: r for r in found["width"]["rows"]}
@@ -143,24 +167,44 @@ def scaling(found: Found) -> str:
     return markdown(["", *names], [[name, *cells] for name, cells in lines.items()])
 
 
-TABLES: dict[str, list[Callable[[Found], str]]] = {
-    "peers": [lambda found: peers(found, "linear"), lambda found: peers(found, "cnn")],
-    "engines": [engines],
-    "auto": [auto],
-    "algorithms": [algorithms],
-    "overhead": [overhead],
-    "precision": [precision],
-    "startup": [startup],
-    "scaling": [scaling],
+OPERATIONS = ("project", "prox", "worst_case")
+
+
+def ambiguity() -> str:
+    """Milliseconds of the ambiguity sets' operations, the slowest of all inputs."""
+    found = stored("ambiguity")
+    largest = max(row["n"] for row in found["rows"])
+    seconds: dict[tuple[str, str], float] = {}
+    for row in found["rows"]:
+        if row["n"] == largest:
+            key = row["set"], row["operation"]
+            seconds[key] = max(row["median_s"], seconds.get(key, 0.0))
+    names = dict.fromkeys(name for name, _ in seconds)
+    rows = [[f"`{name}`", *(f"{1e3 * seconds[name, one]:.1f}" for one in OPERATIONS)] for name in names]
+    (name, operation), slowest = max(seconds.items(), key=lambda pair: pair[1])
+    said = f"The slowest is {operation} of `{name}`, {1e3 * slowest:.1f} ms."
+    return f"{markdown(['set', *OPERATIONS], rows)}\n\n{said}"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "speed.peers-linear": lambda: peers("linear"),
+    "speed.peers-cnn": lambda: peers("cnn"),
+    "speed.engines": engines,
+    "speed.auto": auto,
+    "speed.overhead": overhead,
+    "speed.algorithms": algorithms,
+    "speed.precision": precision,
+    "speed.startup": startup,
+    "scale.numbers": scaling,
+    "ambiguity.times": ambiguity,
 }
-"""The tables of each stored result."""
+"""Page and block → what stands there."""
 
 
 def main() -> None:
-    """Print all tables that there are results for."""
-    for name, made in TABLES.items():
-        if (RESULTS / f"{name}.json").exists():
-            print(f"\n{name}", *(f"\n{table(stored(name))}" for table in made), sep="\n")
+    """Print all of it."""
+    for name, made in BLOCKS.items():
+        print(f"\n{name}", f"\n{made()}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -165,36 +165,20 @@ def all_of(algorithm: str, rounds: int, only: str, keep: bool, resume: bool) -> 
     return all(row["right"] for row in rows) and difference <= TOLERANCE
 
 
-def stored() -> dict[str, list[dict]]:
-    """The stored rows by algorithm."""
-    return {path.stem: json.loads(path.read_text())["behaviours"] for path in sorted(RESULTS.glob("*.json"))}
-
-
-def summary() -> str:
-    """How many behaviours ended how, by algorithm and by what was spoilt: the table of docs/resilience.md."""
-    heads = ("behaviours", "ended with results", "ended with one line", "anything else, or an honest site harmed")
-    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
-    for algorithm, rows in stored().items():
-        for of, what in (("identity", "what it tells of itself"), ("reply", "its replies")):
-            mine = [row for row in rows if row["of"] == of]
-            right = [row for row in mine if row["right"]]
-            results = sum(str(row["outcome"]).startswith("results") for row in right)
-            counts = (len(mine), results, len(right) - results, len(mine) - len(right))
-            lines.append(f"| {algorithm}, {what} | {' | '.join(map(str, counts))} |")
-    return "\n".join(lines) + "\n"
-
-
 def table() -> str:
     """What the stored files say: the summary, and a row for each behaviour."""
     import hostile_site
 
-    found = {name: {row["behaviour"]: str(row["outcome"]) for row in rows} for name, rows in stored().items()}
+    import tables
+
+    stored = tables.behaviours()
+    found = {name: {row["behaviour"]: str(row["outcome"]) for row in rows} for name, rows in stored.items()}
     lines = [f"| behaviour | {' | '.join(found)} |", f"| --- |{' --- |' * len(found)}"]
     for name in (one.name for one in hostile_site.behaviours()):
         if any(name in rows for rows in found.values()):
             cells = (name, *(rows.get(name, "not tried") for rows in found.values()))
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return summary() + "\n" + "\n".join(lines) + "\n"
+    return f"{tables.hostile_sites()}\n\n" + "\n".join(lines) + "\n"
 
 
 def main() -> int:

@@ -1,15 +1,24 @@
-"""The tables of docs/deploy.md, from what scripts/try_deployment.sh and experiments/flower_backends.py have stored.
+"""What docs/deploy.md and the hospitals' page show of what has been stored of real deployments.
 
-python scripts/trial_tables.py
+    python scripts/trial_tables.py
+
+Prints it; `make pages` writes it into the pages. The results are those of scripts/try_deployment.sh,
+experiments/flower_backends.py and examples/hospitals/deployment.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[1] / "experiments" / "results" / "deployment"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.tables import markdown
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments" / "results" / "deployment"
 
 Row = dict[str, str | float]
 
@@ -27,7 +36,7 @@ def events() -> str:
         for part in ("killed", "faults", "quorum", "servers", "refusals")
         for row in summary.get(part, [])
     ]
-    return _table(["event", "what happened", "seconds"], rows, text=2)
+    return markdown(["event", "what happened", "seconds"], rows, text=2)
 
 
 def same() -> str:
@@ -39,7 +48,7 @@ def same() -> str:
     for name in dict.fromkeys(name for name, _ in far):
         numbers = [float(far[name, way][f"max |{of} - {of}_sim|"]) for way in ways for of in ("w", "lambda")]
         rows.append([str(name), *(f"{x:.0e}" if x else "0" for x in numbers)])
-    return _table(["largest difference", *(f"{way}, {of}" for way in ways for of in ("w", "λ"))], rows)
+    return markdown(["largest difference", *(f"{way}, {of}" for way in ways for of in ("w", "λ"))], rows)
 
 
 DEPLOYED = "SuperLink and SuperNodes, TLS"
@@ -51,7 +60,7 @@ def seconds() -> str:
     for part, more in (("same", ""), ("cold", ", DRFL_PREFORK=0")):
         for row in summary[part]:
             rows.append([f"{row['algorithm']}{more}", *(str(row[name]) for name in SECONDS)])
-    return _table(["five rounds of", *SECONDS.values()], rows)
+    return markdown(["five rounds of", *SECONDS.values()], rows)
 
 
 SECONDS = {
@@ -68,7 +77,7 @@ def large() -> str:
     for row in stored("summary")["large"]:
         millions = [f"{float(row[name]) / 1e6:.2f}" for name in BYTES]
         rows.append([f"{row['algorithm']}, {row['rounds']}", str(row["seconds"]), *millions])
-    return _table(["MB; rounds", "seconds", *BYTES.values()], rows)
+    return markdown(["MB; rounds", "seconds", *BYTES.values()], rows)
 
 
 BYTES = {
@@ -79,13 +88,21 @@ BYTES = {
 """What is stored → what the table calls it."""
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
-    line = ["---"] * text + ["---:"] * (len(header) - text)
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in (header, line, *rows))
+def hospitals() -> str:
+    """The first table of what the hospitals' deployment has written."""
+    page = ROOT / "examples" / "hospitals" / "results" / "deployed.md"
+    return page.read_text(encoding="utf-8").split("\n\n")[0]
 
 
-TABLES = (events, same, seconds, large)
+BLOCKS: dict[str, Callable[[], str]] = {
+    "deploy.events": events,
+    "deploy.same": same,
+    "deploy.seconds": seconds,
+    "deploy.bytes": large,
+    "hospitals.deployed": hospitals,
+}
+"""Page and block → what stands there."""
 
 
 if __name__ == "__main__":
-    print("\n".join(table() for table in TABLES))
+    print("\n\n".join(made() for made in BLOCKS.values()))

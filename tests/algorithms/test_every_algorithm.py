@@ -29,7 +29,7 @@ def test_which_have_a_cohort():
 @pytest.mark.parametrize("m", [0, -2, 4, 1.5])
 def test_impossible_cohorts(make, m):
     with pytest.raises(InputError, match="between 1 and the number of clients, 3"):
-        make(m=m).init(ConstantFederation([1.0, 2.0, 3.0]))
+        run(make(m=m), ConstantFederation([1.0, 2.0, 3.0]), rounds=1)
 
 
 def test_engines_and_a_federation_used_again_write_the_same_bytes():

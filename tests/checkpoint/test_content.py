@@ -91,7 +91,7 @@ def drop(name):
 
 
 def nested(content):
-    return b'{"format": 1, "identity": ' + b"[" * 100_000
+    return b'{"format": 2, "identity": ' + b"[" * 100_000
 
 
 RECORDS = {

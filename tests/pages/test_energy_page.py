@@ -34,12 +34,7 @@ def test_the_code_prints_what_the_page_shows(capsys, monkeypatch):
     )
 
 
-def test_links_lead_somewhere():
-    targets = re.findall(r"\]\(([^)#]+)", PAGE)
-    assert targets
-    assert [target for target in targets if not (DOCS / target).exists()] == []
-
-
+@pytest.mark.long
 def test_the_plan_shown_follows_from_the_rounds_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     at = next(i for i, row in enumerate(ROWS) if row[0] == "seed")

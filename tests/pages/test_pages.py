@@ -1,27 +1,25 @@
-"""The pages on the certificate, the batteries and the theory say what the code does."""
+"""What the pages show and say of the code, where no generator writes it, is what the code does."""
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.conformance.wrong.traps import ALGORITHM_TRAPS, FEDERATION_TRAPS
 from tests.support.marks import only
+from tests.support.scripts import ROOT
 
 from drfl import theory
+from drfl.algorithms import ALGORITHMS, EVERYBODY
+from drfl.ambiguity import AMBIGUITY_SETS, parse
 from drfl.cli.app import call
-from drfl.testing import ALGORITHM_CHECKS, FEDERATION_CHECKS
+from drfl.papers.specification import PAPERS
 
-ROOT = Path(__file__).parents[2]
 PAGES = {
-    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("certificate", "testing", "theory")
+    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("ambiguity", "certificate", "scale", "testing", "theory", "tuning")
 }
-CHECKS = [*ALGORITHM_CHECKS, *FEDERATION_CHECKS]
-STORED = ROOT / "experiments" / "results" / "digits_certificate"
 
 
 def rows(page: str) -> list[list[str]]:
@@ -30,7 +28,7 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-@pytest.mark.parametrize("page", only(["certificate", "theory"], PAGES))
+@pytest.mark.parametrize("page", only(["ambiguity", "theory"], ["ambiguity", "certificate", "testing", "theory"]))
 def test_the_code_prints_what_the_page_shows(page, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", ModuleType("page"))  # dataclasses look their module up
     names: dict[str, object] = {"__name__": "page"}
@@ -43,34 +41,27 @@ def test_the_code_prints_what_the_page_shows(page, capsys, monkeypatch):
     assert shown
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
-    targets = [t for t in re.findall(r"\]\(([^)#]+)", PAGES[page]) if not t.startswith("http")]
-    assert targets
-    assert [target for target in targets if not (ROOT / "docs" / target).exists()] == []
+def test_the_example_on_scale_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGES["scale"], flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert names["result"].rounds == 5  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_every_check_is_listed_with_its_first_line(check):
-    line = (check.__doc__ or "").strip().splitlines()[0]
-    line = re.sub(r":class:`(?:\w+\.)*(\w+)`", r"`\1`", line).replace("``", "`")
-    assert [f"`{check.__name__}`", line] in rows("testing")
+def test_names_of_ambiguity_sets_are_those_of_the_command_line():
+    named = {row[0].strip("`"): row[1] for row in rows("ambiguity") if re.match(r"`[\w-]+:\w+=", row[0])}
+    assert [text.split(":")[0] for text in named] == list(AMBIGUITY_SETS)
+    for text, shown in named.items():
+        assert shown.startswith(f"`{type(parse(text)).__name__}(")
 
 
-def test_the_numbers_of_checks():
-    assert f"The {len(ALGORITHM_CHECKS)} checks of an algorithm" in PAGES["testing"]
-    assert f"The {len(FEDERATION_CHECKS)} checks of a federation" in PAGES["testing"]
-    listed = [row[0].strip("`") for row in rows("testing") if len(row) == 2]
-    assert [name for name in listed if name in {c.__name__ for c in CHECKS}] == [check.__name__ for check in CHECKS]
-
-
-def test_traps_name_their_variant_and_its_checks():
-    expected = {
-        (f"`{t.variant}`", ", ".join(f"`{c}`" for c in t.caught_by)) for t in ALGORITHM_TRAPS + FEDERATION_TRAPS
-    }
-    shown = [(row[1], row[2]) for row in rows("testing") if len(row) == 3 and row[0] not in ("trap", "---")]
-    assert len(shown) >= 24
-    assert [pair for pair in shown if pair not in expected] == []
+def test_every_algorithm_with_an_ambiguity_set_is_in_one_row():
+    cells = [row[0] for row in rows("ambiguity") if re.fullmatch(r"(`\w+`(, )?)+", row[0])]
+    listed = [name for cell in cells for name in re.findall(r"`(\w+)`", cell) if name in ALGORITHMS]
+    robust = {name for name, made in ALGORITHMS.items() if "ambiguity" in made.__dataclass_fields__}
+    assert robust <= set(listed)
+    assert len(listed) == len(set(listed))
 
 
 def test_every_function_of_the_theory_is_in_its_table():
@@ -78,44 +69,6 @@ def test_every_function_of_the_theory_is_in_its_table():
     functions = {name for name in public if name.islower() and vars(theory)[name].__module__ == theory.__name__}
     listed = {row[0].split("(")[0].strip("`") for row in rows("theory")}
     assert functions <= listed
-
-
-def gaps(path: Path) -> dict[str, str]:
-    """Algorithm → gap in a stored table."""
-    lines = path.read_text(encoding="utf-8").splitlines()[2:]
-    return {cells[0].strip(): cells[-1].strip() for cells in (line.strip("| ").split("|") for line in lines)}
-
-
-def test_gaps_are_those_that_are_stored():
-    stored = gaps(STORED / "table.md")
-    with (STORED / "compare.csv").open(newline="", encoding="utf-8") as file:
-        first = {row["algorithm"]: row for row in csv.DictReader(file) if row["seed"] == "0"}
-    shown = {row[0]: row[1:] for row in rows("certificate") if row[0] in stored and "±" not in row[1]}
-    assert set(shown) == set(stored)
-    for name, (primal, lower, gap) in shown.items():
-        digits = len(primal.split(".")[1])
-        assert (primal, lower) == tuple(f"{float(first[name][side]):.{digits}f}" for side in ("primal", "lower"))
-        assert gap == stored[name]
-
-
-def test_gaps_at_other_steps_are_those_that_are_stored():
-    steps = STORED.with_name("digits_certificate_steps")
-    small, chosen, large = (gaps(path) for path in (steps / "small.md", STORED / "table.md", steps / "large.md"))
-    expected = [[name, small[name], chosen[name], large[name]] for name in small]
-    assert [row for row in rows("certificate") if row in expected] == expected
-    assert gaps(steps / "one_step.md")["DRFA"] in PAGES["certificate"]
-
-
-def test_the_theory_s_steps_are_those_that_are_stored():
-    stored = (ROOT / "experiments" / "results" / "theory_steps" / "table.md").read_text(encoding="utf-8").splitlines()
-    assert [line for line in stored if line not in PAGES["theory"]] == ["| --- | --- | --- | --- | --- |"]
-
-
-def test_bounds_are_those_that_are_stored():
-    with (STORED / "bounds.csv").open(newline="", encoding="utf-8") as file:
-        stored = [[row["round"], row["gap_pooled"], row["exchanges_pooled"], row["gap_one_gradient"]]
-                  for row in csv.DictReader(file)]  # fmt: skip
-    assert [row for row in rows("certificate") if row in stored] == stored
 
 
 REFUSED = [
@@ -131,3 +84,11 @@ def test_refusals_are_those_on_the_page(text, case, tmp_path, capsys):
     assert call(["run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out")]) == 2
     (line,) = [row[1] for row in rows("certificate") if row[0] == case]
     assert capsys.readouterr().err == f"drfl: {line}\n"
+
+
+def test_the_jobs_to_tune_that_are_named_are_there():
+    words = " ".join(PAGES["tuning"].split())
+    (named,) = re.findall(r"one of the papers' \((.*?) …\)", words)
+    assert set(re.findall(r"`([\w-]+)`", named)) <= {path.stem for path in (PAPERS / "jobs").glob("*.toml")}
+    assert "SCAFF-PD runs with all clients in every round" in words
+    assert EVERYBODY == ("ScaffPD",)

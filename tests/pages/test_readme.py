@@ -35,10 +35,3 @@ def test_the_commands_shown_exist(line, tmp_path, monkeypatch, capsys):
     arguments = words[words.index(next(word for word in words if word.endswith("drfl"))) + 1 :]
     small = ["--rounds", "1", "--clients", "4", "--dataset", "digits"] if arguments[0] in ("run", "compare") else []
     assert call([*arguments, *small]) == 0
-
-
-def test_the_links_lead_somewhere():
-    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", README) if not t.startswith("http")]
-    assert targets
-    missing = [target for target in targets if not (ROOT / target).exists()]
-    assert missing == []

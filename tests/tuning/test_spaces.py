@@ -18,9 +18,16 @@ def config(algorithm, table=None, **values):
     return load_config(None, {"dataset": "digits", "algorithm": algorithm, **own, **values})
 
 
-def test_every_algorithm_has_a_space_and_the_same_range_of_step_sizes():
-    assert list(SPACES) == list(ALGORITHMS)
+def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
+    assert set(SPACES) <= set(ALGORITHMS)
     assert {space[0] for space in SPACES.values()} == {LR}
+
+
+def test_of_an_algorithm_without_a_space_the_step_size_is_tuned(monkeypatch):
+    monkeypatch.delitem(SPACES, "FedProx")
+    assert around("FedProx", 0.1)[0].name == "lr"
+    assert len(around("FedProx", 0.1)) == 1
+    assert table_at("FedProx", {"m": 2}, {"lr": 0.3}) == {"m": 2, "lr": 0.3}
 
 
 @pytest.mark.parametrize("algorithm", SPACES)

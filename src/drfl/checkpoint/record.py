@@ -15,7 +15,7 @@ from drfl.client_table import ClientTable
 from drfl.errors import DrflError, InputError
 from drfl.federation import Ledger
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when a checkpoint is written that older versions would misread."""
 
 COUNTERS = tuple(Ledger().totals())
@@ -52,7 +52,7 @@ class Record(BaseModel):
     # unknown keys may come from a later version, which would have changed the format if they mattered
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
-    format: Literal[1]
+    format: Literal[2]
     round: Count
     skipped: Count
     ledger: dict[str, Annotated[int, Field(ge=0, le=MOST)]]

@@ -61,7 +61,10 @@ SPACES: dict[str, Space] = {
     "DRDM": (LR, Dimension("mu", 0.01, 3.0), Dimension("gamma", 1e-5, 0.01)),
     "DualDRDM": (LR, Dimension("mu", 0.05, 10.0), Dimension("gamma", 1e-5, 0.01)),
 }
-"""By algorithm. The ranges hold the papers' values, drfl's defaults and the best of the MNIST table."""
+"""By algorithm. The ranges hold the papers' values, drfl's defaults and the best of the MNIST table.
+
+For one that is not listed the step size alone is tuned.
+"""
 
 DIGITS = 3
 """Significant digits of a value that is tried."""
@@ -87,7 +90,7 @@ def around(algorithm: str, lr: float) -> Space:
     """The algorithm's space for a job whose own η is ``lr``: η is looked for as far around it as else around 0.1."""
     factor = lr / USUAL
     own = LR._replace(low=rounded(factor * LR.low), high=rounded(factor * LR.high))
-    return tuple(own if dimension is LR else dimension for dimension in SPACES[algorithm])
+    return tuple(own if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
 
 
 def table_at(algorithm: str, base: Mapping[str, Value], point: Mapping[str, float]) -> dict[str, Value]:
@@ -98,7 +101,8 @@ def table_at(algorithm: str, base: Mapping[str, Value], point: Mapping[str, floa
         base: what all trials have in common.
         point: a value by dimension, for all of them.
     """
-    own = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in SPACES[algorithm]}
+    space = SPACES.get(algorithm, (LR,))
+    own = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in space}
     return {**base, **own}
 
 

@@ -1,0 +1,176 @@
+"""Write what the pages show of stored results and of the code into them.
+
+    python scripts/pages.py [--check]
+
+A block of a page stands between two comments, `<!-- PAGE.BLOCK: written by make pages -->` and `<!-- end -->`, each on
+a line of its own. What is in it comes from the function that ``BLOCKS`` has for it, which lies with those who own the
+results. With --check nothing is written: it names the blocks that differ, and ends with 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import tables as benchmarks
+from benchmarks.tables import markdown, paragraph
+from scripts import trial_tables
+from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS
+
+from drfl.atomic_files import atomic_write
+from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
+from drfl.tuning.search import STARTUP
+from drfl.tuning.spaces import DIGITS, LR, SPACES
+from experiments import tables as experiments
+
+ROOT = Path(__file__).parents[1]
+PAGES = {path.stem: path for path in sorted((ROOT / "docs").glob("*.md"))}
+PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
+
+START, END = "<!-- {}: written by make pages -->\n", "<!-- end -->\n"
+STARTS = re.compile("^" + START.format(r"(\S+)"), re.MULTILINE)
+ENDS = re.compile(f"^{END}", re.MULTILINE)
+
+
+def listed(checks: Sequence[Callable], what: str) -> str:
+    """Checks, each with the first line of its docstring."""
+    rows = []
+    for check in checks:
+        line = (check.__doc__ or "").strip().splitlines()[0]
+        line = re.sub(r":class:`(?:\w+\.)*(\w+)`", r"`\1`", line).replace("``", "`")
+        rows.append([f"`{check.__name__}`", line])
+    return markdown(["check", what], rows, text=2)
+
+
+def algorithm_checks() -> str:
+    """The section on what an algorithm is asked."""
+    return f"### The {len(ALGORITHM_CHECKS)} checks of an algorithm\n\n{listed(ALGORITHM_CHECKS, 'what it asks')}"
+
+
+def federation_checks() -> str:
+    """The section on what a federation is asked."""
+    return f"### The {len(FEDERATION_CHECKS)} checks of a federation\n\n{listed(FEDERATION_CHECKS, 'what it asks')}"
+
+
+IN_PACKAGES = {
+    "SCAFFOLD": ("SignFlipped", "OneOverEpochs", "ShareForgotten", "DividesByAsked", "DecayedRate"),
+    "FedDyn": ("PullLost", "DecayForgotten", "HistoryOfTheCohort", "HistorySign"),
+    "QFedAvg": ("LossAfterTraining", "LossDuringTraining", "NormOfTheScaled"),
+    "DRFA": (
+        "UniformCohort", "LeavesOutTau", "SnapshotPerClient", "DecayOnSelf", "DecayInState", "FloorOfTheFirst",
+        "FloorByRenormalising", "TypeTested",
+    ),
+    "Federation": ("AcceptsAnything", "MomentumKept", "Sharing", "ByVisit"),
+}  # fmt: skip
+"""The wrong variants whose mistake was found in a real package; docs/testing.md shows these."""
+
+
+def traps() -> str:
+    """Mistakes of real packages, and the checks that must reject them."""
+    known = {(trap.part, trap.variant): trap for trap in (*ALGORITHM_TRAPS, *FEDERATION_TRAPS)}
+    shown = [known[part, variant] for part, variants in IN_PACKAGES.items() for variant in variants]
+    rows = [
+        [f"{trap.part}: {trap.mistake}", f"`{trap.variant}`", ", ".join(f"`{name}`" for name in trap.caught_by)]
+        for trap in shown
+    ]
+    return markdown(["trap", "wrong variant", "rejected by"], rows, text=3)
+
+
+def ambiguity_traps() -> str:
+    """How many wrong sets there are."""
+    return paragraph(f"""
+        Each rejects at least one deliberately wrong set: `tests/conformance/wrong/ambiguity.py` has
+        {len(AMBIGUITY_TRAPS)} of them, and `python experiments/mutations.py` runs all checks on each
+        ([table](../experiments/results/mutations/table.md)).
+    """)
+
+
+def tuning_trials() -> str:
+    """Where the trials' points come from."""
+    return paragraph(f"""
+        Later points come from Optuna's tree-structured Parzen estimator, the first {STARTUP} of an algorithm at random.
+        Values are rounded to {DIGITS} digits before they run, so that the file has exactly the values that ran.
+    """)
+
+
+def tuning_spaces() -> str:
+    """What each algorithm is tuned in; η is everybody's and stands below."""
+    rows = [[name, "; ".join(["lr", *(f"{d.name} {d}" for d in space[1:])])] for name, space in SPACES.items()]
+    said = f"For all of them lr is η, {LR}; where the job has an η of its own, from a twentieth of it to ten times it."
+    return f"{markdown(['algorithm', 'searched for'], rows, text=2)}\n\n{said}"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    **benchmarks.BLOCKS,
+    **trial_tables.BLOCKS,
+    **experiments.BLOCKS,
+    "testing.algorithm-checks": algorithm_checks,
+    "testing.federation-checks": federation_checks,
+    "testing.traps": traps,
+    "ambiguity.checks": lambda: listed(AMBIGUITY_CHECKS, "what it says"),
+    "ambiguity.traps": ambiguity_traps,
+    "tuning.trials": tuning_trials,
+    "tuning.spaces": tuning_spaces,
+}
+"""Page and block → what stands there."""
+
+
+class PageError(Exception):
+    """A page whose comments do not fit ``BLOCKS``."""
+
+
+def written(page: str, text: str) -> tuple[str, list[str]]:
+    """A page with all its blocks as they should be, and which of them were not.
+
+    Raises:
+        PageError: when a block is unknown, missing, there twice or without an end.
+    """
+    prose, *found = STARTS.split(text)
+    names, tails = found[::2], found[1::2]
+    wanted = [name for name in BLOCKS if name.partition(".")[0] == page]
+    for name in names:
+        if name not in wanted:
+            raise PageError(
+                f"{page}: nothing writes the block {name}; scripts/pages.py knows {', '.join(wanted) or '-'}"
+            )
+    for name in wanted:
+        if names.count(name) != 1:
+            raise PageError(f"{page}: the block {name} stands there {names.count(name)} times instead of once")
+    parts, differing = [prose], []
+    for name, tail in zip(names, tails, strict=True):
+        if len(ENDS.findall(tail)) != 1:
+            raise PageError(f"{page}: after the start of the block {name} there must be one line {END.strip()}")
+        old, after = ENDS.split(tail)
+        new = BLOCKS[name]().strip("\n") + "\n"
+        parts += [START.format(name), new, END, after]
+        differing += [name] * (new != old)
+    if ENDS.search(prose):
+        raise PageError(f"{page}: {END.strip()} before any block")
+    return "".join(parts), differing
+
+
+def main() -> int:
+    """Write or check all pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where a block differs")
+    check = parser.parse_args().check
+    found = {page: written(page, path.read_text(encoding="utf-8")) for page, path in PAGES.items()}
+    for page, (text, differing) in found.items():
+        if differing and not check:
+            with atomic_write(PAGES[page]) as file:
+                file.write(text.encode())
+    total = [name for _, differing in found.values() for name in differing]
+    print(f"{'to be written' if check else 'written'}: {', '.join(total) or 'none'}; {len(BLOCKS)} blocks in all")
+    return int(check and bool(total))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PageError as error:
+        sys.exit(f"pages.py: {error}")

@@ -1,0 +1,80 @@
+"""What the pages conclude from the stored results holds in them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from tests.ambiguity.cases import CASES
+from tests.support.scripts import ROOT, script
+
+DEPLOYED = script("scripts/trial_tables.py").stored
+TABLES = script("experiments/tables.py")
+RESULTS = ROOT / "experiments" / "results"
+
+
+def read(path: str):
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_answers_of_ambiguity_sets_are_within_the_bounds():
+    evidence = read("experiments/results/ambiguity/summary.json")
+    assert [record["set"] for record in evidence["sets"]] == list(CASES)
+    assert sum(evidence["draws_by_length"].values()) == 10_000
+    residuals = [max(record["residuals"].values()) for record in evidence["sets"]]
+    objectives = [record["solver"]["objective"] for record in evidence["sets"] if record["solver"]]
+    assert max(residuals) == evidence["largest_residual"] <= 1e-9
+    assert max(objectives) == evidence["largest_objective_difference"] <= 1e-6
+
+
+def test_operations_of_ambiguity_sets_are_fast_enough():
+    times = read("benchmarks/results/ambiguity.json")
+    assert max(row["median_s"] for row in times["rows"]) == times["slowest_median_s"] <= 0.050
+
+
+def test_nothing_is_off_in_a_deployment():
+    summary = DEPLOYED("summary")
+    for row in summary["same"] + summary["cold"]:
+        assert max(row["max |w - w_sim|"], row["max |lambda - lambda_sim|"]) < 1e-6
+    for row in summary["large"]:
+        for way, booked in (("of these for training", "down"), ("of these from training", "up")):
+            assert row[way] == pytest.approx(row[f"ledger's bytes {booked}"], rel=0.05)
+    seen = {row["event"] for part in ("killed", "faults", "servers", "refusals") for row in summary[part]}
+    assert {"a client that raises", "SIGKILL of the SuperLink, started again", "plain HTTP against TLS"} <= seen
+
+
+@pytest.mark.parametrize("version", ["1.40.0", "1.42.0"])
+def test_other_versions_of_flower_were_tried(version):
+    assert version in (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert DEPLOYED("quick")[f"flwr {version}"][0]["max |w - w_sim|"] == 0
+
+
+def test_the_hospitals_end_where_the_simulation_does():
+    runs = read("examples/hospitals/results/deployed.json")["runs"]
+    assert len(runs) == 8
+    assert max(apart for run in runs for apart in run["apart"].values()) < 1e-6
+
+
+def test_the_default_guard_does_what_none_does():
+    rows = [row for row in TABLES.rows_of("abuse/cells.csv") if row["attack"] == "100 times"]
+    default, none = ([row for row in rows if row["defence"] == name] for name in ("default", "none"))
+    assert len(default) == 36
+    for row, other in zip(default, none, strict=True):
+        assert (row["algorithm"], row["liars"], row["seed"]) == (other["algorithm"], other["liars"], other["seed"])
+        assert (row["worst"], row["mass"]) == (other["worst"], other["mass"])
+
+
+def test_hostile_sites_did_no_harm():
+    found = TABLES.behaviours()
+    assert len(found) == 2
+    assert min(map(len, found.values())) >= 60
+    assert all(row["right"] for rows in found.values() for row in rows)
+
+
+@pytest.mark.parametrize("name", ["dropout", "abuse", "fuzz", "survival"])
+def test_the_page_on_resilience_names_the_command(name):
+    summary = read(f"experiments/results/{name}/summary.json")
+    script = re.findall(r"experiments/\w+\.py", summary["command"])[0]
+    assert script in (ROOT / "docs" / "resilience.md").read_text(encoding="utf-8")
+    assert (ROOT / script).exists()

@@ -1,0 +1,71 @@
+"""What `make pages` writes stands in the pages, and what they name is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.support.scripts import ROOT, script
+
+GENERATOR = script("scripts/pages.py")
+TEXTS = {page: path.read_text(encoding="utf-8") for page, path in GENERATOR.PAGES.items()}
+READ = ["README.md", "EXPERIMENTS.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+"""All that is read of the repository, by paths."""
+TREE = r"(?:src|tests|experiments|benchmarks|scripts|examples)"
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_the_page_is_as_the_generator_writes_it(page):
+    text, differing = GENERATOR.written(page, TEXTS[page])
+    assert not differing, f"run make pages: {', '.join(differing)}"
+    assert text == TEXTS[page]
+
+
+def test_every_block_is_in_a_page():
+    assert sorted(name for text in TEXTS.values() for name in GENERATOR.STARTS.findall(text)) == sorted(
+        GENERATOR.BLOCKS
+    )
+
+
+@pytest.mark.parametrize("block", GENERATOR.BLOCKS)
+def test_a_changed_number_is_noticed(block):
+    page = block.partition(".")[0]
+    before, start, after = TEXTS[page].partition(GENERATOR.START.format(block))
+    other = re.sub(r"\d|`", lambda found: "7" if found[0] == "3" else "3", after, count=1)
+    text, differing = GENERATOR.written(page, before + start + other)
+    assert differing == [block]
+    assert text == TEXTS[page]
+
+
+START = GENERATOR.START.format("scale.numbers")
+WRONG = {
+    "unknown": (TEXTS["scale"] + GENERATOR.START.format("scale.nothing") + GENERATOR.END, "scale.nothing"),
+    "of another page": (TEXTS["scale"] + GENERATOR.START.format("speed.auto") + GENERATOR.END, "speed.auto"),
+    "missing": (TEXTS["scale"].replace(START, ""), "0 times"),
+    "twice": (TEXTS["scale"] + START + GENERATOR.END, "2 times"),
+    "without an end": (TEXTS["scale"].replace(GENERATOR.END, ""), "one line"),
+    "with two ends": (TEXTS["scale"] + GENERATOR.END, "one line"),
+    "an end before it": (GENERATOR.END + TEXTS["scale"], "before any block"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
+def test_comments_that_do_not_fit_are_refused_in_one_line(text, said):
+    with pytest.raises(GENERATOR.PageError, match=said) as error:
+        GENERATOR.written("scale", text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("page", READ)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text(encoding="utf-8"))
+    local = [target for target in targets if not target.startswith("http")]
+    assert [target for target in local if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+@pytest.mark.parametrize("page", READ)
+def test_files_named_are_there(page):
+    """Those in backticks, and those of commands in blocks of code."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(rf"(?:`|(?:python|sh) )({TREE}/[\w/-]+\.\w+)", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []

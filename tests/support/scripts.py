@@ -1,0 +1,23 @@
+"""Scripts of the repository as modules."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[2]
+
+
+def script(path: str) -> ModuleType:
+    """A script that is no part of a package, by its path from the root; what it adds to ``sys.path`` is taken away."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module, before = importlib.util.module_from_spec(spec), list(sys.path)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = before
+    return module
