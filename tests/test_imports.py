@@ -117,6 +117,7 @@ def test_no_module_can_shadow_a_name():
     assert found & set(drfl.__all__) == {"models", "sampling"}  # which are these modules
 
 
+@pytest.mark.long
 def test_a_name_stays_itself_whatever_is_imported_before_and_after():
     code = (
         "import drfl.algorithm, drfl.cli.run, drfl.algorithms.drdm, drfl\n"
@@ -141,6 +142,7 @@ def test_a_name_that_is_not_there():
     assert not hasattr(drfl, "__main__")  # importing that would run the command
 
 
+@pytest.mark.long
 def test_what_was_pickled_is_read_where_nothing_is_imported_yet():
     text = pickle.dumps([drfl.LocalSGD(steps=3), drfl.Key(1).fold("x"), drfl.run, drfl.DRDM(m=2)])
     modules = loaded(

@@ -32,10 +32,10 @@ def test_rounds_are_the_papers(by_samples, theta):
 
 
 @pytest.mark.parametrize("m", [None, 3])
-def test_the_whole_tail_is_fedavg_bit_for_bit(m, engine):
+def test_the_whole_tail_is_fedavg_bit_for_bit(m):
     local = LocalSGD(steps=4, lr=0.1, batch=8, momentum=0.3)
     ours, theirs = (
-        states(algorithm, federation(engine=engine), 3)
+        states(algorithm, federation(), 3)
         for algorithm in (DeltaFL(theta=0.0, m=m, local=local), FedAvg(m=m, local=local))
     )
     assert all(torch.equal(a.w, b.w) for a, b in zip(ours, theirs, strict=True))

@@ -28,7 +28,8 @@ def test_every_set_passes(name):
 
 
 @pytest.mark.parametrize("name", FEW)
-@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("n", [2, 3])
 def test_every_set_passes_with_few_clients(name, n):
     assert examine_ambiguity(CASES[name](n), n=n, draws=50).failed == ()
 

@@ -139,6 +139,7 @@ def test_a_run_that_diverges_never_reached_the_target(monkeypatch, capsys, tmp_p
     assert [row["rounds"] for row in read(tmp_path / "a/measurements.csv")] == ["", ""]
 
 
+@pytest.mark.long
 def test_a_target_reached_in_the_last_round_is_reached(tmp_path):
     call(["energy", *SMALL, "--steps", "8", "--seeds", "1", "--out", "a"])
     rounds = read(tmp_path / "a/measurements.csv")[1]["rounds"]  # --steps are 2, 8 and once more 8

@@ -136,6 +136,7 @@ def test_a_certificate_is_told_and_kept(tmp_path, capsys):
     assert "Duality gap" in page
 
 
+@pytest.mark.long
 def test_a_certificate_changes_nothing_else(tmp_path):
     plain = [argument for argument in CERTIFIED if argument != "--certificate"]
     call(["run", *CERTIFIED, "--out", "a"])
@@ -179,6 +180,7 @@ def test_certificates_come_with_the_tests(tmp_path):
     assert all(float(row["gap"]) > 0 for row in history)
 
 
+@pytest.mark.long
 def test_the_set_and_the_penalty_are_part_of_the_certificate(tmp_path):
     """At the start λ is uniform and costs nothing, so that all have the same lower side."""
     start = []
@@ -300,6 +302,7 @@ def test_divergence_is_one_line_and_leaves_nothing(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_after_the_round_with_a_valid_run_directory(tmp_path):
     options = ["--engine", "loop", "--clients", "6", "--rounds", "100000", "--evaluate-every", "7", "--out", "a"]
     command = [sys.executable, "-m", "drfl", "run", *options]

@@ -16,8 +16,19 @@ def test_every_algorithm_has_a_row():
     assert all(type(ROWS[name].algorithm) is ALGORITHMS[name] for name in ROWS)
 
 
-@pytest.mark.parametrize("check", ALGORITHM_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", ROWS)
+SLOW = {"engines_agree", "threads_agree"}
+SAME_REQUESTS = ["FedProx", "FedDyn", "QFedAvg", "DeltaFL", "AFL", "DRFAProx", "DRFAGA", "DRDM"]
+"""Algorithms whose requests are of the kinds that the others make: `make test` compares engines on those."""
+
+CASES = [
+    pytest.param(name, check, id=f"{name}-{check.__name__}", marks=[pytest.mark.long] * long)
+    for name in ROWS
+    for check in ALGORITHM_CHECKS
+    for long in [name in SAME_REQUESTS and check.__name__ in SLOW]
+]
+
+
+@pytest.mark.parametrize(("name", "check"), CASES)
 def test_algorithm(name, check):
     said = verdict(check, SUBJECTS[name])
     assert said is None or isinstance(said, NotApplicable), str(said)

@@ -110,6 +110,7 @@ def alive(pid):
         return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signum", only(1, [signal.SIGINT, signal.SIGKILL]))
 def test_workers_die_with_their_parent(tmp_path, signum):
     parent = subprocess.Popen(

@@ -41,6 +41,7 @@ def test_the_saved_configuration_repeats_the_run(options, tmp_path):
     assert summary["model_parameters"] == 10 * (61 if "60" in options else 501)
 
 
+@pytest.mark.long
 def test_train_convexify_train(tmp_path):
     assert call(["run", *SMALL, "--algorithm", "FedAvg", "--model", "cnn", "--out", "first"]) == 0
     second = ["--features", "entk", "--backbone", "first/model.safetensors", "--feature-count", "50"]

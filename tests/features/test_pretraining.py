@@ -75,6 +75,7 @@ def test_another_seed_gives_another_network_and_training_helps(architecture):
         assert accuracy > 0.8
 
 
+@pytest.mark.long
 def test_a_last_batch_of_one_is_no_trouble():
     backbone, _ = trained("resnet18", pictures(9, 3), Training(1, 4, 1e-3, 0.0), lambda line: None)
     assert all(value.isfinite().all() for value in backbone.model.state_dict().values())

@@ -122,6 +122,7 @@ def test_tables_and_figures_share_their_runs(stand_in, tuned):
         assert keys(made["scaffpd-figure-4"], last, method) == keys(table, last, method)
 
 
+@pytest.mark.long
 def test_figures_2_and_5_share_scaffpds_runs():
     two, five = (plan(load_spec(name), Scale()) for name in MEASURED)
     shared = keys(two, "ρ = 0.1", "SCAFF-PD")
@@ -130,6 +131,7 @@ def test_figures_2_and_5_share_scaffpds_runs():
     assert {planned.cell.job["steps"] for planned in five.cells} == {1, 10, 100}
 
 
+@pytest.mark.long
 def test_each_setting_has_its_own_stand_in(tuned):
     made = plan(load_spec("scaffpd-table-1"), Scale(stand_in=True, tuned=tuned))
     found = {planned.setting: (planned.cell.job["dataset"], planned.cell.job["alpha"]) for planned in made.cells}

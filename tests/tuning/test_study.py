@@ -88,6 +88,7 @@ def test_a_search_that_ended_runs_nothing_and_a_longer_one_goes_on(done, tmp_pat
     assert files(search, trials, grown) == expected
 
 
+@pytest.mark.long
 def test_trials_of_others_in_the_file_have_no_say(done, tmp_path, monkeypatch):
     search, trials, _, _ = done
     with pytest.raises(Killed):
