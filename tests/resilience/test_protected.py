@@ -178,14 +178,14 @@ def test_each_client_and_reason_is_warned_of_once(caplog):
 
 
 def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
-    fed, dominance = Claims(fed_of(), [5], 1e3), LambdaConcentration(share=0.5, long=4)
+    fed, concentration = Claims(fed_of(), [5], 1e3), LambdaConcentration(share=0.5, long=4)
     with caplog.at_level(logging.WARNING, "drfl.resilience"):
-        states_of(Protected(algorithm_of("DRFA", gamma=0.1), guards=(), dominance=dominance), fed, 8)
+        states_of(Protected(algorithm_of("DRFA", gamma=0.1), guards=(), concentration=concentration), fed, 8)
         assert [message.partition(":")[0] for message in caplog.messages] == [
             "client 5 holds more than 0.5 of λ for 4 rounds"
         ]
         caplog.clear()
-        states_of(Protected(algorithm_of("FedAvg"), dominance=LambdaConcentration(share=0.0, long=2)), fed_of(), 4)
+        states_of(Protected(algorithm_of("FedAvg"), concentration=LambdaConcentration(share=0.0, long=2)), fed_of(), 4)
         assert caplog.messages == []  # it has shares, but no λ
 
 

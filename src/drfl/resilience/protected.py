@@ -221,7 +221,7 @@ class Protected(Wrapper[S]):
         norm: the greatest distance of a client's model from the one sent, and norm of a gradient; None = no bound.
         quarantine: of clients whose replies keep being rejected; None = all clients are always asked.
         guards: for loss reports, in this order.
-        dominance: when to warn that one client holds most of λ; algorithms without an ambiguity set never do.
+        concentration: when to warn that one client holds most of λ; algorithms without an ambiguity set never do.
         names: (N,) what the log calls the clients; empty = "client 0" and so on.
 
     Raises:
@@ -232,7 +232,7 @@ class Protected(Wrapper[S]):
     norm: float | None = None
     quarantine: Quarantine | None = field(default_factory=Quarantine)
     guards: tuple[Guard, ...] = (RobustClip(),)
-    dominance: LambdaConcentration = field(default_factory=LambdaConcentration)
+    concentration: LambdaConcentration = field(default_factory=LambdaConcentration)
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -278,16 +278,16 @@ class Protected(Wrapper[S]):
             record = self.quarantine.after(record, valid.answered, valid.faulty)
         dominant = memory.dominant
         if self.ambiguity is not None and len(lam) > 1:
-            dominant = self.dominance.after(dominant, lam)
+            dominant = self.concentration.after(dominant, lam)
         # One line per client and reason in a run, also across a resumption: `warned` is in the state.
         for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
             who = self._name(i) if i < len(lam) else "a sender that is no client"
             LOG.warning("%s: reply rejected, as %s", who, REASONS[reason])
-        for i in self.dominance.found(dominant):
+        for i in self.concentration.found(dominant):
             LOG.warning(
                 "%s holds more than %g of λ for %d rounds: it is served far worse than the others, or its loss "
                 "reports are false",
-                self._name(i), self.dominance.share, self.dominance.long,
+                self._name(i), self.concentration.share, self.concentration.long,
             )  # fmt: skip
         return Memory(
             # A client of which nothing came in this round keeps its mark.
