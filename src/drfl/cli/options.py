@@ -97,6 +97,7 @@ def setting(name: str) -> object:
     return _option(f"{about.help} (default: {default})" if default else about.help, about.panel, _flag(name))
 
 
+@functools.cache  # several commands have the same options, and start-up counts
 def _annotation(name: str) -> object:
     """The type and option of a setting, as typer wants them; one that is not given is None."""
     kind = bool if "/" in _flag(name) else _parsed_as(get_args(HINTS[name])[0])
