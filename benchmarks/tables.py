@@ -1,8 +1,6 @@
 """What docs/speed.md, docs/scale.md and docs/ambiguity.md show of the stored results.
 
-    python benchmarks/tables.py
-
-Prints it; `make pages` writes it into the pages.
+`make pages` writes it into the pages.
 """
 
 from __future__ import annotations
@@ -199,13 +197,3 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ambiguity.times": ambiguity,
 }
 """Page and block → what stands there."""
-
-
-def main() -> None:
-    """Print all of it."""
-    for name, made in BLOCKS.items():
-        print(f"\n{name}", f"\n{made()}", sep="\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,6 @@
 """What docs/resilience.md, docs/certificate.md, docs/theory.md and docs/ambiguity.md show of the stored results.
 
-    python experiments/tables.py
-
-Prints it; `make pages` writes it into the pages.
+`make pages` writes it into the pages.
 """
 
 from __future__ import annotations
@@ -201,13 +199,3 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ambiguity.evidence": ambiguity_evidence,
 }
 """Page and block → what stands there."""
-
-
-def main() -> None:
-    """Print all of it."""
-    for name, made in BLOCKS.items():
-        print(f"\n{name}", f"\n{made()}", sep="\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,6 @@
 """What docs/deploy.md and the hospitals' page show of what has been stored of real deployments.
 
-    python scripts/trial_tables.py
-
-Prints it; `make pages` writes it into the pages. The results are those of scripts/try_deployment.sh,
+`make pages` writes it into the pages. The results are those of scripts/try_deployment.sh,
 experiments/flower_backends.py and examples/hospitals/deployment.py.
 """
 
@@ -102,7 +100,3 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "hospitals.deployed": hospitals,
 }
 """Page and block → what stands there."""
-
-
-if __name__ == "__main__":
-    print("\n\n".join(made() for made in BLOCKS.values()))

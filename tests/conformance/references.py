@@ -29,7 +29,7 @@ def moved(ambiguity, lam, v, step):
             return floor + bisection(target, 1 - floor * n)
         case ChiSquare(rho=rho):
             return bisection((target + step * rho) / (1 + step * rho * n))
-    raise NotImplementedError(ambiguity)
+    raise ValueError(f"the reference knows no {ambiguity}")
 
 
 def calls_of(played, kind):

@@ -31,6 +31,6 @@ def as_tuple(value) -> Iterable:
 
 
 def every(step, values):
-    """The parameters, of which `make test` tries every so manieth."""
+    """The parameters, of which `make test` tries the first and then every ``step``-th."""
     values = list(values)
     return only([str(value) for value in values[::step]], values)

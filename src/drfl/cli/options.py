@@ -101,7 +101,7 @@ def setting(name: str) -> object:
 def _annotation(name: str) -> object:
     """The type and option of a setting, as typer wants them; one that is not given is None."""
     kind = bool if "/" in _flag(name) else _parsed_as(get_args(HINTS[name])[0])
-    return Annotated[kind | None, setting(name)]  # type: ignore[valid-type]
+    return Annotated[kind | None, setting(name)]
 
 
 def command(options: Callable[..., Own]) -> Callable[[Callable[[Own], int]], Callable[..., int]]:
