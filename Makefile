@@ -21,7 +21,7 @@ help:
 	@echo "make lock    renew the lock files (UPGRADE=1: take the newest versions)"
 
 demo: $(VENV)/.user
-	$(BIN)/drfl compare --algorithms FedAvg,DRFA,DRDM,DualDRDM --seeds 5 --out runs/demo --overwrite
+	$(BIN)/drfl compare examples/one_class.toml --seeds 5 --out runs/demo --overwrite
 
 # a process a core, each of one thread: the models of the tests are too small to share out
 test: $(VENV)/.dev

@@ -21,6 +21,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 
 from drfl.data import ClientData
 from drfl.flower import client_app
+from drfl.flower.identities import write_identity
 from drfl.flower.messages import RAW, Answer, write_answer
 
 HERE = Path(__file__).parent
@@ -132,6 +133,17 @@ def packed(values: np.ndarray) -> Array:
     return Array(dtype=str(values.dtype), shape=values.shape, stype=RAW, data=values.tobytes())
 
 
+def statistics(mean: float, variance: float) -> Change:
+    """The same mean and variance for every column."""
+
+    def change(content: RecordDict) -> RecordDict:
+        (length,) = content.array_records["vectors"]["mean"].shape
+        found = {"mean": packed(np.full(length, mean)), "variance": packed(np.full(length, variance))}
+        return added(vectors=ArrayRecord(found))(content)
+
+    return change
+
+
 def added(**records: ArrayRecord | MetricRecord | ConfigRecord) -> Change:
     """Records beside or in place of the others."""
 
@@ -210,6 +222,7 @@ TELLS: dict[str, tuple[object, ...]] = {
     "classes": (INF, 10**9, 0, -3),
     "shape": ([INF], [-1], [10**9], [1] * 1000, "10", {}),
     "digest": ("", "\ud800", "zz" * 16),
+    "majority": (INF, NAN, -0.5, 7, "1", ...),
     "name": ("", "\ud800", "x" * 10**7, "\x1b[2J\nhungary", ...),
     "drfl": ("x" * 10**6, 7),
     "protocol": (99, ...),
@@ -255,7 +268,7 @@ def behaviours() -> list[Behaviour]:
         Behaviour("a record too many", added(more=MetricRecord({"a": 1}))),
         Behaviour("a record of another type", added(numbers=ConfigRecord({"json": "{}"}))),
         Behaviour(
-            "an identity for a reply", added(answer=ConfigRecord({"json": '{"protocol": 2, "name": "hungary"}'}))
+            "an identity for a reply", added(answer=ConfigRecord({"json": '{"protocol": 3, "name": "hungary"}'}))
         ),
         Behaviour("the text is no JSON", text("answer", "{")),
         Behaviour("the text is nested 5,000 deep", text("answer", deep)),
@@ -271,6 +284,15 @@ def behaviours() -> list[Behaviour]:
         Behaviour("another site's name", plain("identity", name="hungary"), "identity"),
         Behaviour("a name that a spreadsheet runs", plain("identity", name="=1+1"), "identity"),
         Behaviour("a field stands there twice in the identity", twice("identity", "train", "Infinity"), "identity"),
+        Behaviour("statistics of columns are NaN", statistics(np.nan, np.nan), "identity"),
+        Behaviour("a variance is infinite", statistics(0.0, np.inf), "identity"),
+        Behaviour("a variance is negative", statistics(0.0, -1.0), "identity"),
+        Behaviour("a variance is 1e40", statistics(0.0, 1e40), "identity"),
+        Behaviour("a mean is 1e30", statistics(1e30, 1.0), "identity"),
+        Behaviour("statistics of columns are missing", vectors(lambda array: None), "identity"),
+        Behaviour("statistics of 3 columns", vectors(lambda array: packed(np.zeros(3))), "identity"),
+        Behaviour("statistics of columns in float32", vectors(lambda array: packed(huge[:6])), "identity"),
+        Behaviour("statistics of columns of 16 MB", vectors(lambda array: packed(huge)), "identity"),
         Behaviour("the identity is no JSON", text("identity", "[]"), "identity"),
         Behaviour("the identity is nested 5,000 deep", text("identity", deep), "identity"),
         Behaviour("the identity is empty", lambda content: RecordDict(), "identity"),
@@ -303,4 +325,4 @@ def _answer(answer: Answer) -> RecordDict:
 
 
 client_app.write_answer = _answer
-client_app.RecordDict = lambda records: spoilt(RecordDict(records), "identity")
+client_app.write_identity = lambda about, moments: spoilt(write_identity(about, moments), "identity")

@@ -47,7 +47,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "deployment"
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "switzerland": "Switzerland", "va": "VA Long Beach"}
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DRDM", "DualDRDM")
-JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0}
+JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0, "standardise": False}
 TOLERANCE = 1e-6
 BYTES = 0.05
 """By how much bytes may differ from the ledger's, where the model is large."""
@@ -87,7 +87,7 @@ def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None)
     algorithm = wrap_algorithm(config, inner, None, None, task)
     fed = Simulation(data, task, engine=ENGINES[config.engine]())
     found = drfl.run(algorithm, fed, rounds=config.rounds, seed=config.seed)
-    return Simulated(tuple(task.layout.views(found.state.w)), found.state.w, found.lam)
+    return Simulated(tuple(task.layout.views(found.model)), found.model, found.lam)
 
 
 def same(trial: Trial, algorithms: tuple[str, ...], rounds: int, prefix: str = "run-") -> Rows:

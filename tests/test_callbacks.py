@@ -13,11 +13,12 @@ from drfl.key import Key
 from drfl.loop import Step
 from drfl.sampling import uniform
 
+W = torch.zeros(2)
 ROW = Row(5, Metrics(0.9, 0.25, 0.1, 0.3, 1.0, 0.4, 0.8), {}, torch.ones(1), 0.0)
 
 
 def step(r, rounds=100, row=ROW, info=None):
-    return Step(r, rounds, None, info, row)  # pyright: ignore - no callback here reads the state
+    return Step(r, rounds, None, info, row, None, W)  # pyright: ignore - no callback here reads the state
 
 
 def test_progress_prints_about_ten_lines(capsys):

@@ -258,7 +258,7 @@ def test_algorithms_are_the_same_with_a_file(make, tmp_path):
     """Bit for bit; and the initial state takes no memory for the N rows."""
     fed, ends = ConstantFederation([1.0, 0.4, 0.7, 0.2, 0.9]), []
     for where in (None, str(tmp_path)):
-        algorithm, fed.table_dir = make(m=3, local=LocalSGD(steps=2)), where
+        algorithm, fed.table_dir = make(m=3, local=LocalSGD(steps=2, lr=0.1)), where
         now = algorithm.init(fed)
         assert all(not t.clients.numel() for t in tables_of(now))
         for r in range(1, 7):

@@ -164,8 +164,8 @@ def test_a_federation_that_lacks_one_of_its_two_methods_cannot_be_made():
 
 def test_who_can_bundle_is_known_by_its_method():
     class Both(WrappedFederation):
-        def evaluate_later(self, w):
-            return lambda: self.evaluate(w)
+        def evaluate_later(self, models):
+            return lambda: [self.evaluate(w) for w in models]
 
     inside = ConstantFederation([1.0])
     assert not isinstance(inside, Bundling)

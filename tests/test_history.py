@@ -62,27 +62,39 @@ def test_the_evaluation_is_left_alone():
 def history():
     metrics = Metrics(0.5, 0.1, 0.2828427124, 0.1, 0.9, 3.0, 5.0)
     lam = torch.tensor([0.25, 0.75], dtype=torch.float64)
-    later = Row(12, metrics._replace(avg_loss=1 / 3), {k: 10 * v for k, v in LEDGER.items()}, lam.flip(0), 1.23456)
+    ledger, last = {k: 10 * v for k, v in LEDGER.items()}, metrics._replace(avg_accuracy=0.25, worst_loss=7.0)
+    later = Row(12, metrics._replace(avg_loss=1 / 3), ledger, lam.flip(0), 1.23456, last=last)
     return History([Row(0, metrics, LEDGER, lam, 0.0), later])
 
 
 def test_csv():
     assert history().to_csv() == (
         "round,avg_accuracy,worst_accuracy,std_accuracy,worst20_accuracy,best20_accuracy,avg_loss,worst_loss,"
-        "bytes_up,bytes_down,gradient_evaluations,flagged_mass\n"
-        "0,0.500000,0.100000,0.282843,0.100000,0.900000,3.000000,5.000000,5,6,7,0.000000\n"
-        "12,0.500000,0.100000,0.282843,0.100000,0.900000,0.333333,5.000000,50,60,70,0.000000\n"
+        "bytes_up,bytes_down,gradient_evaluations,flagged_mass,last_avg_accuracy,last_worst_accuracy,last_std_accuracy,"
+        "last_worst20_accuracy,last_best20_accuracy,last_avg_loss,last_worst_loss\n"
+        "0,0.500000,0.100000,0.282843,0.100000,0.900000,3.000000,5.000000,5,6,7,0.000000,"
+        "0.500000,0.100000,0.282843,0.100000,0.900000,3.000000,5.000000\n"
+        "12,0.500000,0.100000,0.282843,0.100000,0.900000,0.333333,5.000000,50,60,70,0.000000,"
+        "0.250000,0.100000,0.282843,0.100000,0.900000,3.000000,7.000000\n"
     )
 
 
+def test_the_last_iterate_is_what_is_returned_where_nothing_else_is():
+    first, last = history().rows
+    assert first.last is None
+    assert first.last_metrics == first.metrics
+    assert last.last_metrics == last.last != last.metrics
+
+
 def test_csv_with_certificates():
-    """Nine decimals, as a gap goes to 0; nan where there is no certificate; the other columns as ever."""
+    """Nine decimals, as a gap goes to 0; nan where there is none; before the last iterate's, the others as ever."""
     plain = history()
     first, last = plain.rows
     certified = History([first, last._replace(certificate=Certificate(0.5, 0.5 - 1.2e-8, 3.0, True))], certified=True)
-    ends = (",primal,lower,gap", ",nan,nan,nan", ",0.500000000,0.499999988,0.000000012")
-    lines = plain.to_csv().splitlines()
-    assert certified.to_csv().splitlines() == [line + end for line, end in zip(lines, ends, strict=True)]
+    cells = ("primal,lower,gap", "nan,nan,nan", "0.500000000,0.499999988,0.000000012")
+    lines = [line.split(",") for line in plain.to_csv().splitlines()]
+    expected = [[*a[:12], *b.split(","), *a[12:]] for a, b in zip(lines, cells, strict=True)]
+    assert [line.split(",") for line in certified.to_csv().splitlines()] == expected
 
 
 def test_lambda_csv():

@@ -12,13 +12,13 @@ from drfl.local import LocalSGD
 NAN, INF = math.nan, math.inf
 BAD = {
     "steps": [0, -1, 0.5, 2.5, NAN, INF],
-    "lr": [0, -0.1, NAN, INF, "0.1", None],
+    "lr": [0, -0.1, NAN, INF, "0.1"],
     "batch": [0, -3, 0.5, 1.5, NAN, INF],
     "radius": [0, -1, NAN, INF],
     "momentum": [-0.1, 1, 1.5, NAN, "0.9"],
     "weight_decay": [-0.1, NAN, INF],
 }
-GOOD = {"steps": [1, 100], "lr": [1e-9, 5], "batch": [None, 1], "radius": [None, 3.0], "momentum": [0, 0.99]}
+GOOD = {"steps": [1, 100], "lr": [1e-9, 5, None], "batch": [None, 1], "radius": [None, 3.0], "momentum": [0, 0.99]}
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
@@ -30,6 +30,12 @@ def test_refused(name, value):
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in GOOD.items() for value in values])
 def test_accepted(name, value):
     assert getattr(LocalSGD(**{name: value}), name) == value
+
+
+def test_a_step_size_that_is_still_to_be_found_cannot_be_used():
+    assert LocalSGD(lr=0.3).eta == 0.3
+    with pytest.raises(InputError, match=r"not known outside of a run: give LocalSGD\(lr=…\), or call drfl.run"):
+        _ = LocalSGD().eta
 
 
 def test_it_is_a_value():

@@ -14,17 +14,20 @@ from torch import Tensor
 
 from drfl.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
+from drfl.averages import Average
 from drfl.callbacks import Target
 from drfl.errors import DivergedError, InputError, NonFiniteError
 from drfl.federation import WrappedFederation
 from drfl.history import Metrics
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.loop import Average, first, run
+from drfl.loop import run
 from drfl.resilience import Faulty, Protected, Quorum
+from drfl.run_state import first
 from drfl.sampling import Cohort
 from drfl.testing import ConstantFederation, DropoutFederation
 
+LOCAL = LocalSGD(lr=0.1)
 ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))
 
 
@@ -39,7 +42,7 @@ class Counter:
 
     breaks: dict = field(default_factory=dict)
     empty: tuple = ()
-    local: LocalSGD = field(default_factory=LocalSGD)
+    local: LocalSGD = LOCAL
     keys: list = field(default_factory=list)
 
     def init(self, fed):
@@ -55,7 +58,7 @@ class Counter:
 
 
 def make(name):
-    return ALGORITHMS[name]() if name == "AFL" else ALGORITHMS[name](m=2)
+    return ALGORITHMS[name](local=LOCAL) if name == "AFL" else ALGORITHMS[name](m=2, local=LOCAL)
 
 
 class Evaluated(ConstantFederation):
@@ -82,15 +85,17 @@ def test_no_rounds():
     assert [(s.round, s.rounds, s.info, s.row.round) for s in steps] == [(0, 0, None, 0)]
 
 
+@pytest.mark.parametrize("returned", ["average", "last"])
 @pytest.mark.parametrize(
     ("rounds", "every", "expected"),
     [(5, 1, [0, 1, 2, 3, 4, 5]), (6, 3, [0, 3, 6]), (7, 3, [0, 3, 6, 7]), (2, 10, [0, 2])],
 )
-def test_evaluation_rounds(rounds, every, expected):
+def test_evaluation_rounds(rounds, every, expected, returned):
+    """The average is tested too, apart from round 0, where it is the initial model."""
     f, steps = fed(), []
-    result = run(Counter(), f, rounds=rounds, evaluate_every=every, callbacks=[steps.append])
+    result = run(Counter(), f, rounds=rounds, evaluate_every=every, returned=returned, callbacks=[steps.append])
     assert [row.round for row in result.history.rows] == expected
-    assert f.evaluated == len(expected)
+    assert f.evaluated == (len(expected) if returned == "last" else 2 * len(expected) - 1)
     assert [s.round for s in steps] == list(range(rounds + 1))
     assert [s.round for s in steps if s.row is not None] == expected
     assert all(s.row.round == s.round for s in steps if s.row is not None)
@@ -113,7 +118,7 @@ def test_a_callback_stops_the_run(at, expected):
     assert [row.round for row in result.history.rows] == expected
     assert seen == list(range(at + 1))
     assert result.rounds == at
-    assert f.evaluated == len(expected)
+    assert f.evaluated == 2 * len(expected) - 1
 
 
 @pytest.mark.parametrize(
@@ -206,21 +211,21 @@ def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
 
 def test_a_round_that_nobody_answers_is_in_no_mean():
     silent = DropoutFederation(federation(), train=range(6))
-    result = run(DRFA(m=2), silent, rounds=3, averaged=True)
+    result = run(DRFA(m=2, local=LOCAL), silent, rounds=3, averaged=True)
     assert (result.skipped, int(result.average.rounds)) == (3, 0)
     assert torch.equal(result.average.w, silent.w0)
 
 
 @pytest.mark.parametrize("name", ["QFedAvg", "Counter"])
 def test_an_algorithm_without_averaged_solution_says_so(name):
-    algorithm, f = (Counter(), fed()) if name == "Counter" else (ALGORITHMS[name](m=2), federation())
+    algorithm, f = (Counter(), fed()) if name == "Counter" else (ALGORITHMS[name](m=2, local=LOCAL), federation())
     with pytest.raises(InputError, match=f"^{name} has no averaged solution: leave 'averaged' out$"):
         run(algorithm, f, rounds=2, averaged=True)
 
 
 def test_what_an_algorithm_says_of_its_mixture_and_its_set():
     f = federation()
-    drfa, fedavg, alike = DRFA(m=2), FedAvg(m=2), FedAvg(m=2, by_samples=False)
+    drfa, fedavg, alike = DRFA(m=2, local=LOCAL), FedAvg(m=2), FedAvg(m=2, by_samples=False)
     assert ambiguity_of(drfa) is drfa.ambiguity
     assert ambiguity_of(fedavg) is None
     assert torch.equal(mixture_of(fedavg, fedavg.init(f), f), f.shares)
@@ -243,14 +248,14 @@ class BundlingFederation(WrappedFederation):
         super().__init__(inside)
         self.told = []
 
-    def evaluate_later(self, w):
-        self.told.append("test")
+    def evaluate_later(self, models):
+        self.told.append(f"test of {len(models)}")
 
-        def result():
+        def results():
             self.told.append("result")
-            return self.fed.evaluate(w)
+            return [self.fed.evaluate(w) for w in models]
 
-        return result
+        return results
 
     def ask(self, request):
         self.told.append(f"{request.kind} {request.key.round}")
@@ -261,17 +266,21 @@ class BundlingFederation(WrappedFederation):
         return super().evaluate(w)
 
 
-def test_the_round_after_a_test_is_played_before_its_result_is_there():
-    bundling = BundlingFederation(federation())
-    found = run(DRFA(m=2), bundling, rounds=3, evaluate_every=2, callbacks=[lambda s: bundling.told.append(s.round)])
+@pytest.mark.parametrize(("returned", "models"), [("average", 2), ("last", 1)])
+def test_the_round_after_a_test_is_played_before_its_result_is_there(returned, models):
+    bundling, options = BundlingFederation(federation()), {"rounds": 3, "evaluate_every": 2, "returned": returned}
+    method = DRFA(m=2, local=LOCAL)
+    found = run(method, bundling, callbacks=[lambda s: bundling.told.append(s.round)], **options)
     assert bundling.told == [
-        *("test", "train 1", "losses 1", "result", 0), 1, "train 2", "losses 2",
-        *("test", "train 3", "losses 3", "result", 2), "whole test", 3,
+        *("test of 1", "train 1", "losses 1", "result", 0), 1, "train 2", "losses 2",
+        *(f"test of {models}", "train 3", "losses 3", "result", 2), f"test of {models}", "result", 3,
     ]  # fmt: skip
-    plain = run(DRFA(m=2), federation(), rounds=3, evaluate_every=2)
+    plain = run(method, federation(), **options)
     assert torch.equal(found.state.w, plain.state.w)
+    assert torch.equal(found.model, plain.model)
     assert found.history.to_csv() == plain.history.to_csv()
     assert torch.equal(found.evaluation.loss, plain.evaluation.loss)
+    assert torch.equal(found.last.loss, plain.last.loss)
 
 
 @pytest.mark.parametrize(("stop", "every"), [(0, 1), (0, 3), (1, 1), (3, 1), (3, 2), (4, 2)])
@@ -285,16 +294,18 @@ def test_it_is_dropped_where_a_callback_ends_the_run(stop, every):
 
     options = {"seed": 2, "evaluate_every": every, "averaged": True}
     found = run(
-        DRFA(m=2), BundlingFederation(inside), rounds=9, callbacks=[note],
+        DRFA(m=2, local=LOCAL), BundlingFederation(inside), rounds=9, callbacks=[note],
         keep=lambda progress, stopping: kept.append((progress, stopping)), **options,
     )  # fmt: skip
-    expected = run(DRFA(m=2), federation(), rounds=stop, **options)
+    expected = run(DRFA(m=2, local=LOCAL), federation(), rounds=stop, **options)
     assert [r for r, _, _ in seen] == list(range(stop + 1))
     assert (found.rounds, found.skipped) == (stop, 0)
     assert all(torch.equal(a, b) for a, b in zip(found.state, expected.state, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(found.average, expected.average, strict=True))
     assert torch.equal(found.averaged.loss, expected.averaged.loss)
+    assert torch.equal(found.model, expected.model)
     assert torch.equal(found.evaluation.loss, expected.evaluation.loss)
+    assert torch.equal(found.last.loss, expected.last.loss)
     assert found.history.to_csv() == expected.history.to_csv()
     cost = expected.history.last.ledger
     assert found.history.last.ledger == cost
@@ -305,10 +316,11 @@ def test_it_is_dropped_where_a_callback_ends_the_run(stop, every):
         last = kept[-1][0]
         assert (last.ledger, last.skipped, int(last.average.rounds)) == (cost, 0, stop)
         assert torch.equal(last.state.w, found.state.w)
-        again = run(DRFA(m=2), federation(), rounds=9, start=last, **options)
-        whole = run(DRFA(m=2), federation(), rounds=9, **options)
+        again = run(DRFA(m=2, local=LOCAL), federation(), rounds=9, start=last, **options)
+        whole = run(DRFA(m=2, local=LOCAL), federation(), rounds=9, **options)
         assert torch.equal(again.state.w, whole.state.w)
         assert torch.equal(again.average.w, whole.average.w)
+        assert torch.equal(again.model, whole.model)
         assert again.history.to_csv() == whole.history.to_csv()
 
 
@@ -334,11 +346,11 @@ def test_an_error_of_the_program_is_told_at_once():
 @pytest.mark.parametrize("at", [0, 2, 3])
 def test_a_run_that_goes_on_begins_with_no_test(at):
     kept = []
-    whole = run(DRFA(m=2), federation(), rounds=4, keep=lambda progress, stopping: kept.append(progress))
-    start = first(DRFA(m=2), federation()) if at == 0 else kept[at - 1]
+    whole = run(DRFA(m=2, local=LOCAL), federation(), rounds=4, keep=lambda progress, stopping: kept.append(progress))
+    start = first(DRFA(m=2, local=LOCAL), federation()) if at == 0 else kept[at - 1]
     bundling = BundlingFederation(federation())
-    found = run(DRFA(m=2), bundling, rounds=4, start=start)
-    assert bundling.told[0] == ("test" if at == 0 else f"train {at + 1}")
+    found = run(DRFA(m=2, local=LOCAL), bundling, rounds=4, start=start)
+    assert bundling.told[0] == ("test of 1" if at == 0 else f"train {at + 1}")
     assert found.history.to_csv() == whole.history.to_csv()
 
 
@@ -346,27 +358,33 @@ def test_tables_lie_where_the_run_says(tmp_path):
     f = federation()
     assert first(DRDM(m=2), f).state.h.folder is None
     assert first(DRDM(m=2), f, table_dir=str(tmp_path)).state.h.folder == str(tmp_path)
-    assert run(DRDM(m=2), f, rounds=1, table_dir=str(tmp_path)).state.h.folder == str(tmp_path)
+    assert run(DRDM(m=2, local=LOCAL), f, rounds=1, table_dir=str(tmp_path)).state.h.folder == str(tmp_path)
     f.table_dir = str(tmp_path)
-    assert run(DRDM(m=2), f, rounds=1, averaged=True).state.h.folder == str(tmp_path)
-    assert run(Protected(DRDM(m=2)), f, rounds=1).state.inner.h.folder == str(tmp_path)
+    assert run(DRDM(m=2, local=LOCAL), f, rounds=1, averaged=True).state.h.folder == str(tmp_path)
+    assert run(Protected(DRDM(m=2, local=LOCAL)), f, rounds=1).state.inner.h.folder == str(tmp_path)
 
 
-def test_result_into_a_module():
+@pytest.mark.parametrize("returned", ["average", "last"])
+def test_result_into_a_module(returned):
     f, module = federation(), task_of(seed=5).model
-    result = run(FedAvg(local=LocalSGD(steps=1)), f, rounds=1)
+    result = run(FedAvg(local=LocalSGD(steps=1, lr=0.1)), f, rounds=2, returned=returned)
     result.write_into(module)
-    assert torch.equal(torch.cat([p.detach().flatten() for p in module.parameters()]), result.state.w)
+    written = torch.cat([p.detach().flatten() for p in module.parameters()])
+    assert torch.equal(written, result.state.w) == (returned == "last")
+    assert torch.equal(written, result.model)
 
 
 def test_history_of_a_run():
-    result = run(DRFA(m=2, local=LocalSGD(steps=1)), federation(), rounds=3)
+    result = run(DRFA(m=2, local=LocalSGD(steps=1, lr=0.1)), federation(), rounds=3)
     rows = result.history.rows
     assert all(b.ledger["bytes_up"] > a.ledger["bytes_up"] for a, b in itertools.pairwise(rows))
     assert all(b.seconds >= a.seconds for a, b in itertools.pairwise(rows))
     assert torch.equal(rows[-1].lam, result.state.lam)
     assert torch.equal(rows[-1].lam, result.lam)
     assert rows[-1].metrics == Metrics.of(result.evaluation)
+    assert rows[-1].last_metrics == Metrics.of(result.last)
+    assert rows[-1].metrics != rows[-1].last_metrics
+    assert rows[0].metrics == rows[0].last_metrics
     assert set(rows[0].ledger.values()) == {0}
 
 

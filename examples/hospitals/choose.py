@@ -48,7 +48,10 @@ def worst_loss(model: str, algorithm: str, setting: dict[str, float], seed: int,
     own = {"algorithm": algorithm, "seed": seed, "validation": VALIDATION, "algorithms": {algorithm: setting}}
     job = build(load_config(HERE / f"{model}.toml", own), dataset)
     try:
-        result = run(job.algorithm, job.fed, rounds=job.config.rounds, seed=seed, evaluate_every=job.config.rounds)
+        rounds, returned = job.config.rounds, job.config.returned
+        result = run(
+            job.algorithm, job.fed, rounds=rounds, seed=seed, evaluate_every=rounds, returned=returned
+        )  # fmt: skip
     except DivergedError:
         return math.inf
     return float(result.evaluation.loss.max())

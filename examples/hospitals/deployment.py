@@ -71,16 +71,24 @@ def configured(model: str, algorithm: str, seed: int, rounds: int) -> Config:
 
 
 def job_of(config: Config) -> dict[str, object]:
-    """The configuration as the ``[job]`` of server.toml: all but the data, which are the sites' own."""
+    """The configuration as the ``[job]`` of server.toml: all but the data, which are the sites' own, standardised."""
     plain = config.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude={*MEANINGLESS, "algorithms"})
-    return {**plain, "algorithms": {config.algorithm: config.algorithms[config.algorithm]}}
+    own = {config.algorithm: config.algorithms[config.algorithm]}
+    return {**plain, "standardise": False, "algorithms": own}
 
 
 def simulated(job: Job) -> tuple[Tensor, Tensor]:
     """The model (d,) and λ (N,) of the simulation."""
     config = job.config
-    result = run(job.algorithm, job.fed, rounds=config.rounds, seed=config.seed, evaluate_every=config.rounds)
-    return result.state.w, result.lam
+    result = run(
+        job.algorithm,
+        job.fed,
+        rounds=config.rounds,
+        seed=config.seed,
+        evaluate_every=config.rounds,
+        returned=config.returned,
+    )
+    return result.model, result.lam
 
 
 def deployed(trial: Trial, config: Config) -> Run:

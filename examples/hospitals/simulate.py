@@ -69,8 +69,9 @@ def risks(job: Job, w: Tensor, inputs: Tensor) -> np.ndarray:
 def simulate(model: str, name: str, seed: int, dataset: Dataset, rounds: int | None = None) -> list[Site]:
     """One run, and how well its last model does at every site."""
     job = build(config_of(model, name, seed, rounds), dataset)
-    result = run(job.algorithm, job.fed, rounds=job.config.rounds, seed=seed, evaluate_every=max(1, job.config.rounds))
-    return served(job, name, result.state.w, result.lam)
+    rounds, returned = job.config.rounds, job.config.returned
+    result = run(job.algorithm, job.fed, rounds=rounds, seed=seed, evaluate_every=max(1, rounds), returned=returned)
+    return served(job, name, result.model, result.lam)
 
 
 def served(job: Job, name: str, w: Tensor, lam: Tensor) -> list[Site]:

@@ -23,6 +23,7 @@ _NAMES = {
         *("FedDyn", "FedProx", "QFedAvg", "ScaffPD"),
     ),
     "ambiguity": ("KL", "AmbiguitySet", "Box", "CVaR", "ChiSquare", "ChiSquareBall", "KLBall", "Simplex"),
+    "averages": ("Average",),
     "callbacks": ("Progress", "Target"),
     "data": (
         *("IID", "ClientData", "Dataset", "DirichletDrop", "Natural", "OneClass", "Partition", "ZipfDirichlet"),
@@ -35,7 +36,7 @@ _NAMES = {
     "key": ("Key",),
     "layout": ("Layout",),
     "local": ("LocalSGD",),
-    "loop": ("Average", "Result", "Step", "run"),
+    "loop": ("Result", "Step", "run"),
     "task": ("Task", "argmax_accuracy", "binary_accuracy"),
 }
 """Which of the package's modules has which public names."""
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         ScaffPD,
     )
     from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
+    from drfl.averages import Average
     from drfl.callbacks import Progress, Target
     from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
     from drfl.engine import Auto, Engine, Loop, Simulation, Stacked, Threads
@@ -73,7 +75,7 @@ if TYPE_CHECKING:
     from drfl.key import Key
     from drfl.layout import Layout
     from drfl.local import LocalSGD
-    from drfl.loop import Average, Result, Step, run
+    from drfl.loop import Result, Step, run
     from drfl.task import Task, argmax_accuracy, binary_accuracy
 else:  # hidden from type checkers, who would believe any name of a module that has __getattr__
     _HOMES = {name: module for module, names in _NAMES.items() for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
@@ -72,16 +72,23 @@ class Losses(NamedTuple):
     clients: Tensor
     values: Tensor
 
-    def unbiased(self, n: int) -> Tensor:
+    def unbiased(self, n: int, *, centred: bool = False) -> Tensor:
         """v (N,) with v_i = (N/k')·ℓ_i for those who answered, else 0 (DRFA, Algorithm 1, line 16).
 
         E[v] is the vector of all clients' losses when those who answer are a uniform sample. Nobody: zeros.
+
+        Args:
+            n: N.
+            centred: subtract the mean of the reports first, where there are two or more, and multiply by
+                k'/(k'−1)·(N−1)/N: then E[v] is the vector of losses less their mean.
         """
-        v = torch.zeros(n, dtype=torch.float64)
-        if self.clients.numel():
+        v, k = torch.zeros(n, dtype=torch.float64), self.clients.numel()
+        if centred and k > 1:
+            v[self.clients] = (n - 1) / (k - 1) * (self.values - self.values.mean())
+        elif k:
             # Over those who answered, not those who were asked: E[v] stays right where dropout is independent of the
             # data.
-            v[self.clients] = n / self.clients.numel() * self.values
+            v[self.clients] = n / k * self.values
         return v
 
 
@@ -269,6 +276,8 @@ class Federation(ABC):
         shares: (N,) float64: each client's share of the training samples, summing to 1.
         w0: (d,) the initial model.
         ledger: what has been sent and computed so far.
+        majority: (N,) float64: the share of the most frequent class among each client's test rows, which is what a
+            model scores that always says the same; None where targets are not class labels, or nobody knows.
         table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory.
         averaged: whether :meth:`train` always asks for the mean of the local models too, as a run does that keeps the
             averaged solution.
@@ -278,6 +287,7 @@ class Federation(ABC):
     shares: Tensor
     w0: Tensor
     ledger: Ledger
+    majority: Tensor | None = None
     table_dir: str | None = None
     averaged: bool = False
 
@@ -333,7 +343,7 @@ class WrappedFederation(Federation):
         self.fed = fed
         # The very ledger of the federation inside: all wrappers book into one.
         self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
-        self.table_dir, self.averaged = fed.table_dir, fed.averaged
+        self.majority, self.table_dir, self.averaged = fed.majority, fed.table_dir, fed.averaged
 
     def ask(self, request: Request[R]) -> R:
         """See :class:`drfl.federation.Federation`."""
@@ -346,13 +356,13 @@ class WrappedFederation(Federation):
 
 @runtime_checkable
 class Bundling(Protocol):
-    """A federation that can send a test of the model and the request after it in one message."""
+    """A federation that can send tests of models and the request after them in one message."""
 
-    def evaluate_later(self, w: Tensor) -> Callable[[], Evaluation]:
-        """Test w (d,) on every client's test data along with the next request.
+    def evaluate_later(self, models: Sequence[Tensor]) -> Callable[[], list[Evaluation]]:
+        """Test models (d,) on every client's test data along with the next request, which sends the first of them.
 
         Returns:
-            What gives the result; called before there was a request, it sends the test alone.
+            What gives the results; called before there was a request, it sends the tests alone.
         """
         ...
 

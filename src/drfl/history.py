@@ -51,12 +51,13 @@ class Row(NamedTuple):
 
     Args:
         round: rounds done; 0 is the initial model.
-        metrics: over clients.
+        metrics: over clients, of the model that the run would return.
         ledger: the ledger's counters since the start of the run.
         lam: (N,) the mixture after that round.
         seconds: wall time since the start of the run.
         certificate: how far (w, λ) is from the saddle point; None where it was not asked for or is not to be had.
         flagged: (N,) bool, the clients that a guard mistrusts; None where nobody looks.
+        last: over clients, of the last iterate; None where that is what the run returns.
     """
 
     round: int
@@ -66,6 +67,12 @@ class Row(NamedTuple):
     seconds: float
     certificate: Certificate | None = None
     flagged: Tensor | None = None
+    last: Metrics | None = None
+
+    @property
+    def last_metrics(self) -> Metrics:
+        """Over clients, of the last iterate."""
+        return self.metrics if self.last is None else self.last
 
     @property
     def flagged_mass(self) -> float:
@@ -77,6 +84,8 @@ SMALL_IS_GOOD = ("std_accuracy", "avg_loss", "worst_loss")
 """The metrics that are better the smaller they are."""
 
 LEDGER_COLUMNS = ("bytes_up", "bytes_down", "gradient_evaluations")
+LAST_COLUMNS = tuple(f"last_{name}" for name in Metrics._fields)
+"""The metrics of the last iterate, which are those of the returned model where that is what the run returns."""
 COLUMNS = ("round", *Metrics._fields, *LEDGER_COLUMNS, "flagged_mass")
 CERTIFICATE_COLUMNS = ("primal", "lower", "gap")
 """What a history has beside `COLUMNS` where certificates were asked for."""
@@ -111,7 +120,7 @@ class History:
         Where certificates were asked for, `CERTIFICATE_COLUMNS` follow, nan where there is none.
         """
         return csv_text(
-            (*COLUMNS, *CERTIFICATE_COLUMNS) if self.certified else COLUMNS,
+            (*COLUMNS, *(CERTIFICATE_COLUMNS if self.certified else ()), *LAST_COLUMNS),
             (
                 [
                     row.round,
@@ -119,6 +128,7 @@ class History:
                     *(row.ledger[c] for c in LEDGER_COLUMNS),
                     f"{row.flagged_mass:.{DIGITS}f}",
                     *(certificate_cells(row.certificate) if self.certified else ()),
+                    *(f"{x:.{DIGITS}f}" for x in row.last_metrics),
                 ]
                 for row in self.rows
             ),

@@ -17,7 +17,8 @@ class LocalSGD:
 
     Args:
         steps: τ ≥ 1, local steps per round.
-        lr: η > 0, the local step size.
+        lr: η > 0, the local step size; None = one that fits the job, which :func:`drfl.loop.run` finds from the
+            curvature of the clients' losses (see :mod:`drfl.step_size`).
         batch: samples per minibatch; None = all local training data.
         momentum: in [0, 1).
         weight_decay: ≥ 0, adds (weight_decay/2)·‖u‖² to the loss.
@@ -28,7 +29,7 @@ class LocalSGD:
     """
 
     steps: int = 10
-    lr: float = 0.1
+    lr: float | None = None
     batch: int | None = 32
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -36,7 +37,8 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps)
-        checks.positive("lr", self.lr)
+        if self.lr is not None:
+            checks.positive("lr", self.lr)
         if self.batch is not None:
             checks.whole("batch", self.batch)
         if self.radius is not None:
@@ -45,6 +47,17 @@ class LocalSGD:
         if self.momentum >= 1:
             raise InputError(f"momentum must be in [0, 1), not {self.momentum}")
         checks.non_negative("weight_decay", self.weight_decay)
+
+    @property
+    def eta(self) -> float:
+        """η.
+
+        Raises:
+            InputError: it is still to be found.
+        """
+        if self.lr is None:
+            raise InputError("the local step size is not known outside of a run: give LocalSGD(lr=…), or call drfl.run")
+        return self.lr
 
     @property
     def effective_steps(self) -> float:

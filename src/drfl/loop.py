@@ -1,53 +1,26 @@
-"""The loop that runs an algorithm: rounds, tests, callbacks, and the state from which a run is resumed."""
+"""The loop that runs an algorithm: rounds, tests, callbacks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, Self, cast
+from functools import partial
+from typing import NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.algorithm import Algorithm, Info, S, State, WithoutAverage, ambiguity_of, core_of, flagged, mixture_of
+from drfl import checks, step_size
+from drfl.algorithm import Algorithm, Info, S, State, ambiguity_of, flagged, mixture_of
+from drfl.averages import Average
 from drfl.certificate import Certificate, Certifier
-from drfl.errors import DivergedError, DrflError, InputError, NonFiniteError
-from drfl.federation import Bundling, Evaluation, Federation, WrappedFederation
+from drfl.errors import DrflError
+from drfl.federation import Bundling, Evaluation, Federation
 from drfl.history import History, Metrics, Row
 from drfl.key import Key
-
-STEP_SIZES = ("server_lr", "gamma", "sigma")
-"""Step sizes that an algorithm may have besides the local solver's; the message of a divergence names those it has."""
-
-
-class Average(NamedTuple):
-    """The averaged solution (ŵ, λ̂) that the theorems speak of, as a running mean over rounds.
-
-    Args:
-        w: (d,) mean of the (virtual) global models at every local step so far.
-        lam: (N,) mean of the mixtures that the rounds started from.
-        rounds: () int64, how many rounds are in the means.
-    """
-
-    w: Tensor
-    lam: Tensor
-    rounds: Tensor
-
-    @classmethod
-    def start(cls, w: Tensor, lam: Tensor) -> Average:
-        """No round yet; (w, lam) stands in until there is one."""
-        return cls(w, lam, torch.zeros((), dtype=torch.int64))
-
-    def add(self, w: Tensor, lam: Tensor) -> Average:
-        """With one more round, whose local steps average to w and which started from lam."""
-        rounds = self.rounds + 1
-        # A running mean: a sum would grow with the rounds and lose digits in single precision.
-        return Average(self.w + (w - self.w) / rounds, self.lam + (lam - self.lam) / rounds, rounds)
-
-    def wrong(self) -> str | None:
-        """See :class:`drfl.algorithm.Consistent`."""
-        return "a mean of fewer than no rounds" if self.rounds < 0 else None
+from drfl.rounds import Played, next_round
+from drfl.run_state import CheckpointWriter, Returned, RunState, first, view_of
+from drfl.step_size import StepSize
 
 
 class Step(NamedTuple):
@@ -60,6 +33,7 @@ class Step(NamedTuple):
         info: what happened; None at round 0.
         row: the new row of the history, where this round was evaluated.
         average: the averaged solution, where the run keeps it.
+        model: (d,) the model that the run would return now.
     """
 
     round: int
@@ -67,7 +41,8 @@ class Step(NamedTuple):
     state: State
     info: Info | None
     row: Row | None
-    average: Average | None = None
+    average: Average | None
+    model: Tensor
 
 
 Callback = Callable[[Step], bool | None]
@@ -78,82 +53,45 @@ class Result(NamedTuple):
     """What a run gives.
 
     Args:
+        model: (d,) the model that is returned.
         state: the last state; ``state.w`` is the last iterate.
         lam: (N,) the last mixture, see :func:`drfl.algorithm.mixture_of`.
         history: a row per evaluated round.
-        evaluation: the last round's, per client.
+        evaluation: of ``model`` after the last round, per client.
+        last: of the last iterate, per client.
         rounds: rounds done.
         skipped: how many of them nobody answered.
+        step_size: the local step size that was found; None where one was given.
         average: the averaged solution; None unless the run keeps it.
         averaged: its evaluation, per client.
         averaged_certificate: the averaged iterate's; None where either was not asked for, or there is none.
     """
 
+    model: Tensor
     state: State
     lam: Tensor
     history: History
     evaluation: Evaluation
+    last: Evaluation
     rounds: int
     skipped: int
+    step_size: StepSize | None = None
     average: Average | None = None
     averaged: Evaluation | None = None
     averaged_certificate: Certificate | None = None
 
     def write_into(self: Self, module: torch.nn.Module) -> None:
-        """Write the last global model into a module of the architecture that was trained."""
+        """Write the returned model into a module of the architecture that was trained."""
         from drfl.layout import Layout
 
-        Layout.of(module).load(module, self.state.w)
+        Layout.of(module).load(module, self.model)
 
 
-class RunState(NamedTuple):
-    """All that a run needs to go on from the end of a round as if it had never stopped.
+class _Tested(NamedTuple):
+    """Evaluations of the model to return and of the last iterate."""
 
-    Args:
-        round: rounds done.
-        skipped: how many of them nobody answered.
-        state: the algorithm's state.
-        rows: the history so far, oldest first.
-        ledger: what the run has cost so far.
-        seconds: wall time so far.
-        point: (d,) where the search of the next certificate starts; None where there is none.
-        average: the averaged solution, where the run keeps it.
-    """
-
-    round: int
-    skipped: int
-    state: State
-    rows: tuple[Row, ...]
-    ledger: dict[str, int]
-    seconds: float
-    point: Tensor | None = None
-    average: Average | None = None
-
-
-class CheckpointWriter(Protocol):
-    """Stores a run's progress, such as :class:`drfl.checkpoint.Checkpoints`."""
-
-    def __call__(self, progress: RunState, stopping: bool) -> None:
-        """Called after every round but the last; ``stopping`` where a callback ends the run here."""
-        ...
-
-
-class _View(WrappedFederation):
-    """A federation with one run's settings: whether averages are asked for, and where tables are stored."""
-
-    def __init__(self, fed: Federation, averaged: bool, table_dir: str | None) -> None:
-        super().__init__(fed)
-        self.averaged, self.table_dir = averaged, table_dir or fed.table_dir
-
-
-class _Played(NamedTuple, Generic[S]):
-    """Where the run is after a round."""
-
-    round: int
-    skipped: int
-    state: S
-    average: Average | None
-    info: Info | None
+    model: Evaluation
+    last: Evaluation
 
 
 def run(
@@ -163,6 +101,7 @@ def run(
     rounds: int,
     seed: int = 0,
     evaluate_every: int = 1,
+    returned: Returned = "average",
     averaged: bool = False,
     table_dir: str | None = None,
     callbacks: Sequence[Callback] = (),
@@ -178,7 +117,9 @@ def run(
         rounds: how many rounds of communication, ≥ 0.
         seed: root of all randomness; round r draws from ``Key(seed).fold("round", r)``.
         evaluate_every: test every so many rounds; the initial and the last model always are.
-        averaged: keep the averaged solution (ŵ, λ̂) as well; clients then send one more vector.
+        returned: which model the run returns, and callbacks and certificates judge: "average" is the decaying one of
+            the server's models (see :class:`drfl.averages.DecayingAverage`), "last" the last iterate. Both are tested.
+        averaged: keep the averaged solution (ŵ, λ̂) of the theorems as well; clients then send one more vector.
         table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory. On
             the CPU only.
         callbacks: called after every round.
@@ -186,6 +127,11 @@ def run(
         start: the progress of an earlier run of the same call; None = from the beginning. With the same algorithm,
             federation and seed the result is that of a run that never stopped, bit for bit.
         keep: called with the progress after every round, to start from later.
+
+    Where the algorithm's local solver has no step size, one is found before the first round, see
+    :func:`drfl.step_size.find`. After the rounds 4, 8, 16, …, and those in which the model goes far, the loss is
+    compared with that at the start; where it is far higher, or the model left the finite numbers, the run goes back to
+    the initial state, with half the step size.
 
     A federation that bundles a test with the request after it, see :class:`drfl.federation.Bundling`, plays the round
     after a test before the test's result has arrived. Callbacks do not see that; where one ends the run that round is
@@ -198,12 +144,12 @@ def run(
     """
     checks.whole("rounds", rounds, low=0)
     checks.whole("evaluate_every", evaluate_every)
-    view, key, log = _view(fed, averaged, table_dir), Key(seed), _Log(algorithm, fed, certify, start)
-    begun = first(algorithm, fed, averaged=averaged, table_dir=table_dir) if start is None else start
-    at = _Played(begun.round, begun.skipped, cast("S", begun.state), begun.average, None)
+    view, key, log = view_of(fed, averaged, table_dir), Key(seed), _Log(algorithm, fed, certify, start)
+    begin = partial(first, algorithm, fed, returned=returned, averaged=averaged, table_dir=table_dir)
+    at = _begun(algorithm, view, key, begin() if start is None else start)
 
-    def after(at: _Played[S]) -> _Played[S]:  # one more round
-        return _round(algorithm, view, key.fold("round", at.round + 1), at)
+    def after(at: Played[S]) -> Played[S]:  # one more round
+        return next_round(algorithm, view, key, at, begin)
 
     stop, evaluation = False, None
     while True:
@@ -216,10 +162,12 @@ def run(
             if isinstance(fed, Bundling) and at.round < rounds:
                 evaluation, ahead = _test_and_play(fed, at, after)
             else:
-                evaluation = fed.evaluate(at.state.w)
+                evaluation = _test(fed, at)
             log.add(at, evaluation, cost)
         row = log.history.last if due else None
-        seen = [callback(Step(at.round, rounds, at.state, at.info, row, at.average)) for callback in callbacks]
+        seen = [
+            callback(Step(at.round, rounds, at.state, at.info, row, at.average, at.model)) for callback in callbacks
+        ]
         # A list first: every callback sees every step, also after one has asked to stop.
         stop = any(seen)
         # Not where the run starts: that state has a checkpoint, or is the initial one.
@@ -233,74 +181,46 @@ def run(
         at, evaluation = ahead or after(at), None
     # Where a callback stopped the run at a round that was not due, or it was resumed at its end.
     if evaluation is None:
-        evaluation = fed.evaluate(at.state.w)
+        evaluation = _test(fed, at)
         if not log.has(at.round):
             log.add(at, evaluation, log.cost())
     return log.result(at, evaluation)
 
 
-def first(
-    algorithm: Algorithm[S], fed: Federation, *, averaged: bool = False, table_dir: str | None = None
-) -> RunState:
-    """Where a run is before its first round; the arguments are those of :func:`run`.
-
-    Raises:
-        InputError: the hyperparameters do not fit the federation, ``table_dir`` cannot be used, or there is no
-            averaged solution.
-    """
-    if averaged and isinstance(core_of(algorithm), WithoutAverage):
-        raise _no_average(algorithm)
-    state = algorithm.init(_view(fed, averaged, table_dir))
-    average = Average.start(state.w, mixture_of(algorithm, state, fed)) if averaged else None
-    return RunState(0, 0, state, (), {}, 0.0, None, average)
+def _begun(algorithm: Algorithm[S], fed: Federation, key: Key, start: RunState) -> Played[S]:
+    """Where a run begins or goes on, with a step size."""
+    size = start.step_size
+    if size is not None and not size.known:
+        size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"))
+    return Played(start.round, start.skipped, cast("S", start.state), start.average, start.decaying, size, None)
 
 
-def _view(fed: Federation, averaged: bool, table_dir: str | None) -> Federation:
-    return _View(fed, averaged, table_dir) if averaged or table_dir is not None else fed
+def _models(at: Played[S]) -> list[Tensor]:
+    """What is tested: the last iterate, and the model to return where that is another one, as it is after a round."""
+    return [at.state.w] if at.decaying is None or at.round == 0 else [at.state.w, at.decaying.w]
+
+
+def _test(fed: Federation, at: Played[S]) -> _Tested:
+    """Tests of the model to return and of the last iterate."""
+    models = _models(at)
+    found = fed.evaluate_later(models)() if isinstance(fed, Bundling) else [fed.evaluate(w) for w in models]
+    return _Tested(found[-1], found[0])
 
 
 def _test_and_play(
-    fed: Bundling, at: _Played[S], after: Callable[[_Played[S]], _Played[S]]
-) -> tuple[Evaluation, _Played[S] | DrflError]:
-    """A test of the model, and the round after it, played before the test's result is there.
+    fed: Bundling, at: Played[S], after: Callable[[Played[S]], Played[S]]
+) -> tuple[_Tested, Played[S] | DrflError]:
+    """The tests, and the round after them, played before the tests' results are there.
 
     If that round fails its error is returned, as a callback may end the run before it.
     """
-    result = fed.evaluate_later(at.state.w)
+    results = fed.evaluate_later(_models(at))
     try:
         ahead = after(at)
     except DrflError as error:
         ahead = error
-    return result(), ahead
-
-
-def _round(algorithm: Algorithm[S], fed: Federation, key: Key, at: _Played[S]) -> _Played[S]:
-    """One round more.
-
-    Raises:
-        InputError: the algorithm has no averaged solution.
-        DivergedError: the model, or a loss behind the dual step, left the finite numbers.
-    """
-    r, average, core = at.round + 1, at.average, core_of(algorithm)
-    try:
-        state, info = algorithm.round(at.state, fed, key)
-        if not bool(torch.isfinite(state.w).all()):
-            raise NonFiniteError("the global model holds NaN or infinity")
-    except NonFiniteError as error:
-        sizes = ["lr", *(name for name in STEP_SIZES if hasattr(core, name))]
-        raise DivergedError(
-            f"{type(core).__name__} diverged in round {r} ({error}): lower {' or '.join(sizes)}"
-        ) from error
-    # The mean over the mixtures that the rounds started from, hence at.state and not state.
-    if average is not None and not info.empty:
-        if info.average is None:
-            raise _no_average(algorithm)
-        average = average.add(info.average, mixture_of(algorithm, at.state, fed))
-    return _Played(r, at.skipped + info.empty, state, average, info)
-
-
-def _no_average(algorithm: Algorithm[S]) -> InputError:
-    return InputError(f"{type(core_of(algorithm)).__name__} has no averaged solution: leave 'averaged' out")
+    found = results()
+    return _Tested(found[-1], found[0]), ahead
 
 
 class _Log:
@@ -327,22 +247,24 @@ class _Log:
         """What the run has cost so far."""
         return {name: value - self.before[name] for name, value in self.fed.ledger.totals().items()}
 
-    def progress(self, at: _Played[S], cost: dict[str, int]) -> RunState:
+    def progress(self, at: Played[S], cost: dict[str, int]) -> RunState:
         """Where the run is after a round that it has cost so much to come to."""
         rows, seconds = tuple(self.history.rows), self._seconds()
-        return RunState(at.round, at.skipped, at.state, rows, cost, seconds, self.point, at.average)
+        return RunState(
+            at.round, at.skipped, at.state, rows, cost, seconds, self.point, at.average, at.decaying, at.step_size
+        )
 
-    def add(self, at: _Played[S], evaluation: Evaluation, cost: dict[str, int]) -> None:
+    def add(self, at: Played[S], tested: _Tested, cost: dict[str, int]) -> None:
         """Add the row of a round."""
         lam = mixture_of(self.algorithm, at.state, self.fed)
-        certificate = self._certificate(at.state.w, lam)
-        metrics, seconds = Metrics.of(evaluation), self._seconds()
-        self.history.rows.append(Row(at.round, metrics, cost, lam, seconds, certificate, flagged(at.state)))
+        certificate = self._certificate(at.model, lam if at.decaying is None else at.decaying.lam)
+        metrics, last, seconds = Metrics.of(tested.model), Metrics.of(tested.last), self._seconds()
+        self.history.rows.append(Row(at.round, metrics, cost, lam, seconds, certificate, flagged(at.state), last))
 
-    def result(self, at: _Played[S], evaluation: Evaluation) -> Result:
+    def result(self, at: Played[S], tested: _Tested) -> Result:
         """What the run gives, with a test of the averaged solution where it was kept."""
         lam, average = mixture_of(self.algorithm, at.state, self.fed), at.average
-        found = Result(at.state, lam, self.history, evaluation, at.round, at.skipped)
+        found = Result(at.model, at.state, lam, self.history, *tested, at.round, at.skipped, at.step_size)
         if average is None:
             return found
         averaged = self.fed.evaluate(average.w)

@@ -43,13 +43,13 @@ def test_the_whole_tail_is_fedavg_bit_for_bit(m):
 
 def test_what_is_asked():
     """The losses of the cohort, at the model before training; then the models of the tail."""
-    state, (losses, train) = second_round(DeltaFL(theta=0.5, m=4))
+    state, (losses, train) = second_round(DeltaFL(theta=0.5, m=4, local=LocalSGD(lr=0.1)))
     assert torch.equal(losses.w, state.w)
     assert (losses.kind, losses.batch, losses.key) == ("losses", None, Key(0).fold("round", 2, "xi"))
     assert (train.kind, train.shift, train.prox, len(train.cohort)) == ("train", None, 0.0, 2)
-    _, (losses, _) = second_round(DeltaFL(loss_batch=7))
+    _, (losses, _) = second_round(DeltaFL(loss_batch=7, local=LocalSGD(lr=0.1)))
     assert losses.batch == 7
-    assert costs(DeltaFL(m=4, by_samples=False), federation()) == (1.5, 0.5, 1, 3)
+    assert costs(DeltaFL(m=4, by_samples=False, local=LocalSGD(lr=0.1)), federation()) == (1.5, 0.5, 1, 3)
 
 
 def test_the_tail_trains_and_the_others_do_not():
@@ -107,5 +107,5 @@ def test_impossible_values(bad):
 def test_losses_that_are_no_numbers(bad):
     fed = Recording(ConstantFederation([1.0, 2.0, bad]))
     with pytest.raises(DivergedError, match=r"DeltaFL diverged in round 1 .*clients \[2\]"):
-        run(DeltaFL(), fed, rounds=1)
+        run(DeltaFL(local=LocalSGD(lr=0.1)), fed, rounds=1)
     assert not fed.of("train")

@@ -1,30 +1,38 @@
-"""drfl's own rule for the dual step: λ moves by rate/(N·scale) along the reports, scale the largest mean one so far."""
+"""drfl's own rule for the dual step, D/√(Σ‖v − v̄‖²), and the centred estimate of the losses that it goes along."""
 
 from __future__ import annotations
 
+import itertools
+import math
+
+import numpy as np
 import pytest
 import torch
+from tests.conformance import references
+from tests.support.reference import bisection
+from tests.support.rounds import same_as
 
 from drfl import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAGA, DRFAProx, DualDRDM, ScaffPD
-from drfl.algorithms.dual import no_scale, step_size
+from drfl.algorithms.dual import RATE, SnapshotMethod, no_squares, step_size
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
+from drfl.federation import Losses
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.testing import DropoutFederation, QuadraticFederation
+from drfl.testing import DropoutFederation, Hyperplane, QuadraticFederation
 
 LOSSES = (0.8, 1.0, 1.1, 0.7, 1.4)
 EVERYBODY = {"m": 5, "sampling": sampling.everybody}
-RATES = {
-    AFL: (0.1, {}),
-    DRFA: (0.1, EVERYBODY),
-    DRFAProx: (0.1, EVERYBODY),
-    DRFAGA: (0.1, EVERYBODY),
-    ScaffPD: (0.03, {}),
-    DRDM: (0.03, EVERYBODY),
-    DualDRDM: (0.03, EVERYBODY),
+METHODS = {
+    AFL: {},
+    DRFA: EVERYBODY,
+    DRFAProx: EVERYBODY,
+    DRFAGA: EVERYBODY,
+    ScaffPD: {},
+    DRDM: EVERYBODY,
+    DualDRDM: EVERYBODY,
 }
-every_method = pytest.mark.parametrize("make", RATES, ids=lambda make: make.__name__)
+every_method = pytest.mark.parametrize("make", METHODS, ids=lambda make: make.__name__)
 
 
 def still(losses):
@@ -33,41 +41,89 @@ def still(losses):
     return QuadraticFederation(torch.zeros(len(s), 1, 1), torch.zeros(len(s), 1), s)
 
 
-def mixtures(make, losses, rounds=1, **options):
-    """λ after each round."""
-    algorithm, fed = make(**RATES[make][1], **options), still(losses)
-    state, lams = algorithm.init(fed), []
-    for r in range(rounds):
-        state, _ = algorithm.round(state, fed, Key(0).fold("round", r))
+def mixtures(make, paths, rounds=None, **options):
+    """λ after each round, in which the losses are those of the path; one path stands for all rounds."""
+    paths = [paths] * (rounds or 1) if np.ndim(paths) == 1 else paths
+    options = METHODS[make] | {"local": LocalSGD(steps=2, lr=0.1)} | options
+    algorithm = make(**options)
+    state, lams = algorithm.init(still(paths[0])), []
+    for r, losses in enumerate(paths):
+        state, _ = algorithm.round(state, still(losses), Key(0).fold("round", r))
         lams.append(state.lam)
     return lams
 
 
+def paths(rounds=6, seed=0, n=5):
+    """Losses that change from round to round."""
+    return np.random.default_rng(seed).uniform(0.2, 2.0, (rounds, n)).tolist()
+
+
+# ------------------------------------------------------------------------------------------------- the rule
+
+
 @every_method
 @pytest.mark.parametrize("tau", [1, 7])
-def test_a_loss_above_the_others_by_scale_gains_rate_over_n(make, tau):
-    """τ does not come into it; the projection takes the mean away."""
+def test_the_first_step_is_d_long_whatever_the_losses(make, tau):
+    """Along their differences from the mean; τ does not come into it."""
     losses = torch.tensor(LOSSES, dtype=torch.float64)
     (lam,) = mixtures(make, LOSSES, local=LocalSGD(steps=tau, lr=0.1))
-    expected = 1 / 5 + RATES[make][0] / 5 * (losses / losses.mean() - 1)
-    torch.testing.assert_close(lam, expected, rtol=0, atol=1e-15)
+    centred = losses - losses.mean()
+    torch.testing.assert_close(lam, 1 / 5 + RATE * centred / centred.norm(), rtol=0, atol=1e-15)
+    assert float((lam - 1 / 5).norm()) == pytest.approx(0.1, abs=1e-15)
+
+
+def rule(paths, theta):
+    """λ after each round on the simplex, by the formula; the direction is extrapolated by θ, its length is not."""
+    lam, squares, before = np.full(len(paths[0]), 1 / len(paths[0])), 0.0, np.asarray(paths[0])
+    for losses in map(np.asarray, paths):
+        squares += ((losses - losses.mean()) ** 2).sum()
+        lam = bisection(lam + 0.1 / math.sqrt(squares) * ((1 + theta) * losses - theta * before))
+        before = losses
+        yield lam
 
 
 @every_method
-@pytest.mark.parametrize("unit", [1e-300, 1e-12, 1e12, 1e300, -1.0])
+def test_the_whole_path_in_closed_form(make):
+    """With everybody v is the vector of losses; SCAFF-PD goes along 2ℓ_r − ℓ_{r−1}."""
+    expected = rule(paths(), theta=1.0 if make is ScaffPD else 0.0)
+    for lam, by_formula in zip(mixtures(make, paths()), expected, strict=True):
+        np.testing.assert_allclose(lam, by_formula, rtol=0, atol=1e-12)
+
+
+@every_method
+@pytest.mark.parametrize("unit", [1e-150, 1e-12, 1000.0, 1e12, 1e150, -1.0])
 def test_the_unit_of_the_loss_does_not_matter(make, unit):
     """Nor does its sign: negative losses are as good as positive ones."""
-    ours = mixtures(make, [unit * loss for loss in LOSSES], rounds=3)
-    theirs = mixtures(make, [loss if unit > 0 else -loss for loss in LOSSES], rounds=3)
+    ours = mixtures(make, (unit * np.array(paths())).tolist())
+    theirs = mixtures(make, (math.copysign(1, unit) * np.array(paths())).tolist())
     for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
-    assert (ours[-1][4] > ours[-1][0]) == (unit > 0)
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert len({tuple(lam.tolist()) for lam in ours}) > 1
 
 
 @every_method
-def test_without_any_loss_the_mixture_stays(make):
-    (lam,) = mixtures(make, [0.0] * 5)
-    assert torch.equal(lam, torch.full((5,), 0.2, dtype=torch.float64))
+@pytest.mark.parametrize("constant", [-3.0, 0.5, 1e3])
+def test_a_constant_added_to_all_losses_does_not_matter(make, constant):
+    """Not even one that changes from round to round."""
+    ours = mixtures(make, [[loss + (r + 1) * constant for loss in row] for r, row in enumerate(paths())])
+    for a, b in zip(ours, mixtures(make, paths()), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+@every_method
+@pytest.mark.parametrize("value", [0.0, 2.5, -1.0])
+def test_where_all_losses_are_equal_the_mixture_stays(make, value):
+    (first, last) = mixtures(make, [[value] * 5, [3 * value] * 5])
+    for lam in (first, last):
+        torch.testing.assert_close(lam, torch.full((5,), 0.2, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+@every_method
+def test_a_round_of_equal_losses_leaves_no_trace(make):
+    """Apart from SCAFF-PD's extrapolation."""
+    equal, unequal = mixtures(make, [[1.0] * 5, LOSSES], **({"theta": 0.0} if make is ScaffPD else {}))
+    torch.testing.assert_close(equal, torch.full((5,), 0.2, dtype=torch.float64), rtol=0, atol=1e-15)
+    torch.testing.assert_close(unequal, mixtures(make, LOSSES)[0], rtol=0, atol=1e-12)
 
 
 SETS = (Simplex(), CVaR(0.5), Box(0.3), ChiSquare(0.1), KL(0.1), ChiSquareBall(0.2), KLBall(0.2))
@@ -75,9 +131,9 @@ SETS = (Simplex(), CVaR(0.5), Box(0.3), ChiSquare(0.1), KL(0.1), ChiSquareBall(0
 
 @every_method
 @pytest.mark.parametrize("ambiguity", SETS, ids=repr)
-@pytest.mark.parametrize("unit", [1e-308, 1e-315, 5e-324])
-def test_losses_too_small_to_divide_by(make, ambiguity, unit):
-    """rate/(N·scale) would be infinite."""
+@pytest.mark.parametrize("unit", [1e-160, 1e-308, 5e-324, 1e153, 1e200])
+def test_losses_whose_squares_leave_the_numbers(make, ambiguity, unit):
+    """The step would be infinite, or 0 times infinity: λ stays in its set."""
     if make is DRFA and ambiguity.penalised:
         make = DRFAProx
     (lam,) = mixtures(make, [loss * unit for loss in LOSSES], ambiguity=ambiguity)
@@ -85,23 +141,135 @@ def test_losses_too_small_to_divide_by(make, ambiguity, unit):
 
 
 def test_the_step_never_grows():
-    scale, steps = no_scale(), []
-    for mean in (2.0, 1.0, 5.0, 0.0, 3.0):
-        step, scale = step_size(None, 0.1, torch.tensor([mean, -mean, mean]).double(), scale, 10)
+    squares, steps = no_squares(), []
+    for size in (2.0, 1.0, 5.0, 0.0, 3.0):
+        step, squares = step_size(None, torch.tensor([size, -size, 0.0]).double(), squares)
         steps.append(step)
-    assert steps == pytest.approx([0.1 / 20, 0.1 / 20, 0.1 / 50, 0.1 / 50, 0.1 / 50])
-    assert float(scale) == 5.0
-    assert step_size(0.7, 0.1, torch.ones(3).double(), scale, 10)[0] == 0.7
+    assert steps == pytest.approx([0.1 / math.sqrt(total) for total in (8, 10, 60, 60, 78)])
+    assert float(squares) == pytest.approx(78)
+
+
+def test_where_gamma_is_given_it_is_the_step():
+    step, squares = step_size(0.7, torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor(5.0).double())
+    assert (step, float(squares)) == (0.7, 7.0)
+    assert step_size(None, torch.full((3,), 4.0).double(), no_squares())[0] == 0.0
 
 
 @every_method
-def test_scale_is_the_largest_so_far(make):
-    """Smaller reports leave it, and so does a round without any."""
-    algorithm = make(**RATES[make][1])
-    small = still([1.0] * 5)
+def test_squares_add_up(make):
+    """A round without any report leaves them."""
+    algorithm = make(**METHODS[make], local=LocalSGD(lr=0.1))
+    small, large = still(LOSSES), still([2 * loss for loss in LOSSES])
     silent = DropoutFederation(small, losses=range(5), gradients=range(5))
-    state, scales = algorithm.init(small), []
-    for r, fed in enumerate((silent, still([2.0] * 5), small, silent)):
+    state, found = algorithm.init(small), []
+    for r, fed in enumerate((silent, small, large, silent)):
         state, _ = algorithm.round(state, fed, Key(r))
-        scales.append(float(state.scale))
-    assert scales == [0.0, 2.0, 2.0, 2.0]
+        found.append(float(state.squares))
+    one = float(np.var(LOSSES) * 5)
+    assert found == pytest.approx([0.0, one, (1 + 4) * one, (1 + 4) * one], rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- centred reports
+
+
+def test_only_drfls_own_method_centres():
+    """The published algorithms keep their estimate."""
+    assert DualDRDM().centred
+    assert not any(make().centred for make in (DRFA, DRFAProx, DRDM, SnapshotMethod))
+
+
+def of(values, clients):
+    clients = torch.tensor(clients, dtype=torch.int64)
+    return Losses(clients, torch.as_tensor(values, dtype=torch.float64)[clients])
+
+
+@pytest.mark.parametrize(("n", "k"), [(n, k) for n in (2, 3, 5, 6) for k in range(1, n + 1)])
+@pytest.mark.parametrize("centred", [False, True])
+def test_the_estimate_is_unbiased_over_all_cohorts(n, k, centred):
+    """Exactly: up to the mean where it is centred, as then it lies in the plane of the simplex."""
+    losses = torch.from_numpy(np.random.default_rng(n).uniform(0.5, 3.0, n))
+    drawn = [of(losses, cohort).unbiased(n, centred=centred) for cohort in itertools.combinations(range(n), k)]
+    mean = torch.stack(drawn).mean(0)
+    expected = losses - losses.mean() if centred and k > 1 else losses
+    torch.testing.assert_close(mean, expected, rtol=0, atol=1e-13)
+    for v in drawn:
+        assert v.dtype == torch.float64
+        assert int((v != 0).sum()) <= k
+        if centred and k > 1:
+            assert abs(float(v.sum())) < 1e-12
+
+
+@pytest.mark.parametrize("n", [4, 7])
+def test_centring_takes_the_noise_of_the_whole_loss_away(n):
+    """With losses far above their differences the error of the plain estimate is that of the level."""
+    losses = 100 + torch.from_numpy(np.random.default_rng(0).uniform(0, 1, n))
+    target = losses - losses.mean()
+
+    def error(centred):
+        cohorts = itertools.combinations(range(n), 2)
+        vs = [of(losses, cohort).unbiased(n, centred=centred) for cohort in cohorts]
+        return sum(float((v - v.mean() - target).square().sum()) for v in vs) / len(vs)
+
+    assert error(True) < 1e-3 * error(False)
+
+
+def test_with_everybody_centring_changes_nothing_on_the_simplex():
+    losses = torch.tensor(LOSSES).double()
+    v, centred = (of(losses, range(5)).unbiased(5, centred=centred) for centred in (False, True))
+    assert torch.equal(v, losses)
+    torch.testing.assert_close(centred, losses - losses.mean(), rtol=0, atol=1e-15)
+
+
+def test_one_report_and_none():
+    """A single report has nothing to be compared with, and counts as ever."""
+    for centred in (False, True):
+        assert of([5.0, 2.0, 1.0], [1]).unbiased(3, centred=centred).tolist() == [0.0, 6.0, 0.0]
+        assert of([5.0], [0]).unbiased(1, centred=centred).tolist() == [5.0]
+        assert of([5.0, 2.0], []).unbiased(2, centred=centred).tolist() == [0.0, 0.0]
+
+
+def test_two_clients():
+    """N = 2: all of the difference at once."""
+    assert of([3.0, 1.0], [0, 1]).unbiased(2, centred=True).tolist() == [1.0, -1.0]
+    (lam,) = mixtures(DualDRDM, [3.0, 1.0], m=2)
+    torch.testing.assert_close(lam, 0.5 + 0.1 * torch.tensor([1.0, -1.0]).double() / math.sqrt(2), rtol=0, atol=1e-15)
+    (alone,) = mixtures(DualDRDM, [3.0], m=1)
+    assert alone.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_reports_of_equal_losses_leave_the_mixture_where_it_is(k):
+    """Whoever reports: plain estimates pull those up who do."""
+    fed = still([2.0] * 5)
+    for centred in (False, True):
+        algorithm = DualDRDM(m=k, centred=centred, gamma=0.05, local=LocalSGD(steps=2, lr=0.1))
+        state, _ = algorithm.round(algorithm.init(fed), fed, Key(3))
+        moved = float((state.lam - 0.2).abs().max())
+        assert (moved < 1e-15) == centred
+
+
+@pytest.mark.parametrize(
+    ("reference", "make"),
+    [(references.drfa, DRFA), (references.drfa, DRFAProx), (references.drdm, DRDM), (references.dual_drdm, DualDRDM)],
+)
+@pytest.mark.parametrize("centred", [False, True])
+def test_rounds_with_and_without(reference, make, centred):
+    """As the second implementation has them, some of the clients silent."""
+    options = {} if make in (DRFA, DRFAProx) else {"mu": 0.7}
+    same_as(reference, make(m=3, gamma=0.05, centred=centred, local=LocalSGD(steps=3, lr=0.1), **options))
+
+
+def test_the_mean_step_over_all_cohorts_is_that_with_everybody():
+    """With γ given and no boundary near; each client's report counts in as many cohorts."""
+    n, gamma, losses = 5, 0.01, list(LOSSES)
+    cohorts, fed = list(itertools.combinations(range(n), 3)), still(losses)
+    algorithm = DualDRDM(
+        m=n, gamma=gamma, local=LocalSGD(steps=2, lr=0.1), ambiguity=Hyperplane(), sampling=sampling.everybody
+    )
+    lams = []
+    for answering in cohorts:
+        silent = set(range(n)) - set(answering)
+        state, _ = algorithm.round(algorithm.init(fed), DropoutFederation(fed, losses=silent), Key(0))
+        lams.append(state.lam)
+    whole, _ = algorithm.round(algorithm.init(fed), fed, Key(0))
+    torch.testing.assert_close(torch.stack(lams).mean(0), whole.lam, rtol=0, atol=1e-14)

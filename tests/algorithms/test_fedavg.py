@@ -43,11 +43,13 @@ def test_weights():
     near(FedAvg(by_samples=False).weights(fed).numpy(), [1 / 3] * 3)
 
 
-@pytest.mark.parametrize(("algorithm", "prox"), [(FedAvg(m=3), 0.0), (FedProx(m=3, mu=0.3), 0.3)], ids=str)
+@pytest.mark.parametrize(
+    ("algorithm", "prox"), [(FedAvg(m=3, local=FEW), 0.0), (FedProx(m=3, mu=0.3, local=FEW), 0.3)], ids=str
+)
 def test_what_is_sent_to_clients(algorithm, prox):
     _, (call,) = second_round(algorithm)
     assert (call.kind, call.prox, call.shift, len(call.cohort)) == ("train", prox, None, 3)
-    assert costs(algorithm.__class__(m=4), federation()) == (1, 1, 0, 2)
+    assert costs(algorithm.__class__(m=4, local=FEW), federation()) == (1, 1, 0, 2)
 
 
 @pytest.mark.parametrize("samples", [None, (1, 2, 3, 4, 10)])

@@ -28,11 +28,11 @@ def test_rounds_are_the_papers(solver):
 
 def test_what_is_sent_to_clients():
     """−h_i, and the pull with μ."""
-    state, (call,) = second_round(FedDyn(m=3, mu=0.25))
+    state, (call,) = second_round(FedDyn(m=3, mu=0.25, local=LocalSGD(lr=0.1)))
     assert call.prox == 0.25
     assert torch.equal(call.shift, -state.h[call.cohort])
     assert float(call.shift.abs().max()) > 0
-    assert costs(FedDyn(m=4), federation()) == (2, 1, 0, 2)
+    assert costs(FedDyn(m=4, local=LocalSGD(lr=0.1)), federation()) == (2, 1, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,13 @@ def test_q_0_is_the_uniform_mean(m):
 
 def test_what_is_asked():
     """First the losses at the model before training, on all data unless told; then the models of those who answered."""
-    state, (losses, train) = second_round(QFedAvg(m=3))
+    state, (losses, train) = second_round(QFedAvg(m=3, local=LocalSGD(lr=0.1)))
     assert torch.equal(losses.w, state.w)
     assert (losses.kind, losses.batch, losses.key) == ("losses", None, Key(0).fold("round", 2, "xi"))
     assert (train.kind, train.shift, train.prox) == ("train", None, 0.0)
-    _, (losses, _) = second_round(QFedAvg(m=3, loss_batch=7))
+    _, (losses, _) = second_round(QFedAvg(m=3, loss_batch=7, local=LocalSGD(lr=0.1)))
     assert losses.batch == 7
-    assert costs(QFedAvg(m=4), federation()) == (2, 1, 1, 4)
+    assert costs(QFedAvg(m=4, local=LocalSGD(lr=0.1)), federation()) == (2, 1, 1, 4)
 
 
 @pytest.mark.parametrize("q", [0.5, 3.0])
@@ -100,7 +100,7 @@ def test_impossible_values(bad):
 def test_negative_losses_have_no_powers():
     fed = Recording(ConstantFederation([1.0, -0.25, 2.0]))
     with pytest.raises(InputError, match=r"client 1 reports the loss -0.25.*never negative"):
-        run(QFedAvg(), fed, rounds=1)
+        run(QFedAvg(local=LocalSGD(lr=0.1)), fed, rounds=1)
     assert not fed.of("train")
 
 
@@ -108,5 +108,5 @@ def test_negative_losses_have_no_powers():
 def test_losses_that_are_no_numbers(bad):
     fed = Recording(ConstantFederation([1.0, 2.0, bad]))
     with pytest.raises(DivergedError, match=r"QFedAvg diverged in round 1 .*clients \[2\]"):
-        run(QFedAvg(), fed, rounds=1)
+        run(QFedAvg(local=LocalSGD(lr=0.1)), fed, rounds=1)
     assert not fed.of("train")

@@ -36,10 +36,10 @@ def test_the_first_round_is_fedavgs():
 
 def test_what_is_sent_to_clients():
     """c − c_i."""
-    state, (call,) = second_round(SCAFFOLD(m=3))
+    state, (call,) = second_round(SCAFFOLD(m=3, local=LocalSGD(lr=0.1)))
     assert torch.equal(call.shift, state.c - state.c_i[call.cohort])
     assert float(call.shift.abs().max()) > 0
-    assert costs(SCAFFOLD(m=4), federation()) == (2, 1, 0, 2)
+    assert costs(SCAFFOLD(m=4, local=LocalSGD(lr=0.1)), federation()) == (2, 1, 0, 2)
 
 
 @pytest.mark.parametrize(

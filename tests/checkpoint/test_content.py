@@ -18,8 +18,8 @@ from drfl.experiments.build import build
 from drfl.experiments.config import Config
 from drfl.federation import WrappedFederation
 from drfl.key import Key
-from drfl.loop import first
 from drfl.resilience import Protected
+from drfl.run_state import first
 
 N, D, ROUNDS = 5, 650, 6
 LOCAL = LocalSGD(steps=1, lr=0.1, batch=4)

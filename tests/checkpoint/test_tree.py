@@ -10,13 +10,15 @@ from tests.papers.energy.jobs import digits
 from torch import Tensor
 
 from drfl.algorithms import ALGORITHMS
+from drfl.averages import Average
 from drfl.checkpoint import DamagedError
 from drfl.checkpoint.record import restored, tensors_of
 from drfl.client_table import ClientTable
 from drfl.experiments.hyperparameters import make, takes
 from drfl.key import Key
-from drfl.loop import Average, first, run
+from drfl.loop import run
 from drfl.resilience import Clip, FailureModel, Faulty, OverSelection, Protected, Quorum, RobustClip
+from drfl.run_state import first
 
 
 class Some(NamedTuple):

@@ -158,7 +158,7 @@ def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys)
     assert call(["compare", *JOB, "--out", "a"]) == 130
     before = tree(tmp_path / "a")
     for options, difference in (
-        (["--lr", "0.7"], "algorithms.FedAvg.lr = 0.1, not 0.7"),
+        (["--lr", "0.7"], "algorithms.FedAvg.lr = no value, not 0.7"),
         (["--param", "DRDM.mu=7"], "algorithms.DRDM.mu = "),
         (["--rounds", "9"], "rounds = 6, not 9"),
         (["--seeds", "3"], "has the seeds 0, 1, not 0, 1, 2"),

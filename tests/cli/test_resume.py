@@ -74,7 +74,7 @@ def test_another_run_is_refused_by_the_difference(stop, capsys):
     stop(3)
     call(["run", *SMALL, "--out", "a"])
     for options, difference in (
-        (["--lr", "0.7"], "algorithms.DRDM.lr = 0.1, not 0.7"),
+        (["--lr", "0.7"], "algorithms.DRDM.lr = no value, not 0.7"),
         (["--seed", "4"], "seed = 0, not 4"),
         (["--algorithm", "DRFA"], "algorithm = 'DRDM', not 'DRFA'"),
         (["--rounds", "9"], "rounds = 6, not 9"),
@@ -82,7 +82,7 @@ def test_another_run_is_refused_by_the_difference(stop, capsys):
         assert difference in refused(["run", "--out", "a", "--resume", *options], capsys)
     stop(None)
     assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
-    assert "lr = 0.1, not 0.7" in refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys)
+    assert "lr = no value, not 0.7" in refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys)
 
 
 @pytest.mark.parametrize("job", [[], ["--engine", "loop"], ["--model", "mlp", "--algorithm", "ScaffPD"]], ids=" ".join)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from drfl.cli.app import call
 from drfl.data.partitioners import PARTITIONS
-from drfl.history import CERTIFICATE_COLUMNS, COLUMNS, Metrics
+from drfl.history import CERTIFICATE_COLUMNS, COLUMNS, LAST_COLUMNS, Metrics
 
 FILES = {
     "clients.csv",
@@ -24,6 +24,7 @@ FILES = {
     "history.csv",
     "lambda.csv",
     "manifest.json",
+    "model-last.safetensors",
     "model.safetensors",
     "partition.json",
     "report.html",
@@ -48,7 +49,7 @@ def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
     assert "report: a/report.html" in capsys.readouterr().out
     history = rows(tmp_path / "a/history.csv")
-    assert list(history[0]) == list(COLUMNS)
+    assert list(history[0]) == [*COLUMNS, *LAST_COLUMNS]
     assert [row["round"] for row in history] == ["0", "1", "2", "3"]
     clients = rows(tmp_path / "a/clients.csv")
     assert len(clients) == 6
@@ -69,6 +70,32 @@ def test_summary_tells_what_the_files_tell(tmp_path):
     assert summary["ledger"]["bytes_up"] == int(last["bytes_up"])
     expected = {"algorithm": "DRDM", "dataset": "digits", "clients": 6, "rounds": 3, "seed": 4, "device": "cpu"}
     assert {name: summary[name] for name in expected} == expected
+
+
+def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, capsys):
+    call(["run", *SMALL, "--algorithm", "DRFA", "--out", "a"])
+    printed = capsys.readouterr().out
+    call(["run", *SMALL, "--algorithm", "DRFA", "--returned", "last", "--out", "b"])
+    one, two = (json.loads((tmp_path / f"{name}/summary.json").read_text()) for name in "ab")
+    assert (one["returned"], two["returned"]) == ("average", "last")
+    assert one["final"] != one["last"] == two["last"] == two["final"]
+    assert (tmp_path / "a/model-last.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    assert not (tmp_path / "b/model-last.safetensors").exists()
+    size = one["step_size"]
+    assert size["lr"] == pytest.approx(1 / size["curvature"], rel=1e-5)
+    assert f"η = {size['lr']:.3g}, from curvature {size['curvature']:.3g} at {size['client']}" in printed
+    call(["run", *SMALL, "--lr", "0.2", "--out", "c"])
+    assert json.loads((tmp_path / "c/summary.json").read_text())["step_size"] is None
+
+
+def test_a_run_that_ends_worse_than_it_began_has_failed(tmp_path, capsys):
+    assert call(["run", *SMALL, "--lr", "1e9", "--out", "a"]) == 1
+    said = "the mean test loss over clients ended at"
+    assert said in capsys.readouterr().err
+    assert json.loads((tmp_path / "a/summary.json").read_text())["failure"].startswith(said)
+    assert said in (tmp_path / "a/report.html").read_text()
+    assert call(["compare", *SMALL, "--algorithms", "FedAvg", "--seeds", "1", "--lr", "1e9", "--out", "b"]) == 1
+    assert f"FedAvg, seed 0: {said}" in capsys.readouterr().err
 
 
 def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
@@ -119,7 +146,7 @@ CERTIFIED = [*SMALL, "--algorithm", "DRFA", "--param", "weight_decay=0.01", "--c
 def test_a_certificate_is_told_and_kept(tmp_path, capsys):
     assert call(["run", *CERTIFIED, "--averaged", "--out", "a"]) == 0
     history = rows(tmp_path / "a/history.csv")
-    assert list(history[0]) == [*COLUMNS, *CERTIFICATE_COLUMNS]
+    assert list(history[0]) == [*COLUMNS, *CERTIFICATE_COLUMNS, *LAST_COLUMNS]
     for row in history:
         assert float(row["gap"]) == pytest.approx(float(row["primal"]) - float(row["lower"]), abs=2e-9)
         assert float(row["gap"]) > 0
@@ -130,7 +157,7 @@ def test_a_certificate_is_told_and_kept(tmp_path, capsys):
     assert summary["averaged"].keys() == summary["final"].keys()
     assert summary["averaged"]["gap"] != summary["final"]["gap"]
     printed = capsys.readouterr().out
-    assert f"last: worst case {summary['final']['primal']:.6g}, and no model is below" in printed
+    assert f"average: worst case {summary['final']['primal']:.6g}, and no model is below" in printed
     assert "averaged: worst case" in printed
     page = (tmp_path / "a/report.html").read_text()
     assert "Duality gap" in page

@@ -140,11 +140,14 @@ def qfedavg(algorithm, oracle, rounds):
     return states
 
 
-def unbiased(oracle, w, reporters):
-    """v_i = (N/number who reported)·f_i(w)."""
-    v = np.zeros(oracle.n)
-    for i in reporters:
-        v[i] = oracle.n / len(reporters) * oracle.loss(i, w)
+def unbiased(oracle, w, reporters, centred=False):
+    """v_i = (N/k)·f_i(w) for the k who reported; where centred, (N−1)/(k−1)·(f_i(w) − their mean), if k > 1."""
+    v, losses = np.zeros(oracle.n), {i: oracle.loss(i, w) for i in reporters}
+    centred = centred and len(losses) > 1
+    centre = sum(losses.values()) / len(losses) if centred else 0.0
+    factor = (oracle.n - 1) / (len(losses) - 1) if centred else oracle.n / len(losses)
+    for i, loss in losses.items():
+        v[i] = factor * (loss - centre)
     return v
 
 
@@ -164,7 +167,9 @@ def afl(algorithm, oracle, rounds):
     return states
 
 
-def primal_dual(algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 0.0, at_start=False, dual=moved):
+def primal_dual(
+    algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 0.0, at_start=False, dual=moved, centred=False
+):
     """DRFA and its kin: the mean over the draws, less the correction c/μ; λ moves by the losses at the snapshot.
 
     Args:
@@ -172,6 +177,7 @@ def primal_dual(algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 
         corrected: c of the drift terms and λ.
         at_start: λ moves by γ and the losses at the round's first model, not by τγ and those at the snapshot.
         dual: λ's step.
+        centred: whether the mean of the reports is subtracted first.
     """
     w, lam, local, states = oracle.w0, np.full(oracle.n, 1 / oracle.n), algorithm.local, []
     h = np.zeros((oracle.n, len(w)))
@@ -195,14 +201,14 @@ def primal_dual(algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 
         at, step = (w, 1) if at_start else (global_model(call.snapshot)[0], local.steps)
         w, h = global_model(local.steps)
         if reporters := who(played, "losses"):
-            v = unbiased(oracle, at, reporters)
+            v = unbiased(oracle, at, reporters, centred)
             lam = dual(algorithm.ambiguity, lam, v, step * algorithm.gamma)
         states.append({"w": w, "lam": lam} | ({} if mu is None else {"h": h}))
     return states
 
 
 def drfa(algorithm, oracle, rounds):
-    return primal_dual(algorithm, oracle, rounds)
+    return primal_dual(algorithm, oracle, rounds, centred=algorithm.centred)
 
 
 def along_gradient(ambiguity, lam, v, step):
@@ -217,11 +223,13 @@ def drfaga(algorithm, oracle, rounds):
 
 
 def drdm(algorithm, oracle, rounds):
-    return primal_dual(algorithm, oracle, rounds, mu=algorithm.mu, corrected=lambda h, lam: h.mean(axis=0))
+    options = {"mu": algorithm.mu, "corrected": lambda h, lam: h.mean(axis=0)}
+    return primal_dual(algorithm, oracle, rounds, centred=algorithm.centred, **options)
 
 
 def dual_drdm(algorithm, oracle, rounds):
-    return primal_dual(algorithm, oracle, rounds, mu=algorithm.mu, corrected=lambda h, lam: lam @ h)
+    options = {"mu": algorithm.mu, "corrected": lambda h, lam: lam @ h}
+    return primal_dual(algorithm, oracle, rounds, centred=algorithm.centred, **options)
 
 
 def scaffpd(algorithm, oracle, rounds):

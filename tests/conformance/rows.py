@@ -111,8 +111,10 @@ ROWS = {
             uniform_mixture(ours, m=3),
             Reduction(
                 "with one step and everybody it is AFL with the dual gradient after the step",
-                ours(m=5, gamma=0.1, local=LocalSGD(steps=1, batch=2), dual_batch=2, sampling=sampling.everybody),
-                AFL(gamma=0.1, local=LocalSGD(steps=1, batch=2), dual_batch=2, dual_after=True),
+                ours(
+                    m=5, gamma=0.1, local=LocalSGD(steps=1, lr=0.1, batch=2), dual_batch=2, sampling=sampling.everybody
+                ),
+                AFL(gamma=0.1, local=LocalSGD(steps=1, lr=0.1, batch=2), dual_batch=2, dual_after=True),
             ),
         ],
     ),

@@ -24,7 +24,7 @@ def table(**changes):
 
 
 def load(frame, **changes):
-    return ClientData.from_frame(frame, **{"group": "hospital", "target": "ill", **changes})
+    return ClientData.from_frame(frame, **{"group": "hospital", "target": "ill", "standardise": False, **changes})
 
 
 def test_a_table_becomes_clients():

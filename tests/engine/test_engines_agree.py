@@ -86,8 +86,8 @@ def test_training(solver, engine):
 @pytest.mark.parametrize("bad", [{"lr": 1e300}, {"weight_decay": 1e300}], ids=str)
 def test_numbers_beyond_the_models_type_diverge(bad, engine):
     fed = federation(SIZES, engine=engine, dtype=torch.float32)
-    assert not fed.train(torch.arange(3), fed.w0 + 1, LocalSGD(**bad), Key(1)).w.isfinite().all()
-    assert not fed.train(torch.arange(3), fed.w0 + 1, LocalSGD(), Key(1), prox=1e300).w.isfinite().all()
+    assert not fed.train(torch.arange(3), fed.w0 + 1, LocalSGD(**{"lr": 0.1, **bad}), Key(1)).w.isfinite().all()
+    assert not fed.train(torch.arange(3), fed.w0 + 1, LocalSGD(lr=0.1), Key(1), prox=1e300).w.isfinite().all()
 
 
 @pytest.mark.parametrize("model", only(["linear", "group_norm"], MODELS.values(), MODELS))
@@ -95,7 +95,7 @@ def test_numbers_beyond_the_models_type_diverge(bad, engine):
 def test_models(model, batch):
     sizes = (1, 2, 9, 20)
     for engine in (Stacked(), Stacked(0.005), Threads(2)):
-        for a, b in zip(*train_both(pair(sizes, engine, **model), LocalSGD(steps=3, batch=batch)), strict=True):
+        for a, b in zip(*train_both(pair(sizes, engine, **model), LocalSGD(steps=3, lr=0.1, batch=batch)), strict=True):
             same(a, b)
 
 
@@ -118,7 +118,7 @@ def test_losses_gradients_evaluation(model):
 @pytest.mark.parametrize("average", [False, True])
 def test_only_what_was_asked_for(engine, snapshot, average):
     fed = federation((3, 50), engine=engine)
-    replies = fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3), Key(0), snapshot=snapshot, average=average)
+    replies = fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3, lr=0.1), Key(0), snapshot=snapshot, average=average)
     for asked, part in ((snapshot is not None, replies.snapshot), (average, replies.average)):
         assert part.shape == (2, len(fed.w0)) if asked else part is None
     if snapshot == 3:
@@ -148,7 +148,7 @@ def test_whole_runs(algorithm, engine):
 
 def test_nothing_carries_over_from_one_exchange_to_the_next(engine):
     """Momentum starts from zero in every round: the same question gets the same answer."""
-    fed, local = federation(engine=engine), LocalSGD(steps=3, momentum=0.9)
+    fed, local = federation(engine=engine), LocalSGD(steps=3, lr=0.1, momentum=0.9)
     first = fed.train(torch.arange(6), fed.w0, local, Key(0)).w
     fed.train(torch.arange(6), first.mean(0), local, Key(1))
     assert torch.equal(first, fed.train(torch.arange(6), fed.w0, local, Key(0)).w)
@@ -157,7 +157,7 @@ def test_nothing_carries_over_from_one_exchange_to_the_next(engine):
 def test_the_given_model_is_never_written(engine):
     fed = federation(engine=engine)
     before, w = fed.w0.clone(), fed.w0 + 1
-    fed.train(torch.arange(6), w, LocalSGD(steps=2), Key(0), snapshot=1, average=True)
+    fed.train(torch.arange(6), w, LocalSGD(steps=2, lr=0.1), Key(0), snapshot=1, average=True)
     fed.gradients(torch.arange(6), w, Key(0))
     fed.evaluate(w)
     assert torch.equal(fed.w0, before)

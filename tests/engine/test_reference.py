@@ -108,7 +108,7 @@ def test_finite_differences(engine, model):
 
 def test_float32_is_close(engine):
     single, double = federation(engine=engine, dtype=torch.float32), federation(engine=engine)
-    ask = (torch.arange(len(SIZES)), LocalSGD(steps=5), Key(0))
+    ask = (torch.arange(len(SIZES)), LocalSGD(steps=5, lr=0.1), Key(0))
     a = single.train(ask[0], double.w0.float(), *ask[1:]).w
     b = double.train(ask[0], double.w0, *ask[1:]).w
     assert a.dtype == torch.float32

@@ -19,7 +19,7 @@ from drfl.task import Task
 def test_ledger_by_hand(engine):
     """15 parameters of 8 bytes; clients of 2 and 180 samples; minibatches of 32; 4 steps."""
     fed = federation(engine=engine)
-    local, cohort = LocalSGD(steps=4, batch=32), torch.tensor([1, 5])
+    local, cohort = LocalSGD(steps=4, lr=0.1, batch=32), torch.tensor([1, 5])
     fed.evaluate(fed.w0)
     assert set(fed.ledger.totals().values()) == {0}
     fed.train(cohort, fed.w0, local, Key(0))
@@ -47,7 +47,7 @@ def test_ledger_by_hand(engine):
 
 def test_ledger_counts_the_models_own_type():
     fed = federation(dtype=torch.float32)
-    fed.train(torch.tensor([0]), fed.w0, LocalSGD(steps=1), Key(0))
+    fed.train(torch.tensor([0]), fed.w0, LocalSGD(steps=1, lr=0.1), Key(0))
     assert fed.ledger.bytes_up == 15 * 4
 
 
@@ -62,7 +62,7 @@ def test_shares():
 def test_snapshot_must_be_a_step(snapshot):
     fed = federation((2, 3))
     with pytest.raises(ValueError, match=f"snapshot={snapshot} .* 1…3"):
-        fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3), Key(0), snapshot=snapshot)
+        fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3, lr=0.1), Key(0), snapshot=snapshot)
 
 
 @pytest.mark.parametrize("batch", [0, -1])
@@ -114,7 +114,7 @@ def test_frozen_parameters_stay(engine):
         expected = nn.functional.cross_entropy(model(data.inputs[data.train[3]]), data.targets[data.train[3]])
     loss = fed.losses(torch.tensor([3]), fed.w0, Key(0)).values[0]
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
-    moved = fed.train(torch.arange(6), fed.w0, LocalSGD(steps=2), Key(0)).w
+    moved = fed.train(torch.arange(6), fed.w0, LocalSGD(steps=2, lr=0.1), Key(0)).w
     assert moved.shape == (6, 27)
 
 
@@ -159,7 +159,7 @@ def test_engines_by_name():
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_whatever_mode_the_caller_is_in(engine, mode):
-    fed, local = federation(engine=engine), LocalSGD(steps=2, batch=8)
+    fed, local = federation(engine=engine), LocalSGD(steps=2, lr=0.1, batch=8)
     expected = fed.train(torch.arange(6), fed.w0, local, Key(0)).w
     with mode():
         w = fed.w0 * 1

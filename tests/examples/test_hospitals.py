@@ -171,6 +171,8 @@ def test_what_is_stored_ran_with_what_the_files_say():
         for key in moved.keys() & parameters.keys():
             assert getattr(config, key) == parameters.pop(key) == moved[key]
     now = simulate.about(stored["seeds"], rounds=None)
+    for parameters in (table for tables in now["parameters"].values() for table in tables.values()):
+        parameters.pop("centred", None)  # new since, and without effect where everybody reports
     assert {key: stored[key] for key in ("rounds", "parameters", "dtype")} == {
         key: now[key] for key in ("rounds", "parameters", "dtype")
     }

@@ -4,10 +4,11 @@ import pytest
 
 from drfl.errors import InputError
 from drfl.flower import nodes, server_app
+from drfl.flower.claims import admit
 from drfl.flower.client_app import client_app, identity, task_of
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
-from drfl.flower.nodes import Member, admit
+from drfl.flower.nodes import Member
 from drfl.flower.schema import ProtocolError, read_note
 from drfl.flower.settings import SiteEntry, read_server
 
@@ -122,7 +123,7 @@ def test_the_reason_of_a_rejected_identity_names_the_field_and_quotes_nothing(ca
     class Lying(InProcessGrid):
         def answer(self, message, context):
             reply = super().answer(message, context)
-            reply.content = RecordDict({"identity": ConfigRecord({"json": '{"protocol": 2, "train": "\\u001b[2J"}'})})
+            reply.content = RecordDict({"identity": ConfigRecord({"json": '{"protocol": 3, "train": "\\u001b[2J"}'})})
             return reply
 
     sites = {name: site(name) for name in "ab"}

@@ -28,6 +28,7 @@ insecure = true
 [job]
 algorithm = "{algorithm}"
 rounds = 3
+lr = 0.05
 checkpoint_every = 1
 {more}
 [[sites]]
@@ -47,11 +48,11 @@ def behaviours():
     module = importlib.util.module_from_spec(spec)
     from drfl.flower import client_app
 
-    kept = client_app.write_answer, client_app.RecordDict
+    kept = client_app.write_answer, client_app.write_identity
     try:
         spec.loader.exec_module(module)
     finally:  # it takes the place of what a site uses, which is for processes of its own
-        client_app.write_answer, client_app.RecordDict = kept
+        client_app.write_answer, client_app.write_identity = kept
     return {one.name: one for one in module.behaviours() if not one.process}
 
 

@@ -15,8 +15,8 @@ from drfl.errors import DivergedError, NonFiniteError
 from drfl.flower.client_app import Site, engine_of
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.loop import first
 from drfl.resilience import Protected, Recorded, ReplyLog
+from drfl.run_state import first
 
 from .conftest import federation, grid_of, simulation
 
@@ -73,7 +73,8 @@ def test_the_payload_of_a_large_model_is_what_the_ledger_says():
     seen, counted = fed.traffic, fed.ledger
     assert seen.bytes_down - seen.test_bytes_down == pytest.approx(counted.bytes_down, rel=0.01)
     assert seen.bytes_up - seen.test_bytes_up == pytest.approx(counted.bytes_up, rel=0.01)
-    assert seen.test_bytes_down == pytest.approx(4 * 3 * 100_001 * 4, rel=0.01)  # one of two, twice, and both
+    # One of the two sites at first; the model and the average at both in round 1, and at the end.
+    assert seen.test_bytes_down == pytest.approx((1 + 3 + 4) * 3 * 100_001 * 4, rel=0.01)
     assert seen.exchanges == 3
     assert seen.answers == 6
     assert 0 < seen.site_seconds < 2 * seen.seconds
@@ -112,11 +113,11 @@ def test_a_request_with_another_model_than_the_test_goes_by_itself():
     fed = federation(grid := grid_of())
     w, key = fed.w0, Key(0)
     before, expected = dict(grid.count), simulation()
-    result = fed.evaluate_later(w)
+    result = fed.evaluate_later([w])
     reply = fed.train(EVERYBODY, w + 1, LOCAL, key)
     assert torch.equal(reply.w, expected.train(EVERYBODY, w + 1, LOCAL, key).w)
     assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 1)
-    found = result()
+    (found,) = result()
     assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 2)
     assert torch.equal(found.accuracy, expected.evaluate(w).accuracy)
     tests = fed.traffic.test_bytes_down
@@ -128,11 +129,11 @@ def test_a_request_with_another_model_than_the_test_goes_by_itself():
 def test_whoever_is_not_asked_is_tested_with_the_others(asked):
     fed = federation(grid := grid_of())
     w, cohort, before, expected = fed.w0, torch.tensor(asked), dict(grid.count), simulation()
-    result = fed.evaluate_later(w)
+    result = fed.evaluate_later([w])
     reply = fed.losses(cohort, w, Key(0))
     assert reply.clients.tolist() == asked
     assert reply.values.tolist() == pytest.approx(expected.losses(cohort, w, Key(0)).values.tolist(), abs=1e-6)
-    found, alone = result(), expected.evaluate(w)
+    (found,), alone = result(), expected.evaluate(w)
     assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 1)
     assert torch.equal(found.accuracy, alone.accuracy)
     assert found.loss.tolist() == pytest.approx(alone.loss.tolist(), abs=1e-6)
@@ -141,9 +142,22 @@ def test_whoever_is_not_asked_is_tested_with_the_others(asked):
     assert fed.ledger == expected.ledger
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_two_models_are_tested_in_one_message(first):
+    fed = federation(grid := grid_of())
+    w, before, expected = fed.w0, dict(grid.count), simulation()
+    results = fed.evaluate_later([w, w * 2, w * 3])
+    fed.train(EVERYBODY, w if first else w + 1, LOCAL, Key(0))
+    found = results()
+    assert [one.accuracy.tolist() for one in found] == [expected.evaluate(w * k).accuracy.tolist() for k in (1, 2, 3)]
+    # The third goes by itself, and all where the request sends another model.
+    assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 2 if first else 3)
+    assert torch.equal(fed.evaluate(w).accuracy, expected.evaluate(w).accuracy)
+
+
 def test_a_test_that_no_request_follows_goes_by_itself():
     fed = federation()
-    assert torch.equal(fed.evaluate_later(fed.w0)().accuracy, simulation().evaluate(fed.w0).accuracy)
+    assert torch.equal(fed.evaluate_later([fed.w0])()[0].accuracy, simulation().evaluate(fed.w0).accuracy)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from tests.flower.conftest import federation, grid_of, site
 
+from drfl.data import Standardisation
 from drfl.federation import GradientRequest, LossRequest, TrainRequest
 from drfl.flower import nodes, transport
 from drfl.flower.client_app import identity
@@ -46,13 +47,13 @@ def originals() -> dict[str, list[dict]]:
         TrainRequest(one, w, key, LocalSGD(), 0.1, None, 2, True), LossRequest(one, w, key, 8),
         GradientRequest(one, w, key, None), None,
     )  # fmt: skip
-    loss = torch.tensor(0.5, dtype=torch.float64)
+    loss, by = torch.tensor(0.5, dtype=torch.float64), Standardisation(*torch.ones(2, 6, dtype=torch.float64))
     answers = (
         Answer((w,), (0.5, 0.1, 15), 16, 0, 0.1), Answer((w, w), None, 16, 0, 0.1, "0" * 24), Answer((loss,), None),
-        Answer((w, loss), None), Answer(lacking=True),
+        Answer((w, loss), None), Answer(lacking=True), Answer((), (0.5, 0.1, 15), also=(0.6, 0.2, 15)),
     )  # fmt: skip
     return {
-        "ask": [plain(write_ask(Ask(1, model, w, request, True, "zero"), w)) for request in requests],
+        "ask": [plain(write_ask(Ask(1, model, w, request, True, "zero", by, w), w)) for request in requests],
         "answer": [plain(write_answer(answer)) for answer in answers],
         "identity": [plain(identity(site("b")))],
     }
@@ -129,7 +130,7 @@ def _vector(rng, records):
         {"data": b"\xff" * len(array.data)}, None,
     ))  # fmt: skip
     if change is not None:
-        vectors[rng.choice((name, name, name, "0", "2", "shift", "\ud7ff", ""))] = Array(**{**parts, **change})
+        vectors[rng.choice((name, name, name, "0", "2", "shift", "mean", "\ud7ff", ""))] = Array(**{**parts, **change})
 
 
 def _record(rng, records):

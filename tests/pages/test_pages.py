@@ -7,6 +7,8 @@ import sys
 from types import ModuleType
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from tests.support.marks import only
 from tests.support.scripts import ROOT
 
@@ -18,7 +20,7 @@ from drfl.papers.specification import PAPERS
 
 PAGES = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("ambiguity", "certificate", "scale", "testing", "theory", "tuning")
+    for name in ("ambiguity", "certificate", "data", "scale", "testing", "theory", "tuning")
 }
 
 
@@ -47,6 +49,19 @@ def test_the_example_on_scale_runs(tmp_path, monkeypatch):
     names: dict[str, object] = {}
     exec(code, names)
     assert names["result"].rounds == 5  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_example_of_raw_rows_runs_and_its_file_is_read(tmp_path, capsys):
+    section = PAGES["data"].partition("### Standardisation")[2]
+    names: dict[str, object] = {}
+    example, reading = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    exec(example, names)
+    assert capsys.readouterr().out == re.findall(r"```text\n(.*?)```", section, flags=re.DOTALL)[0]
+    exec(reading, names)
+    data, model, rows = (names[name] for name in ("data", "model", "raw_rows"))
+    save_file({**data.standardisation.tensors(), **model.state_dict()}, tmp_path / "model.safetensors")  # pyright: ignore
+    served = names["served"](tmp_path / "model.safetensors", torch.nn.Linear(2, 2))  # pyright: ignore
+    assert served(rows).equal(names["raw_model"](rows))  # pyright: ignore
 
 
 def test_names_of_ambiguity_sets_are_those_of_the_command_line():

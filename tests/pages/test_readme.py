@@ -24,7 +24,7 @@ def test_the_ten_lines_for_your_own_data_run(capsys):
     exec(code, names)
     assert "worst_accuracy=" in capsys.readouterr().out
     layout = names["drfl"].Layout.of(names["model"])  # pyright: ignore
-    assert layout.flatten(names["model"]).equal(names["result"].state.w)  # pyright: ignore
+    assert layout.flatten(names["model"]).equal(names["result"].model)  # pyright: ignore
 
 
 @pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines() if "drfl " in line])

@@ -35,7 +35,7 @@ class Everything:
 def estimates(faults, lam=None, count=ROUNDS):
     """v (R, N) and the mean index of the models (R,), over many rounds from one state, each if anybody answered."""
     fed = ConstantFederation(LOSSES)
-    faulty = Faulty(DRFA(m=M, gamma=1.0, local=LocalSGD(steps=1), ambiguity=Everything()), faults)
+    faulty = Faulty(DRFA(m=M, gamma=1.0, local=LocalSGD(steps=1, lr=0.1), ambiguity=Everything()), faults)
     state = faulty.init(fed)
     state = state if lam is None else state._replace(inner=state.inner._replace(lam=lam))
     v, mean = [], []

@@ -107,8 +107,8 @@ def test_a_damaged_list_is_refused_in_one_line(text, tmp_path):
 class BundlingFederation(WrappedFederation):
     """The result of a test is there only after the round that follows it."""
 
-    def evaluate_later(self, w):
-        return lambda: self.evaluate(w)
+    def evaluate_later(self, models):
+        return lambda: [self.evaluate(w) for w in models]
 
 
 @pytest.mark.parametrize("at", [0, 2])

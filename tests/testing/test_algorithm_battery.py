@@ -163,6 +163,19 @@ def test_variants_take_what_there_is_and_leave_the_given_one_alone():
     assert not hasattr(subject.variant(), "hidden")
 
 
+def test_a_local_step_size_is_found_where_there_is_none():
+    """For the algorithm and for the special cases alike; one that is given stays."""
+    automatic = LocalSGD(steps=1)
+    cases = [Reduction("one", FedProx(mu=0.0, local=automatic), FedAvg(local=ONE))]
+    subject = subject_of(FedAvg(local=automatic), reductions=cases)
+    lr = subject.algorithm.local.lr
+    assert lr == pytest.approx(1 / least_squares().smoothness, rel=0.3)
+    assert subject.algorithm == FedAvg(local=replace(automatic, lr=lr))
+    ((_, ours, theirs, _, _),) = subject.reductions
+    assert (ours.local.lr, theirs.local.lr) == (lr, 0.1)
+    assert "converges" in check_algorithm(FedAvg(local=automatic), solves=WEIGHTED).passed
+
+
 def test_rounds_use_the_keys_that_run_uses():
     keys = []
 

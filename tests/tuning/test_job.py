@@ -6,7 +6,7 @@ import pytest
 
 from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError
-from drfl.papers.specification import PAPERS, load_job
+from drfl.papers.specification import DEFAULTS, PAPERS, load_job
 from drfl.papers.tuning_jobs import resolve
 from drfl.tuning.job import changes_of, chosen_algorithms
 
@@ -15,13 +15,13 @@ def test_every_job_of_the_papers_can_be_named():
     for path in (PAPERS / "jobs").glob("*.toml"):
         job = resolve(path.stem.replace("-", "_").upper(), {})
         assert (job.name, job.stand_in) == (path.stem, False)
-        assert job.values == {**load_job(path.stem), "validation": 0.2}
+        assert job.values == {**DEFAULTS, **load_job(path.stem), "validation": 0.2}
         assert chosen_algorithms(None, job) == list(ALGORITHMS)
 
 
 def test_a_stand_in_is_the_one_of_the_papers_tables():
     job = resolve("kmnist-cnn", {}, stand_in=True)
-    assert job.values == {**load_job("kmnist-cnn"), "dataset": "kmnist-t10k", "validation": 0.2}
+    assert job.values == {**DEFAULTS, **load_job("kmnist-cnn"), "dataset": "kmnist-t10k", "validation": 0.2}
     assert (job.name, job.stand_in) == ("kmnist-cnn", True)
     with pytest.raises(InputError, match="has no stand-in"):
         resolve("mnist-linear", {}, stand_in=True)

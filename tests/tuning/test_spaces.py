@@ -65,20 +65,20 @@ def test_the_papers_values_and_the_best_of_the_mnist_table_are_in_the_ranges():
         assert point_of(config(algorithm, table), SPACES[algorithm]) == table
 
 
-def test_the_first_trial_is_the_defaults_with_the_step_size_written_out():
+def test_the_first_trial_is_the_defaults():
     for algorithm in SPACES:
         run = config(algorithm)
         table = default_table(run, {})
-        assert table == {"lr": 0.1}
+        assert table == {}, "η is found in the run"
         assert make(algorithm, {**run.parameters(algorithm, 6), **table}) == make(
             algorithm, run.parameters(algorithm, 6)
         )
 
 
 def test_a_default_that_is_a_rule_has_no_place_in_the_space():
-    assert point_of(config("FedProx"), SPACES["FedProx"]) == {"lr": 0.1, "mu": 0.1}
-    assert point_of(config("DRDM"), SPACES["DRDM"]) == {"lr": 0.1}
-    assert point_of(config("DRFAProx"), SPACES["DRFAProx"]) == {"lr": 0.1}
+    assert point_of(config("FedProx"), SPACES["FedProx"]) == {"mu": 0.1}
+    assert point_of(config("DRDM"), SPACES["DRDM"]) == {}
+    assert point_of(config("DRFAProx"), SPACES["DRFAProx"]) == {}
     assert point_of(config("FedAvg", {"lr": 1.5}), SPACES["FedAvg"]) == {}
 
 

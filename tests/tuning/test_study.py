@@ -37,7 +37,7 @@ def test_every_algorithm_has_as_many_trials_and_begins_with_its_defaults(done):
     assert list(trials) == ["FedAvg", "DRFA"]
     for algorithm, own in trials.items():
         assert [trial.number for trial in own] == [0, 1, 2]
-        assert own[0].table == {"lr": 0.1}
+        assert own[0].table == {}
         assert all(trial.point.keys() == {d.name for d in SPACES[algorithm]} for trial in own[1:])
         assert len({str(trial.table) for trial in own}) == 3
         assert all(len(trial.scores) == 2 for trial in own)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 
 from drfl import checks
 from drfl.algorithm import Info
 from drfl.algorithms.drfa import DRFAState
-from drfl.algorithms.dual import RATE, ascend, first_mixture, no_scale, step_size
+from drfl.algorithms.dual import ascend, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.federation import Federation
 from drfl.key import Key
@@ -63,8 +62,6 @@ class AFL:
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     dual_after: bool = False
 
-    rate: ClassVar[float] = RATE
-
     def __post_init__(self) -> None:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
@@ -74,11 +71,11 @@ class AFL:
     def init(self, fed: Federation) -> DRFAState:
         """The initial model and the uniform mixture."""
         lam = first_mixture(self.ambiguity, fed.n)
-        return DRFAState(fed.w0, lam, no_scale())
+        return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """One step of descent in w and of ascent in λ."""
-        (w, lam, scale), everybody = state, torch.arange(fed.n)
+        (w, lam, squares), everybody = state, torch.arange(fed.n)
 
         D = Cohort(everybody, lam)
         up = fed.train(everybody, w, self.local, key.fold("sgd"))
@@ -91,6 +88,7 @@ class AFL:
         lam_next = lam
         if f.clients.numel():
             gamma = None if self.gamma is None else self.local.steps * self.gamma
-            step, scale = step_size(gamma, self.rate, f.values, scale, fed.n)
-            lam_next = ascend(self.ambiguity, lam, step, f.unbiased(fed.n))
-        return DRFAState(model.w, lam_next, scale), Info(D, up.clients, f, model.average)
+            v = f.unbiased(fed.n)
+            step, squares = step_size(gamma, v, squares)
+            lam_next = ascend(self.ambiguity, lam, step, v)
+        return DRFAState(model.w, lam_next, squares), Info(D, up.clients, f, model.average)

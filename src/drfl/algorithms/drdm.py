@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,22 +11,22 @@ from torch import Tensor
 from drfl import sampling
 from drfl.algorithm import Info
 from drfl.algorithms.drift import check_penalty, moves, penalty
-from drfl.algorithms.dual import CORRECTED_RATE, SnapshotMethod, first_mixture, no_scale
+from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares
 from drfl.client_table import ClientTable
 from drfl.federation import Federation
 from drfl.key import Key
 
 
 class DRDMState(NamedTuple):
-    """w (d,) global model; lam (N,) mixture; c (d,) mean of all rows of h; h (N, d) drift terms; scale () largest mean
-    loss report so far.
+    """w (d,) global model; lam (N,) mixture; c (d,) mean of all rows of h; h (N, d) drift terms; squares () of the dual
+    rule so far.
     """
 
     w: Tensor
     lam: Tensor
     c: Tensor
     h: ClientTable
-    scale: Tensor
+    squares: Tensor
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,6 @@ class Regularised(SnapshotMethod):
     """
 
     mu: float | None = None
-
-    rate: ClassVar[float] = CORRECTED_RATE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,11 +91,11 @@ class DRDM(Regularised):
         """The initial model, the uniform mixture, and no drift."""
         sampling.size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed.n)
-        return DRDMState(w, lam, torch.zeros_like(w), fed.client_table(), no_scale())
+        return DRDMState(w, lam, torch.zeros_like(w), fed.client_table(), no_squares())
 
     def round(self, state: DRDMState, fed: Federation, key: Key) -> tuple[DRDMState, Info]:
         """One round, Algorithm 1, lines 5–21."""
-        (w, lam, c, h, scale), N, tau = state, fed.n, self.local.steps
+        (w, lam, c, h, squares), N, tau = state, fed.n, self.local.steps
         m = sampling.size(self.m, N)
         mu = penalty(self.mu, self.local)
 
@@ -117,18 +115,18 @@ class DRDM(Regularised):
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # line 10
         model = up.merged(corrected)  # lines 17–20
 
-        dual = self.snapshot_ascent(fed, model, lam, scale, key)  # line 21
-        next_state = DRDMState(model.w, dual.lam, c + drift(up.w), h_next, dual.scale)
+        dual = self.snapshot_ascent(fed, model, lam, squares, key)  # line 21
+        next_state = DRDMState(model.w, dual.lam, c + drift(up.w), h_next, dual.squares)
         return next_state, Info(D, up.clients, dual.losses, model.average)
 
 
 class DualDRDMState(NamedTuple):
-    """w (d,) global model; lam (N,) mixture; h (N, d) drift terms; scale () largest mean loss report so far."""
+    """w (d,) global model; lam (N,) mixture; h (N, d) drift terms; squares () of the dual rule so far."""
 
     w: Tensor
     lam: Tensor
     h: ClientTable
-    scale: Tensor
+    squares: Tensor
 
 
 @dataclass(frozen=True)
@@ -153,23 +151,26 @@ class DualDRDM(Regularised):
 
     Its other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
 
-    Deviations from DRDM: c is weighed by λ, and therefore computed anew when λ has moved; the server must see every
-    h_i, so that sums over the cohort (secure aggregation) do not suffice. A round therefore costs O(d) for every h_i
-    that was ever moved and has λ_i > 0, where DRDM's depends on the cohort alone.
+    Deviations from DRDM: reports are centred unless ``centred=False``. c is weighed by λ, and therefore computed anew
+    when λ has moved; the server must see every h_i, so that sums over the cohort (secure aggregation) do not suffice. A
+    round therefore costs O(d) for every h_i that was ever moved and has λ_i > 0, where DRDM's depends on the cohort
+    alone.
 
     Raises:
         InputError: mu or gamma is out of range, or m > N (when first used).
     """
 
+    centred: bool = True
+
     def init(self, fed: Federation) -> DualDRDMState:
         """The initial model, the uniform mixture, and no drift."""
         sampling.size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed.n)
-        return DualDRDMState(w, lam, fed.client_table(), no_scale())
+        return DualDRDMState(w, lam, fed.client_table(), no_squares())
 
     def round(self, state: DualDRDMState, fed: Federation, key: Key) -> tuple[DualDRDMState, Info]:
         """One round."""
-        (w, lam, h, scale), m, tau = state, sampling.size(self.m, fed.n), self.local.steps
+        (w, lam, h, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.steps
         mu = penalty(self.mu, self.local)
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
@@ -188,5 +189,5 @@ class DualDRDM(Regularised):
         h_next = h.add(up.clients, (w_i - w for w_i in up.w), alpha=-mu)  # h_i ← h_i − μ(w_i − w̄)
         model = up.merged(corrected)
 
-        dual = self.snapshot_ascent(fed, model, lam, scale, key)
-        return DualDRDMState(model.w, dual.lam, h_next, dual.scale), Info(D, up.clients, dual.losses, model.average)
+        dual = self.snapshot_ascent(fed, model, lam, squares, key)
+        return DualDRDMState(model.w, dual.lam, h_next, dual.squares), Info(D, up.clients, dual.losses, model.average)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from drfl import checks, sampling
 from drfl.algorithm import Info
-from drfl.algorithms.dual import RATE, SnapshotMethod, first_mixture, no_scale, step_size
+from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError
 from drfl.federation import Federation
@@ -20,11 +20,11 @@ from drfl.sampling import Sampling, with_replacement
 
 
 class DRFAState(NamedTuple):
-    """w (d,) global model; lam (N,) mixture; scale () largest mean loss report so far."""
+    """w (d,) global model; lam (N,) mixture; squares () of the dual rule so far."""
 
     w: Tensor
     lam: Tensor
-    scale: Tensor
+    squares: Tensor
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class DRFA(SnapshotMethod):
         """The initial model and the uniform mixture."""
         sampling.size(self.m, fed.n)
         lam = first_mixture(self.ambiguity, fed.n)
-        return DRFAState(fed.w0, lam, no_scale())
+        return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """One round, Algorithm 1, lines 2–17."""
-        (w, lam, scale), m, tau = state, sampling.size(self.m, fed.n), self.local.steps
+        (w, lam, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.steps
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
@@ -84,8 +84,8 @@ class DRFA(SnapshotMethod):
         a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
         model = up.merged(lambda w_i: a @ w_i)
 
-        dual = self.snapshot_ascent(fed, model, lam, scale, key)
-        return DRFAState(model.w, dual.lam, dual.scale), Info(D, up.clients, dual.losses, model.average)
+        dual = self.snapshot_ascent(fed, model, lam, squares, key)
+        return DRFAState(model.w, dual.lam, dual.squares), Info(D, up.clients, dual.losses, model.average)
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,6 @@ class DRFAGA:
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     sampling: Sampling = with_replacement
 
-    rate: ClassVar[float] = RATE
-
     def __post_init__(self) -> None:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
@@ -157,11 +155,11 @@ class DRFAGA:
         """The initial model and the uniform mixture."""
         sampling.size(self.m, fed.n)
         lam = first_mixture(self.ambiguity, fed.n)
-        return DRFAState(fed.w0, lam, no_scale())
+        return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """One round; w and λ move from the same (w̄, λ)."""
-        (w, lam, scale), N = state, fed.n
+        (w, lam, squares), N = state, fed.n
 
         D = self.sampling(lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
         up = fed.train(D.clients, w, self.local, key.fold("sgd"))
@@ -172,11 +170,11 @@ class DRFAGA:
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, everybody
         lam_next = lam
         if f.clients.numel():
-            step, scale = step_size(self.gamma, self.rate, f.values, scale, N)
             gradient = f.unbiased(N) - self._penalty_gradient(lam)  # ∇_λ F(w̄, λ)
+            step, squares = step_size(self.gamma, gradient, squares)
             lam_next = self.ambiguity.project(lam + step * gradient)
         model = up.merged(lambda w_i: a @ w_i)
-        return DRFAState(model.w, lam_next, scale), Info(D, up.clients, f, model.average)
+        return DRFAState(model.w, lam_next, squares), Info(D, up.clients, f, model.average)
 
     def _penalty_gradient(self, lam: Tensor) -> Tensor:
         try:

@@ -41,7 +41,7 @@ def penalty(mu: float | None, local: LocalSGD) -> float:
         mu: the user's value, or None.
         local: what a client runs.
     """
-    return KAPPA / (local.lr * local.effective_steps) if mu is None else mu
+    return KAPPA / (local.eta * local.effective_steps) if mu is None else mu
 
 
 COLUMNS = 2**16

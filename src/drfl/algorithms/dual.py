@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,40 +30,36 @@ def finite(losses: Losses) -> Losses:
 
 
 RATE = 0.1
-"""The built-in rule's rate for the algorithms without drift correction: how far one round may move N·λ."""
-
-CORRECTED_RATE = 0.03
-"""The same for the drift-corrected ones, whose clients pull the global model further per round."""
+"""D of the built-in rule: a first step moves λ by so much in the Euclidean norm, whatever the losses."""
 
 LEAST = torch.finfo(torch.float64).tiny
-"""The rule divides by no less than this: reports that small would make the step infinite."""
+"""The rule divides by no less than this: differences that small would make the step infinite."""
 
 
-def step_size(gamma: float | None, rate: float, losses: Tensor, scale: Tensor, n: int) -> tuple[float, Tensor]:
-    """How far λ moves along the losses in this round: γ where it is given, else rate / (N·scale).
+def step_size(gamma: float | None, v: Tensor, squares: Tensor) -> tuple[float, Tensor]:
+    """How far λ moves along v in this round: γ where it is given, else D/√(Σ ‖v − v̄‖²), this round's included.
 
-    scale is the largest mean report so far. Under the rule λ_i changes by rate/N for a loss of that size, whatever
-    the units of the loss, the number of clients and the number of local steps. As scale never falls, the step never
-    grows. ``docs/defaults.md`` says how the rates were found.
+    This is the step of AdaGrad with one scale for all coordinates (Duchi et al. 2011; Streeter and McMahan 2010), whose
+    regret on a set of diameter about D is optimal up to a constant without a number for the size of the losses, for N
+    or for the rounds. Only the part of v along the simplex counts, v − v̄: a constant added to all losses does not move
+    λ, and losses ten times as large give the same λ. ``docs/defaults.md`` compares it with other rules.
 
     Args:
         gamma: the step, already times τ where the paper has τγ; None = the rule.
-        rate: of the rule.
-        losses: (k',) reports of this round, k' ≥ 1.
-        scale: () float64, the largest mean report before it.
-        n: N.
+        v: (N,) float64 direction of ascent.
+        squares: () float64, of the rounds before.
 
     Returns:
-        The step and the new scale.
+        The step and the new sum of squares.
     """
-    scale = torch.maximum(scale, losses.abs().mean())
+    squares = squares + (v - v.mean()).square().sum()
     if gamma is not None:
-        return gamma, scale
-    return (rate / max(n * float(scale), LEAST) if float(scale) > 0 else 0.0), scale
+        return gamma, squares
+    return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
 
 
-def no_scale() -> Tensor:
-    """The scale before the first report."""
+def no_squares() -> Tensor:
+    """The sum of squares before the first report."""
     return torch.zeros((), dtype=torch.float64)
 
 
@@ -77,12 +73,12 @@ class Ascent(NamedTuple):
 
     Args:
         lam: (N,) the next mixture.
-        scale: () the largest mean report so far.
+        squares: () of the rule so far, see :func:`step_size`.
         losses: the reports behind it.
     """
 
     lam: Tensor
-    scale: Tensor
+    squares: Tensor
     losses: Losses
 
 
@@ -98,6 +94,8 @@ class SnapshotMethod:
         ambiguity: the set Λ and the regulariser ψ.
         sampling: how D is drawn from λ: ``sampling.with_replacement`` (the papers'), ``sampling.without_replacement``
             or ``sampling.everybody`` (all clients, weighted by λ).
+        centred: subtract the mean of the reports before the factor N/m: on the simplex the same in expectation, without
+            the noise of the whole loss. The papers do not.
 
     Raises:
         InputError: a value is out of range, or m > N (when first used).
@@ -109,8 +107,7 @@ class SnapshotMethod:
     dual_batch: int | None = 32
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     sampling: Sampling = with_replacement
-
-    rate: ClassVar[float] = RATE
+    centred: bool = False
 
     def __post_init__(self) -> None:
         if self.gamma is not None:
@@ -118,7 +115,7 @@ class SnapshotMethod:
         if self.dual_batch is not None:
             checks.whole("dual_batch", self.dual_batch)
 
-    def snapshot_ascent(self, fed: Federation, model: Merged, lam: Tensor, scale: Tensor, key: Key) -> Ascent:
+    def snapshot_ascent(self, fed: Federation, model: Merged, lam: Tensor, squares: Tensor, key: Key) -> Ascent:
         """λ ← prox(λ + τγ·v), v_i = (N/m)·ℓ_i(w^{t'}) at a uniform sample of clients; without ψ the projection on Λ.
 
         DRFA (Deng et al. 2020), Algorithm 1, lines 14–17, and Algorithm 2; DRDM (Krouka et al. 2025), Algorithm 3. As
@@ -130,7 +127,7 @@ class SnapshotMethod:
             fed: the clients.
             model: with the snapshot w^{t'} of the global model.
             lam: (N,) the mixture.
-            scale: () the largest mean report so far.
+            squares: () of the rule so far, see :func:`step_size`.
             key: the round's key.
 
         Raises:
@@ -140,10 +137,11 @@ class SnapshotMethod:
         U = uniform(fed.n, size(self.m, fed.n), key.fold("U"))
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         if not f.clients.numel():
-            return Ascent(lam, scale, f)
+            return Ascent(lam, squares, f)
+        v = f.unbiased(fed.n, centred=self.centred)
         gamma = None if self.gamma is None else self.local.steps * self.gamma
-        step, scale = step_size(gamma, self.rate, f.values, scale, fed.n)
-        return Ascent(ascend(self.ambiguity, lam, step, f.unbiased(fed.n)), scale, f)
+        step, squares = step_size(gamma, v, squares)
+        return Ascent(ascend(self.ambiguity, lam, step, v), squares, f)
 
 
 def ascend(ambiguity: AmbiguitySet, lam: Tensor, step: float, v: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class QFedAvg:
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """One round of Algorithm 2."""
-        w, N, L = state.w, fed.n, 1 / self.local.lr
+        w, N, L = state.w, fed.n, 1 / self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
         f = dual.finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))

@@ -85,7 +85,7 @@ class SCAFFOLD:
     def round(self, state: SCAFFOLDState, fed: Federation, key: Key) -> tuple[SCAFFOLDState, Info]:
         """One round of Algorithm 1."""
         (x, c, c_i), N = state, fed.n
-        K, eta = self.local.effective_steps, self.local.lr
+        K, eta = self.local.effective_steps, self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
         up = fed.train(D.clients, x, self.local, key.fold("sgd"), shift=c - c_i[D.clients])

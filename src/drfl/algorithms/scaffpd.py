@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from drfl import checks, sampling
 from drfl.algorithm import Info
 from drfl.algorithms.drift import moves
-from drfl.algorithms.dual import CORRECTED_RATE, ascend, first_mixture, no_scale, step_size
+from drfl.algorithms.dual import ascend, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.client_table import ClientTable
 from drfl.errors import InputError
@@ -68,7 +68,7 @@ class ScaffPDState(NamedTuple):
         before: (N,) float64 losses of the previous round; 0 before the first.
         tau: () float64, τ_r/τ_0.
         theta: () float64, θ_r.
-        scale: () largest mean loss report so far.
+        squares: () of the dual rule so far.
     """
 
     w: Tensor
@@ -77,12 +77,12 @@ class ScaffPDState(NamedTuple):
     before: Tensor
     tau: Tensor
     theta: Tensor
-    scale: Tensor
+    squares: Tensor
 
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""
-        fits = 0 < self.tau <= 1 and 0 <= self.theta <= 1 and self.scale >= 0
-        return None if fits else "a step size, the extrapolation or the scale of the losses is out of range"
+        fits = 0 < self.tau <= 1 and 0 <= self.theta <= 1 and self.squares >= 0
+        return None if fits else "a step size, the extrapolation or the sum of squares is out of range"
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,6 @@ class ScaffPD:
     dual_batch: int | None = None
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
 
-    rate: ClassVar[float] = CORRECTED_RATE
-
     def __post_init__(self) -> None:
         if self.sigma is not None:
             checks.non_negative("sigma", self.sigma)
@@ -164,11 +162,11 @@ class ScaffPD:
             torch.zeros(fed.n, dtype=torch.bool),
         )
         none, theta = torch.zeros(fed.n, dtype=torch.float64), one if self.mu else self.theta * one
-        return ScaffPDState(w, lam, reports, none, one, theta, no_scale())
+        return ScaffPDState(w, lam, reports, none, one, theta, no_squares())
 
     def round(self, state: ScaffPDState, fed: Federation, key: Key) -> tuple[ScaffPDState, Info]:
         """One round of Algorithm 1: collect, move λ, move x."""
-        (w, lam, reports, before, tau, theta, scale), N = state, fed.n
+        (w, lam, reports, before, tau, theta, squares), N = state, fed.n
 
         D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
@@ -180,29 +178,29 @@ class ScaffPD:
         L = reports.all_losses()
 
         s = (1 + theta) * L - theta * (L if first else before)
-        sigma, scale = step_size(self.sigma, self.rate, f.values, scale, N)
+        sigma, squares = step_size(self.sigma, L, squares)  # by the losses: extrapolation doubles their noise
         lam_next = ascend(self.ambiguity, lam, sigma / float(tau), s)  # (2) τ_r σ_r is constant
 
         c = reports.gradient(lam_next)  # (3) Σ_i λ_i c_i, with the new λ
-        local = dataclasses.replace(self.local, lr=self.local.lr * float(tau))  # η_ℓ shrinks along with τ_r
+        local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ shrinks along with τ_r
         up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])
         share = lam_next[up.clients].to(w)
 
         def moved(u: Tensor, steps: float) -> Tensor:  # x after local models u (k', d); the others' Δu_i is c
-            rest = (1 - share.sum()) * local.lr * steps * (c + local.weight_decay * w)
+            rest = (1 - share.sum()) * local.eta * steps * (c + local.weight_decay * w)
             return w - self.server_lr * (rest - moves(u, w, share))
 
         average = None if up.average is None else moved(up.average, mean_steps(local))
         tau, theta = self._next(tau)
         w_next = moved(up.w, local.effective_steps)
-        next_state = ScaffPDState(w_next, lam_next, reports, L, tau, theta, scale)
+        next_state = ScaffPDState(w_next, lam_next, reports, L, tau, theta, squares)
         return next_state, Info(D, f.clients, f, average)
 
     def _next(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """τ_{r+1}/τ_0 and θ_{r+1} from τ_r/τ_0 (Condition 3.1; constant where mu = 0)."""
         if not self.mu:
             return tau, torch.full_like(tau, self.theta)
-        tau_r = tau * self.server_lr * self.local.lr * self.local.effective_steps
+        tau_r = tau * self.server_lr * self.local.eta * self.local.effective_steps
         theta = 1 / torch.sqrt(1 + self.mu * tau_r)
         return theta * tau, theta
 

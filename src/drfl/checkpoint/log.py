@@ -12,9 +12,9 @@ from drfl.certificate import Certificate
 from drfl.checkpoint.record import COUNTERS, LONGEST, DamagedError, Record, part_of
 from drfl.history import Metrics, Row
 
-NAMES = ("round", "metrics", "ledger", "seconds", "certificate", "lam", "flagged")
+NAMES = ("round", "metrics", "last", "ledger", "seconds", "certificate", "lam", "flagged")
 
-OPEN = ("metrics", "certificate")
+OPEN = ("metrics", "last", "certificate")
 """Columns that need not be finite: the losses of a model that is about to diverge, and a certificate not to be had."""
 
 LARGEST = 1e100
@@ -37,6 +37,7 @@ def log_tensors(rows: Sequence[Row]) -> dict[str, Tensor]:
     columns = {
         "round": torch.tensor([row.round for row in rows]),
         "metrics": torch.tensor([row.metrics for row in rows], dtype=torch.float64),
+        "last": torch.tensor([row.last_metrics for row in rows], dtype=torch.float64),
         "ledger": torch.tensor([[row.ledger[name] for name in COUNTERS] for row in rows]),
         "seconds": torch.tensor([row.seconds for row in rows], dtype=torch.float64),
         "certificate": torch.tensor([row.certificate or nothing for row in rows], dtype=torch.float64),
@@ -78,6 +79,7 @@ def _like(rounds: Tensor | None, fresh: State, lam: Tensor) -> dict[str, Tensor]
     return {
         "round": torch.zeros(k, dtype=torch.int64),
         "metrics": torch.zeros(k, len(Metrics._fields), dtype=torch.float64),
+        "last": torch.zeros(k, len(Metrics._fields), dtype=torch.float64),
         "ledger": torch.zeros(k, len(COUNTERS), dtype=torch.int64),
         "seconds": double,
         "certificate": torch.zeros(k, len(Certificate._fields), dtype=torch.float64),
@@ -89,7 +91,7 @@ def _like(rounds: Tensor | None, fresh: State, lam: Tensor) -> dict[str, Tensor]
 def _wrong(columns: Mapping[str, Tensor], record: Record) -> str | None:
     """What no run can have written, with the column's name in front."""
     rounds, ledger, seconds, lam = (columns[name] for name in ("round", "ledger", "seconds", "lam"))
-    metrics, certificate = columns["metrics"], columns["certificate"]
+    metrics, certificate = torch.cat([columns["metrics"], columns["last"]]), columns["certificate"]
     fraction, none = torch.tensor(ACCURACIES), certificate[:, 0].isnan()
     booked = torch.cat([ledger, torch.tensor([[record.ledger[name] for name in COUNTERS]])])
     faults = {
@@ -119,11 +121,11 @@ def is_mixture(lam: Tensor) -> bool:
 
 
 def _rows(columns: Mapping[str, Tensor]) -> Iterator[Row]:
-    scalars = ("round", "metrics", "ledger", "seconds", "certificate")
+    scalars = ("round", "metrics", "last", "ledger", "seconds", "certificate")
     plain = zip(*(columns[name].tolist() for name in scalars), strict=True)
     looked = columns["flagged"].dtype == torch.bool
-    for k, (r, metrics, ledger, seconds, (primal, lower, norm, proven)) in enumerate(plain):
+    for k, (r, metrics, last, ledger, seconds, (primal, lower, norm, proven)) in enumerate(plain):
         certificate = None if primal != primal else Certificate(primal, lower, norm, bool(proven))
         cost = dict(zip(COUNTERS, ledger, strict=True))
         flags = columns["flagged"][k] if looked else None
-        yield Row(r, Metrics(*metrics), cost, columns["lam"][k], seconds, certificate, flags)
+        yield Row(r, Metrics(*metrics), cost, columns["lam"][k], seconds, certificate, flags, Metrics(*last))

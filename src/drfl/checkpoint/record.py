@@ -15,8 +15,11 @@ from drfl.client_table import ClientTable
 from drfl.errors import DrflError, InputError
 from drfl.federation import Ledger
 
-FORMAT = 2
+FORMAT = 3
 """Goes up when a checkpoint is written that older versions would misread."""
+
+PARTS = ("state", "average", "decaying", "step_size")
+"""The fields of a :class:`drfl.loop.RunState` that are NamedTuples of tensors, or None."""
 
 COUNTERS = tuple(Ledger().totals())
 """Of a ledger, in the order of the history's columns."""
@@ -52,7 +55,7 @@ class Record(BaseModel):
     # unknown keys may come from a later version, which would have changed the format if they mattered
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
-    format: Literal[2]
+    format: Literal[3]
     round: Count
     skipped: Count
     ledger: dict[str, Annotated[int, Field(ge=0, le=MOST)]]

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from drfl.algorithm import Algorithm, ambiguity_of, lam_of, mixture_of
 from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.averages import Average, DecayingAverage
 from drfl.checkpoint.files import Files, Identity, checkpoints, read
 from drfl.checkpoint.log import ROUNDING, log_names, log_rows
-from drfl.checkpoint.record import DamagedError, part_of, restored, tensors_of
+from drfl.checkpoint.record import PARTS, DamagedError, part_of, restored, tensors_of
 from drfl.errors import InputError
 from drfl.federation import Federation
-from drfl.loop import RunState, first
+from drfl.run_state import RunState, first
 
 T = TypeVar("T")
 
@@ -137,15 +138,24 @@ def _progress(found: Files, fresh: RunState, lam: Tensor, ambiguity: AmbiguitySe
     record, tensors = found.record, found.tensors
     if rounds is not None and record.round > rounds:
         raise DamagedError(f"run.json, round: {record.round} of {rounds}")
-    known = tensors_of(fresh.state).keys() | tensors_of(fresh.average, "average").keys() | log_names() | {"point"}
+    known = {name for part in PARTS for name in tensors_of(getattr(fresh, part), part)} | log_names() | {"point"}
     for name in sorted(tensors.keys() - known):
         raise DamagedError(f"{name} is no part of this algorithm's")
-    state, average = restored(fresh.state, tensors), restored(fresh.average, tensors, "average")
+    parts = {part: restored(getattr(fresh, part), tensors, part) for part in PARTS}
     rows = log_rows(tensors, fresh.state, lam, record)
-    if average is not None and int(average.rounds) > record.round:
-        raise DamagedError(f"average is a mean of {int(average.rounds)} rounds of {record.round}")
-    for name, mixture in (("state", lam_of(state)), ("average", lam_of(average))):
+    for name, part in parts.items():
+        if isinstance(part, Average | DecayingAverage) and int(part.rounds) > record.round:
+            raise DamagedError(f"{name} is a mean of {int(part.rounds)} rounds of {record.round}")
+        mixture = lam_of(part)
         if mixture is not None and not ambiguity.contains(mixture.detach().cpu().double(), ROUNDING):
             raise DamagedError(f"{name}.lam is no mixture that the algorithm can have")
     point = part_of(tensors, "point", fresh.state.w) if "point" in tensors else None
-    return RunState(record.round, record.skipped, state, rows, dict(record.ledger), record.seconds, point, average)
+    return RunState(
+        record.round,
+        record.skipped,
+        rows=rows,
+        ledger=dict(record.ledger),
+        seconds=record.seconds,
+        point=point,
+        **parts,
+    )

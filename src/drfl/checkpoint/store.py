@@ -30,9 +30,9 @@ from drfl.checkpoint.files import (
     sums_of,
 )
 from drfl.checkpoint.log import log_tensors
-from drfl.checkpoint.record import FORMAT, tensors_of
+from drfl.checkpoint.record import FORMAT, PARTS, tensors_of
 from drfl.errors import DrflError
-from drfl.loop import RunState
+from drfl.run_state import RunState
 
 KEPT = 2
 
@@ -121,11 +121,9 @@ def _write(folder: Path, progress: RunState, identity: Identity, key: bytes | No
 def _files(progress: RunState, identity: Identity, key: bytes | None) -> dict[str, bytes]:
     """The files of a checkpoint by name."""
     content = {**progress._asdict(), "identity": identity, "format": FORMAT}
-    tensors = {
-        **tensors_of(content.pop("state")),
-        **tensors_of(content.pop("average"), "average"),
-        **log_tensors(content.pop("rows")),
-    }
+    tensors = log_tensors(content.pop("rows"))
+    for name in PARTS:
+        tensors.update(tensors_of(content.pop(name), name))
     point = content.pop("point")
     files = {
         STATE: save_tensors(tensors if point is None else {**tensors, "point": point.cpu()}),

@@ -21,7 +21,17 @@ from drfl.experiments.hyperparameters import canonical
 from drfl.experiments.manifest import ended
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
-from drfl.experiments.runner import Outcome, Spread, StopSignal, best, endings, gaps, parse_seeds, spreads
+from drfl.experiments.runner import (
+    Outcome,
+    Spread,
+    StopSignal,
+    best,
+    endings,
+    equal_worst,
+    gaps,
+    parse_seeds,
+    spreads,
+)
 from drfl.loop import Callback
 
 BROKEN = 1
@@ -74,7 +84,7 @@ def compare_command(options: CompareOptions) -> int:
         console.warn(f"{left}: 'drfl compare --resume --out {claim.directory}' goes on")
     if watch.stop:
         return watch.code
-    return 0 if any(outcome.metrics for outcome in comparison.outcomes) else BROKEN
+    return 0 if any(outcome.metrics and not outcome.reason for outcome in comparison.outcomes) else BROKEN
 
 
 def _kept(options: CompareOptions) -> Path | None:
@@ -110,8 +120,8 @@ def _outcomes(ready: PreparedComparison, claim: Claim, watch: StopSignal, quiet:
 
         for outcome in compare(ready, claim, watch, show, console.warn):
             outcomes.append(outcome)
-            if outcome.metrics is None and not quiet:
-                console.err.print(f"seed {outcome.seed}: {outcome.reason}", markup=False)
+            if outcome.reason and not quiet:
+                console.err.print(f"{outcome.algorithm}, seed {outcome.seed}: {outcome.reason}", markup=False)
     return tuple(outcomes)
 
 
@@ -131,17 +141,22 @@ def _print(comparison: Comparison, directory: Path) -> None:
         title_justify="left",
     )
     view.add_column("algorithm")
-    for heading in COLUMNS.values():
+    for metric, heading in COLUMNS.items():
         view.add_column(heading, justify="right")
+        if metric == "worst_accuracy":
+            view.add_column("if equal %", justify="right")
     winners = {metric: best(table, metric) for metric in COLUMNS}
+    equal = equal_worst(comparison.outcomes)
     if config.certificate:
         view.add_column("gap", justify="right")
     if config.until:
         view.add_column("rounds to target", justify="right")
     for name, row in table.items():
-        cells = _cells(name, row, winners, endings(comparison.outcomes, name))
+        cells = list(_cells(name, row, winners, endings(comparison.outcomes, name)))
+        cells.insert(2, f"{100 * equal[name]:.1f}" if name in equal else "")
         view.add_row(name, *cells, *_gap(comparison, name), *_reached(comparison, name))
     console.out.print(view)
+    console.out.print("if equal: the mean worst client of clients that are all equally good, by the size of test sets")
     if any(outcome.metrics for outcome in comparison.outcomes):
         console.out.print(f"report: {directory / 'report.html'}", markup=False)
     else:

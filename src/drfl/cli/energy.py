@@ -268,7 +268,8 @@ def _config(options: EnergyOptions) -> Config:
     given = {**options.settings, **{name: value for name, value in own.items() if value is not None}}
     # the first τ stands for all, so that a --param steps=… beside them is refused
     values = overrides({**given, "steps": _steps(options)[0]}, options.param, [algorithm])
-    config = config_of(file, {**values, "until": f"worst_accuracy={options.target_worst!r}"})
+    # rounds to a target are those of the last iterate, as in the paper
+    config = config_of(file, {**values, "returned": "last", "until": f"worst_accuracy={options.target_worst!r}"})
     return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -17,6 +18,10 @@ from drfl.experiments.resume import checkpoint_writer, is_finished, kept_config,
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
+from drfl.step_size import StepSize
+
+FAILED = 1
+"""The exit code of a run that ended worse than it began."""
 
 
 def run_command(options: RunOptions) -> int:
@@ -42,6 +47,12 @@ def run_command(options: RunOptions) -> int:
         print(json_text({**content, "directory": str(claim.directory)}))
     else:
         _print(finished, claim.directory)
+    checks = finished.checks
+    for line in checks.warnings:
+        console.warn(line)
+    if checks.failure is not None:
+        console.warn(checks.failure)
+        return FAILED
     return watch.code if finished.stopped == "interrupted" else 0
 
 
@@ -58,9 +69,20 @@ def _config(options: RunOptions) -> Config:
     return config_of(file, overrides(options.settings, options.param, [str(named)]))
 
 
+def _step_size(size: StepSize, names: Sequence[str]) -> str:
+    """The step size that was found, in words: "η = 0.045, from curvature 22.2 at client-07"."""
+    told = f"η = {float(size.eta):.3g}"
+    if int(size.client) >= 0:
+        told += f", from curvature {float(size.curvature):.3g} at {names[int(size.client)]}"
+    return told + (f", halved {int(size.lowered)} times" if int(size.lowered) else "")
+
+
 def _print(finished: Finished, directory: Path) -> None:
     config, result = finished.job.config, finished.result
-    rows = {"last": (result.history.last.metrics, result.history.last.certificate)}
+    row, returned = result.history.last, config.returned
+    rows = {returned: (row.metrics, row.certificate)}
+    if returned != "last":
+        rows["last"] = (row.last_metrics, None)
     if result.averaged is not None:
         rows["averaged"] = (Metrics.of(result.averaged), result.averaged_certificate)
     asked = finished.job.certify is not None
@@ -78,8 +100,11 @@ def _print(finished: Finished, directory: Path) -> None:
         table.add_row(name, *map(console.percent, accuracies), f"{m.avg_loss:.3f}", f"{m.worst_loss:.3f}", *gap)
     console.out.print(table)
     for name, (_, certificate) in rows.items():
-        if asked:
+        if asked and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")
+    size = result.step_size
+    if size is not None:
+        console.out.print(_step_size(size, finished.job.data.names), markup=False)
     if finished.stopped == "target":
         console.out.print(f"target {config.until} reached in round {result.rounds}")
     console.out.print(f"report: {directory / 'report.html'}", markup=False)

@@ -10,6 +10,7 @@ from drfl.data.natural import Natural, make_partition, split_groups
 from drfl.data.partition import Partition, PartitionMethod
 from drfl.data.partitioners import IID, PARTITIONS, DirichletDrop, OneClass, ZipfDirichlet
 from drfl.data.splitting import largest_remainder
+from drfl.data.standardisation import Standardisation, Standardise, split_weights
 
 __all__ = [
     "DATASETS",
@@ -24,6 +25,8 @@ __all__ = [
     "Partition",
     "PartitionMethod",
     "Pixels",
+    "Standardisation",
+    "Standardise",
     "ZipfDirichlet",
     "describe",
     "largest_remainder",
@@ -32,5 +35,6 @@ __all__ = [
     "make_partition",
     "read_idx",
     "split_groups",
+    "split_weights",
     "write_idx",
 ]

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl import checks
 from drfl.data import convert
 from drfl.data.convert import encode_target, feature_columns, feature_matrix, require_present
 from drfl.data.dataset import Dataset
 from drfl.data.natural import split_groups
 from drfl.data.partition import Partition
+from drfl.data.pools import check_indices, check_pool, majority_shares
 from drfl.data.splitting import split_rows
+from drfl.data.standardisation import Moments, Standardisation, combined, is_table
 from drfl.errors import InputError
 from drfl.key import Key
 
@@ -44,6 +45,7 @@ class ClientData:
         test: per client, (k_i,) int64 indices into the test pool, at least one.
         names: per client, a unique name.
         classes: the labels' names where they were encoded from a table, else None.
+        standardisation: by what the inputs of both pools were standardised already; None = they are in raw units.
 
     Raises:
         InputError: when any of this does not hold; names the client.
@@ -57,6 +59,7 @@ class ClientData:
     test: tuple[Tensor, ...]
     names: tuple[str, ...]
     classes: tuple[str, ...] | None = None
+    standardisation: Standardisation | None = None
 
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
@@ -66,9 +69,9 @@ class ClientData:
             )
         if len(set(self.names)) < len(self.names):
             raise InputError("the names of clients must differ from each other")
-        _check_pool("training", self.inputs, self.targets)
+        check_pool("training", self.inputs, self.targets)
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
-            _check_pool("test", self.test_inputs, self.test_targets)
+            check_pool("test", self.test_inputs, self.test_targets)
             for what, a, b in (
                 ("inputs", self.inputs, self.test_inputs),
                 ("targets", self.targets, self.test_targets),
@@ -78,8 +81,8 @@ class ClientData:
                         f"training and test {what} differ: {a.dtype} of shape {tuple(a.shape[1:])} per "
                         f"sample, and {b.dtype} of {tuple(b.shape[1:])}"
                     )
-        _check_indices("training", self.train, len(self.inputs), self.names)
-        _check_indices("test", self.test, len(self.test_inputs), self.names)
+        check_indices("training", self.train, len(self.inputs), self.names)
+        check_indices("test", self.test, len(self.test_inputs), self.names)
 
     @property
     def n(self) -> int:
@@ -94,6 +97,11 @@ class ClientData:
     @cached_property
     def _sizes(self) -> Tensor:
         return _lengths(self.train)
+
+    @cached_property
+    def majority(self) -> Tensor | None:
+        """Share of the most frequent class among each client's test rows, (N,) float64; None without class labels."""
+        return majority_shares(self.test_targets, self.test)
 
     def tensors(self) -> list[Tensor]:
         """Everything that it is made of, for a digest."""
@@ -125,28 +133,54 @@ class ClientData:
             test=_split(move(torch.cat(self.test)), _lengths(self.test)),
         )
 
+    def standardised(self, by: Standardisation | None = None) -> ClientData:
+        """The same data with columns of mean 0 and standard deviation 1, over all clients' training rows together.
+
+        No test row has a say; test rows are scaled like the others. Clients could find these numbers by telling
+        nothing but their counts, means and variances, which is how they are computed here. A column that is constant
+        becomes 0.
+
+        Args:
+            by: mean and scale to take instead.
+
+        Raises:
+            InputError: when inputs are not floating-point vectors, are too large, or were standardised before.
+        """
+        if self.standardisation is not None:
+            raise InputError("the data are standardised already: leave one of the two out")
+        if not is_table(self.inputs):
+            raise InputError(
+                f"only floating-point inputs (n, p) can be standardised, not {self.inputs.dtype} of shape "
+                f"{tuple(self.inputs.shape)}: set standardise=False"
+            )
+        if by is None:
+            moments = [Moments.of(self.inputs, rows) for rows in self.train]
+            for name, own in zip(self.names, moments, strict=True):
+                own.check(f"client '{name}'")
+            by = Standardisation.of(combined(moments))
+        inputs = by.apply(self.inputs)
+        tests = inputs if self.test_inputs is self.inputs else by.apply(self.test_inputs)
+        return replace(self, inputs=inputs, test_inputs=tests, standardisation=by)
+
     @classmethod
     def from_dataset(cls, dataset: Dataset, partition: Partition) -> ClientData:
         """A data set, divided by a partition of it.
 
-        Where the data set asks for it, inputs are standardised by the rows that the clients train on, all clients
-        together: no test row has a say, and clients could find these means by one exchange of sums.
+        Where the data set asks for it, inputs are standardised (:meth:`standardised`).
 
         Raises:
             InputError: when the partition's indices go beyond the data set.
         """
-        inputs, test_inputs = dataset.inputs, dataset.test_inputs
-        if dataset.standardise:
-            inputs, test_inputs = _standardised(dataset, partition)
-        return cls(
-            inputs,
+        data = cls(
+            dataset.inputs,
             dataset.targets,
             _tensors(partition.train),
-            test_inputs,
+            dataset.test_inputs,
             dataset.test_targets,
             _tensors(partition.test),
             partition.names,
         )
+        return data.standardised() if dataset.standardise else data
 
     @classmethod
     def from_arrays(
@@ -157,6 +191,7 @@ class ClientData:
         test_fraction: float = 0.2,
         key: Key = _KEY,
         dtype: torch.dtype | None = torch.float32,
+        standardise: bool = False,
     ) -> ClientData:
         """Arrays or tensors that a user has, one pair (inputs, targets) a client.
 
@@ -167,21 +202,27 @@ class ClientData:
             key: names the draws of that split. A client's split depends on its name and rows alone.
             dtype: of the inputs (integer ones too) and of floating targets; None keeps both as they are,
                 which float64 data and integer tokens need.
+            standardise: whether inputs (n_i, p) are standardised, see :meth:`standardised`.
 
         Raises:
-            InputError: when a client is empty or too small to split, shapes differ, or values are not finite.
+            InputError: when a client is empty or too small to split, shapes differ, values are not finite, or inputs
+                cannot be standardised.
         """
         by_name = convert.named(train)
         names = tuple(by_name)
-        inputs, targets = convert.pool(names, list(by_name.values()), "training", dtype)
+        # A float32 has seven digits, of which a column with a large mean would keep none: rounded once it is scaled.
+        read = torch.float64 if standardise and dtype is not None else dtype
+        inputs, targets = convert.pool(names, list(by_name.values()), "training", read)
         sizes = [len(pair[0]) for pair in by_name.values()]
         if test is None:
             kept, held = _split_blocks(names, sizes, targets, key, test_fraction)
-            return cls(inputs, targets, kept, inputs, targets, held, names)
-        pairs = convert.like(test, names)
-        test_inputs, test_targets = convert.pool(names, pairs, "test", dtype)
-        held = _tensors(_blocks([len(pair[0]) for pair in pairs]))
-        return cls(inputs, targets, _tensors(_blocks(sizes)), test_inputs, test_targets, held, names)
+            data = cls(inputs, targets, kept, inputs, targets, held, names)
+        else:
+            pairs = convert.like(test, names)
+            test_inputs, test_targets = convert.pool(names, pairs, "test", read)
+            held = _tensors(_blocks([len(pair[0]) for pair in pairs]))
+            data = cls(inputs, targets, _tensors(_blocks(sizes)), test_inputs, test_targets, held, names)
+        return data.standardised().to(dtype=dtype) if standardise else data
 
     @classmethod
     def from_datasets(
@@ -192,6 +233,7 @@ class ClientData:
         test_fraction: float = 0.2,
         key: Key = _KEY,
         dtype: torch.dtype | None = torch.float32,
+        standardise: bool = False,
     ) -> ClientData:
         """Map-style torch datasets of items (x, y), one a client, read once into memory.
 
@@ -201,6 +243,7 @@ class ClientData:
             test_fraction: as in `from_arrays`.
             key: as in `from_arrays`.
             dtype: as in `from_arrays`.
+            standardise: as in `from_arrays`.
 
         Raises:
             InputError: when a dataset is empty, not map-style or its items cannot be stacked; see
@@ -211,7 +254,8 @@ class ClientData:
         if test is not None:
             pairs = zip(trained, convert.like(test, list(trained)), strict=True)
             tested = {name: convert.stack(name, dataset) for name, dataset in pairs}
-        return cls.from_arrays(trained, tested, test_fraction=test_fraction, key=key, dtype=dtype)
+        options = {"test_fraction": test_fraction, "key": key, "dtype": dtype, "standardise": standardise}
+        return cls.from_arrays(trained, tested, **options)
 
     @classmethod
     def from_frame(
@@ -224,6 +268,7 @@ class ClientData:
         test_fraction: float = 0.2,
         key: Key = _KEY,
         dtype: torch.dtype = torch.float32,
+        standardise: bool = True,
     ) -> ClientData:
         """A table with a row a sample and a column that names each row's client.
 
@@ -236,6 +281,8 @@ class ClientData:
             test_fraction: share of each client's rows for testing.
             key: names the draws of that split.
             dtype: of the features and of a floating target.
+            standardise: whether the features are standardised, see :meth:`standardised`. A model that was trained on
+                them takes raw rows behind ``data.standardisation.before(model)``.
 
         Raises:
             InputError: when a column is missing, not numeric, or has missing or infinite values, or a group
@@ -246,13 +293,14 @@ class ClientData:
         if not len(frame):
             raise InputError("the table has no rows: give at least two a client")
         require_present(frame[group], group)
-        X = torch.from_numpy(feature_matrix(frame, columns)).to(dtype)
+        X = torch.from_numpy(feature_matrix(frame, columns))
         y, classes = encode_target(frame[target], target)
         Y = torch.from_numpy(y)
         groups = frame[group].to_numpy(dtype=object)
         split = split_groups(groups, None if classes is None else y, key, test_fraction)
-        Y = Y.to(dtype) if classes is None else Y
-        return cls(X, Y, _tensors(split.train), X, Y, _tensors(split.test), split.names, classes)
+        data = cls(X, Y, _tensors(split.train), X, Y, _tensors(split.test), split.names, classes)
+        # Rounded to dtype once it is scaled, see from_arrays.
+        return (data.standardised() if standardise else data).to(dtype=dtype)
 
 
 def _tensors(lists: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
@@ -271,22 +319,6 @@ def _lengths(lists: Sequence[Tensor]) -> Tensor:
     return torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
 
 
-def _standardised(dataset: Dataset, partition: Partition) -> tuple[Tensor, Tensor]:
-    """Training and test pool with columns of mean 0 and standard deviation 1 over the training rows in use."""
-    rows = np.unique(np.concatenate(partition.train))
-    if rows[-1] >= len(dataset.inputs):
-        raise InputError(f"the partition is of another data set: '{dataset.name}' has {len(dataset.inputs)} rows")
-    used = dataset.inputs[torch.from_numpy(rows)].double()
-    std, mean = torch.std_mean(used, dim=0, correction=0)
-    std = torch.where(std > 0, std, torch.ones_like(std))  # a column that is constant becomes 0
-
-    def scaled(pool: Tensor) -> Tensor:
-        return ((pool.double() - mean) / std).to(pool.dtype)
-
-    inputs = scaled(dataset.inputs)
-    return inputs, inputs if dataset.test_inputs is dataset.inputs else scaled(dataset.test_inputs)
-
-
 def _blocks(sizes: Sequence[int]) -> list[np.ndarray]:
     """Row numbers of clients whose rows lie one after the other."""
     ends = np.cumsum(sizes)
@@ -303,37 +335,3 @@ def _split_blocks(
         mine = None if labels is None else labels[rows]
         parts.append(split_rows(rows, mine, key.fold("group", name), test_fraction, f"client '{name}'"))
     return _tensors([kept for kept, _ in parts]), _tensors([held for _, held in parts])
-
-
-def _check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
-    if inputs.ndim < 1 or targets.ndim < 1 or len(inputs) != len(targets):
-        raise InputError(
-            f"{part} inputs of shape {tuple(inputs.shape)} do not go with targets of shape "
-            f"{tuple(targets.shape)}; give one target a sample"
-        )
-    checks.finite(f"{part} inputs", inputs)
-    checks.finite(f"{part} targets", targets)
-    if targets.is_floating_point():
-        return
-    if targets.dtype != torch.int64:
-        raise InputError(f"{part} targets must be int64 labels or floating values, not {targets.dtype}")
-    if targets.numel() and int(targets.min()) < 0:
-        raise InputError(f"{part} targets must be labels of at least 0, but hold {int(targets.min())}: encode them")
-
-
-def _check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[str, ...]) -> None:
-    """One look at all indices together; only where something is wrong, at each client, to name it."""
-    for name, indices in zip(names, lists, strict=True):
-        if indices.dtype != torch.int64 or indices.ndim != 1:
-            raise InputError(f"client '{name}': {part} indices must be a 1-D int64 tensor")
-        if not len(indices):
-            raise InputError(f"client '{name}' has no {part} samples: leave it out or give it some")
-    together = torch.cat(lists)
-    if int(together.min()) >= 0 and int(together.max()) < pool:
-        return
-    for name, indices in zip(names, lists, strict=True):
-        if int(indices.min()) < 0 or int(indices.max()) >= pool:
-            raise InputError(
-                f"client '{name}': {part} indices must lie in 0..{pool - 1}, but range over "
-                f"{int(indices.min())}..{int(indices.max())}"
-            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class Dataset:
         classes: the number of classes.
         groups: (n,) who each row belongs to, e.g. a hospital, where the data say so; only for data of one pool.
         standardise: whether clients get each column of the inputs (n, p) centred and scaled by the mean and the
-            standard deviation of all clients' *training* rows (see :meth:`drfl.data.ClientData.from_dataset`).
+            standard deviation of all clients' *training* rows (see :meth:`drfl.data.ClientData.standardised`).
 
     Raises:
         InputError: when lengths or shapes disagree, a part is empty, an input is not finite, a label is out
@@ -64,6 +64,13 @@ class Dataset:
     def one_pool(self) -> bool:
         """Whether there is no test part of its own."""
         return self.test_inputs is self.inputs and self.test_targets is self.targets
+
+    def pooled(self) -> Dataset:
+        """The same rows as one pool, training rows first, whose test part is drawn when it is divided."""
+        if self.one_pool:
+            return self
+        inputs, targets = torch.cat([self.inputs, self.test_inputs]), torch.cat([self.targets, self.test_targets])
+        return replace(self, inputs=inputs, targets=targets, test_inputs=inputs, test_targets=targets)
 
     def _check_part(self, part: str, inputs: Tensor, targets: Tensor) -> None:
         what = f"dataset '{self.name}'"

@@ -105,30 +105,35 @@ class Natural:
         return dataclasses.replace(split, recipe={"partition": self.name, **parameters})
 
 
-def make_partition(dataset: Dataset, method: PartitionMethod | Natural, key: Key) -> Partition:
+def make_partition(
+    dataset: Dataset, method: PartitionMethod | Natural, key: Key, test_fraction: float | None = None
+) -> Partition:
     """Who holds which samples, for training and for testing.
 
-    A data set of one pool is first split into training and test rows, by class, a third for testing; `Natural` does so
+    A data set of one pool is first split into training and test rows, by class, `Natural` does so
     group by group instead. Both of the partition's parts then count the rows of that pool.
 
     Args:
         dataset: the data.
         method: how to divide it.
         key: names all draws; equal keys give equal partitions.
+        test_fraction: share of the rows of one pool for testing; None = a third.
 
     Raises:
-        InputError: when the method cannot divide these data.
+        InputError: the share is not inside (0, 1), or when the method cannot divide these data.
     """
     if isinstance(method, Natural):
-        return method.divide(dataset, key)
+        own = method if test_fraction is None else dataclasses.replace(method, test_fraction=test_fraction)
+        return own.divide(dataset, key)
     y, y_test = dataset.targets.numpy(), dataset.test_targets.numpy()
     if not dataset.one_pool:
         return method.split(y, y_test, dataset.classes, key)
-    kept, held = split_rows(np.arange(len(y)), y, key.fold("split"), TEST_FRACTION, f"dataset '{dataset.name}'")
+    share = TEST_FRACTION if test_fraction is None else test_fraction
+    kept, held = split_rows(np.arange(len(y)), y, key.fold("split"), share, f"dataset '{dataset.name}'")
     parts = method.split(y[kept], y[held], dataset.classes, key)
     return dataclasses.replace(
         parts,
         train=tuple(kept[rows] for rows in parts.train),
         test=tuple(held[rows] for rows in parts.test),
-        recipe={**parts.recipe, "test_fraction": TEST_FRACTION},
+        recipe={**parts.recipe, "test_fraction": share},
     )

@@ -18,7 +18,7 @@ def held_out_training(data: ClientData, fraction: float, key: Key) -> ClientData
 
     The test pool becomes the training pool, so that no test row is looked at. A client's split is by class where
     targets are labels, and depends on its name and rows alone. A client with a single row trains and is tested on it.
-    Inputs stay as they are: where they are standardised, held-out rows had a say in the scale.
+    Inputs stay as they are: where they are standardised they stay so, and held-out rows had a say in the scale.
 
     Args:
         data: the clients.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from drfl.deploy import check_network
 from drfl.deploy.check_network import Finding, bad, guarded, ok
 from drfl.deploy.flower_cli import NEWEST, OLDEST, ask, fits, flower_version, program
 from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
 from drfl.errors import DrflError, InputError
+
+if TYPE_CHECKING:
+    from drfl.data.standardisation import Moments
 
 
 def settings(site: SiteFolder) -> Iterator[Finding]:
@@ -25,11 +29,15 @@ def settings(site: SiteFolder) -> Iterator[Finding]:
 
 
 def data(site: SiteFolder) -> Iterator[Finding]:
-    """Whether the data can be loaded, and their size and shape."""
-    from drfl.flower.site_data import load_site  # brings torch along
+    """Whether the data can be loaded, their size and shape, and what of their columns the server is told."""
+    from drfl.flower.client_app import Site, identity  # brings torch along
+    from drfl.flower.identities import read_identity
+    from drfl.flower.settings import read_site
+    from drfl.flower.site_data import load_site
 
     try:
         found = load_site(site.settings)
+        told = read_identity(identity(Site(read_site(site.settings).name, found)))[1]
     except DrflError as error:
         yield bad("data", str(error))
         return
@@ -40,6 +48,20 @@ def data(site: SiteFolder) -> Iterator[Finding]:
     kinds = [str(values.dtype).removeprefix("torch.") for values in (found.inputs, found.targets)]
     counts = f"{sum(map(len, found.train)):,} training and {sum(map(len, found.test)):,} test samples"
     yield ok("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}")
+    if told is not None:
+        yield from guarded("columns", lambda: _columns(told))
+
+
+def _columns(told: Moments) -> Iterator[Finding]:
+    """What the server is told of the columns of a table.
+
+    Raises:
+        InputError: the server would not accept it.
+    """
+    told.check("this site")
+    deviations = told.variance.sqrt()
+    spread = f"standard deviations from {float(deviations.min()):.3g} to {float(deviations.max()):.3g}"
+    yield ok("columns", f"{len(deviations)}, {spread}; the server gets the mean and the variance of each")
 
 
 def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[Finding]:

@@ -66,7 +66,7 @@ def _try(problem: PooledData) -> bool:
     # The remainder, as a pool may hold fewer than four samples. The key is not used: engines draw nothing.
     w, pair, rows = problem.task.w0, torch.arange(2), torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
     try:
-        Stacked().train(problem, Batches(rows, torch.tensor([2, 2])), TrainRequest(pair, w, Key(0), LocalSGD()))
+        Stacked().train(problem, Batches(rows, torch.tensor([2, 2])), TrainRequest(pair, w, Key(0), LocalSGD(lr=0.1)))
     # vmap may raise anything on what it does not support. Mistakes of the model itself are not hidden by this: they
     # are raised again when the threads engine trains it.
     except Exception as error:

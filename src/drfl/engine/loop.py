@@ -29,7 +29,7 @@ class Loop:
                 # As LocalSGD states it: weight decay, shift and prox enter the velocity along with the gradient.
                 direction = gradient + local.weight_decay * u + constant + prox * (u - w)
                 velocity = local.momentum * velocity + direction
-                u = _project(u - local.lr * velocity, local.radius)
+                u = _project(u - local.eta * velocity, local.radius)
                 total = total + u
                 # A snapshot is counted from 1, as t' ∈ {1, …, τ}: the model after t' steps, projection included.
                 if step + 1 == request.snapshot:

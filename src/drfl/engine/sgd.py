@@ -126,7 +126,7 @@ class SGDStep(NamedTuple):
     def of(cls, request: TrainRequest) -> SGDStep:
         """The numbers of a request's solver, in the type of the models."""
         local = request.local
-        lr, pull = rounded([local.lr, request.prox + local.weight_decay], request.w)
+        lr, pull = rounded([local.eta, request.prox + local.weight_decay], request.w)
         return cls(lr, pull, local.momentum)
 
     def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, velocity: Tensor | None) -> None:

@@ -86,6 +86,7 @@ class Simulation(Federation):
         self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
         self._first = first
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
+        self.majority = data.majority
 
     def ask(self, request: Request[R]) -> R:
         """See :class:`drfl.federation.Federation`. Everybody who is asked answers.

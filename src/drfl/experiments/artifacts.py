@@ -18,14 +18,17 @@ from drfl.algorithm import State
 from drfl.certificate import Certificate
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
+from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
 from drfl.loop import Result, flagged
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
+from drfl.step_size import StepSize
 
 FILES = (
     "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
-    "model.safetensors", "model-averaged.safetensors", "report.html", "traffic.json", "replies.csv",
+    "model.safetensors", "model-last.safetensors", "model-averaged.safetensors", "report.html",
+    "traffic.json", "replies.csv",
 )  # fmt: skip
 """What a run may leave."""
 
@@ -53,7 +56,9 @@ def write_run(directory: Path, job: Running, result: Result, stopped: str) -> No
         (directory / name).write_text(text, encoding="utf-8")
     if job.partition is not None:
         job.partition.save(directory / "partition.json")
-    _save_model(job, result.state.w, directory / "model.safetensors")
+    _save_model(job, result.model, directory / "model.safetensors")
+    if job.config.returned != "last":
+        _save_model(job, result.state.w, directory / "model-last.safetensors")
     if result.average is not None:
         _save_model(job, result.average.w, directory / "model-averaged.safetensors")
 
@@ -61,6 +66,7 @@ def write_run(directory: Path, job: Running, result: Result, stopped: str) -> No
 def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
     """The run in one object: what ran, on what, how it ended, what it cost."""
     config, last, asked = job.config, result.history.last, job.certify is not None
+    checks = EndChecks() if stopped == "interrupted" else end_checks(job, result)
     averaged = None
     if result.averaged is not None:
         averaged = _end(Metrics.of(result.averaged), asked, result.averaged_certificate)
@@ -81,11 +87,29 @@ def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
         "dtype": config.dtype,
         "precision": config.precision,
         **_protection(result.state, job.data.names),
+        "returned": config.returned,
+        "step_size": _step_size(result.step_size, job.data.names),
+        "failure": checks.failure,
+        "warnings": list(checks.warnings),
         "final": _end(last.metrics, asked, last.certificate),
+        "last": rounded(last.last_metrics),
         "averaged": averaged,
         "ledger": last.ledger,
         "wall_seconds": round(last.seconds, 3),
         "versions": versions(),
+    }
+
+
+def _step_size(found: StepSize | None, names: Sequence[str]) -> dict[str, object] | None:
+    """The local step size that was found, from which curvature; None where one was given."""
+    if found is None:
+        return None
+    client = int(found.client)
+    return {
+        "lr": float(found.eta),
+        "curvature": None if client < 0 else round(float(found.curvature), DIGITS),
+        "client": None if client < 0 else names[client],
+        "halved": int(found.lowered),
     }
 
 
@@ -167,12 +191,16 @@ def _table(config: Config, algorithm: str, clients: int) -> dict[str, object]:
 
 
 def _save_model(job: Running, w: Tensor, path: Path) -> None:
-    parameters = job.task.layout.views(w.detach().cpu())
-    path.write_bytes(save({name: value.contiguous() for name, value in parameters.items()}))
+    tensors = dict(job.task.layout.views(w.detach().cpu()))
+    # A model of standardised inputs is of no use without these two vectors.
+    standardisation = job.data.standardisation
+    if standardisation is not None:
+        tensors |= standardisation.tensors()
+    path.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}))
 
 
 def _clients_csv(job: Running, result: Result) -> str:
-    evaluation = result.evaluation
+    evaluation, last = result.evaluation, result.last
     columns = zip(
         job.data.names,
         (f"{x:.{DIGITS}f}" for x in evaluation.accuracy.tolist()),
@@ -180,6 +208,10 @@ def _clients_csv(job: Running, result: Result) -> str:
         evaluation.samples.tolist(),
         job.data.sizes.tolist(),
         (f"{x:.9f}" for x in result.lam.tolist()),
+        (f"{x:.{DIGITS}f}" for x in last.accuracy.tolist()),
+        (f"{x:.{DIGITS}f}" for x in last.loss.tolist()),
         strict=True,
     )
-    return csv_text(("client", "accuracy", "loss", "samples", "train_samples", "lambda"), columns)
+    return csv_text(
+        ("client", "accuracy", "loss", "samples", "train_samples", "lambda", "last_accuracy", "last_loss"), columns
+    )

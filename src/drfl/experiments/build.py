@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drfl.algorithm import Algorithm
 from drfl.certificate import METHODS, Certifier
-from drfl.data import PARTITIONS, ClientData, Dataset, Partition, load, make_partition
+from drfl.data import PARTITIONS, ClientData, Dataset, Partition, Standardisation, load, make_partition
 from drfl.data.validation_split import held_out_training
 from drfl.engine import ENGINES, Simulation
 from drfl.experiments.config import Config, table_dir
@@ -21,8 +21,8 @@ from drfl.features.images import folder as feature_cache
 from drfl.features.images import load_images
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.loop import RunState, first
 from drfl.models import LOSSES, MODELS
+from drfl.run_state import RunState, first
 from drfl.task import Task
 
 
@@ -42,6 +42,11 @@ class Clients(Protocol):
     @property
     def sizes(self) -> Tensor:
         """(N,) int64, their training samples."""
+        ...
+
+    @property
+    def standardisation(self) -> Standardisation | None:
+        """How the columns of their inputs were scaled; None where they were not."""
         ...
 
     def tensors(self) -> Sequence[Tensor]:
@@ -131,9 +136,11 @@ def load_data(config: Config, log: Callable[[str], None] | None = None) -> Datas
     """
     recipe = config.recipe()
     if recipe is None:
-        return load(config.dataset, data_dir=config.data_dir)
-    images = load_images(config.dataset, config.data_dir)
-    return featurise(images, recipe, cache=feature_cache(), log=log, device=config.device)
+        dataset = load(config.dataset, data_dir=config.data_dir)
+    else:
+        images = load_images(config.dataset, config.data_dir)
+        dataset = featurise(images, recipe, cache=feature_cache(), log=log, device=config.device)
+    return dataset if config.test_fraction is None else dataset.pooled()
 
 
 def build(config: Config, dataset: Dataset | None = None) -> Job:
@@ -150,7 +157,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     dataset = load_data(config) if dataset is None else dataset
     key = Key(config.seed)
     method = PARTITIONS[config.partition](**config.partition_parameters())
-    partition = make_partition(dataset, method, key.fold("partition"))
+    partition = make_partition(dataset, method, key.fold("partition"), config.test_fraction)
     data = ClientData.from_dataset(dataset, partition)
     if config.validation is not None:
         data = held_out_training(data, config.validation, key)
@@ -161,7 +168,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     algorithm = wrap_algorithm(config, make(config.algorithm, parameters), keep, data, task)
     engine = ENGINES[config.engine]()
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
-    begun = first(algorithm, fed, averaged=config.averaged, table_dir=table_dir(config))
+    begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
     return Job(config, partition, data, task, fed, algorithm, begun, _certifier(config, task, algorithm))
 
 

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from drfl.atomic_files import atomic_write
 from drfl.data import Dataset
+from drfl.equal_clients import equal_clients
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import config_toml, json_text, write_run
 from drfl.experiments.build import Job, build
@@ -257,7 +258,11 @@ def _run(
         if finished.stopped == "interrupted":
             return None
         result, last = finished.result, finished.result.history.last
-        outcome = Outcome(algorithm, seed, finished.stopped, result.rounds, last.metrics, last.certificate)
+        failure = finished.checks.failure or ""
+        equal = equal_clients(last.metrics.avg_accuracy, result.evaluation.samples)
+        outcome = Outcome(
+            algorithm, seed, finished.stopped, result.rounds, last.metrics, last.certificate, failure, equal
+        )
         _keep(claim, outcome)  # before the results: where these are, there is a record
         with filled(cell) as folder:
             write_run(folder, finished.job, result, finished.stopped)

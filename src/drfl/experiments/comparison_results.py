@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
-from drfl.experiments.runner import Outcome, Spread, best, endings, gaps, spreads
+from drfl.experiments.runner import Outcome, Spread, best, endings, equal_worst, gaps, spreads
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, csv_text
 
 
@@ -90,14 +91,18 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path) -> N
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table of average, worst and std in percent, mean ± std over seeds, the best in bold."""
+    """The table of average, worst and std in percent, mean ± std over seeds, the best in bold.
+
+    "If equal" is what the worst client would be on average if all were equally good: see :mod:`drfl.equal_clients`.
+    """
     table = spreads(comparison.outcomes)
     shown = ("avg_accuracy", "worst_accuracy", "std_accuracy")
     winners = {metric: best(table, metric) for metric in shown}
     asked, gap = comparison.config.certificate is not None, gaps(comparison.outcomes)
+    equal = equal_worst(comparison.outcomes)
     lines = [
-        f"| algorithm | average % | worst % | std |{' gap |' * asked}",
-        f"| --- | ---: | ---: | ---: |{' ---: |' * asked}",
+        f"| algorithm | average % | worst % | if equal % | std |{' gap |' * asked}",
+        f"| --- | ---: | ---: | ---: | ---: |{' ---: |' * asked}",
     ]
     for name, row in table.items():
         cells = []
@@ -106,6 +111,8 @@ def markdown(comparison: Comparison) -> str:
             if metric in row:
                 text = row[metric].text(".1f", ".1f", scale=100)
             cells.append(f"**{text}**" if name in winners[metric] else text)
+            if metric == "worst_accuracy":
+                cells.append(f"{100 * equal[name]:.1f}" if name in equal else "–")
         if asked:
             cells.append(gap[name].text(".3g", ".2g") if name in gap else "–")
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -118,15 +125,16 @@ def _rounded(gap: Spread) -> dict[str, float]:
 
 def _columns(comparison: Comparison) -> list[str]:
     extra = [] if comparison.config.certificate is None else CERTIFICATE_COLUMNS
-    return ["algorithm", "seed", "rounds", "stopped", *Metrics._fields, *extra]
+    return ["algorithm", "seed", "rounds", "stopped", *Metrics._fields, "equal_worst_accuracy", *extra]
 
 
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
     asked = comparison.config.certificate is not None
     for outcome in comparison.outcomes:
-        values = ["" for _ in Metrics._fields]
+        values = ["" for _ in (*Metrics._fields, "equal")]
         if outcome.metrics is not None:
-            values = [f"{value:.{DIGITS}f}" for value in outcome.metrics]
+            equal = math.nan if outcome.equal is None else outcome.equal.worst
+            values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, equal)]
         if asked:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
         yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, *values]

@@ -21,7 +21,7 @@ from drfl.experiments.config import Config
 from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, has_checkpoints
 from drfl.experiments.run_directory import Claim, held
 from drfl.hashing import digest_of
-from drfl.loop import CheckpointWriter, RunState
+from drfl.run_state import CheckpointWriter, RunState
 
 FREE = ("data_dir", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that have no say in the results."""

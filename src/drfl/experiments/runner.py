@@ -14,13 +14,16 @@ import torch
 from drfl.callbacks import target
 from drfl.certificate import Certificate
 from drfl.data import Dataset
+from drfl.equal_clients import EqualClients
 from drfl.errors import InputError
 from drfl.experiments.artifacts import write_run
 from drfl.experiments.build import Job, Running, build, load_data
 from drfl.experiments.config import Config, table_dir
+from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.experiments.run_directory import Claim, filled
 from drfl.history import SMALL_IS_GOOD, Metrics
-from drfl.loop import Callback, CheckpointWriter, Result, RunState, Step, run
+from drfl.loop import Callback, Result, Step, run
+from drfl.run_state import CheckpointWriter, RunState
 
 MOST_SEEDS = 10_000
 """More are taken for a slip of the finger."""
@@ -38,6 +41,11 @@ class Finished(NamedTuple):
     job: Running
     result: Result
     stopped: str
+
+    @property
+    def checks(self) -> EndChecks:
+        """What there is to say of it; nothing where it was interrupted."""
+        return EndChecks() if self.stopped == "interrupted" else end_checks(self.job, self.result)
 
 
 class StopSignal:
@@ -89,6 +97,7 @@ def execute(
             rounds=config.rounds,
             seed=config.seed,
             evaluate_every=config.evaluate_every,
+            returned=config.returned,
             averaged=config.averaged,
             table_dir=table_dir(config),
             callbacks=[*target(config.until), watch, *callbacks],
@@ -143,7 +152,8 @@ class Outcome(NamedTuple):
         rounds: rounds done; 0 where it broke off.
         metrics: of the last model; None where it broke off.
         certificate: of the last iterate; None where there is none.
-        reason: the sentence that says why it broke off.
+        equal: of clients that were all equally good at this average accuracy; None where it broke off.
+        reason: the sentence that says why it broke off, or why it counts as failed though it has metrics.
     """
 
     algorithm: str
@@ -153,6 +163,7 @@ class Outcome(NamedTuple):
     metrics: Metrics | None = None
     certificate: Certificate | None = None
     reason: str = ""
+    equal: EqualClients | None = None
 
 
 def endings(outcomes: Sequence[Outcome], algorithm: str) -> str:
@@ -220,6 +231,15 @@ def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
         if known and len(known) == len(cells):
             found[name] = Spread.of(known)
     return found
+
+
+def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Algorithm → what its worst client would be on average if its clients were all equally good, over its seeds."""
+    found: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        if outcome.equal is not None:
+            found.setdefault(outcome.algorithm, []).append(outcome.equal.worst)
+    return {name: statistics.fmean(values) for name, values in found.items()}
 
 
 def best(table: dict[str, dict[str, Spread]], metric: str) -> set[str]:

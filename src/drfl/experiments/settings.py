@@ -83,6 +83,16 @@ class Settings:
         Le(4096),
         Setting("Side in pixels to which the network's images are resized.", DATA, none="as they are"),
     ] = None
+    test_fraction: Annotated[
+        float | None,
+        Gt(0),
+        Lt(1),
+        Setting(
+            "Draw the test rows anew, this share of all rows.",
+            DATA,
+            none="the data set's own test part; of tables a third",
+        ),
+    ] = None
     validation: Annotated[
         float | None,
         Gt(0),
@@ -108,7 +118,9 @@ class Settings:
     batch: Annotated[
         int | Literal["full"] | None, Setting("Samples per local minibatch, or 'full'.", TRAINING, none="32")
     ] = None
-    lr: Annotated[float | None, Setting("Local step size η.", TRAINING, none="the algorithm's")] = None
+    lr: Annotated[
+        float | None, Setting("Local step size η.", TRAINING, none="found from the curvature of the clients' losses")
+    ] = None
     rounds: Annotated[int, Ge(0), Setting("Rounds of communication.", TRAINING)] = 100
 
     guards: Annotated[
@@ -151,10 +163,18 @@ class Settings:
 
     evaluate_every: Annotated[int, Ge(1), Setting("Test every so many rounds.", RUNNING)] = 1
     until: Annotated[str | None, Setting("Stop early, e.g. worst_accuracy=0.5.", RUNNING)] = None
+    returned: Annotated[
+        Literal["average", "last"],
+        Setting(
+            "The model that the run returns, judges and reports: average, the decaying one of the server's models, or "
+            "last, the last one.",
+            RUNNING,
+        ),
+    ] = "average"
     averaged: Annotated[
         bool,
         Setting(
-            "Also keep the averaged solution of the theorems: clients send one more vector.",
+            "Also keep the uniformly averaged solution of the theorems: clients send one more vector.",
             RUNNING,
             flag="--averaged/--no-averaged",
         ),

@@ -20,7 +20,7 @@ from drfl.loop import Result
 NOT_IN_JOB = ("data_dir", "table_dir", "threads")
 """What a configuration has and a result does not depend on; cells always run on one thread."""
 
-OF_DATA = ("dataset", "data_dir", "features", "backbone", "feature_count", "resize", "dtype")
+OF_DATA = ("dataset", "data_dir", "features", "backbone", "feature_count", "resize", "dtype", "test_fraction")
 """What the loaded data depend on."""
 
 

@@ -18,11 +18,13 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from drfl.data import ClientData
+from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.errors import InputError
 from drfl.federation import Gradients, Losses, Replies, TrainRequest
+from drfl.flower.identities import write_identity
 from drfl.flower.messages import Answer, Ask, Model, array_of, read_ask, vector_of, version, write_answer
-from drfl.flower.schema import PROTOCOL, SiteIdentity, note, validation_message
+from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, validation_message
 from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
 from drfl.hashing import digest_of
@@ -85,7 +87,7 @@ class Site:
         threads: torch's threads; None = its default.
 
     Raises:
-        InputError: the data are those of several clients.
+        InputError: the data are those of several clients, or standardised by this site alone.
     """
 
     name: str
@@ -98,6 +100,11 @@ class Site:
     def __post_init__(self) -> None:
         if self.data.n != 1:
             raise InputError(f"a site holds one client's data, not those of {self.data.n}")
+        if self.data.standardisation is not None:
+            raise InputError(
+                f"the data of site '{self.name}' are standardised by this site alone, so that they mean something else "
+                "at every site: load them with standardise=False, all sites are standardised alike"
+            )
 
     @cached_property
     def digest(self) -> str:
@@ -165,13 +172,14 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
             return Answer(lacking=True, digest=site.digest)
         request = replace(request, shift=row.unsqueeze(0))
     engine = engine_of(ask.model.engine, site.device)
+    # Anew for every message, as a site keeps nothing; by the code of a simulation, so that the bits are the same.
+    data = site.data if ask.standardisation is None else site.data.standardised(ask.standardisation)
     # first: this process's client 0 draws the samples of client `ask.client`, as in a simulation of all.
-    fed = Simulation(site.data, task, engine=engine, device=site.device, first=ask.client)
+    fed = Simulation(data, task, engine=engine, device=site.device, first=ask.client)
     answer = Answer(digest=site.digest)
     # The test and the request are on the same w, so that their order does not matter.
     if ask.test:
-        found = fed.evaluate(ask.w)
-        answer = answer._replace(test=(float(found.accuracy[0]), float(found.loss[0]), int(found.samples[0])))
+        answer = answer._replace(test=_test(fed, ask.w), also=None if ask.also is None else _test(fed, ask.also))
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
         answer = answer._replace(parts=_parts(reply))
@@ -183,6 +191,12 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
             answer = answer._replace(version=version(kept))
     counts = fed.ledger.gradient_evaluations, fed.ledger.loss_evaluations
     return answer._replace(gradients=counts[0], losses=counts[1], seconds=time.perf_counter() - start)
+
+
+def _test(fed: Simulation, w: Tensor) -> tuple[float, float, int]:
+    """Mean score, mean loss and number of the test rows of this one client."""
+    found = fed.evaluate(w)
+    return float(found.accuracy[0]), float(found.loss[0]), int(found.samples[0])
 
 
 def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:
@@ -240,7 +254,8 @@ def reply(message: Message, context: Context, site: Site) -> Message:
 def identity(site: Site) -> RecordDict:
     """What a server must know of a site before it can begin: no sample is in it.
 
-    By the digest it checks, with every reply and when a run is resumed, that the data are still the same.
+    Of inputs that are vectors it tells the mean and the variance of every column over the training rows. By the digest
+    it checks, with every reply and when a run is resumed, that the data are still the same.
 
     Raises:
         InputError: the site has no samples, or a number is too large for a message.
@@ -248,13 +263,17 @@ def identity(site: Site) -> RecordDict:
     data = site.data
     labels = not data.targets.is_floating_point()
     classes = int(max(data.targets.max(), data.test_targets.max())) + 1 if labels else 1
+    majority = None if data.majority is None else float(data.majority)
+    moments = None
+    if is_table(data.inputs) and data.inputs.shape[1] <= MOST_COLUMNS:
+        moments = Moments.of(data.inputs, data.train[0])
     about = {
         "protocol": PROTOCOL, "name": site.name, "shape": list(data.inputs.shape[1:]), "classes": classes,
-        "train": len(data.train[0]), "test": len(data.test[0]), "digest": site.digest,
+        "train": len(data.train[0]), "test": len(data.test[0]), "majority": majority, "digest": site.digest,
         "drfl": importlib.metadata.version("drfl"), "torch": importlib.metadata.version("torch"),
     }  # fmt: skip
     try:
-        return RecordDict({"identity": note(SiteIdentity.model_validate(about))})
+        return write_identity(SiteIdentity.model_validate(about), moments)
     except ValidationError as error:
         raise InputError(f"the site '{site.name}' cannot take part: {validation_message(error)}") from None
 

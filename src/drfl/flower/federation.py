@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError
 from drfl.federation import Evaluation, Federation, Ledger, R, Request, TrainRequest
+from drfl.flower.claims import same_shape
 from drfl.flower.messages import Answer, Ask, Model, version
 from drfl.flower.nodes import Member, Roster
 from drfl.flower.traffic import Traffic
@@ -23,11 +25,11 @@ LOG = logging.getLogger("drfl.flower")
 
 @dataclass
 class _LateTest:
-    """A test of a model w (d,), and each client's result once it is done."""
+    """A test of one or two models (d,), and for each of them every client's result once it is done."""
 
-    w: Tensor
+    models: Sequence[Tensor]
     done: bool = False
-    found: dict[int, tuple[float, float, int]] = field(default_factory=dict)
+    found: list[dict[int, tuple[float, float, int]]] = field(default_factory=list)
 
 
 class FlowerFederation(Federation):
@@ -48,28 +50,35 @@ class FlowerFederation(Federation):
         model: what is trained.
         w0: (d,) the initial model.
         deadline: of every exchange with them.
+        standardisation: by which every site scales its inputs, sent with every message; None = they do not. It is not
+            in the ledger.
 
     Raises:
         InputError: the sites' data do not have one shape.
     """
 
     def __init__(
-        self, grid: Grid, roster: Roster, members: Mapping[int, Member], model: Model, w0: Tensor, deadline: Deadline
+        self,
+        grid: Grid,
+        roster: Roster,
+        members: Mapping[int, Member],
+        model: Model,
+        w0: Tensor,
+        deadline: Deadline,
+        standardisation: Standardisation | None = None,
     ) -> None:
-        first = members[0]
-        for other in members.values():
-            if other.shape != first.shape:
-                raise InputError(
-                    f"inputs have shape {first.shape} at site '{first.name}' and {other.shape} at site '{other.name}': "
-                    "all sites must have the same columns, or pictures of one size"
-                )
-        # As the sites claimed before the run, and for the whole of it; see nodes.admit for bounds on these claims.
+        same_shape(members)
+        # As the sites claimed before the run, and for the whole of it; see claims.admit for bounds on these claims.
         sizes = torch.tensor([members[client].train for client in range(len(members))], dtype=torch.float64)
         self.n, self.shares, self.w0 = len(members), sizes / sizes.sum(), w0
-        self.ledger = Ledger()
+        self.ledger, self.standardisation = Ledger(), standardisation
+        shares = [members[client].majority for client in range(self.n)]
+        told = [share for share in shares if share is not None]
+        self.majority = torch.tensor(told, dtype=torch.float64) if len(told) == self.n else None
         self._post, self._names, self._model = Transport(grid, roster, deadline), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
-        self._tested: dict[int, tuple[float, float, int]] = {}
+        # Of the first and of the second model: each client's last result, which stands where it is not tested.
+        self._tested: tuple[dict[int, tuple[float, float, int]], ...] = {}, {}
         self._late: _LateTest | None = None
 
     @property
@@ -85,8 +94,8 @@ class FlowerFederation(Federation):
         """Send a request to its cohort, together with a pending test, which goes to all clients."""
         # A waiting test goes with the next request or not at all: if that sends another model, result() sends it alone.
         late, self._late = self._late, None
-        if late is not None and torch.equal(late.w, request.w):
-            answers, cost = self._test(late.w, request, late)
+        if late is not None and torch.equal(late.models[0], request.w):
+            answers, cost = self._test(request, late)
         else:
             answers, cost = self._exchange(request.cohort.tolist(), request.w, request)
         self.ledger.add(cost)
@@ -98,52 +107,60 @@ class FlowerFederation(Federation):
         Raises:
             InputError: a client has never been tested.
         """
-        late = _LateTest(w)
-        self._test(w, None, late)
-        return self._evaluation(late)
+        (found,) = self.evaluate_later([w])()
+        return found
 
-    def evaluate_later(self, w: Tensor) -> Callable[[], Evaluation]:
-        """See :class:`drfl.federation.Bundling`."""
-        self._late = late = _LateTest(w)
+    def evaluate_later(self, models: Sequence[Tensor]) -> Callable[[], list[Evaluation]]:
+        """See :class:`drfl.federation.Bundling`. Two models go into one message; others are tested by themselves."""
+        self._late = late = _LateTest(models[:2])
 
-        def result() -> Evaluation:
+        def result() -> list[Evaluation]:
             if not late.done:  # the next request sent another model, or there was none
                 self._late = None
-                self._test(w, None, late)
-            return self._evaluation(late)
+                self._test(None, late)
+            return [*map(self._evaluation, late.found), *map(self.evaluate, models[2:])]
 
         return result
 
-    def _test(self, w: Tensor, request: Request | None, late: _LateTest) -> Exchanged:
-        """Test w at all clients, along with the request where there is one; returns the answers to the request."""
+    def _test(self, request: Request | None, late: _LateTest) -> Exchanged:
+        """Test models at all clients, along with the request where there is one; returns the answers to the request."""
         # A client that was never tested has no earlier result to stand in for this one: wait for all.
-        everybody, missing = list(range(self.n)), len(self._tested) < self.n
-        answers, cost = self._exchange(everybody, w, request, test=True, all_of_them=missing)
+        everybody, missing = list(range(self.n)), len(self._tested[0]) < self.n
+        answers, cost = self._exchange(everybody, late.models[0], request, late.models, all_of_them=missing)
         late.done = True
         for client in everybody:
-            test = answers[client].test if client in answers else None
-            if test is not None and _possible(*test):
-                self._tested[client] = test
-            elif client in self._tested:
+            tests = (answers[client].test, answers[client].also) if client in answers else ()
+            found = [test for test in tests if test is not None and _possible(*test)]
+            if len(found) == len(late.models):
+                for own, test in zip(self._tested, found, strict=False):
+                    own[client] = test
+                # Before the first round, where there is one model alone, it is both.
+                self._tested[1].setdefault(client, found[0])
+            elif client in self._tested[0]:
                 LOG.warning("%s was not tested: its last result stands", self._names[client])
-        # A copy: a later test must not change this one's result.
-        late.found = dict(self._tested)
+        # Copies: a later test must not change this one's results.
+        late.found = [dict(own) for own in self._tested[: len(late.models)]]
         asked = set() if request is None else set(request.cohort.tolist())
         return Exchanged({client: answer for client, answer in answers.items() if client in asked}, cost)
 
-    def _evaluation(self, late: _LateTest) -> Evaluation:
+    def _evaluation(self, tests: Mapping[int, tuple[float, float, int]]) -> Evaluation:
         for client in range(self.n):
-            if client not in late.found:
+            if client not in tests:
                 raise InputError(f"site '{self._names[client]}' could not be tested: see the log for the reason")
-        accuracy, loss, samples = zip(*(late.found[client] for client in range(self.n)), strict=True)
+        accuracy, loss, samples = zip(*(tests[client] for client in range(self.n)), strict=True)
         double = torch.float64
         return Evaluation(torch.tensor(accuracy, dtype=double), torch.tensor(loss, dtype=double), torch.tensor(samples))
 
     def _exchange(
-        self, clients: list[int], w: Tensor, request: Request | None, test: bool = False, all_of_them: bool = False
+        self,
+        clients: list[int],
+        w: Tensor,
+        request: Request | None,
+        tested: Sequence[Tensor] = (),
+        all_of_them: bool = False,
     ) -> Exchanged:
-        """Send clients a request, a test of w, or both."""
-        questions = {client: self._to(client, w, request, test) for client in clients}
+        """Send clients a request, a test of w and perhaps another model, or both."""
+        questions = {client: self._to(client, w, request, tested) for client in clients}
         found = self._post.exchange(questions, all_of_them=all_of_them)
         for client, answer in found.answers.items():
             self._compare(client, answer.digest)
@@ -160,18 +177,19 @@ class FlowerFederation(Federation):
                 self._names[client],
             )  # fmt: skip
 
-    def _to(self, client: int, w: Tensor, request: Request | None, test: bool) -> ClientRequest:
+    def _to(self, client: int, w: Tensor, request: Request | None, tested: Sequence[Tensor]) -> ClientRequest:
         """The message to one client."""
+        ask = Ask(client, self._model, w, None, bool(tested), "", self.standardisation, *tested[1:])
         # In a test that goes along with a request, clients outside the cohort get the test alone.
         places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
         if request is None or not places:
-            return ClientRequest(Ask(client, self._model, w, None, test), None)
+            return ClientRequest(ask, None)
         own = request.only(torch.tensor(places[:1]))
         # The shift travels beside the request, named by its version, as the site may hold it already.
         shift = own.shift[0] if isinstance(own, TrainRequest) and own.shift is not None else None
         if isinstance(own, TrainRequest):
             own = replace(own, shift=None)
-        return ClientRequest(Ask(client, self._model, w, own, test, "" if shift is None else version(shift)), shift)
+        return ClientRequest(ask._replace(request=own, version="" if shift is None else version(shift)), shift)
 
 
 def _possible(score: float, loss: float, samples: int) -> bool:

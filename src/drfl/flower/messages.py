@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, MetricRecordValues, Recor
 from pydantic import ValidationError
 from torch import Tensor
 
+from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError
 from drfl.federation import GradientRequest, LossRequest, Request, TrainRequest
 from drfl.flower.schema import (
@@ -50,6 +51,7 @@ MOST_PARTS = 3
 """Vectors in one reply: a model, a snapshot and an average."""
 
 TEST = ("test score", "test loss", "test samples")
+ALSO = ("also score", "also loss", "also samples")
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class Ask(NamedTuple):
         request: what to answer, of a cohort of this client alone; None = only the test.
         test: whether ``w`` is to be tested on the client's test rows too, before anything else.
         version: the shift's, see :func:`version`; "" where the request has none.
+        standardisation: by which the site scales its inputs; None = they are taken as they are.
+        also: (d,) a second model to test, along with ``w``.
     """
 
     client: int
@@ -89,6 +93,8 @@ class Ask(NamedTuple):
     request: Request | None = None
     test: bool = False
     version: str = ""
+    standardisation: Standardisation | None = None
+    also: Tensor | None = None
 
 
 class Answer(NamedTuple):
@@ -103,6 +109,7 @@ class Answer(NamedTuple):
         version: of the shift that the site keeps for next time; "" where it keeps none.
         lacking: whether the site does not hold the shift that the message refers to: nothing was computed.
         digest: of the site's data, as in its identity before the run.
+        also: the same as ``test`` of the second model.
     """
 
     parts: tuple[Tensor, ...] = ()
@@ -113,6 +120,7 @@ class Answer(NamedTuple):
     version: str = ""
     lacking: bool = False
     digest: str = "0" * 32
+    also: tuple[float, float, int] | None = None
 
 
 def version(vector: Tensor) -> str:
@@ -158,6 +166,10 @@ def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None
     vectors = {"w": array_of(ask.w)} if arrays is None else dict(arrays)
     if shift is not None:
         vectors["shift"] = array_of(shift)
+    if ask.also is not None and "also" not in vectors:
+        vectors["also"] = array_of(ask.also)
+    if ask.standardisation is not None:
+        vectors |= {"mean": array_of(ask.standardisation.mean), "scale": array_of(ask.standardisation.scale)}
     request = None if ask.request is None else _note(ask.request)
     about = AskNote(
         protocol=PROTOCOL, client=ask.client, model=ModelNote(**asdict(ask.model)), test=ask.test,
@@ -166,21 +178,33 @@ def write_ask(ask: Ask, shift: Tensor | None, arrays: Mapping[str, Array] | None
     return RecordDict({"vectors": ArrayRecord(vectors), "ask": note(about)})
 
 
+VECTORS = ("w", "also", "shift", "mean", "scale")
+"""Of a request; only the first is always there."""
+
+
 def read_ask(content: RecordDict) -> tuple[Ask, Tensor | None]:
     """The request in a message, and the shift in it.
 
     Raises:
         ProtocolError: the message is of another version of drfl, or damaged.
     """
-    about, vectors = read_note(content, "ask", AskNote), _vectors(content, ("w", "shift"))
+    about, vectors = read_note(content, "ask", AskNote), vectors_in(content, VECTORS)
     if "w" not in vectors:
         raise ProtocolError("a request came without a model")
-    w = vectors["w"]
+    w, also = vectors["w"], vectors.get("also")
+    if also is not None and (not about.test or also.shape != w.shape or also.dtype != w.dtype):
+        raise ProtocolError("a request came with a second model that is of another kind, or not to be tested")
+    if ("mean" in vectors) != ("scale" in vectors):
+        raise ProtocolError("a request came with only one of the vectors mean and scale")
+    standardisation = None
     try:
+        if "mean" in vectors:
+            standardisation = Standardisation(vectors["mean"], vectors["scale"])
         request = None if about.request is None else _request(about.request, about.client, w)
     except InputError as error:
         raise ProtocolError(f"a request cannot be met: {error}") from error
-    ask = Ask(about.client, Model(**about.model.model_dump()), w, request, about.test, about.version)
+    model = Model(**about.model.model_dump())
+    ask = Ask(about.client, model, w, request, about.test, about.version, standardisation, also)
     return ask, vectors.get("shift")
 
 
@@ -202,6 +226,8 @@ def write_answer(answer: Answer) -> RecordDict:
             numbers[f"part {place}"] = float(part)
     if answer.test is not None:
         numbers |= dict(zip(TEST, answer.test, strict=True))
+    if answer.also is not None:
+        numbers |= dict(zip(ALSO, answer.also, strict=True))
     records = {"vectors": ArrayRecord(vectors), "numbers": MetricRecord(numbers), "answer": note(about)}
     return RecordDict(records)
 
@@ -218,13 +244,13 @@ def read_answer(content: RecordDict) -> Answer:
         raise ProtocolError("a reply has other records than drfl's")
     about = read_note(content, "answer", AnswerNote)
     places = tuple(str(place) for place in range(about.parts))
-    vectors, numbers = _vectors(content, places), _numbers(content, places)
+    vectors, numbers = vectors_in(content, places), _numbers(content, places)
     scalars = {str(place): torch.tensor(value, dtype=torch.float64) for place, value in numbers.parts.items()}
     if vectors.keys() & scalars.keys() or vectors.keys() | scalars.keys() != set(places):
         raise ProtocolError("a reply has a part twice, or lacks one")
     parts = tuple({**vectors, **scalars}[place] for place in places)
     work = numbers.gradients, numbers.losses, numbers.seconds
-    return Answer(parts, numbers.test, *work, about.version, about.lacking, about.digest)
+    return Answer(parts, numbers.test, *work, about.version, about.lacking, about.digest, numbers.also)
 
 
 def most_bytes(w: Tensor) -> int:
@@ -232,7 +258,7 @@ def most_bytes(w: Tensor) -> int:
     return MOST_PARTS * w.numel() * w.element_size() + MOST_TEXT
 
 
-def _vectors(content: RecordDict, names: tuple[str, ...]) -> dict[str, Tensor]:
+def vectors_in(content: RecordDict, names: tuple[str, ...]) -> dict[str, Tensor]:
     """The vectors of a message by name; no others may be there."""
     record = content.array_records.get("vectors")
     if record is None or not set(record) <= set(names):
@@ -246,9 +272,10 @@ def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
     # Parts and test are taken out by name; the model below rejects names that it does not know.
     given = dict(record) if record is not None else {}
     parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
-    test = tuple(given.pop(name, None) for name in TEST)
+    tests = {field: tuple(given.pop(name, None) for name in names) for field, names in (("test", TEST), ("also", ALSO))}
+    tests = {field: None if found == (None, None, None) else found for field, found in tests.items()}
     try:
-        return Numbers.model_validate({**given, "parts": parts, "test": None if test == (None, None, None) else test})
+        return Numbers.model_validate({**given, **tests, "parts": parts})
     except ValidationError as error:
         raise ProtocolError(validation_message(error)) from None
 

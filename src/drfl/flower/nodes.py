@@ -12,10 +12,11 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from drfl.data.standardisation import Moments
 from drfl.errors import InputError
 from drfl.flower.client_app import IDENTITY
-from drfl.flower.schema import MOST_TEXT, ProtocolError, SiteIdentity, payload, printable, read_note, rejection_reason
-from drfl.flower.settings import SiteEntry
+from drfl.flower.identities import most_identity_bytes, read_identity
+from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
 
 PAUSE = 0.5
 """Seconds between two polls for replies."""
@@ -74,6 +75,8 @@ class Member:
         test: number of test samples.
         digest: of its data.
         versions: of drfl and torch there.
+        majority: share of the most frequent class among its test rows; None where its targets are not class labels.
+        moments: of the columns of its training rows; None where its inputs are not vectors, or too long ones.
     """
 
     name: str
@@ -83,6 +86,8 @@ class Member:
     test: int
     digest: str
     versions: Mapping[str, str]
+    majority: float | None = None
+    moments: Moments | None = None
 
 
 class Node(NamedTuple):
@@ -222,14 +227,15 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
         raise ProtocolError(f"its identity is rejected, as {problem}")
     if reply.has_error():
         raise ProtocolError(f"it cannot say who it is: {printable(reply.error.reason or f'error {reply.error.code}')}")
-    if not reply.has_content() or payload(reply.content) > MOST_TEXT:
+    if not reply.has_content() or payload(reply.content) > most_identity_bytes():
         raise ProtocolError("its identity is rejected, as it is empty or too long")
     try:
-        about = read_note(reply.content, "identity", SiteIdentity)
+        about, moments = read_identity(reply.content)
     except ProtocolError as error:
         raise ProtocolError(f"its identity is rejected, as {error}") from None
     versions = {"drfl": about.drfl, "torch": about.torch}
-    return Member(about.name, tuple(about.shape), about.classes, about.train, about.test, about.digest, versions)
+    counts = about.classes, about.train, about.test
+    return Member(about.name, tuple(about.shape), *counts, about.digest, versions, about.majority, moments)
 
 
 def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[int, Member]:
@@ -301,37 +307,3 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, M
         if names.count(name) > 1:
             raise InputError(f"two sites call themselves '{name}': give each Site a name of its own")
     return told
-
-
-def admit(members: Mapping[int, Member], entries: Sequence[SiteEntry]) -> None:
-    """Refuse a deployment in which a site claims more than it was granted.
-
-    The number of its rows is a site's weight under FedAvg, and its labels decide the size of the model; both are
-    claims of the site.
-
-    Args:
-        members: client → its description.
-        entries: (N,) what the server's file says of the sites.
-
-    Raises:
-        InputError: a site has too many rows or classes, or too large a share of all rows; names it.
-    """
-    total = sum(member.train for member in members.values())
-    for client, entry in enumerate(entries):
-        member = members[client]
-        if member.name != entry.name:
-            LOG.warning(
-                "%s calls itself '%s'; results have the name in server.toml", entry.name, printable(member.name)
-            )
-        share = member.train / total
-        for what, told, most in (
-            ("rows", member.train, entry.rows),
-            ("classes", member.classes, entry.classes),
-            ("max_share", share, entry.max_share),
-        ):
-            if most is not None and told > most:
-                claim = f"{told:.4g} of all training rows" if what == "max_share" else f"{told} {what}"
-                raise InputError(
-                    f"site '{entry.name}' claims {claim}, and server.toml allows it {what} = {most:g}: ask the site, "
-                    f"then raise {what} or leave the site out"
-                )

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from drfl.errors import InputError
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Both ends must have the same; changed with every change of the messages that the other end would misread."""
 
 MOST_ROWS = 2**31
@@ -24,6 +24,9 @@ MOST_ROWS = 2**31
 MOST_CLASSES = 2**16
 MOST_INPUT = 2**24
 """Numbers in one input."""
+
+MOST_COLUMNS = 2**12
+"""Columns of a table that is standardised."""
 
 MOST_COUNTED = 2**40
 """Samples in one reply's count of work: eight million replies of so many fit the ledger's 64 bits."""
@@ -71,12 +74,13 @@ class Strict(BaseModel):
 class SiteIdentity(Strict):
     """A site's description of itself; see :class:`drfl.flower.nodes.Member`."""
 
-    protocol: Literal[2]
+    protocol: Literal[3]
     name: Name
     shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUT)]], Field(max_length=8), AfterValidator(_small)]
     classes: Annotated[int, Field(ge=1, le=MOST_CLASSES)]
     train: Rows
     test: Rows
+    majority: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
     digest: Digest
     drfl: Version
     torch: Version
@@ -85,21 +89,26 @@ class SiteIdentity(Strict):
 class AnswerNote(Strict):
     """The plain values of a reply; see :class:`drfl.flower.messages.Answer`."""
 
-    protocol: Literal[2]
+    protocol: Literal[3]
     parts: Annotated[int, Field(ge=0, le=3)]
     version: Annotated[str, Field(pattern="^(zero|[0-9a-f]{24})?$")]
     lacking: bool
     digest: Digest
 
 
+Tested = tuple[Number, Number, Annotated[int, Field(ge=0, le=MOST_ROWS)]]
+"""Mean score, mean loss, samples."""
+
+
 class Numbers(Strict):
-    """The numbers of a reply; the three of a test are all there or none."""
+    """The numbers of a reply; the three of each test are all there or none."""
 
     gradients: Counted
     losses: Counted
     seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
     parts: dict[Annotated[int, Field(ge=0, le=2)], Number]
-    test: tuple[Number, Number, Annotated[int, Field(ge=0, le=MOST_ROWS)]] | None
+    test: Tested | None
+    also: Tested | None
 
 
 class ModelNote(Strict):
@@ -163,7 +172,7 @@ class GradientNote(Strict):
 class AskNote(Strict):
     """The plain values of a request; see :class:`drfl.flower.messages.Ask`."""
 
-    protocol: Literal[2]
+    protocol: Literal[3]
     client: Annotated[int, Field(ge=0, le=2**31)]
     model: ModelNote
     test: bool

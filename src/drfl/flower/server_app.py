@@ -15,7 +15,8 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from drfl.algorithm import Algorithm
-from drfl.errors import DrflError, InputError
+from drfl.data.standardisation import Standardisation
+from drfl.errors import DivergedError, DrflError, InputError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
@@ -24,15 +25,17 @@ from drfl.experiments.resume import checkpoint_writer, is_finished, key_of, load
 from drfl.experiments.run_directory import claimed
 from drfl.experiments.runner import execute, write_results
 from drfl.experiments.wrap import over_selection, wrap_algorithm
+from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
-from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, admit, gathered
+from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
 from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
 from drfl.flower.transport import Deadline
 from drfl.key import Key
-from drfl.loop import RunState, Step, first
+from drfl.loop import Step
 from drfl.resilience import Recorded, ReplyLog
+from drfl.run_state import RunState, first
 from drfl.task import Task
 
 LOG = logging.getLogger("drfl.flower")
@@ -66,10 +69,12 @@ class Sites(NamedTuple):
     Args:
         members: (N,) their descriptions of themselves.
         names: (N,) their names in server.toml, whatever they call themselves.
+        standardisation: by which they scale their inputs; None = they do not.
     """
 
     members: tuple[Member, ...]
     names: tuple[str, ...]
+    standardisation: Standardisation | None = None
 
     @property
     def n(self) -> int:
@@ -82,8 +87,9 @@ class Sites(NamedTuple):
         return torch.tensor([member.train for member in self.members])
 
     def tensors(self) -> list[Tensor]:
-        """The digests of the sites' data, by which a resumed run recognises them."""
-        return [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
+        """The digests of the sites' data, by which a resumed run recognises them, and by what these are scaled."""
+        digests = [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
+        return digests + ([] if self.standardisation is None else list(self.standardisation.tensors().values()))
 
 
 class Deployment(NamedTuple):
@@ -134,6 +140,11 @@ def serve(grid: Grid, path: Path) -> Path:
         replies = (claim.checkpoints / REPLIES).read_text(encoding="utf-8")
         write_results(finished, claim, {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies})
     LOG.info("results: %s", out)
+    for line in finished.checks.warnings:
+        LOG.warning("%s", line)
+    # After the results are written, so that nothing is lost; Flower then calls the run failed, and gives the reason.
+    if finished.checks.failure is not None:
+        raise DivergedError(finished.checks.failure)
     return out
 
 
@@ -152,8 +163,9 @@ def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settin
         InputError: model, algorithm and sites do not work together.
     """
     config = settings.job
-    sites = Sites(tuple(member for _, member in sorted(members.items())), tuple(roster.names))
-    needed, most = max((member.classes, name) for member, name in zip(*sites, strict=True))
+    standardisation = standardisation_of(members, roster.names, config.standardise)
+    sites = Sites(tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation)
+    needed, most = max((member.classes, name) for member, name in zip(sites.members, sites.names, strict=True))
     classes = needed if config.classes is None else config.classes
     if classes < needed:
         raise InputError(
@@ -163,13 +175,13 @@ def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settin
     # The key that a simulation uses too: the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
-    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings))
+    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation)
     parameters, keep = over_selection(config, sites.n)
     record = ReplyLog()
     # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.
     inner = Recorded(make(config.algorithm, parameters), record.add)
     algorithm = wrap_algorithm(config, inner, keep, None, task, sites.names)
-    begun = first(algorithm, fed, averaged=config.averaged, table_dir=table_dir(config))
+    begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
     return Deployment(config, sites, task, fed, algorithm, begun, record)
 
 

@@ -116,11 +116,14 @@ class DeployedConfig(Config):
 
     Args:
         classes: number of classes; None = as many as the sites' labels need.
+        standardise: whether sites scale the columns of their inputs by mean and standard deviation over all sites'
+            training rows; None = where inputs are vectors.
     """
 
     dataset: str = SITES
     partition: str = SITES
     classes: int | None = Field(None, ge=1)
+    standardise: bool | None = None
 
     @field_validator("algorithm", "model", "engine")
     @classmethod

@@ -18,7 +18,7 @@ class Traffic:
         messages: both ways, tests and repetitions included.
         bytes_down: from the server to the sites.
         bytes_up: from the sites to the server.
-        test_bytes_down: those of ``bytes_down`` that only tested a model.
+        test_bytes_down: those of ``bytes_down`` that only tested a model, alone or along with a request.
         test_bytes_up: those of ``bytes_up`` that came back from that.
         seconds: duration of the exchanges.
         site_seconds: working time of the sites, summed over messages.
@@ -37,10 +37,12 @@ class Traffic:
 
     def down(self, content: RecordDict, only_test: bool) -> None:
         """Count a message to a site."""
-        size = payload(content)
+        size, vectors = payload(content), content.array_records.get("vectors") or {}
         self.messages += 1
         self.bytes_down += size
-        self.test_bytes_down += size * only_test
+        # A second model is there to be tested, also where the first is trained from.
+        second = [len(array.data) for name, array in vectors.items() if name == "also"]
+        self.test_bytes_down += size if only_test else sum(second)
 
     def up(self, content: RecordDict, only_test: bool) -> None:
         """Count a reply."""

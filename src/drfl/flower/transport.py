@@ -241,8 +241,11 @@ class Transport:
         due = {client: pending for client, pending in waiting.items() if pending.node is None and pending.due <= now}
         nodes = self.roster.nodes(self.grid) if due else {}
         due = {client: pending for client, pending in due.items() if client in nodes}
-        # All messages of an exchange carry the same model: serialised once, not once a client.
-        packed = {"w": array_of(next(iter(due.values())).question.ask.w)} if due else {}
+        # All messages of an exchange carry the same models: serialised once, not once a client.
+        first = next(iter(due.values())).question.ask if due else None
+        packed = {} if first is None else {"w": array_of(first.w)}
+        if first is not None and first.also is not None:
+            packed["also"] = array_of(first.also)
         messages = []
         for client, pending in due.items():
             ask, shift = pending.question
@@ -354,6 +357,8 @@ def _check(ask: Ask, answer: Answer) -> None:
     """
     if (answer.test is not None) != ask.test:
         raise ProtocolError("the result of the test is missing" if ask.test else "it has a test that was not asked for")
+    if (answer.also is not None) != (ask.also is not None):
+        raise ProtocolError("the second test is missing, or was not asked for")
     if ask.request is None:
         if answer.parts:
             raise ProtocolError("only a test was asked for")

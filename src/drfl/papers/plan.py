@@ -14,7 +14,7 @@ from drfl.experiments import training_cells
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.config import Config, load_config
 from drfl.papers import saddle_distance
-from drfl.papers.specification import PAPERS, Job, MethodRow, Setting, Specification, load_job
+from drfl.papers.specification import DEFAULTS, PAPERS, Job, MethodRow, Setting, Specification, load_job
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,7 @@ def _config(
     chosen = _chosen(tuned, method.algorithm) if tuned is not None and method.tuned else {}
     parameters = {**chosen, **method.parameters}
     values = {
+        **DEFAULTS,
         **job,
         "algorithm": method.algorithm,
         "algorithms": {method.algorithm: parameters},

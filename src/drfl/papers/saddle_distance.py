@@ -50,13 +50,13 @@ class ClosedForm(QuadraticFederation):
         cohort, w, local, shift = request.cohort, request.w, request.local, request.shift
         h, Q = self.eigenvalues[cohort] + request.prox, self.axes[cohort]
         plain = local == LocalSGD(local.steps, local.lr, local.batch) and not request.average
-        if not plain or bool((local.lr * h < LEAST).any()):
+        if not plain or bool((local.eta * h < LEAST).any()):
             return super().local_steps(request)
         direction = self.A[cohort] @ w - self.b[cohort] + (0 if shift is None else shift)
         along = torch.einsum("nij,ni->nj", Q, direction) / h
 
         def after(steps: int) -> Tensor:
-            return w - torch.einsum("nij,nj->ni", Q, (1 - (1 - local.lr * h) ** steps) * along)
+            return w - torch.einsum("nij,nj->ni", Q, (1 - (1 - local.eta * h) ** steps) * along)
 
         return Replies(cohort, after(local.steps), None if request.snapshot is None else after(request.snapshot))
 

@@ -20,6 +20,10 @@ Job = dict[str, bool | int | float | str]
 """Keys of a `drfl.experiments.config.Config`, or of a `drfl.papers.saddle_distance.Distance`."""
 
 
+DEFAULTS: Job = {"returned": "last", "lr": 0.1}
+"""What the papers' runs have unless they say otherwise: they report the last iterate, and take a fixed step size."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

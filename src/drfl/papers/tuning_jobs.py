@@ -8,7 +8,7 @@ from pathlib import Path
 from drfl.errors import InputError
 from drfl.experiments.config import load_config
 from drfl.experiments.hyperparameters import canonical
-from drfl.papers.specification import PAPERS, Specification, load_job, load_spec, names
+from drfl.papers.specification import DEFAULTS, PAPERS, Specification, load_job, load_spec, names
 from drfl.tuning.job import TuningJob, from_file, of_values
 
 
@@ -28,7 +28,7 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False)
             raise InputError("--stand-in is for the papers' jobs: leave it out beside a file")
         return from_file(Path(text), changes)
     name = _known(text)
-    values = dict[str, object](load_job(name))
+    values: dict[str, object] = {**DEFAULTS, **load_job(name)}
     if stand_in:
         name, changed = _stand_in(name)
         values |= changed

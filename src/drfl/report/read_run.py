@@ -133,6 +133,12 @@ def text(values: Mapping[str, object], key: str) -> str:
     return "?" if value is None else str(value)
 
 
+def listed(values: Mapping[str, object], key: str) -> list[object]:
+    """A nested list; empty if it is missing or not a list."""
+    value = values.get(key)
+    return list(value) if isinstance(value, list) else []
+
+
 def table(values: Mapping[str, object], key: str) -> dict[str, object]:
     """A nested table; empty if it is missing or not a table."""
     value = values.get(key)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from drfl.report.content import Card, Takeaway
 from drfl.report.formatting import NOTHING, THIN, clean, count, duration, listing, mean, percent, plural, size
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, number, text
+from drfl.report.read_run import RunRecord, listed, number, text
 
 
 def headline(groups: Sequence[Group]) -> str:
@@ -69,6 +69,10 @@ def _notices_on(group: Group, most: int) -> list[str]:
         if early:
             rounds = _span(number(run.summary, "rounds") for run in early)
             said.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(early)}.")
+    for run in runs:
+        told = [text(run.summary, "failure")] if run.summary.get("failure") else []
+        told += [str(line) for line in listed(run.summary, "warnings")]
+        said += [f": {clean(line, 400)}{_seeds([run])}." for line in told]
     skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
     if skipping:
         skipped = sum(int(number(run.summary, "skipped_rounds")) for run in skipping)

@@ -7,12 +7,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from drfl import checks
+from drfl import checks, step_size
 from drfl.algorithm import Algorithm, State
 from drfl.errors import InputError
+from drfl.key import Key
 from drfl.testing import convergence, determinism, partial_replies, statistics
 from drfl.testing.report import ConformanceError, Report, examine
-from drfl.testing.subject import Reduction, Reference, Solves, Subject
+from drfl.testing.subject import SEED, Reduction, Reference, Solves, Subject
 from drfl.testing.toy_problem import ToyProblem, least_squares
 
 FEWEST = 3
@@ -80,7 +81,19 @@ def subject_of(
     subject = Subject(given, trial, solves, tuple(reductions), reference, rounds, tolerance)
     if subject.n < FEWEST:
         raise InputError(f"the problem has {subject.n} clients: a battery needs {FEWEST}, some of whom are silent")
-    return subject
+    cases = [
+        case._replace(ours=_with_a_step_size(case.ours, subject), theirs=_with_a_step_size(case.theirs, subject))
+        for case in subject.reductions
+    ]
+    return dataclasses.replace(subject, algorithm=_with_a_step_size(given, subject), reductions=tuple(cases))
+
+
+def _with_a_step_size(algorithm: Algorithm[S], subject: Subject) -> Algorithm[S]:
+    """The algorithm, with the local step size that a run would find where it has none: checks play single rounds."""
+    if algorithm.local.lr is not None:
+        return algorithm
+    found = step_size.find(algorithm, subject.exact, subject.exact.w0, Key(SEED))
+    return step_size.with_step_size(algorithm, float(found.eta))
 
 
 def examine_algorithm(subject: Subject, *, waive: Mapping[str, str] | None = None) -> Report:
@@ -106,7 +119,7 @@ def check_algorithm(
     ``local``. What does not apply is listed in the report with the reason.
 
     Args:
-        algorithm: a frozen dataclass, with step sizes that suit the problem.
+        algorithm: a frozen dataclass, with step sizes that suit the problem; a local one is found where it has none.
         solves: what the last iterate converges to with exact gradients: ``AVERAGE``, ``WEIGHTED``, ``SADDLE``,
             ``Q_FAIR``, ``also_sampled(…)`` of one, or a :class:`Solves` of your own.
         reductions: special cases in which it must become another algorithm.

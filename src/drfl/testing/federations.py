@@ -150,6 +150,7 @@ class PermutedClients(WrappedFederation):
         self.order = torch.tensor(order, dtype=torch.int64)
         self._back = self.order.argsort()
         self.shares = fed.shares[self.order]
+        self.majority = None if fed.majority is None else fed.majority[self.order]
 
     def ask(self, request: Request[R]) -> R:
         """Send a request to those who are meant."""

@@ -73,7 +73,7 @@ class QuadraticFederation(Federation):
         for step in range(1, local.steps + 1):
             direction = torch.bmm(A, u[:, :, None])[:, :, 0] + constant + (local.weight_decay + prox) * u
             velocity = local.momentum * velocity + direction
-            u = u - local.lr * velocity
+            u = u - local.eta * velocity
             if local.radius is not None:
                 u = u * (local.radius / u.norm(dim=1, keepdim=True)).clamp(max=1)
             total = total + u if request.average else total

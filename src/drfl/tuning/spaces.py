@@ -107,13 +107,14 @@ def table_at(algorithm: str, base: Mapping[str, Value], point: Mapping[str, floa
 
 
 def default_table(config: Config, base: Mapping[str, Value]) -> dict[str, Value]:
-    """The first trial's parameters: what the job says, else the defaults; η is written out.
+    """The first trial's parameters: what the job says, else the defaults; η is written out where it is a number.
 
     Args:
         config: the job, for this algorithm.
         base: what all trials have in common.
     """
-    return {**base, "lr": config.parameters(config.algorithm)["lr"]}
+    lr = config.parameters(config.algorithm)["lr"]
+    return {**base, **({} if lr is None else {"lr": lr})}
 
 
 def point_of(config: Config, space: Space) -> dict[str, float]:

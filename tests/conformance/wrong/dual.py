@@ -81,7 +81,7 @@ class DecayOnSelf(DRFA):
 class CountedState(NamedTuple):
     w: Tensor
     lam: Tensor
-    scale: Tensor
+    squares: Tensor
     done: Tensor
 
 
@@ -308,3 +308,25 @@ class OldMixture(DualDRDM):
             return new, info
         stale = torch.full_like(state.lam, 1 / fed.n)
         return new._replace(w=new.w + new.h.mix(state.lam - stale) / self.mu), info
+
+
+class Uncentred(DualDRDM):
+    """The reports' mean is not subtracted."""
+
+    def round(self, state, fed, key):
+        return right(self, DualDRDM, centred=False).round(state, fed, key)
+
+
+class CentredByReports(DualDRDM):
+    """The mean is subtracted and the rest scaled by N/k', as without it: too short by (k'−1)/k'·N/(N−1)."""
+
+    def round(self, state, fed, key):
+        return right(self, DualDRDM, centred=False).round(state, LessTheirMean(fed), key)
+
+
+class LessTheirMean(WrappedFederation):
+    def ask(self, request):
+        reply = self.fed.ask(request)
+        if not isinstance(request, LossRequest) or len(reply.clients) < 2:
+            return reply
+        return reply._replace(values=reply.values - reply.values.mean())

@@ -106,6 +106,8 @@ ALGORITHM_TRAPS = [
     trap("DRDM", d.DriftCountedTwice, "a client drawn twice moves its h_i twice", REFERENCE),
     trap("DualDRDM", d.UniformMean, "DRDM as published, said to reach the saddle point", CONVERGES),
     trap("DualDRDM", d.OldMixture, "c weighed by an old λ", CONVERGES, REFERENCE),
+    trap("DualDRDM", d.Uncentred, "the reports' mean left in", REFERENCE),
+    trap("DualDRDM", d.CentredByReports, "centred reports scaled by N/k", REFERENCE),
     trap("FedProx", b.ZeroMeansDefault, "μ = 0 taken for no value given", "reduces"),
     trap("FedAvg", b.WeightsOfTheAsked, "weights sum to 1 over those asked", "alike_clients_are_alike"),
     trap("FedAvg", b.UniformThoughBySamples, "plain mean though the loss is weighted by samples", CONVERGES),

@@ -57,8 +57,8 @@ class Quadratic(Problem):
         H, b = functions.hessians, functions.linear
         power, total = torch.eye(self.d, dtype=torch.float64).expand_as(H), torch.zeros_like(H)
         for _ in range(local.steps):  # S_i = η Σ_{k<τ} (I − ηH_i)^k H_i, and H_i a_i = b_i
-            total = total + local.lr * power
-            power = power - local.lr * power @ H
+            total = total + local.eta * power
+            power = power - local.eta * power @ H
         left, right = torch.einsum("n,nij->ij", p, total @ H), torch.einsum("n,nij,nj->i", p, total, b)
         return torch.linalg.solve(left, right)
 
@@ -206,7 +206,7 @@ def logistic(
     data = ClientData.from_dataset(source, make_partition(source, method, key))
     inputs = _features(data.inputs)
     test_inputs = inputs if data.test_inputs is data.inputs else _features(data.test_inputs)
-    data = dataclasses.replace(data, inputs=inputs, test_inputs=test_inputs)
+    data = dataclasses.replace(data, inputs=inputs, test_inputs=test_inputs, standardisation=None)
     x, y = (tuple(pool[rows] for rows in data.train) for pool in (data.inputs, data.targets))
     return Problem(
         f"logistic on {source.name}", Softmax(x, y, source.classes, mu), data,

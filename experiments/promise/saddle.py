@@ -1,0 +1,66 @@
+"""The saddle value of a convex job, between two bounds: the worst client's loss of a model, and a concave dual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jobs as suite
+import torch
+from torch import Tensor
+
+import kept
+from drfl import Simulation
+from drfl.ambiguity import Simplex
+from drfl.certificate import Objective, Pooled
+from drfl.federation import Federation
+from drfl.history import csv_text
+
+COLUMNS = ("job", "lower", "upper", "rounds")
+ROUNDS = 60
+CLOSE = 0.005
+"""The search ends when the bounds are this close, relative to the upper one."""
+
+
+def worst(fed: Federation, w: Tensor, decay: float) -> float:
+    """max_i F_i(w) on all training rows, weight decay included."""
+    with fed.ledger.paused():
+        return float(Objective(fed, decay, decay).losses(w).max())
+
+
+def bracket(fed: Federation, decay: float) -> tuple[float, float, int]:
+    """Lower and upper bound of min_w max_λ F(w, λ), and the steps taken.
+
+    Mirror ascent on g(λ) = min_w F(w, λ), whose gradient at λ is the losses at the minimiser (L-BFGS on all rows). Each
+    g(λ) bounds the value from below, each model's largest loss from above, and so does that of the mean model.
+    """
+    objective, method = Objective(fed, decay, decay), Pooled(tolerance=1e-4, iterations=300)
+    lam = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
+    lower, upper, squares, w, mean = -torch.inf, torch.inf, 0.0, fed.w0, None
+    for r in range(1, ROUNDS + 1):
+        bound = method(objective, w, lam, None)
+        w = bound.point
+        losses = objective.losses(w)
+        mean = w if mean is None else mean + 4 / (r + 3) * (w - mean)
+        lower = max(lower, bound.lower)
+        upper = min(upper, float(losses.max()), float(objective.losses(mean).max()))
+        if upper - lower <= CLOSE * upper:
+            break
+        gradient = losses - lam @ losses
+        squares += float(gradient.square().max())
+        lam = lam * torch.exp(gradient / squares**0.5)
+        lam = Simplex().project(lam / lam.sum())
+    return lower, upper, r
+
+
+def fill(path: Path, names: list[str], folders: suite.Folders) -> None:
+    """The bounds of each job that the file does not have yet."""
+    rows = kept.known(path, 1)
+    for name in names:
+        if (name,) not in rows:
+            job = suite.JOBS[name]
+            data = job.clients(folders)
+            lower, upper, rounds = bracket(Simulation(data, job.task(data, 0)), job.decay)
+            rows[(name,)] = [f"{lower:.6f}", f"{upper:.6f}", str(rounds)]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(csv_text(COLUMNS, ([*key, *row] for key, row in rows.items())), encoding="utf-8")
+            print(name, *rows[(name,)], flush=True)

@@ -1,0 +1,85 @@
+"""Pools of samples and the rows of them that clients hold: checks, and what is counted over them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from drfl import checks
+from drfl.errors import InputError
+
+
+def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
+    """Make sure that a pool is one.
+
+    Args:
+        part: "training" or "test", for errors.
+        inputs: (n, ...).
+        targets: (n, ...).
+
+    Raises:
+        InputError: lengths differ, a value is not finite, or targets are neither labels nor floating.
+    """
+    if inputs.ndim < 1 or targets.ndim < 1 or len(inputs) != len(targets):
+        raise InputError(
+            f"{part} inputs of shape {tuple(inputs.shape)} do not go with targets of shape "
+            f"{tuple(targets.shape)}; give one target a sample"
+        )
+    checks.finite(f"{part} inputs", inputs)
+    checks.finite(f"{part} targets", targets)
+    if targets.is_floating_point():
+        return
+    if targets.dtype != torch.int64:
+        raise InputError(f"{part} targets must be int64 labels or floating values, not {targets.dtype}")
+    if targets.numel() and int(targets.min()) < 0:
+        raise InputError(f"{part} targets must be labels of at least 0, but hold {int(targets.min())}: encode them")
+
+
+def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[str, ...]) -> None:
+    """Make sure that every client has rows, and that they are in the pool.
+
+    Args:
+        part: "training" or "test", for errors.
+        lists: per client, its row numbers.
+        pool: how many rows there are.
+        names: of the clients.
+
+    Raises:
+        InputError: names the client.
+    """
+    for name, indices in zip(names, lists, strict=True):
+        if indices.dtype != torch.int64 or indices.ndim != 1:
+            raise InputError(f"client '{name}': {part} indices must be a 1-D int64 tensor")
+        if not len(indices):
+            raise InputError(f"client '{name}' has no {part} samples: leave it out or give it some")
+    # One look at all indices together; only where something is wrong, at each client, to name it.
+    together = torch.cat(lists)
+    if int(together.min()) >= 0 and int(together.max()) < pool:
+        return
+    for name, indices in zip(names, lists, strict=True):
+        if int(indices.min()) < 0 or int(indices.max()) >= pool:
+            raise InputError(
+                f"client '{name}': {part} indices must lie in 0..{pool - 1}, but range over "
+                f"{int(indices.min())}..{int(indices.max())}"
+            )
+
+
+def majority_shares(targets: Tensor, lists: tuple[Tensor, ...]) -> Tensor | None:
+    """The share of each client's most frequent class: what a model scores there that always says the same.
+
+    Args:
+        targets: (n, ...) of the pool.
+        lists: per client, its row numbers, at least one.
+
+    Returns:
+        (N,) float64 in (0, 1]; None where targets are not one class label a sample.
+    """
+    if targets.is_floating_point() or targets.ndim != 1:
+        return None
+    sizes = torch.tensor([len(rows) for rows in lists])
+    # Labels as 0..C-1 first: they may be so large that a product with the number of clients overflows.
+    classes, codes = targets[torch.cat(lists)].cpu().unique(return_inverse=True)
+    owners = torch.arange(len(lists)).repeat_interleave(sizes)
+    cells, counts = (owners * len(classes) + codes).unique(return_counts=True)
+    most = torch.zeros_like(sizes).scatter_reduce(0, cells // len(classes), counts, "amax")
+    return most.double() / sizes

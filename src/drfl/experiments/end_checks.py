@@ -1,0 +1,61 @@
+"""Whether a run that ended has learnt something: what its numbers alone would leave unsaid."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from drfl.experiments.build import Running
+from drfl.loop import Result
+from drfl.rounds import FIRST
+from drfl.step_size import RISE
+
+SHOWN = 3
+"""So many clients are named in a line; the rest is counted."""
+
+BY_CLASS = ("one-class", "zipf-dirichlet", "dirichlet-drop")
+"""Partitions that give most clients few classes on purpose: there a constant answer is hard to beat."""
+
+
+class EndChecks(NamedTuple):
+    """What there is to say of a finished run.
+
+    Args:
+        failure: why it counts as failed, in a sentence; None where it does not.
+        warnings: what else the user should know, a sentence each.
+    """
+
+    failure: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def end_checks(job: Running, result: Result) -> EndChecks:
+    """The checks of a run that was not interrupted; nothing to say of one without a round."""
+    if not result.rounds:
+        return EndChecks()
+    start, end = result.history.rows[0].metrics, result.history.last.metrics
+    failure = None
+    # The first rounds on split classes may raise the loss a little. Not "end > most": NaN is no success either.
+    most = start.avg_loss + (RISE * abs(start.avg_loss) if result.rounds < FIRST else 0)
+    if not end.avg_loss <= most:
+        failure = (
+            f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "
+            "round: lower lr, or leave it out; standardise the columns of a table"
+        )
+    return EndChecks(failure, tuple(line for line in (_no_better_than_constant(job, result),) if line))
+
+
+def _no_better_than_constant(job: Running, result: Result) -> str:
+    """A sentence that names clients to whom always answering their most frequent class would be as good; else ""."""
+    majority, accuracy = job.fed.majority, result.evaluation.accuracy
+    if majority is None or (job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS):
+        return ""
+    # A client of one class has nothing to tell apart.
+    poor = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()
+    if not poor.numel():
+        return ""
+    poor = poor[(accuracy - majority)[poor].argsort()].tolist()
+    named = ", ".join(
+        f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor[:SHOWN]
+    )
+    more = f" and {len(poor) - SHOWN} more clients" if len(poor) > SHOWN else ""
+    return f"the model is no better than always answering the most frequent class at {named}{more}"

@@ -1,0 +1,116 @@
+"""One round more of a run: the algorithm's round, the averages over rounds, and the step size held in check."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Generic, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from drfl import step_size
+from drfl.algorithm import Algorithm, Info, S, core_of, mixture_of
+from drfl.averages import Average, DecayingAverage
+from drfl.errors import DivergedError, NonFiniteError
+from drfl.federation import Federation
+from drfl.key import Key
+from drfl.run_state import RunState, no_average
+from drfl.step_size import StepSize, rises, samples, with_step_size
+
+LOG = logging.getLogger("drfl")
+
+STEP_SIZES = ("server_lr", "gamma", "sigma")
+"""Step sizes that an algorithm may have besides the local solver's; the message of a divergence names those it has."""
+
+
+FIRST = 4
+"""The first round after which losses are compared with the start: they need a few to settle."""
+
+
+RUNAWAY = 2
+"""A round that goes so many times as far as the longest one before is looked at, too."""
+
+
+class Played(NamedTuple, Generic[S]):
+    """Where the run is after a round.
+
+    Args:
+        round: rounds done.
+        skipped: how many of them nobody answered.
+        state: the algorithm's state.
+        average: the averaged solution, where the run keeps it.
+        decaying: the decaying average, where it is what the run returns.
+        step_size: the local step size that was found; None where one was given.
+        info: what happened; None before the first round.
+    """
+
+    round: int
+    skipped: int
+    state: S
+    average: Average | None
+    decaying: DecayingAverage | None
+    step_size: StepSize | None
+    info: Info | None
+
+    @property
+    def model(self) -> Tensor:
+        """(d,) what the run would return."""
+        return self.state.w if self.decaying is None else self.decaying.w
+
+
+def next_round(
+    algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S], begin: Callable[[], RunState]
+) -> Played[S]:
+    """One round more, from the initial state with half the step size where one that was found is too large.
+
+    Raises:
+        InputError: the algorithm has no averaged solution.
+        DivergedError: the model, or a loss behind the dual step, left the finite numbers.
+    """
+    r, size, local = at.round + 1, at.step_size, algorithm.local
+    if size is None:
+        return _played(algorithm, fed, key, at)
+    scheduled = r >= FIRST and r & (r - 1) == 0  # r = 4, 8, 16, …
+    while True:
+        last_try = size.lowered >= step_size.MOST_LOWERED
+        try:
+            played = _played(with_step_size(algorithm, float(size.eta)), fed, key, at)
+            way = (played.state.w - at.state.w).norm().double().cpu()
+            # A model that runs away goes farther in a round than in any before: no need to ask anybody until then.
+            due = scheduled or (r > FIRST and bool(way > RUNAWAY * size.moved))
+            if last_try or not due or not rises(size, fed, played.state.w, key.fold("step size"), samples(local)):
+                return played._replace(step_size=size._replace(moved=torch.maximum(size.moved, way)))
+            reason = "the loss had risen far above that at the start"
+        except DivergedError as error:
+            if last_try:
+                raise
+            reason = str(error)
+        size, fresh = size.halved(), begin()
+        LOG.warning(
+            "the local step size is halved to %.3g, and the model set back to the initial one, in round %d: %s",
+            float(size.eta), r, reason,
+        )  # fmt: skip
+        at = at._replace(state=cast("S", fresh.state), average=fresh.average, decaying=fresh.decaying)
+
+
+def _played(algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S]) -> Played[S]:
+    """One round more, with the algorithm's own step size."""
+    r, average, decaying, core = at.round + 1, at.average, at.decaying, core_of(algorithm)
+    try:
+        state, info = algorithm.round(at.state, fed, key.fold("round", r))
+        if not bool(torch.isfinite(state.w).all()):
+            raise NonFiniteError("the global model holds NaN or infinity")
+    except NonFiniteError as error:
+        sizes = ["lr", *(name for name in STEP_SIZES if hasattr(core, name))]
+        raise DivergedError(
+            f"{type(core).__name__} diverged in round {r} ({error}): lower {' or '.join(sizes)}"
+        ) from error
+    if not info.empty:
+        # The mean over the mixtures that the rounds started from, hence at.state and not state.
+        if average is not None:
+            if info.average is None:
+                raise no_average(algorithm)
+            average = average.add(info.average, mixture_of(algorithm, at.state, fed))
+        decaying = None if decaying is None else decaying.add(state.w, mixture_of(algorithm, state, fed))
+    return Played(r, at.skipped + info.empty, state, average, decaying, at.step_size, info)

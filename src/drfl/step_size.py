@@ -1,0 +1,211 @@
+"""The local step size from the curvature of the clients' losses, where the user gives none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from drfl import sampling
+from drfl.algorithm import Algorithm, S, Wrapping
+from drfl.federation import Federation, Gradients, answers
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+CLIENTS = 32
+"""At most so many clients are asked: what a few tens of them agree on is enough, and a federation may have 100,000."""
+
+BATCH = 256
+"""At most so many samples are behind each client's answers, the same in all of them."""
+
+ITERATIONS = 8
+"""At most so many power iterations."""
+
+CLOSE = 0.03
+"""They end once the estimate changes by less than this share of it."""
+
+DISTANCE = 1e-2
+"""How far the two points of a difference of gradients are apart."""
+
+OUTLIER = 2.0
+"""One client's answer counts at most so many times the largest of the others'."""
+
+FALLBACK = 0.1
+"""η where no client answers, or all losses are flat."""
+
+LEAST = torch.finfo(torch.float64).tiny
+
+RISE = 0.5
+"""A loss above the start's by this share of it is no noise: split classes and cohorts drawn by λ raise it by 0.2."""
+
+MOST_LOWERED = 10
+"""So often η is halved before the run is given up: a thousandth of the first one."""
+
+
+class StepSize(NamedTuple):
+    """The step size that a run has found.
+
+    Args:
+        eta: () float64, η.
+        curvature: () float64, L̂, the largest eigenvalue of a client's Hessian at the start; NaN where it is not known.
+        client: () int64, the client whose it is; −1 where it is not known.
+        lowered: () int64, how often η was halved since.
+        moved: () float64, the longest way that the global model went in one of the rounds since.
+        losses: (N,) float64, the loss at the start of those who were asked, on the same samples; NaN of the others.
+    """
+
+    eta: Tensor
+    curvature: Tensor
+    client: Tensor
+    lowered: Tensor
+    moved: Tensor
+    losses: Tensor
+
+    @classmethod
+    def unknown(cls, n: int) -> StepSize:
+        """Before it was looked for, for n clients."""
+        nan, one = torch.tensor(torch.nan, dtype=torch.float64), torch.tensor(1)
+        return cls(nan, nan, -one, 0 * one, torch.zeros((), dtype=torch.float64), nan.repeat(n))
+
+    @property
+    def known(self) -> bool:
+        """Whether it was found already."""
+        return bool(self.eta > 0)
+
+    def halved(self) -> StepSize:
+        """η/2."""
+        return self._replace(eta=self.eta / 2, lowered=self.lowered + 1, moved=0 * self.moved)
+
+    def wrong(self) -> str | None:
+        """See :class:`drfl.algorithm.Consistent`."""
+        fits = 0 < self.eta < torch.inf and self.lowered >= 0
+        return None if fits else "a step size that is no number above 0"
+
+
+def with_step_size(algorithm: Algorithm[S], eta: float) -> Algorithm[S]:
+    """The algorithm, inside all its wrappers, with η as its local step size."""
+    if isinstance(algorithm, Wrapping):
+        part: dict[str, object] = {"algorithm": with_step_size(algorithm.algorithm, eta)}
+    else:
+        part = {"local": dataclasses.replace(algorithm.local, lr=eta)}
+    # An algorithm is a frozen dataclass, which its protocol cannot say.
+    return dataclasses.replace(cast("Any", algorithm), **part)
+
+
+def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize:
+    """η = (1 − momentum)/L̂, L̂ the largest curvature of a client's objective at w (d,), along one shared direction.
+
+    A step of 1/L of gradient descent on a quadratic of curvature L cannot overshoot, and is as long as that allows. The
+    direction is that of power iterations on the sum of the clients' Hessians, by differences of gradients. Where the
+    loss is saturated its Hessian says nothing; there L̂ ≥ ‖∇f‖²/(8f) holds η back: no smooth loss above 0 has a
+    curvature below four times that everywhere, as otherwise one step would make it negative.
+
+    Everything is asked for as in a round, and booked. One client's answer counts at most twice the largest of the
+    others', in the direction and in the estimate, so that a lie hardly moves η.
+
+    Args:
+        algorithm: whose local steps it is for; their weight decay adds to the curvature.
+        fed: the clients, of which at most :data:`CLIENTS` are asked.
+        w: (d,) where.
+        key: of the draws.
+
+    Returns:
+        With η = :data:`FALLBACK` where no client answers or all losses are flat.
+    """
+    asked = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
+    # As many samples as a local step takes: the curvature of one minibatch can be far above that of all data.
+    batch = samples(algorithm.local)
+    here = _finite(fed.gradients(asked, w, key, batch=batch))
+    size = StepSize.unknown(fed.n)
+    curvature = _curvature(fed, w, here, key, batch) if here.clients.numel() else torch.zeros(1, dtype=torch.float64)
+    largest = curvature.max()
+    if not largest > 0:
+        return size._replace(eta=torch.tensor(FALLBACK, dtype=torch.float64))
+    return StepSize(
+        (1 - algorithm.local.momentum) / (largest + algorithm.local.weight_decay),
+        largest,
+        here.clients[curvature.argmax()],
+        size.lowered,
+        size.moved,
+        size.losses.index_copy(0, here.clients, here.losses.double()),
+    )
+
+
+def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int) -> Tensor:
+    """(k,) float64 ≥ 0, the curvature of each client's loss at w (d,), where their answers were ``here``."""
+    losses, slopes = here.losses.double(), _norms(here.values)
+    curvature = least = capped(torch.where(losses > 0, slopes.square() / (8 * losses), 0.0))
+    # Not at random: the mean gradient lies along the directions of large curvature already, which saves iterations.
+    v = (_shares(slopes)[:, None].to(here.values) * here.values).mean(0)
+    if not v.any():
+        v = torch.from_numpy(key.fold("direction").generator().standard_normal(w.numel())).to(w)
+    for _ in range(ITERATIONS):
+        v = v / v.norm()
+        there = _finite(fed.gradients(here.clients, w + DISTANCE * v, key, batch=batch))
+        rows = torch.searchsorted(here.clients, there.clients)  # those who answered again, ascending
+        products = (there.values - here.values[rows]) / DISTANCE  # H_i v
+        norms = _norms(products)
+        # Over the answers before, which stand for those who are silent now.
+        before, curvature = curvature, curvature.index_copy(0, rows, torch.maximum(least[rows], capped(norms)))
+        v = _shares(norms).to(products) @ products
+        if not v.any() or abs(curvature.max() - before.max()) <= CLOSE * curvature.max():
+            break
+    return curvature
+
+
+def samples(local: LocalSGD) -> int:
+    """How many samples of a client are behind each of its answers."""
+    return BATCH if local.batch is None else min(local.batch, BATCH)
+
+
+def rises(size: StepSize, fed: Federation, w: Tensor, key: Key, batch: int = BATCH) -> bool:
+    """Whether the loss at w (d,) is well above that at the start, on the samples that :func:`find` drew with this key.
+
+    Both the mean and the largest over the clients that were asked then must be: a robust method may raise the one, and
+    the first rounds on split classes the other. Once η was halved, the client whose loss rose most does not count: a
+    single client's word, which may be a lie, halves η once and no more.
+
+    Args:
+        size: with the losses at the start.
+        fed: the clients.
+        w: (d,) where.
+        key: of :func:`find`.
+        batch: of :func:`find`.
+    """
+    asked = (~size.losses.isnan()).nonzero().flatten()
+    if not asked.numel():
+        return False
+    now = fed.losses(asked, w, key, batch=batch)
+    if not now.clients.numel():
+        return False
+    values, start = now.values.double().nan_to_num(torch.inf), size.losses[now.clients]
+    if values.numel() > 1 and size.lowered > 0:
+        most = (values - start).argmax()
+        values = values.index_copy(0, most[None], start[most][None])
+    limits = [level + RISE * level.abs() for level in (start.max(), start.mean())]
+    return bool(values.max() > limits[0]) and bool(values.mean() > limits[1])
+
+
+def capped(values: Tensor) -> Tensor:
+    """(k,) ≥ 0, the largest lowered to :data:`OUTLIER` times the second largest."""
+    if values.numel() < 2:
+        return values
+    return values.clamp(max=OUTLIER * float(values.topk(2).values[1]))
+
+
+def _shares(norms: Tensor) -> Tensor:
+    """(k,) in [0, 1], how much of each row counts in the direction: those longer than the cap are shortened to it."""
+    return capped(norms) / norms.clamp(min=LEAST)
+
+
+def _norms(rows: Tensor) -> Tensor:
+    return rows.norm(dim=1).double().cpu()
+
+
+def _finite(reply: Gradients) -> Gradients:
+    """The answers without NaN or infinity, by client."""
+    good = torch.isfinite(reply.losses).cpu() & torch.isfinite(reply.values).all(1).cpu()
+    reply = answers(reply, good.nonzero().flatten())
+    return answers(reply, reply.clients.argsort())

@@ -1,0 +1,274 @@
+"""Columns in standard units: exact, robust against a site that lies, and kept with the data and the model."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import accumulate
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as any_array
+from safetensors.torch import load_file
+from sklearn.preprocessing import StandardScaler
+
+import drfl
+from drfl.data import ClientData, Standardisation, split_weights, standardisation
+from drfl.data.standardisation import LARGEST, MEAN, SCALE, Moments, bounded, combined
+from drfl.data.validation_split import held_out_training
+from drfl.engine.frozen_layers import split
+from drfl.errors import InputError
+from drfl.experiments.artifacts import write_run
+from drfl.experiments.build import build
+from drfl.experiments.config import Config
+from drfl.key import Key
+
+SCALES = (1e-3, 1.0, 50.0, 1e6)
+
+
+def table(n=90, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 4)) * SCALES + np.array([0, 3, 1000, 5e6])
+    columns = {name: x[:, j] for j, name in enumerate("abcd")}
+    ill = (x / SCALES).sum(1) > np.median((x / SCALES).sum(1))
+    return pd.DataFrame({**columns, "flat": 7.1, "site": rng.choice(["k", "l", "m"], n), "ill": ill})
+
+
+def load(frame=None, **options):
+    return ClientData.from_frame(table() if frame is None else frame, group="site", target="ill", **options)
+
+
+def moments(rows):
+    x = torch.as_tensor(np.asarray(rows, dtype=np.float64))
+    return Moments.of(x, torch.arange(len(x)))
+
+
+def claim(count, mean, variance):
+    return Moments(count, *(torch.tensor(value, dtype=torch.float64).reshape(-1) for value in (mean, variance)))
+
+
+@pytest.mark.parametrize("at_a_time", [8, 2**22])
+@pytest.mark.parametrize(("mean", "scale"), [(0, 1), (1e9, 1e-3), (-1e6, 1e3), (0, 1e-30), (3e90, 1e80)])
+def test_moments_are_those_of_the_rows_however_they_are_grouped(mean, scale, at_a_time, monkeypatch):
+    monkeypatch.setattr(standardisation, "AT_A_TIME", at_a_time)
+    x = np.random.default_rng(0).normal(size=(60, 3)) * scale + mean
+    centre = x[0].astype(np.longdouble)
+    exact = (x - centre).mean(0) + centre, (x - centre).var(0)
+    for found in (moments(x), combined([moments(part) for part in np.split(x, [1, 20, 21])])):
+        assert found.count == 60
+        np.testing.assert_allclose(found.mean, exact[0].astype(float), rtol=1e-15, atol=1e-15 * scale)
+        # A mean that is told as one float64 is itself wrong by its last digit.
+        np.testing.assert_allclose(found.variance, exact[1].astype(float), rtol=1e-12 + 1e-15 * abs(mean) / scale)
+
+
+@given(any_array(np.float64, (7, 2), elements=st.floats(-1e6, 1e6)), st.integers(1, 6))
+def test_any_two_groups_make_the_whole(x, at):
+    whole, parts = moments(x), combined([moments(x[:at]), moments(x[at:])])
+    torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-12, atol=1e-9)
+    torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e9 / 3, -1e-30])
+def test_a_constant_column_has_no_variance_at_all(value):
+    found = combined([moments(np.full((n, 1), value)) for n in (3, 7, 1)])
+    assert (float(found.mean), float(found.variance)) == (value, 0)
+    assert float(Standardisation.of(found).scale) == 1
+
+
+def test_a_table_is_scaled_as_by_scikit_learn_on_the_training_rows():
+    data, raw = load(dtype=torch.float64), load(dtype=torch.float64, standardise=False)
+    scaler = StandardScaler().fit(raw.inputs[torch.cat(raw.train)].numpy())
+    np.testing.assert_allclose(data.inputs, scaler.transform(raw.inputs.numpy()), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(data.standardisation.mean, scaler.mean_, rtol=1e-13)
+    np.testing.assert_allclose(data.standardisation.scale[:4], scaler.scale_[:4], rtol=1e-12)
+    assert (raw.standardisation, data.test_inputs is data.inputs) == (None, True)
+    assert (data.inputs[:, 4] == 0).all()
+    assert load().inputs.dtype == torch.float32
+    torch.testing.assert_close(load().inputs.double(), data.inputs, rtol=1e-6, atol=1e-6)
+
+
+def test_test_rows_have_no_say_but_are_scaled_too():
+    raw = load(standardise=False, dtype=torch.float64)
+    pairs = {name: (raw.inputs[rows], raw.targets[rows]) for name, rows in zip(raw.names, raw.train, strict=True)}
+    tests = {name: (x[:2] * 100 + 1, y[:2]) for name, (x, y) in pairs.items()}
+    data = ClientData.from_arrays(pairs, tests, standardise=True, dtype=torch.float64)
+    assert torch.equal(data.standardisation.scale, load(dtype=torch.float64).standardisation.scale)
+    back = data.test_inputs * data.standardisation.scale + data.standardisation.mean
+    torch.testing.assert_close(back, torch.cat([x for x, _ in tests.values()]))
+    other = ClientData.from_arrays(pairs, {name: (x * 3, y) for name, (x, y) in tests.items()}, standardise=True)
+    torch.testing.assert_close(other.inputs.double(), data.inputs, atol=1e-6, rtol=1e-6)
+
+
+def test_a_large_mean_is_taken_away_before_rounding_to_float32():
+    x = 1.7e9 + np.arange(12)[:, None]
+    data = ClientData.from_arrays([(x, np.arange(12) % 2)], standardise=True)
+    assert data.inputs.dtype == torch.float32
+    assert len(data.inputs.unique()) == 12
+    whole = ClientData.from_arrays([(x.astype(np.int64), np.arange(12) % 2)], standardise=True)
+    assert torch.equal(whole.inputs, data.inputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "dtype"),
+    [(np.ones((6, 2, 2)), torch.float32), (np.ones(6), torch.float32), (np.ones((6, 2), int), None)],
+)
+def test_what_is_no_table_of_numbers_is_refused(inputs, dtype):
+    with pytest.raises(InputError, match=r"only floating-point inputs \(n, p\) can be standardised"):
+        ClientData.from_arrays([(inputs, np.arange(6) % 2)], standardise=True, dtype=dtype)
+
+
+def test_columns_that_overflow_are_refused_by_client_and_data_are_standardised_once():
+    x, y = np.array([[1e200, 1.0], [-1e200, 1.0]] * 3), np.arange(6) % 2
+    with pytest.raises(InputError, match=r"client .client-1. reports 5 rows, and for its column 1 the mean 2e.199"):
+        ClientData.from_arrays([(x * 0, y), (x, y)], standardise=True)
+    with pytest.raises(InputError, match="standardised already"):
+        load().standardised()
+
+
+def test_it_stays_with_the_data():
+    data = load()
+    renamed = dataclasses.replace(data, names=tuple("xyz"))
+    for other in (data.to(dtype=torch.float64), held_out_training(data, 0.3, Key(0)), renamed):
+        assert other.standardisation is data.standardisation
+    assert torch.equal(held_out_training(data, 0.3, Key(0)).inputs, data.inputs)
+
+
+def test_a_model_takes_raw_rows_behind_the_layer():
+    data, raw = load(), load(standardise=False)
+    model = torch.nn.Linear(5, 2)
+    whole = data.standardisation.before(model)
+    torch.testing.assert_close(whole(raw.inputs), model(data.inputs), rtol=1e-5, atol=1e-5)
+    task = drfl.Task(whole)
+    assert torch.equal(task.w0, drfl.Task(model).w0)
+    assert split(task) is not None
+    local = drfl.LocalSGD(steps=3, lr=0.1, batch=8)
+    before, behind = (
+        drfl.run(drfl.FedAvg(m=3, local=local), drfl.Simulation(*pair), rounds=3).state.w
+        for pair in ((data, drfl.Task(model)), (raw, task))
+    )
+    torch.testing.assert_close(before, behind, rtol=1e-4, atol=1e-5)
+    assert not data.standardisation.before(model.eval()).training
+    assert data.standardisation.before(model)(torch.ones(2, 5, dtype=torch.int64)).dtype == torch.float32
+
+
+def test_the_file_of_a_run_takes_raw_rows(tmp_path):
+    job = build(Config(dataset="heart-disease", algorithm="FedAvg", rounds=2))
+    result = drfl.run(job.algorithm, job.fed, rounds=2)
+    write_run(tmp_path, job, result, "rounds")
+    found, weights = split_weights(load_file(tmp_path / "model.safetensors"))
+    assert found.scale.equal(job.data.standardisation.scale)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(13, 2))
+    model.load_state_dict(weights)
+    from drfl.data import load as load_data
+
+    rows = job.data.test[0]
+    raw = load_data("heart-disease").test_inputs[rows]
+    torch.testing.assert_close(found.before(model)(raw), model(job.data.test_inputs[rows]), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_without_statistics_and_with_half_of_them():
+    w = {"weight": torch.ones(2)}
+    assert split_weights(w) == (None, w)
+    with pytest.raises(InputError, match="only one of"):
+        split_weights({**w, MEAN: torch.zeros(2, dtype=torch.float64)})
+    for mean, scale in (([0.0], [0.0]), ([float("nan")], [1.0]), ([0.0], [-1.0]), ([0.0], [1.0, 2.0])):
+        with pytest.raises(InputError, match="standardisation's"):
+            split_weights({MEAN: torch.tensor(mean).double(), SCALE: torch.tensor(scale).double()})
+    with pytest.raises(InputError, match=r"only floating-point inputs \(n, 1\)"):
+        Standardisation(*torch.ones(2, 1).double()).apply(torch.ones(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance"), [(np.nan, 1), (np.inf, 1), (0, np.nan), (0, np.inf), (0, -1e-9), (-1.1 * LARGEST, 1)]
+)
+def test_moments_that_no_rows_have_are_refused_in_one_line(mean, variance):
+    claim(3, [0, LARGEST], [0, 1]).check("site 'b'")
+    with pytest.raises(InputError, match="site 'b' reports 3 rows, and for its column 2 the mean") as caught:
+        claim(3, [0, mean], [0, variance]).check("site 'b'")
+    assert "\n" not in str(caught.value)
+
+
+def scales(parts):
+    found = bounded(parts)
+    return float(found.standardisation.mean), float(found.standardisation.scale), int(found.outlier)
+
+
+def test_where_nobody_stands_out_the_result_is_the_pooled_one():
+    parts = [claim(n, m, v) for n, m, v in ((30, 0.0, 1.0), (10, 1.0, 2.0), (25, -0.5, 0.4))]
+    exact = Standardisation.of(combined(parts))
+    found = bounded(parts)
+    assert torch.equal(found.standardisation.scale, exact.scale)
+    assert torch.equal(found.standardisation.mean, exact.mean)
+    assert (int(found.outlier), float(found.factor)) == (-1, 1)
+    assert scales(parts[:1]) == (0, 1, -1)
+    assert scales([claim(5, 2.0, 0.0)] * 3) == (2, 1, -1)
+
+
+HONEST = [claim(30, 0.1, 1.0), claim(12, -0.1, 1.2), claim(50, 0.0, 0.9)]
+LIES = [(1, 0.0, 1e40), (10, 1e30, 1.0), (2**31, 1e30, 0.0), (2**31, 0.0, 0.0), (2**31, 0.0, 1e-30), (5, -LARGEST, 0.0)]
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("place", [0, 3])
+def test_one_liar_moves_a_scale_at_most_twofold_and_the_mean_by_a_few_scales(lie, place):
+    without = Standardisation.of(combined(HONEST))
+    mean, scale, _ = scales([*HONEST[:place], claim(*lie), *HONEST[place:]])
+    assert 0.5 - 1e-9 <= scale / float(without.scale) <= 2 + 1e-9
+    assert abs(mean - float(without.mean)) <= 3.4 * float(without.scale)
+
+
+site = st.tuples(st.integers(1, 2**31), st.floats(-1e6, 1e6), st.floats(0, 1e12))
+
+
+@given(st.lists(site, min_size=3, max_size=6))
+def test_no_answer_makes_a_scale_more_than_twice_what_the_others_give(told):
+    """The others' answers are combined as here, apart from the bound: no one is more than three quarters of them."""
+    parts = [claim(*one) for one in told]
+    scale = scales(parts)[1]
+    for i in range(len(parts)):
+        others = [*parts[:i], *parts[i + 1 :]]
+        most = 3 * (sum(part.count for part in others) - max(part.count for part in others))
+        given_by_others = combined([dataclasses.replace(part, count=min(part.count, most)) for part in others])
+        alone = float(given_by_others.variance.sqrt())
+        assert alone == 0 or scale <= 2 * alone * (1 + 1e-9)
+
+
+def test_where_all_others_are_constant_the_answer_is_taken_and_harms_nobody():
+    for lie in ((5, 3.0, 4.0), (2**31, 1e30, 1.0), (5, 1e30, 1e60)):
+        mean, scale, outlier = scales([claim(20, 1.0, 0.0), claim(30, 1.0, 0.0), claim(*lie)])
+        assert abs(1 - mean) / scale <= 3**0.5 + 1e-9
+        assert outlier == -1
+
+
+def test_of_two_sites_neither_can_be_held_against_the_other():
+    assert scales([claim(10, 0.0, 1.0), claim(10, 0.0, 4.0)])[1] == pytest.approx(2.5**0.5)  # the pooled one
+    assert scales([claim(10, 0.0, 1.0), claim(10, 0.0, 1e6)])[1] == pytest.approx(1000**0.5)  # between 1 and 1000
+    assert scales([claim(99, 0.0, 0.0), claim(10, 0.0, 4.0)])[1] == pytest.approx(1.0)  # the other's 2, by rows 3 : 1
+    assert scales([claim(10, 0.0, 1.0), claim(10, 100.0, 1.0)]) == (50, 2, 0)
+
+
+def test_many_clients_are_combined_in_no_time():
+    parts = [claim(n + 1, float(n), 1.0) for n in range(2000)]
+    counts = list(accumulate(part.count for part in parts))
+    assert combined(parts).count == counts[-1]
+    assert bounded(parts[:50]).standardisation.scale > 1
+
+
+def test_the_majority_is_the_score_of_always_saying_the_same():
+    y = {"a": [0, 0, 1, 0], "b": [2**62, 5], "c": [1]}
+    pairs = {name: (np.ones((len(labels), 1)), np.array(labels)) for name, labels in y.items()}
+    data = ClientData.from_arrays(pairs, pairs)
+    assert data.majority.tolist() == [0.75, 0.5, 1.0]
+    assert data.majority.dtype == torch.float64
+    floats = {name: (x, labels / 2) for name, (x, labels) in pairs.items()}
+    assert ClientData.from_arrays(floats, floats).majority is None
+
+
+def test_a_simulation_knows_the_majorities():
+    data = load()
+    fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(5, 2)))
+    assert torch.equal(fed.majority, data.majority)
+    assert drfl.federation.WrappedFederation(fed).majority is fed.majority

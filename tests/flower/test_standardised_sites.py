@@ -1,0 +1,308 @@
+"""Sites scale their columns by statistics of all of them, which the server combines and sends with every message."""
+
+import csv
+import dataclasses
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from safetensors.torch import load_file
+
+import drfl
+from drfl.data import ClientData, split_weights
+from drfl.errors import InputError
+from drfl.experiments.hyperparameters import make
+from drfl.experiments.wrap import wrap_algorithm
+from drfl.flower import nodes, server_app, transport
+from drfl.flower.claims import standardisation_of
+from drfl.flower.client_app import Site, client_app, identity, task_of
+from drfl.flower.identities import read_identity
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import Ask, Model, array_of, read_ask, write_ask
+from drfl.flower.nodes import Member
+from drfl.flower.schema import MOST_COLUMNS, ProtocolError
+from drfl.flower.settings import read_server
+from drfl.flower.site_data import load_site
+from drfl.key import Key
+from drfl.task import Task
+
+SETTINGS = """
+insecure = true
+timeout = 5.0
+wait = 0.05
+[job]
+algorithm = "{algorithm}"
+rounds = {rounds}
+seed = 1
+checkpoint_every = 1
+engine = "loop"
+{more}
+"""
+SCALES = np.array([1e-3, 1.0, 100.0, 1e6])
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    for module in (nodes, transport):
+        monkeypatch.setattr(module, "PAUSE", 0.001)
+
+
+def frame(n=240, seed=0):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, 4))
+    table = pd.DataFrame(z * SCALES + [0, 5, 900, 3e6], columns=list("wxyz"))
+    return table.assign(site=rng.choice(list("abc"), n), ill=(z.sum(1) > 0).astype(int))
+
+
+def written(folder, table):
+    """A folder with a CSV and a site.toml for each site; the sites by name."""
+    sites = {}
+    for name, rows in table.groupby("site"):
+        (folder / name).mkdir()
+        rows.drop(columns="site").to_csv(folder / name / "rows.csv", index=False)
+        path = folder / name / "site.toml"
+        path.write_text(f'name = "{name}"\n[data]\ncsv = "rows.csv"\ntarget = "ill"\n')
+        sites[name] = Site(name, load_site(path))
+    return sites
+
+
+def grid_of(sites, kind=InProcessGrid):
+    app = client_app(lambda context: sites[context.node_config["name"]])
+    return kind(app, [{"name": name} for name in sites])
+
+
+def server(folder, names, more="", rounds=5, algorithm="FedAvg"):
+    path = folder / "server.toml"
+    sites = "".join(f'[[sites]]\nname = "{name}"\n' for name in names)
+    path.write_text(SETTINGS.format(rounds=rounds, more=more, algorithm=algorithm) + sites)
+    return path
+
+
+def accuracies(out):
+    with (out / "clients.csv").open() as file:
+        return {row["client"]: float(row["accuracy"]) for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize("algorithm", ["FedAvg", "DualDRDM"])
+def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, tmp_path):
+    sites = written(tmp_path, frame())
+    path = server(tmp_path, sites, algorithm=algorithm)
+    out = server_app.serve(grid_of(sites), path)
+    data = ClientData.from_frame(frame(), group="site", target="ill")
+    config = read_server(path).job
+    with Key(1).fold("model").torch_scope():
+        task = task_of(Model("linear", "cross-entropy", "float32", 2), (4,))
+    fed = drfl.Simulation(data, task, engine=drfl.engine.Loop())
+    inner = make(algorithm, config.parameters(algorithm, 3))
+    found = drfl.run(wrap_algorithm(config, inner, None, None, task), fed, rounds=5, seed=1)
+    expected = dict(zip(data.names, found.evaluation.accuracy.tolist(), strict=True))
+    assert accuracies(out) == pytest.approx(expected, abs=1e-6)
+    assert min(expected.values()) > 0.8
+    standardisation, weights = split_weights(load_file(out / "model.safetensors"))
+    torch.testing.assert_close(standardisation.scale, data.standardisation.scale, rtol=1e-6, atol=0)
+    task.model.load_state_dict(weights)
+    raw = ClientData.from_frame(frame(), group="site", target="ill", standardise=False)
+    whole = Task(standardisation.before(task.model))
+    scores = drfl.Simulation(raw, whole).evaluate(whole.w0).accuracy.tolist()
+    assert dict(zip(raw.names, scores, strict=True)) == pytest.approx(accuracies(out), abs=1e-6)
+
+
+def test_it_can_be_switched_off(tmp_path):
+    sites = written(tmp_path, frame())
+    for site in sites.values():  # so that nothing diverges
+        object.__setattr__(site.data, "inputs", site.data.inputs / torch.tensor(SCALES).float() / 100)
+        object.__setattr__(site.data, "test_inputs", site.data.inputs)
+    out = server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false", rounds=1))
+    assert split_weights(load_file(out / "model.safetensors"))[0] is None
+
+
+def one(name, x, **options):
+    y = torch.arange(len(x)) % 2
+    return Site(name, ClientData.from_arrays({name: (x, y)}, {name: (x, y)}, **options))
+
+
+def test_a_site_tells_of_its_training_rows_alone():
+    x = torch.arange(12.0).reshape(6, 2)
+    pair = x, torch.tensor([0, 1, 1, 0, 1, 1])
+    site = Site("a", ClientData.from_arrays({"a": pair}, {"a": (x * 100, pair[1])}))
+    about, moments = read_identity(identity(site))
+    assert (about.majority, moments.count) == (pytest.approx(2 / 3), 6)
+    assert moments.mean.tolist() == x.double().mean(0).tolist()
+    assert moments.variance.tolist() == pytest.approx(x.double().var(0, correction=0).tolist())
+    floats = Site("a", ClientData.from_arrays({"a": (x, x[:, 0])}, {"a": (x, x[:, 0])}))
+    assert read_identity(identity(floats))[0].majority is None
+
+
+@pytest.mark.parametrize(
+    ("x", "options"),
+    [
+        (torch.ones(4, 1, 5, 5), {}),
+        (torch.ones(4, MOST_COLUMNS + 1), {}),
+        (torch.ones(4, 3, dtype=torch.int64), {"dtype": None}),
+    ],
+)
+def test_where_inputs_cannot_be_standardised_they_are_not_unless_it_is_asked_for(x, options, tmp_path, caplog):
+    sites = {name: one(name, x, **options) for name in "ab"}
+    members = {i: member(site) for i, site in enumerate(sites.values())}
+    assert standardisation_of(members, "ab", None) is None
+    assert ("not standardised" in caplog.text) == (x.ndim == 2)
+    with pytest.raises(InputError, match="site 'a' reports no statistics of its columns"):
+        server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = true"))
+    assert not (tmp_path / "run").exists()
+
+
+def member(site):
+    about, moments = read_identity(identity(site))
+    return Member(site.name, tuple(about.shape), 2, about.train, about.test, "0" * 32, {}, about.majority, moments)
+
+
+def tables(**changes):
+    return {name: one(name, changes.get(name, torch.randn(20, 3, generator=torch.Generator().manual_seed(ord(name)))))
+            for name in "abcd"}  # fmt: skip
+
+
+class Lying(InProcessGrid):
+    """The second site tells other statistics of its columns."""
+
+    told = None
+
+    def answer(self, message, context):
+        reply = super().answer(message, context)
+        if self.told is not None and message.metadata.message_type == "query.identity" and context.node_id == 2:
+            values = {name: array_of(torch.full((3,), value, dtype=torch.float64)) for name, value in self.told.items()}
+            reply.content["vectors"] = ArrayRecord(values)
+        return reply
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0, -1), (0, 1e300), (np.nan, 1)])
+def test_a_site_that_tells_what_no_rows_have_is_refused_by_name(mean, variance, tmp_path):
+    sites = tables()
+    grid = grid_of(sites, Lying)
+    grid.told = {"mean": mean, "variance": variance}
+    with pytest.raises(InputError, match="site 'b' reports 20 rows, and for its column 1 the mean") as caught:
+        server_app.serve(grid, server(tmp_path, sites))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_site_in_other_units_is_told_of_and_does_not_spoil_the_others(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "drfl.flower")
+    sites = tables(c=torch.randn(20, 3, generator=torch.Generator().manual_seed(9)) * torch.tensor([1, 1e6, 1]))
+    found = standardisation_of(dict(enumerate(map(member, sites.values()))), "abcd", None)
+    assert 1 < float(found.scale[1]) < 4
+    (line,) = [line for line in caplog.messages if "units" in line]
+    assert line.startswith("c: its answer alone makes the scale of 1 columns more than twice what the others' give")
+    assert "column 2" in line
+
+
+class Dying(Lying):
+    """The server program dies once it has a checkpoint."""
+
+    run_folder = None
+
+    def push_messages(self, messages):
+        if any(self.run_folder.glob("checkpoint/round-*")):
+            raise KeyboardInterrupt
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize("told", [None, {"mean": 0.5, "variance": 2.0}])
+def test_a_resumed_run_has_the_same_statistics_or_is_refused(told, tmp_path):
+    sites = tables()
+    path = server(tmp_path, sites)
+    dying = grid_of(sites, Dying)
+    dying.run_folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        server_app.serve(dying, path)
+    grid = grid_of(sites, Lying)
+    grid.told = told
+    if told is None:
+        (tmp_path / "other").mkdir()
+        again = server_app.serve(grid, path)
+        whole = server_app.serve(grid_of(sites), server(tmp_path / "other", sites))
+        assert (again / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    else:
+        with pytest.raises(InputError, match="other data"):
+            server_app.serve(grid, path)
+
+
+def test_a_site_does_not_standardise_by_itself():
+    with pytest.raises(InputError, match=r"site 'a' are standardised by this site alone.*standardise=False"):
+        one("a", torch.randn(6, 2), standardise=True)
+
+
+def ask(**changes):
+    by = ClientData.from_arrays([(torch.randn(6, 2), torch.arange(6) % 2)], standardise=True).standardisation
+    model = Model("linear", "cross-entropy", "float32", 2)
+    return Ask(0, model, torch.zeros(6), test=True, standardisation=by)._replace(**changes)
+
+
+def test_mean_and_scale_travel_with_a_message():
+    sent = ask()
+    found = read_ask(write_ask(sent, None))[0].standardisation
+    assert found.mean.equal(sent.standardisation.mean)
+    assert found.scale.equal(sent.standardisation.scale)
+    assert read_ask(write_ask(ask(standardisation=None), None))[0].standardisation is None
+
+
+def test_a_second_model_travels_to_be_tested_and_is_of_the_kind_of_the_first():
+    assert read_ask(write_ask(ask(also=torch.ones(6)), None))[0].also.tolist() == [1.0] * 6
+    for change in ({"also": torch.ones(5)}, {"also": torch.ones(6).double()}, {"also": torch.ones(6), "test": False}):
+        with pytest.raises(ProtocolError, match="second model"):
+            read_ask(write_ask(ask(**change), None))
+
+
+@pytest.mark.parametrize(
+    ("mean", "scale", "why"),
+    [
+        ([0.0, 0.0], None, "only one of the vectors"),
+        ([0.0, 0.0], [1.0], "standardisation's scale"),
+        ([0.0, 0.0], [1.0, 0.0], "scales finite and positive"),
+        ([0.0, float("nan")], [1.0, 1.0], "means must be finite"),
+    ],
+)
+def test_a_message_with_other_vectors_is_rejected(mean, scale, why):
+    by = {"mean": mean} if scale is None else {"mean": mean, "scale": scale}
+    content = write_ask(ask(standardisation=None), None)
+    vectors = content.array_records["vectors"]
+    content["vectors"] = ArrayRecord({**vectors, **{n: array_of(torch.tensor(v).double()) for n, v in by.items()}})
+    with pytest.raises(ProtocolError, match=why):
+        read_ask(content)
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        {"mean": torch.zeros(2).double()},
+        {"mean": torch.zeros(2), "variance": torch.zeros(2)},
+        {"mean": torch.zeros(3).double(), "variance": torch.zeros(3).double()},
+        {"mean": torch.zeros(2).double(), "variance": torch.zeros(()).double()},
+        {"w": torch.zeros(2).double()},
+    ],
+)
+def test_an_identity_with_other_vectors_is_rejected(vectors):
+    content = identity(one("a", torch.randn(6, 2)))
+    content["vectors"] = ArrayRecord({name: array_of(value) for name, value in vectors.items()})
+    with pytest.raises(ProtocolError):
+        read_identity(content)
+    del content["vectors"]
+    with pytest.raises(ProtocolError, match="other records"):
+        read_identity(content)
+
+
+def test_a_federation_knows_the_majorities_where_all_sites_tell_them():
+    from drfl.flower.federation import FlowerFederation
+    from drfl.flower.transport import Deadline
+
+    members = {i: member(site) for i, site in enumerate(tables().values())}
+    roster, model = SimpleNamespace(names=tuple("abcd")), Model("linear", "cross-entropy", "float32", 2)
+
+    def majority(found):
+        return FlowerFederation(None, roster, found, model, torch.zeros(8), Deadline(1.0)).majority
+
+    assert majority(members).tolist() == [0.5] * 4
+    assert majority({**members, 2: dataclasses.replace(members[2], majority=None)}) is None
