@@ -217,3 +217,21 @@ def test_where_the_last_iterate_circles_the_average_does_not(sampled):
     average = max(abs(float(step.model)) for step in steps[400:])
     assert average < 0.5 * last
     assert float(result.evaluation.loss.max()) < 5 + average + 1e-3
+
+
+@pytest.mark.parametrize("average", [DecayingAverage, Average])
+def test_it_shares_no_memory_with_the_state(average):
+    """A checkpoint of a run whose rounds nobody answered holds both, and takes no shared memory."""
+    w, lam = torch.zeros(3), torch.full((2,), 0.5, dtype=torch.float64)
+    start = average.start(w, lam)
+    assert start.w.data_ptr() != w.data_ptr()
+    assert start.lam.data_ptr() != lam.data_ptr()
+
+
+def test_a_run_that_nobody_answers_is_kept_and_goes_on(tmp_path):
+    silent = DropoutFederation(federation(), train=range(6))
+    algorithm = FedAvg(m=3, local=LOCAL)
+    run(algorithm, silent, rounds=2, keep=Checkpoints(tmp_path, dict, 1))
+    found = resume_point(tmp_path, algorithm, silent, rounds=4)
+    assert found.progress.skipped == found.progress.round
+    assert torch.equal(run(algorithm, silent, rounds=4, start=found.progress).model, silent.w0)

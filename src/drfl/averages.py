@@ -31,7 +31,8 @@ class DecayingAverage(NamedTuple):
     @classmethod
     def start(cls, w: Tensor, lam: Tensor) -> DecayingAverage:
         """No round yet; (w, lam) stands in until there is one."""
-        return cls(w, lam, torch.zeros((), dtype=torch.int64))
+        # Copies: a checkpoint takes no two tensors that share memory, and the state holds these.
+        return cls(w.clone(), lam.clone(), torch.zeros((), dtype=torch.int64))
 
     def add(self, w: Tensor, lam: Tensor) -> DecayingAverage:
         """With one more round, which ended in (w, lam)."""
@@ -60,7 +61,8 @@ class Average(NamedTuple):
     @classmethod
     def start(cls, w: Tensor, lam: Tensor) -> Average:
         """No round yet; (w, lam) stands in until there is one."""
-        return cls(w, lam, torch.zeros((), dtype=torch.int64))
+        # Copies: a checkpoint takes no two tensors that share memory, and the state holds these.
+        return cls(w.clone(), lam.clone(), torch.zeros((), dtype=torch.int64))
 
     def add(self, w: Tensor, lam: Tensor) -> Average:
         """With one more round, whose local steps average to w and which started from lam."""
