@@ -121,7 +121,7 @@ class FedProx(Averaging):
         m: cohort size.
         local: what a client runs.
         by_samples: weight clients by their samples (the default) or all alike.
-        mu: μ ≥ 0. The default pulls gently: it shortens the default round of τ = 10 steps of η = 0.1 by at most
+        mu: μ ≥ 0. The default pulls gently: it shortens a round of τ = 10 steps of η = 0.1 by at most
             τημ = 10 %.
 
     Deviations: the paper draws clients by their shares and weights them alike; here, as in FedAvg, they are drawn
