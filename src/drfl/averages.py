@@ -12,7 +12,7 @@ DECAY = 8
 
 
 class DecayingAverage(NamedTuple):
-    """The polynomial-decay average of the server's models and mixtures (Shamir and Zhang 2013, eq. 5).
+    """The polynomial-decay average of the server's models and mixtures (Shamir and Zhang 2013).
 
     w̄ ← w̄ + (s+1)/(t+s)·(w − w̄) after the t-th round, so that the weight of a round grows like t^s: it forgets the
     start of a run of any length, and costs no communication. The last iterate of a min–max method circles around the

@@ -23,10 +23,8 @@ LOG = logging.getLogger("drfl")
 STEP_SIZES = ("server_lr", "gamma", "sigma")
 """Step sizes that an algorithm may have besides the local solver's; the message of a divergence names those it has."""
 
-
 FIRST = 4
 """The first round after which losses are compared with the start: they need a few to settle."""
-
 
 RUNAWAY = 2
 """A round that goes so many times as far as the longest one before is looked at, too."""

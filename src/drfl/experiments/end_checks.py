@@ -57,5 +57,6 @@ def _no_better_than_constant(job: Running, result: Result) -> str:
     named = ", ".join(
         f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor[:SHOWN]
     )
-    more = f" and {len(poor) - SHOWN} more clients" if len(poor) > SHOWN else ""
+    rest = len(poor) - SHOWN
+    more = f" and {rest} more client{'s' * (rest > 1)}" if rest > 0 else ""
     return f"the model is no better than always answering the most frequent class at {named}{more}"

@@ -1,0 +1,56 @@
+"""What is said of a run that ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from drfl.experiments.end_checks import end_checks
+
+
+def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9):
+    """A job and a result, as far as the checks look at them."""
+    n = len(accuracy)
+    job = SimpleNamespace(
+        fed=SimpleNamespace(majority=None if majority is None else torch.tensor(majority, dtype=torch.float64)),
+        partition=SimpleNamespace(recipe={"partition": partition}),
+        data=SimpleNamespace(names=tuple(f"site {i}" for i in range(n))),
+    )
+    rows = [SimpleNamespace(metrics=SimpleNamespace(avg_loss=loss)) for loss in losses]
+    result = SimpleNamespace(
+        rounds=rounds,
+        history=SimpleNamespace(rows=rows, last=rows[-1]),
+        evaluation=SimpleNamespace(accuracy=torch.tensor(accuracy, dtype=torch.float64)),
+    )
+    return job, result
+
+
+@pytest.mark.parametrize(
+    ("losses", "rounds", "fails"),
+    [
+        ((1.0, 0.9), 9, False),
+        ((1.0, 1.1), 9, True),
+        ((1.0, float("nan")), 9, True),
+        ((1.0, 1.1), 2, False),  # too early to say
+        ((1.0, 1.6), 2, True),
+        ((1.0, 9.0), 0, False),
+    ],
+)
+def test_a_loss_above_the_start_is_a_failure(losses, rounds, fails):
+    assert (end_checks(*finished([0.9], [0.5], losses=losses, rounds=rounds)).failure is not None) == fails
+
+
+def test_clients_served_no_better_than_by_a_constant_are_named_worst_first():
+    (line,) = end_checks(*finished([0.9, 0.6, 0.5, 0.7, 0.4], [0.8, 0.6, 0.9, 0.75, 0.45])).warnings
+    assert "at site 2 (50.0 %, 90.0 % that way), site 3 (70.0 %, 75.0 % that way)" in line
+    assert line.endswith("and 1 more client")
+    assert "site 0" not in line
+
+
+@pytest.mark.parametrize(
+    ("majority", "partition"), [([0.9], "one-class"), ([0.9], "zipf-dirichlet"), ([1.0], "natural"), (None, "natural")]
+)
+def test_nothing_is_said_where_a_constant_means_little(majority, partition):
+    assert end_checks(*finished([0.5], majority, partition=partition)).warnings == ()
