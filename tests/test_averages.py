@@ -13,7 +13,9 @@ from drfl.algorithm import mixture_of
 from drfl.algorithms import AFL, DRFA, FedAvg
 from drfl.averages import DECAY, Average, DecayingAverage
 from drfl.checkpoint import Checkpoints, resume_point
+from drfl.federation import WrappedFederation, answers
 from drfl.history import Metrics
+from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.loop import run
 from drfl.testing import DropoutFederation, QuadraticFederation, Recording
@@ -177,7 +179,75 @@ def test_the_averaged_solution_of_the_theorems_is_kept_beside_it():
     assert torch.equal(result.model, played(DRFA(m=3, local=LOCAL), federation(), 4)[0].model)
 
 
-@pytest.mark.parametrize("returned", ["average", "last"])
+def largest(fed, w):
+    """The largest training loss over clients."""
+    return float(fed.losses(torch.arange(fed.n), w, Key(0)).values.max())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rounds", "expected"),
+    [(FedAvg(m=6, local=LOCAL), 2, "last"), (DRFA(m=3, gamma=0.3, local=LOCAL), 12, "average")],
+)
+def test_the_best_is_the_one_whose_largest_training_loss_is_smaller(algorithm, rounds, expected):
+    fed = Recording(federation())
+    plain = played(algorithm, federation(), rounds)[0]
+    result, steps, _ = played(algorithm, fed, rounds, returned="best")
+    ends = {"average": plain.model, "last": plain.state.w}
+    losses = {name: largest(federation(), w) for name, w in ends.items()}
+    assert result.returned == min(losses, key=losses.get) == expected
+    assert torch.equal(result.model, ends[expected])
+    assert torch.equal(result.evaluation.loss, federation().evaluate(result.model).loss)
+    # Until the end callbacks and history are of the average.
+    assert torch.equal(steps[-1].model, plain.model)
+    assert [row.round for row in result.history.rows] == [row.round for row in plain.history.rows]
+    assert [row.metrics for row in result.history.rows[:-1]] == [row.metrics for row in plain.history.rows[:-1]]
+    assert result.history.last.metrics == Metrics.of(result.evaluation)
+    assert result.history.last.last_metrics == plain.history.last.last_metrics
+    asked = fed.of("losses")[-2:]
+    assert [call.w.equal(ends[name]) for call, name in zip(asked, ("last", "average"), strict=True)] == [True, True]
+    assert all(len(call.cohort) == fed.n and call.batch is None for call in asked)
+    cost = [result.history.last.ledger[name] - plain.history.last.ledger[name] for name in ("bytes_up", "bytes_down")]
+    assert min(cost) > 0
+
+
+class Choosing(WrappedFederation):
+    """Changes the reports of losses on all samples, told whether they are of the last iterate, which is asked first."""
+
+    def __init__(self, fed, change):
+        super().__init__(fed)
+        self.change, self.asked = change, 0
+
+    def ask(self, request):
+        reply = self.fed.ask(request)
+        if request.kind != "losses" or request.batch is not None:
+            return reply
+        self.asked += 1
+        return self.change(reply, self.asked == 1)
+
+
+def silent(*clients):
+    """A change: these clients report nothing."""
+    return lambda reply, last: answers(
+        reply, torch.tensor([c not in clients for c in reply.clients.tolist()]).nonzero()[:, 0]
+    )
+
+
+CHANGES = {
+    "one client reports": (silent(0, 1, 2, 3, 4), "last"),
+    "nobody reports": (silent(*range(6)), "average"),
+    "nobody reports both": (lambda reply, last: silent(*((0, 1, 2) if last else (3, 4, 5)))(reply, last), "average"),
+    "a report is no number": (lambda reply, last: reply._replace(values=reply.values * math.nan), "average"),
+}
+
+
+@pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
+def test_the_choice_is_by_those_who_report_both(change, expected):
+    fed = Choosing(federation(), change)
+    assert played(FedAvg(m=6, local=LOCAL), fed, 2, returned="best")[0].returned == expected
+    assert fed.asked == 2
+
+
+@pytest.mark.parametrize("returned", ["average", "last", "best"])
 def test_resumed_it_is_the_same_to_the_bit(returned, tmp_path):
     algorithm, options = DRFA(m=3, local=LOCAL), {"evaluate_every": 2, "returned": returned}
     whole, _, kept = played(algorithm, federation(), 6, **options)

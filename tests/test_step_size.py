@@ -359,7 +359,8 @@ def test_the_silent_are_left_out_of_the_comparison():
 
 # ------------------------------------------------------------------------------------------------- in a run
 
-ALGORITHMS = [FedAvg(m=3), DRFA(m=3), DualDRDM(m=3), SCAFFOLD(m=3), ScaffPD(), AFL()]
+MORE = [pytest.param(algorithm, marks=pytest.mark.long) for algorithm in (DRFA(m=3), SCAFFOLD(m=3), AFL())]
+ALGORITHMS = [FedAvg(m=3), DualDRDM(m=3), ScaffPD(), *MORE]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
@@ -376,7 +377,7 @@ def test_a_run_whose_loss_does_not_rise_is_that_with_the_step_size_given(algorit
     assert torch.equal(ours.model, theirs.model)
     assert theirs.step_size is None
     looks = [call for call in fed.of("losses") if call.key == Key(3).fold("step size")]
-    assert len(looks) == 3  # after the rounds 4, 8 and 16
+    assert len(looks) == 5  # after the rounds 4, 6, 8, 12 and 16
 
 
 def test_a_step_size_of_the_users_is_left_alone():
@@ -458,6 +459,7 @@ class Flatter(WrappedFederation):
         return (self.flat if request.key.path == KEY.path and request.kind == "gradients" else self.fed).ask(request)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [1.0, 3.0, 24.0])
 def test_it_is_halved_until_the_run_converges(factor, caplog):
     """η·L is 24, 12, 6, 3 and 1.5 in turn; the last is small enough."""

@@ -173,6 +173,7 @@ def test_the_local_rate_meets_its_conditions(tau, steps):
         assert 36 * tau + 2 * tau**2 * L == pytest.approx(server_lr**2 / (16 * L))
 
 
+@pytest.mark.long
 def test_scaffpd_converges_with_the_prescribed_constants():
     """Theorem 3.5 on SCAFF-PD's own problem: the distance falls at least as fast as the rate θ allows."""
     problem = robust_regression(mu=1.0)

@@ -1,14 +1,16 @@
-"""How the dual step and the window of the average were chosen: other rules on the half of the jobs that was for that.
+"""How the dual step, κ and the window of the average were chosen: others on the half of the jobs that was for that.
 
     python experiments/promise/rules.py --data-dir DIR --adult FILE
 
-Dual DRDM, DRFA and SCAFF-PD under six rules for the dual step, the step size as found, three seeds. The last iterate
-and five polynomial-decay averages of the same run are tested. Writes results/promise/rules.csv as it goes.
+Dual DRDM, DRFA and SCAFF-PD under six rules for the dual step, and FedDyn, DRDM and dual DRDM with four values of κ in
+μ = κ/(ητ), the step size as found, three seeds. The last iterate and five polynomial-decay averages of the same run are
+tested. Writes results/promise/rules.csv as it goes.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -21,26 +23,29 @@ import jobs as suite
 
 import kept
 from drfl import LocalSGD, Simulation, run
-from drfl.algorithms import ALGORITHMS, afl, drfa, dual, scaffpd
+from drfl.algorithms import ALGORITHMS, afl, drfa, drift, dual, scaffpd
 from drfl.errors import DivergedError
 from drfl.history import Metrics
 
 PATH = Path(__file__).parents[1] / "results" / "promise" / "rules.csv"
 DECAYS = (1, 3, 8, 15, 30)
-COLUMNS = ("job", "algorithm", "rule", "rate", "centred", "seed", "last", *(f"s{s}" for s in DECAYS))
+COLUMNS = ("job", "algorithm", "rule", "rate", "centred", "kappa", "seed", "last", *(f"s{s}" for s in DECAYS))
 RULES = (("size", 0.03), ("spread", 0.1), ("free", 0.03), ("free", 0.1), ("free", 0.3), ("relative", 0.3))
 NAMES = ("DualDRDM", "DRFA", "ScaffPD")
+PENALISED = ("FedDyn", "DRDM", "DualDRDM")
+KAPPAS = (0.1, 0.2, 0.5, 1.0)
 SEEDS = range(3)
 
 
 class Cell(NamedTuple):
-    """A rule on a job."""
+    """A rule on a job; ``centred`` says whether the mean of the reports is subtracted."""
 
     job: str
     algorithm: str
     rule: str
     rate: float
     centred: bool
+    kappa: float
     seed: int
 
     def key(self) -> tuple[str, ...]:
@@ -86,6 +91,7 @@ def measured(cell: Cell) -> list[str]:
     data = _data[cell.job]
     for module in (dual, drfa, afl, scaffpd):
         module.step_size = step_size(cell.rule, cell.rate)
+    drift.KAPPA = cell.kappa
     fed = Simulation(data, job.task(data, cell.seed))
     averages = {s: fed.w0.clone() for s in DECAYS}
 
@@ -93,11 +99,12 @@ def measured(cell: Cell) -> list[str]:
         for s in DECAYS if step.round else ():
             averages[s] += (s + 1) / (step.round + s) * (step.state.w - averages[s])
 
+    known = {field.name for field in dataclasses.fields(ALGORITHMS[cell.algorithm])}
     values: dict[str, object] = {"local": LocalSGD(steps=10, batch=50, weight_decay=job.decay)}
-    if cell.algorithm != "ScaffPD":
-        values |= {"m": job.m, "centred": cell.centred}
-    else:
+    if cell.algorithm == "ScaffPD":
         values["dual_batch"] = 500
+    else:
+        values |= {"m": job.m} | ({"centred": cell.centred} if "centred" in known else {})
     try:
         algorithm = ALGORITHMS[cell.algorithm](**values)
         result = run(
@@ -117,10 +124,14 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [job for job in suite.JOBS.values() if job.chosen and job.convex]
     cells = [
-        Cell(job.name, name, *rule, centred, seed)
+        Cell(job.name, name, *rule, centred, drift.KAPPA, seed)
         for job in chosen for name in NAMES for rule in RULES for seed in SEEDS
         # reports of everybody are centred on the simplex whether one subtracts their mean or not
-        for centred in ((True, False) if name == "DualDRDM" and job.m != 10 else (name == "DualDRDM",))
+        for centred in ((True, False) if name == "DualDRDM" and job.m is None else (name == "DualDRDM",))
+    ]  # fmt: skip
+    cells += [
+        Cell(job.name, name, "free", 0.1, name == "DualDRDM", kappa, seed)
+        for job in chosen for name in PENALISED for kappa in KAPPAS for seed in SEEDS
     ]  # fmt: skip
     folders = suite.Folders(options.data_dir, options.adult)
     kept.fill(PATH, COLUMNS, {c.key(): c for c in cells}, measured, kept.Workers(options.processes, start, (folders,)))

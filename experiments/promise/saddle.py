@@ -17,7 +17,7 @@ from drfl.history import csv_text
 
 COLUMNS = ("job", "lower", "upper", "rounds")
 ROUNDS = 60
-CLOSE = 0.005
+CLOSE = 0.01
 """The search ends when the bounds are this close, relative to the upper one."""
 
 

@@ -61,6 +61,7 @@ class Result(NamedTuple):
         last: of the last iterate, per client.
         rounds: rounds done.
         skipped: how many of them nobody answered.
+        returned: which model that is: "average" or "last".
         step_size: the local step size that was found; None where one was given.
         average: the averaged solution; None unless the run keeps it.
         averaged: its evaluation, per client.
@@ -75,6 +76,7 @@ class Result(NamedTuple):
     last: Evaluation
     rounds: int
     skipped: int
+    returned: Returned
     step_size: StepSize | None = None
     average: Average | None = None
     averaged: Evaluation | None = None
@@ -119,6 +121,8 @@ def run(
         evaluate_every: test every so many rounds; the initial and the last model always are.
         returned: which model the run returns, and callbacks and certificates judge: "average" is the decaying one of
             the server's models (see :class:`drfl.averages.DecayingAverage`), "last" the last iterate. Both are tested.
+            "best" is "average" until the end; then all clients report both models' loss on all their training samples,
+            and the one whose largest loss is smaller is returned, and is what the last row of the history tells of.
         averaged: keep the averaged solution (ŵ, λ̂) of the theorems as well; clients then send one more vector.
         table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory. On
             the CPU only.
@@ -129,7 +133,7 @@ def run(
         keep: called with the progress after every round, to start from later.
 
     Where the algorithm's local solver has no step size, one is found before the first round, see
-    :func:`drfl.step_size.find`. After the rounds 4, 8, 16, …, and those in which the model goes far, the loss is
+    :func:`drfl.step_size.find`. After the rounds 4, 6, 8, 12, 16, …, and those in which the model goes far, the loss is
     compared with that at the start; where it is far higher, or the model left the finite numbers, the run goes back to
     the initial state, with half the step size.
 
@@ -184,7 +188,7 @@ def run(
         evaluation = _test(fed, at)
         if not log.has(at.round):
             log.add(at, evaluation, log.cost())
-    return log.result(at, evaluation)
+    return log.result(at, evaluation, key.fold("best") if returned == "best" else None)
 
 
 def _begun(algorithm: Algorithm[S], fed: Federation, key: Key, start: RunState) -> Played[S]:
@@ -193,6 +197,16 @@ def _begun(algorithm: Algorithm[S], fed: Federation, key: Key, start: RunState) 
     if size is not None and not size.known:
         size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"))
     return Played(start.round, start.skipped, cast("S", start.state), start.average, start.decaying, size, None)
+
+
+def _last_is_better(fed: Federation, at: Played[S], key: Key) -> bool:
+    """Whether the last iterate's largest training loss is below the average's, over those who report both."""
+    everybody = torch.arange(fed.n)
+    last, average = (fed.losses(everybody, w, key) for w in (at.state.w, at.model))
+    both = torch.isin(last.clients, average.clients), torch.isin(average.clients, last.clients)
+    worst = [reply.values[told].amax() for reply, told in zip((last, average), both, strict=True) if told.any()]
+    # A NaN is below nothing; nobody's word leaves the average.
+    return bool(worst) and bool(worst[0] < worst[1])
 
 
 def _models(at: Played[S]) -> list[Tensor]:
@@ -261,10 +275,22 @@ class _Log:
         metrics, last, seconds = Metrics.of(tested.model), Metrics.of(tested.last), self._seconds()
         self.history.rows.append(Row(at.round, metrics, cost, lam, seconds, certificate, flagged(at.state), last))
 
-    def result(self, at: Played[S], tested: _Tested) -> Result:
-        """What the run gives, with a test of the averaged solution where it was kept."""
+    def result(self, at: Played[S], tested: _Tested, best: Key | None) -> Result:
+        """What the run gives, with a test of the averaged solution where it was kept.
+
+        Args:
+            at: its end.
+            tested: the tests there.
+            best: key of the choice between average and last iterate; None = there is none.
+        """
+        if best is not None and at.round > 0:
+            if _last_is_better(self.fed, at, best):
+                at, tested = at._replace(decaying=None), _Tested(tested.last, tested.last)
+            self.history.rows.pop()  # for one of the model that is returned, with what the choice has cost
+            self.add(at, tested, self.cost())
         lam, average = mixture_of(self.algorithm, at.state, self.fed), at.average
-        found = Result(at.model, at.state, lam, self.history, *tested, at.round, at.skipped, at.step_size)
+        returned: Returned = "last" if at.decaying is None else "average"
+        found = Result(at.model, at.state, lam, self.history, *tested, at.round, at.skipped, returned, at.step_size)
         if average is None:
             return found
         averaged = self.fed.evaluate(average.w)

@@ -69,7 +69,7 @@ def next_round(
     r, size, local = at.round + 1, at.step_size, algorithm.local
     if size is None:
         return _played(algorithm, fed, key, at)
-    scheduled = r >= FIRST and r & (r - 1) == 0  # r = 4, 8, 16, …
+    scheduled = r >= FIRST and r // (r & -r) in (1, 3)  # r = 2^k or 3·2^k: 4, 6, 8, 12, 16, 24, …
     while True:
         last_try = size.lowered >= step_size.MOST_LOWERED
         try:

@@ -13,8 +13,8 @@ from drfl.federation import Federation, WrappedFederation
 from drfl.history import Row
 from drfl.step_size import StepSize
 
-Returned = Literal["average", "last"]
-"""Which model a run returns."""
+Returned = Literal["average", "last", "best"]
+"""Which model a run returns: "best" is the one of the other two whose largest training loss is smaller at the end."""
 
 
 class RunState(NamedTuple):
@@ -80,7 +80,7 @@ def first(
     state = algorithm.init(view_of(fed, averaged, table_dir))
     lam = mixture_of(algorithm, state, fed)
     average = Average.start(state.w, lam) if averaged else None
-    decaying = DecayingAverage.start(state.w, lam) if returned == "average" else None
+    decaying = DecayingAverage.start(state.w, lam) if returned != "last" else None
     size = StepSize.unknown(fed.n) if algorithm.local.lr is None else None
     return RunState(0, 0, state, (), {}, 0.0, None, average, decaying, size)
 

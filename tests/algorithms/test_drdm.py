@@ -93,6 +93,7 @@ def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
     torch.testing.assert_close(dual_w, saddle, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_drdm_needs_every_client_to_be_drawn():
     """Where λ_i is 0 client i is never drawn again, and its old h_i holds DRDM off either optimum: give λ a floor."""
     problem = quadratics(n=6)

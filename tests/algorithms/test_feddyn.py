@@ -56,6 +56,7 @@ def test_a_client_that_never_answers_keeps_its_term_of_0():
     near(w, problem.optimum([1 / 4] * 4 + [0]), 1e-8)
 
 
+@pytest.mark.long
 def test_a_smaller_mu_is_slower_where_local_steps_go_far():
     """τηa is up to 12 here, so that clients all but reach their minimisers: μ = 1/(ητ) against a fifth of it."""
     problem, local = Quadratics.random(), LocalSGD(steps=20, lr=0.2, batch=None)

@@ -56,6 +56,7 @@ def test_it_reaches_the_optimum(solver, options):
     )
 
 
+@pytest.mark.long
 def test_a_client_that_never_answers_keeps_its_control_of_0():
     """The others reach the optimum of their own mean."""
     problem = Quadratics.random()

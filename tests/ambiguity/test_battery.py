@@ -52,6 +52,7 @@ def test_a_crash_is_a_failure():
     assert note == "raised RuntimeError: out of order"
 
 
+@pytest.mark.long
 def test_checks_can_be_waived():
     class Loose(Simplex):
         def project(self, v):

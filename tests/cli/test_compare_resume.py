@@ -212,6 +212,7 @@ def test_a_second_process_is_refused(tmp_path, capsys):
         process.kill()
 
 
+@pytest.mark.long
 def test_overwriting_takes_the_cells_too_and_leaves_what_is_not_theirs(tmp_path, capsys):
     assert call(["compare", *JOB, "--out", "a"]) == 0
     for name in ("notes.txt", "FedAvg-seed0/notes.txt", "mine/history.csv", "DRDM-seed1/mine/summary.json"):

@@ -122,6 +122,7 @@ def test_a_number_of_steps_that_fails_is_left_out_and_told(capsys, tmp_path):
     assert (row["tau"], row["rounds"], row["runner_up_tau"]) == ("10", "5.5", "")
 
 
+@pytest.mark.long
 def test_where_nothing_reaches_the_target_the_table_is_empty(capsys, tmp_path):
     (tmp_path / "m.csv").write_text("tau,seed,rounds\n1,0,\n")
     assert call(["energy", "--measurements", "m.csv", "--clients", "6", "--engine", "loop", "--out", "a"]) == 0
@@ -166,6 +167,7 @@ def test_devices_and_downlink_count(capsys, tmp_path):
     assert joules("--joules-per-step", "2") == pytest.approx(idle + 10 * 5 * 2 * measured["participants"])
 
 
+@pytest.mark.long
 def test_fading_measures_every_outage(capsys, tmp_path):
     arguments = [*JOB, "--seeds", "1", "--steps", "8", "--snr", "0", "20", "--bandwidth", "1e6"]
     assert call(["energy", *arguments, "--fading", "--rate-min", "1e6", "--out", "a"]) == 0

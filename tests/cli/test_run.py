@@ -77,7 +77,10 @@ def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, cap
     printed = capsys.readouterr().out
     call(["run", *SMALL, "--algorithm", "DRFA", "--returned", "last", "--out", "b"])
     one, two = (json.loads((tmp_path / f"{name}/summary.json").read_text()) for name in "ab")
+    call(["run", *SMALL, "--algorithm", "DRFA", "--returned", "best", "--out", "best"])
+    chosen = json.loads((tmp_path / "best/summary.json").read_text())
     assert (one["returned"], two["returned"]) == ("average", "last")
+    assert chosen["final"] == {"average": one, "last": two}[chosen["returned"]]["final"]
     assert one["final"] != one["last"] == two["last"] == two["final"]
     assert (tmp_path / "a/model-last.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
     assert not (tmp_path / "b/model-last.safetensors").exists()

@@ -75,6 +75,7 @@ def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_pa
     assert content["provenance"]["command"] == command
 
 
+@pytest.mark.long
 def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
     (tmp_path / "job.toml").write_text("lr = 1.0\n" + JOB + "[algorithms.FedAvg]\nweight_decay = 1e38\n")
     assert call(["tune", "job.toml", "--trials", "1", "--seeds", "1", "--jobs", "1", "--out", "a"]) == 1

@@ -60,7 +60,7 @@ def test_a_cache_that_cannot_be_written_is_gone_without(quick, lines, monkeypatc
     assert "cannot keep cnn-digits in '/proc/nowhere/drfl/backbones'" in lines[-1]
 
 
-@pytest.mark.parametrize("architecture", ["cnn", "resnet18"])
+@pytest.mark.parametrize("architecture", ["cnn", pytest.param("resnet18", marks=pytest.mark.long)])
 def test_another_seed_gives_another_network_and_training_helps(architecture):
     data = pictures(60, 30) if architecture == "cnn" else pictures(16, 4)
     runs = [trained(architecture, data, Training(2, 20, 3e-3, 0.01, seed), lambda line: None) for seed in (0, 0, 1)]

@@ -70,6 +70,7 @@ def asked(grid, node, call):
     return grid.count[node] - before
 
 
+@pytest.mark.long
 def test_a_site_that_sleeps_costs_ever_fewer_exchanges(caplog):
     grid, fed = sleepy(0.05)
     counts = [asked(grid, 4, lambda r=r: trained(fed, r)) for r in range(16)]

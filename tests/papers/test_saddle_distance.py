@@ -63,6 +63,7 @@ def test_errors_are_those_of_a_run_on_the_samples(algorithm, grid):
     assert record["errors"] == pytest.approx(found, rel=1e-9)
 
 
+@pytest.mark.long
 def test_the_nearest_point_of_the_grid_is_run_on():
     grid = {"reach": [0.05, 1.0], "sigma": [1.0, 0.001]}
     record = approach(a_cell("ScaffPD", grid, rounds=60).job)

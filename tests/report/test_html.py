@@ -307,6 +307,7 @@ def test_import_is_light():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.long
 def test_very_many_clients_are_thinned_out_and_the_page_says_so(record):
     """Dots at even steps of the rank, both ends among them; the table stops at its limit."""
     many, few = record("many", "DRFA", clients=5001, rounds=1), record("few", "DRFA", clients=40, rounds=1)

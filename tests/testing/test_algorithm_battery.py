@@ -105,6 +105,7 @@ def test_not_an_algorithm():
             check_algorithm(Mine(), **{name: bad})
 
 
+@pytest.mark.long
 def test_waived_checks_are_not_run():
     report = check_algorithm(FedAvg(local=ONE), solves=AVERAGE, waive={"converges": "weighted by samples"})
     assert report.failed == ()
@@ -138,6 +139,7 @@ def test_a_claim_of_ones_own():
     assert "converges" in check_algorithm(Mine(), solves=claim).passed
 
 
+@pytest.mark.long
 def test_a_claim_about_sampled_cohorts_is_tested():
     drift_free = SCAFFOLD(local=LocalSGD(steps=4, lr=0.1))
     assert "converges" in check_algorithm(drift_free, solves=also_sampled(AVERAGE)).passed

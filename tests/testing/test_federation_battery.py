@@ -25,6 +25,7 @@ def test_report_names_every_check():
     assert report.passed == tuple(check.__name__ for check in FEDERATION_CHECKS)
 
 
+@pytest.mark.long
 def test_somebody_silent_is_told_as_such():
     subject = FederationSubject(lambda data, task: DropoutFederation(Simulation(data, task, engine=Loop()), train=[2]))
     said = [str(verdict(check, subject)) for check in FEDERATION_CHECKS]

@@ -49,6 +49,7 @@ def test_there_is_no_duality_gap(name, ambiguity):
     torch.testing.assert_close(saddle.w, problem.weighted_optimum(saddle.lam), rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_random_problems_are_solved_whatever_their_size_and_condition():
     for seed in range(6):
         n, d = 3 + seed, 1 + seed % 4

@@ -71,6 +71,7 @@ def test_killed_after_any_run_it_ends_with_the_same_files(done, tmp_path, monkey
         assert files(search, trials, folder) == expected
 
 
+@pytest.mark.long
 def test_a_search_that_ended_runs_nothing_and_a_longer_one_goes_on(done, tmp_path, monkeypatch):
     search, trials, folder, expected = done
     pool = Here(0)

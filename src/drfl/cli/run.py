@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
+from drfl.certificate import Certificate
 from drfl.cli import console
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
@@ -79,8 +80,8 @@ def _step_size(size: StepSize, names: Sequence[str]) -> str:
 
 def _print(finished: Finished, directory: Path) -> None:
     config, result = finished.job.config, finished.result
-    row, returned = result.history.last, config.returned
-    rows = {returned: (row.metrics, row.certificate)}
+    row, returned = result.history.last, result.returned
+    rows: dict[str, tuple[Metrics, Certificate | None]] = {returned: (row.metrics, row.certificate)}
     if returned != "last":
         rows["last"] = (row.last_metrics, None)
     if result.averaged is not None:

@@ -57,7 +57,7 @@ def write_run(directory: Path, job: Running, result: Result, stopped: str) -> No
     if job.partition is not None:
         job.partition.save(directory / "partition.json")
     _save_model(job, result.model, directory / "model.safetensors")
-    if job.config.returned != "last":
+    if result.returned != "last":
         _save_model(job, result.state.w, directory / "model-last.safetensors")
     if result.average is not None:
         _save_model(job, result.average.w, directory / "model-averaged.safetensors")
@@ -87,7 +87,7 @@ def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
         "dtype": config.dtype,
         "precision": config.precision,
         **_protection(result.state, job.data.names),
-        "returned": config.returned,
+        "returned": result.returned,
         "step_size": _step_size(result.step_size, job.data.names),
         "failure": checks.failure,
         "warnings": list(checks.warnings),

@@ -164,10 +164,10 @@ class Settings:
     evaluate_every: Annotated[int, Ge(1), Setting("Test every so many rounds.", RUNNING)] = 1
     until: Annotated[str | None, Setting("Stop early, e.g. worst_accuracy=0.5.", RUNNING)] = None
     returned: Annotated[
-        Literal["average", "last"],
+        Literal["average", "last", "best"],
         Setting(
-            "The model that the run returns, judges and reports: average, the decaying one of the server's models, or "
-            "last, the last one.",
+            "The model that the run returns, judges and reports: average, the decaying one of the server's models, "
+            "last, the last one, or best, the one whose largest training loss is smaller at the end.",
             RUNNING,
         ),
     ] = "average"

@@ -1,0 +1,207 @@
+"""What docs/defaults.md shows of the stored rows of promise.py, and its table.md.
+
+`make pages` writes it into the page.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.tables import markdown
+
+RESULTS = Path(__file__).parent / "results" / "promise"
+CALLED = {"ScaffPD": "SCAFF-PD", "DualDRDM": "dual DRDM"}
+"""What the page calls an algorithm, where that is not its name."""
+
+ENOUGH = 200
+"""Test rows of the smallest client from which the spread over seeds is held to a target."""
+
+Row = dict[str, str]
+
+
+def rows_of(name: str) -> list[Row]:
+    """The rows of a stored part; nothing where it was not run yet."""
+    path = RESULTS / f"{name}.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def jobs() -> list[Row]:
+    """The jobs, in the suite's order."""
+    return rows_of("jobs")
+
+
+def own(rows: Sequence[Row], **of: str) -> list[Row]:
+    """The rows that have these values, by seed."""
+    return sorted((row for row in rows if of.items() <= row.items()), key=lambda row: int(row["seed"]))
+
+
+def column(rows: Sequence[Row], name: str) -> list[float]:
+    """A column where the run ended; NaN is in none."""
+    return [float(row[name]) for row in rows if row[name]]
+
+
+def spread(rows: Sequence[Row], name: str = "worst_percent") -> str:
+    """Mean ± std over seeds, with the number of runs that diverged."""
+    values = column(rows, name)
+    if not values:
+        return "diverged" if rows else "–"
+    text = f"{statistics.fmean(values):.1f}"
+    if len(values) > 1:
+        text += f" ± {statistics.stdev(values):.1f}"
+    return text + (f" ({len(rows) - len(values)} diverged)" if len(values) < len(rows) else "")
+
+
+def pairs(name: str, ours: Sequence[Row], theirs: Sequence[Row]) -> list[tuple[float, float]]:
+    """A column of both at the seeds where both runs ended."""
+    found = {row["seed"]: float(row[name]) for row in theirs if row[name]}
+    return [(float(row[name]), found[row["seed"]]) for row in ours if row[name] and row["seed"] in found]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half-width of its 95 % t interval."""
+    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return statistics.fmean(values), float(half)
+
+
+def suite() -> str:
+    """The jobs."""
+    head = ["job", "what makes clients differ", "half", "clients", "cohort", "training rows", "test rows"]
+    rows = [
+        [job["job"], job["kind"], "chosen on" if job["chosen"] == "1" else "reported", job["clients"], job["cohort"],
+         *(f"{int(job[f'{part}_least']):,} to {int(job[f'{part}_most']):,}" for part in ("train", "test"))]
+        for job in jobs()
+    ]  # fmt: skip
+    return markdown(head, rows, text=3)
+
+
+def accuracies(part: str, name: str) -> str:
+    """A column of every job and algorithm, jobs down."""
+    rows = rows_of(part)
+    names = list(dict.fromkeys(row["algorithm"] for row in rows))
+    lines = [
+        [job["job"], *(spread(own(rows, job=job["job"], algorithm=algorithm), name) for algorithm in names)]
+        for job in jobs() if own(rows, job=job["job"])
+    ]  # fmt: skip
+    return markdown(["job", *(CALLED.get(algorithm, algorithm) for algorithm in names)], lines)
+
+
+def worst_defaults() -> str:
+    """Worst client by default."""
+    return accuracies("defaults", "worst_percent")
+
+
+def average_defaults() -> str:
+    """Average client by default."""
+    return accuracies("defaults", "avg_percent")
+
+
+def worst_tuned() -> str:
+    """Worst client with what tuning found."""
+    return accuracies("tuned", "worst_percent")
+
+
+def against_fedavg(job: str, name: str) -> str:
+    """Paired difference of a loss from FedAvg's over its mean, in percent, and the upper end of the 95 % interval."""
+    rows = rows_of("defaults")
+    both = pairs(name, *(own(rows, job=job, algorithm=algorithm) for algorithm in ("DualDRDM", "FedAvg")))
+    if len(both) < 2:
+        return "–"
+    mean, half = interval([a - b for a, b in both])
+    level = statistics.fmean(b for _, b in both) / 100
+    return f"{mean / level:+.1f} ({(mean + half) / level:+.1f})"
+
+
+def over_saddle(job: str, algorithm: str = "DualDRDM") -> str:
+    """Largest training objective over the bounds of the saddle value, in percent above them: mean over seeds."""
+    bounds = {row["job"]: (float(row["lower"]), float(row["upper"])) for row in rows_of("saddle")}
+    found = column(own(rows_of("defaults"), job=job, algorithm=algorithm), "train_worst")
+    if job not in bounds or not found:
+        return "–"
+    low, high = (100 * (statistics.fmean(found) / bound - 1) for bound in reversed(bounds[job]))
+    return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+
+
+def tuned_minus_default(job: str) -> str:
+    """Points that tuning gains, with their 95 % interval over seeds, and what it chose."""
+    ours = own(rows_of("defaults"), job=job, algorithm="DualDRDM")
+    best = own(rows_of("tuned"), job=job, algorithm="DualDRDM")
+    both = pairs("worst_percent", best, ours)
+    if len(both) < 2:
+        return "–"
+    mean, half = interval([a - b for a, b in both])
+    return f"{mean:+.1f} ± {half:.1f} (η × {best[0]['factor']}, γ {best[0]['gamma'] or 'built in'})"
+
+
+def around(job: str) -> list[str]:
+    """Points that the worst client moves by with other multiples of η, mean over seeds."""
+    ours, rows = column(own(rows_of("defaults"), job=job, algorithm="DualDRDM"), "worst_percent"), rows_of("steps")
+    cells = []
+    for factor in ("0.25", "0.5", "2", "4"):
+        theirs = own(rows, job=job, factor=factor)
+        values = column(theirs, "worst_percent")
+        if not values or not ours:
+            cells.append("diverged" if theirs else "–")
+            continue
+        text = f"{statistics.fmean(values) - statistics.fmean(ours):+.1f}"
+        cells.append(text + (f" ({len(theirs) - len(values)} diverged)" if len(values) < len(theirs) else ""))
+    return cells
+
+
+def targets() -> str:
+    """Dual DRDM by default against FedAvg, the saddle value, itself tuned, and other step sizes."""
+    head = [
+        "job", "worst test loss against FedAvg's, %", "training", "over the saddle value, %", "std over seeds", "tuned",
+        "η/4", "η/2", "2η", "4η",
+    ]  # fmt: skip
+    rows = []
+    for job in jobs():
+        name = job["job"]
+        values = column(own(rows_of("defaults"), job=name, algorithm="DualDRDM"), "worst_percent")
+        if len(values) < 2:
+            continue
+        std = f"{statistics.stdev(values):.1f}" + ("" if int(job["test_least"]) >= ENOUGH else " *")
+        losses = [against_fedavg(name, loss) for loss in ("worst_loss", "train_worst")]
+        rows.append([name, *losses, over_saddle(name), std, tuned_minus_default(name), *around(name)])
+    return markdown(head, rows)
+
+
+def saddles() -> str:
+    """How far above the saddle value every algorithm's largest training objective is."""
+    names = list(dict.fromkeys(row["algorithm"] for row in rows_of("defaults")))
+    head = ["job", "saddle value", *(CALLED.get(name, name) for name in names)]
+    rows = [
+        [row["job"], f"{float(row['lower']):.4f} to {float(row['upper']):.4f}",
+         *(over_saddle(row["job"], name) for name in names)]
+        for row in rows_of("saddle")
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
+def text() -> str:
+    """All that is stored, as Markdown."""
+    parts = {
+        "jobs": suite, "worst client, defaults": worst_defaults, "average, defaults": average_defaults,
+        "worst client, tuned": worst_tuned, "dual DRDM": targets, "above the saddle value, %": saddles,
+    }  # fmt: skip
+    return "\n\n".join(f"## {title}\n\n{part()}" for title, part in parts.items()) + "\n"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "defaults.jobs": suite,
+    "defaults.worst": worst_defaults,
+    "defaults.average": average_defaults,
+    "defaults.targets": targets,
+    "defaults.saddle": saddles,
+}
+"""Page and block → what stands there."""
