@@ -1,6 +1,7 @@
 """Does drfl keep its promise by default? Fourteen jobs on real data, everything left to its default.
 
     python experiments/promise.py --data-dir DIR --adult FILE [--parts defaults,steps,...] [--jobs NAME,...]
+        [--algorithms NAME,...]
 
 Parts: ``defaults`` runs every algorithm on every job; ``steps`` dual DRDM with a quarter to four times the step size
 that it finds; ``trials`` and ``dual`` look for better step sizes on held-out training rows of the convex jobs, and
@@ -38,7 +39,7 @@ from drfl.history import Metrics, csv_text
 RESULTS = Path(__file__).parent / "results" / "promise"
 NAMES = ("FedAvg", "SCAFFOLD", "AFL", "DRFA", "DRDM", "DualDRDM", "ScaffPD")
 FACTORS = (0.25, 0.5, 2.0, 4.0)
-TUNING_SEEDS = (100, 101)
+TUNING_SEEDS, TUNED_SEEDS = (100, 101), range(5)
 GAMMAS = (1e-4, 1e-3, 1e-2, 1e-1)
 DUAL = {"AFL": "gamma", "DRFA": "gamma", "DRDM": "gamma", "DualDRDM": "gamma", "ScaffPD": "sigma"}
 """The name of the dual step size."""
@@ -181,7 +182,7 @@ def tuned(names: list[str]) -> list[Cell]:
     """The best of each algorithm's trials."""
     return [
         Cell(job, a, *found, seed)
-        for job in names for a in NAMES if (found := best(job, a)) is not None for seed in seeds(job)
+        for job in names for a in NAMES if (found := best(job, a)) is not None for seed in TUNED_SEEDS
     ]  # fmt: skip
 
 
@@ -212,13 +213,15 @@ def main() -> None:
     parser.add_argument("--adult", type=Path, required=True)
     parser.add_argument("--parts", default="defaults,steps,trials,dual,tuned,saddle,tables")
     parser.add_argument("--jobs", default=",".join(suite.JOBS))
+    parser.add_argument("--algorithms", default=",".join(NAMES))
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     folders, names = suite.Folders(options.data_dir, options.adult), options.jobs.split(",")
     workers = kept.Workers(options.processes, start, (folders,))
     for part in options.parts.split(","):
         if part in PARTS:
-            file, cells = PARTS[part][0], {cell.key(): cell for cell in PARTS[part][1](names)}
+            asked = [cell for cell in PARTS[part][1](names) if cell.algorithm in options.algorithms.split(",")]
+            file, cells = PARTS[part][0], {cell.key(): cell for cell in asked}
             kept.fill(RESULTS / file, COLUMNS, cells, measured, workers)
         elif part == "saddle":
             saddle.fill(RESULTS / "saddle.csv", [name for name in names if suite.JOBS[name].convex], folders)

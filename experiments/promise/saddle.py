@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 import kept
-from drfl import Simulation
+from drfl import LocalSGD, Simulation, run
+from drfl.algorithm import mixture_of
+from drfl.algorithms import ScaffPD
 from drfl.ambiguity import Simplex
 from drfl.certificate import Objective, Pooled
 from drfl.federation import Federation
 from drfl.history import csv_text
+from drfl.loop import Step
 
 COLUMNS = ("job", "lower", "upper", "rounds")
-ROUNDS = 60
+ROUNDS = 30
+WARM_UP = 300
 CLOSE = 0.01
 """The search ends when the bounds are this close, relative to the upper one."""
 
@@ -27,15 +31,32 @@ def worst(fed: Federation, w: Tensor, decay: float) -> float:
         return float(Objective(fed, decay, decay).losses(w).max())
 
 
+def approached(fed: Federation, decay: float) -> tuple[Tensor, Tensor]:
+    """A model (d,) and a mixture (N,) near the saddle point: SCAFF-PD's, λ averaged over the last half of the run."""
+    lam = torch.zeros(fed.n, dtype=torch.float64)
+
+    def add(step: Step) -> None:
+        if step.round > step.rounds // 2:
+            lam.add_(mixture_of(algorithm, step.state, fed))
+
+    algorithm = ScaffPD(dual_batch=500, local=LocalSGD(steps=10, batch=50, weight_decay=decay))
+    model = run(algorithm, fed, rounds=WARM_UP, evaluate_every=WARM_UP, callbacks=[add]).model
+    # Nobody at 0: a multiplicative step would leave it there.
+    lam = lam / lam.sum() + 1e-3 / fed.n
+    return model, lam / lam.sum()
+
+
 def bracket(fed: Federation, decay: float) -> tuple[float, float, int]:
     """Lower and upper bound of min_w max_λ F(w, λ), and the steps taken.
 
-    Mirror ascent on g(λ) = min_w F(w, λ), whose gradient at λ is the losses at the minimiser (L-BFGS on all rows). Each
-    g(λ) bounds the value from below, each model's largest loss from above, and so does that of the mean model.
+    From where SCAFF-PD came to, mirror ascent on g(λ) = min_w F(w, λ), whose gradient at λ is the losses at the
+    minimiser (L-BFGS on all rows). Each g(λ) bounds the value from below, each model's largest loss from above, and so
+    does that of the mean model.
     """
     objective, method = Objective(fed, decay, decay), Pooled(tolerance=1e-4, iterations=300)
-    lam = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
-    lower, upper, squares, w, mean = -torch.inf, torch.inf, 0.0, fed.w0, None
+    w, lam = approached(fed, decay)
+    lower, upper, mean = -torch.inf, worst(fed, w, decay), None
+    squares = (upper / 10) ** 2  # so that the first step is no longer than the start is off
     for r in range(1, ROUNDS + 1):
         bound = method(objective, w, lam, None)
         w = bound.point

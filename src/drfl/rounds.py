@@ -16,7 +16,7 @@ from drfl.errors import DivergedError, NonFiniteError
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.run_state import RunState, no_average
-from drfl.step_size import StepSize, rises, samples, with_step_size
+from drfl.step_size import StepSize, rises, with_step_size
 
 LOG = logging.getLogger("drfl")
 
@@ -66,7 +66,7 @@ def next_round(
         InputError: the algorithm has no averaged solution.
         DivergedError: the model, or a loss behind the dual step, left the finite numbers.
     """
-    r, size, local = at.round + 1, at.step_size, algorithm.local
+    r, size = at.round + 1, at.step_size
     if size is None:
         return _played(algorithm, fed, key, at)
     scheduled = r >= FIRST and r // (r & -r) in (1, 3)  # r = 2^k or 3·2^k: 4, 6, 8, 12, 16, 24, …
@@ -77,7 +77,7 @@ def next_round(
             way = (played.state.w - at.state.w).norm().double().cpu()
             # A model that runs away goes farther in a round than in any before: no need to ask anybody until then.
             due = scheduled or (r > FIRST and bool(way > RUNAWAY * size.moved))
-            if last_try or not due or not rises(size, fed, played.state.w, key.fold("step size"), samples(local)):
+            if last_try or not due or not rises(size, fed, played.state.w, key.fold("step size")):
                 return played._replace(step_size=size._replace(moved=torch.maximum(size.moved, way)))
             reason = "the loss had risen far above that at the start"
         except DivergedError as error:

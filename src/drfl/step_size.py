@@ -18,7 +18,11 @@ CLIENTS = 32
 """At most so many clients are asked: what a few tens of them agree on is enough, and a federation may have 100,000."""
 
 BATCH = 256
-"""At most so many samples are behind each client's answers, the same in all of them."""
+"""At most so many samples are behind each client's gradients, the same in all of them."""
+
+COMPARED = 1024
+"""Samples of a client whose loss is compared with that at the start: a few would miss where the model runs away along
+a column that is seldom other than 0."""
 
 ITERATIONS = 8
 """At most so many power iterations."""
@@ -53,7 +57,7 @@ class StepSize(NamedTuple):
         client: () int64, the client whose it is; −1 where it is not known.
         lowered: () int64, how often η was halved since.
         moved: () float64, the longest way that the global model went in one of the rounds since.
-        losses: (N,) float64, the loss at the start of those who were asked, on the same samples; NaN of the others.
+        losses: (N,) float64, the loss at the start of those who were asked; NaN of the others.
     """
 
     eta: Tensor
@@ -118,19 +122,16 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     # As many samples as a local step takes: the curvature of one minibatch can be far above that of all data.
     batch = samples(algorithm.local)
     here = _finite(fed.gradients(asked, w, key, batch=batch))
+    start = fed.losses(asked, w, key, batch=COMPARED)
+    start = answers(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
+    size = size._replace(losses=size.losses.index_copy(0, start.clients, start.values))
     curvature = _curvature(fed, w, here, key, batch) if here.clients.numel() else torch.zeros(1, dtype=torch.float64)
     largest = curvature.max()
     if not largest > 0:
         return size._replace(eta=torch.tensor(FALLBACK, dtype=torch.float64))
-    return StepSize(
-        (1 - algorithm.local.momentum) / (largest + algorithm.local.weight_decay),
-        largest,
-        here.clients[curvature.argmax()],
-        size.lowered,
-        size.moved,
-        size.losses.index_copy(0, here.clients, here.losses.double()),
-    )
+    eta = (1 - algorithm.local.momentum) / (largest + algorithm.local.weight_decay)
+    return size._replace(eta=eta, curvature=largest, client=here.clients[curvature.argmax()])
 
 
 def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int) -> Tensor:
@@ -160,7 +161,7 @@ def samples(local: LocalSGD) -> int:
     return BATCH if local.batch is None else min(local.batch, BATCH)
 
 
-def rises(size: StepSize, fed: Federation, w: Tensor, key: Key, batch: int = BATCH) -> bool:
+def rises(size: StepSize, fed: Federation, w: Tensor, key: Key) -> bool:
     """Whether the loss at w (d,) is well above that at the start, on the samples that :func:`find` drew with this key.
 
     Both the mean and the largest over the clients that were asked then must be: a robust method may raise the one, and
@@ -172,15 +173,14 @@ def rises(size: StepSize, fed: Federation, w: Tensor, key: Key, batch: int = BAT
         fed: the clients.
         w: (d,) where.
         key: of :func:`find`.
-        batch: of :func:`find`.
     """
     asked = (~size.losses.isnan()).nonzero().flatten()
     if not asked.numel():
         return False
-    now = fed.losses(asked, w, key, batch=batch)
+    now = fed.losses(asked, w, key, batch=COMPARED)
     if not now.clients.numel():
         return False
-    values, start = now.values.double().nan_to_num(torch.inf), size.losses[now.clients]
+    values, start = now.values.nan_to_num(torch.inf), size.losses[now.clients]
     if values.numel() > 1 and size.lowered > 0:
         most = (values - start).argmax()
         values = values.index_copy(0, most[None], start[most][None])

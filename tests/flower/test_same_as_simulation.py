@@ -40,9 +40,10 @@ AVERAGED = ("DRFA", "DRDM", "protected")
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_number_is_that_of_the_simulation(name):
-    options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED}
+    options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))
     assert torch.equal(a.state.w, b.state.w)
+    assert torch.equal(a.model, b.model)
     assert torch.equal(a.lam, b.lam)
     assert (a.average is None) == (name not in AVERAGED)
     assert a.average is None or all(torch.equal(mine, other) for mine, other in zip(a.average, b.average, strict=True))
