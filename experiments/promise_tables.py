@@ -176,6 +176,30 @@ def targets() -> str:
     return markdown(head, rows)
 
 
+def returned() -> str:
+    """How far average, last iterate and the better by training loss are behind the better of the first two."""
+    rows, lines = rows_of("defaults"), []
+    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
+        behind: dict[str, dict[str, float]] = {"average": {}, "last": {}, "best": {}}
+        for job in jobs():
+            ended = [row for row in own(rows, job=job["job"], algorithm=algorithm) if row["worst_percent"]]
+            if not ended:
+                continue
+            worst = {"average": column(ended, "worst_percent"), "last": column(ended, "last_worst_percent")}
+            losses = zip(column(ended, "train_worst"), column(ended, "last_train_worst"), strict=True)
+            pick = ["last" if last < average else "average" for average, last in losses]
+            worst["best"] = [worst[name][i] for i, name in enumerate(pick)]
+            means = {name: statistics.fmean(values) for name, values in worst.items()}
+            for name, mean in means.items():
+                behind[name][job["job"]] = max(means["average"], means["last"]) - mean
+        cells = []
+        for found in behind.values():
+            most = max(found, key=lambda name: found[name])
+            cells.append(f"{statistics.fmean(found.values()):.1f}, at most {found[most]:.1f} ({most})")
+        lines.append([CALLED.get(algorithm, algorithm), *cells])
+    return markdown(["", "average", "last", "best"], lines)
+
+
 def saddles() -> str:
     """How far above the saddle value every algorithm's largest training objective is."""
     names = list(dict.fromkeys(row["algorithm"] for row in rows_of("defaults")))
@@ -203,5 +227,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "defaults.average": average_defaults,
     "defaults.targets": targets,
     "defaults.saddle": saddles,
+    "defaults.returned": returned,
+    "defaults.tuned": worst_tuned,
 }
 """Page and block → what stands there."""

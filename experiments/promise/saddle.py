@@ -19,9 +19,9 @@ from drfl.history import csv_text
 from drfl.loop import Step
 
 COLUMNS = ("job", "lower", "upper", "rounds")
-ROUNDS = 30
+ROUNDS = 20
 WARM_UP = 300
-CLOSE = 0.01
+CLOSE = 0.02
 """The search ends when the bounds are this close, relative to the upper one."""
 
 
@@ -53,7 +53,7 @@ def bracket(fed: Federation, decay: float) -> tuple[float, float, int]:
     minimiser (L-BFGS on all rows). Each g(λ) bounds the value from below, each model's largest loss from above, and so
     does that of the mean model.
     """
-    objective, method = Objective(fed, decay, decay), Pooled(tolerance=1e-4, iterations=300)
+    objective, method = Objective(fed, decay, decay), Pooled(tolerance=2e-3, iterations=300)
     w, lam = approached(fed, decay)
     lower, upper, mean = -torch.inf, worst(fed, w, decay), None
     squares = (upper / 10) ** 2  # so that the first step is no longer than the start is off
