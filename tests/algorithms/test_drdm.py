@@ -80,6 +80,7 @@ def exact(problem):
     return QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ambiguity", [Simplex(), CVaR(0.4)], ids=repr)
 def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
     """The centre of the smallest enclosing ball, for Λ the simplex; DRDM stays at the mean though λ has moved."""

@@ -49,6 +49,7 @@ def test_what_is_asked():
     assert costs(QFedAvg(m=4, local=LocalSGD(lr=0.1)), federation()) == (2, 1, 1, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("q", [0.5, 3.0])
 def test_it_is_stationary_for_its_objective(q):
     """Σ_k F_k^q ∇F_k = 0 with one local step; the worst loss is lower than at the average optimum."""

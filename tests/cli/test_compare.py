@@ -43,6 +43,7 @@ def test_the_table_is_the_mean_and_spread_of_the_runs(tmp_path):
     assert found["std"] == pytest.approx(statistics.stdev(worst), abs=1e-6)
 
 
+@pytest.mark.long
 def test_one_seed_has_no_spread(tmp_path, capsys):
     arguments = ["compare", *SMALL, "--seeds", "1", "--algorithms", "DRFA", "--param", "weight_decay=0.01"]
     assert call([*arguments, "--certificate", "--out", "a"]) == 0
@@ -52,6 +53,7 @@ def test_one_seed_has_no_spread(tmp_path, capsys):
     assert json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]["DRFA"]["gap"]["std"] == "nan"
 
 
+@pytest.mark.long
 def test_a_comparison_tells_the_gaps(tmp_path, capsys):
     arguments = [*SMALL, "--algorithms", "DRFA,FedAvg", "--param", "weight_decay=0.1", "--certificate"]
     arguments += ["--evaluate-every", "2", "--dtype", "float64"]

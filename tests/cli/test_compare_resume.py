@@ -187,6 +187,7 @@ def test_other_data_of_the_same_name_are_refused(stop, tmp_path, capsys):
     assert "identity.json" in refused(["compare", "--resume", "--out", "a"], capsys)
 
 
+@pytest.mark.long
 def test_a_cell_whose_record_is_lost_or_damaged_is_run_again(stop, tmp_path):
     assert call(["compare", *JOB, "--out", "w/a"]) == 0
     stop("FedAvg-seed1", 3)

@@ -104,6 +104,7 @@ def test_its_own_measurements_and_runs_lead_to_the_same_plan(tmp_path, capsys):
     assert sources == ["here", "file", "runs"]
 
 
+@pytest.mark.long
 def test_json_prints_one_object_and_nothing_else(capsys, tmp_path):
     assert call(["energy", *SMALL, "--json", "--out", "a"]) == 0
     printed = capsys.readouterr()
@@ -179,6 +180,7 @@ def test_fading_measures_every_outage(capsys, tmp_path):
     assert "63.2 % outage" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_file_says_the_job_and_options_override_it(tmp_path):
     (tmp_path / "job.toml").write_text(
         "clients = 6\nengine = 'loop'\nrounds = 4\nuntil = 'avg_accuracy=0.1'\nsteps = 99\n"

@@ -192,6 +192,7 @@ def test_a_certified_run_repeats_itself(tmp_path):
     assert list(rows(tmp_path / "c/history.csv")[0]) == list(COLUMNS)
 
 
+@pytest.mark.long
 def test_the_file_says_how_the_bound_is_found(tmp_path):
     text = "certificate = 'gradient'\nclients = 6\nrounds = 1\n[algorithms.DRFA]\nweight_decay = 0.01\n"
     (tmp_path / "job.toml").write_text(text)
@@ -203,6 +204,7 @@ def test_the_file_says_how_the_bound_is_found(tmp_path):
     assert float(gradient["lower"]) < float(pooled["lower"])
 
 
+@pytest.mark.long
 def test_certificates_come_with_the_tests(tmp_path):
     assert call(["run", *CERTIFIED, "--evaluate-every", "2", "--out", "a"]) == 0
     history = rows(tmp_path / "a/history.csv")
@@ -255,6 +257,7 @@ def test_a_common_option_and_a_parameter_beat_the_tables_of_the_file(tmp_path):
     assert [(table["lr"], table["mu"], table["m"]) for table in tables] == [(0.2, 2.0, 5), (0.4, 2.0, 5)]
 
 
+@pytest.mark.long
 def test_none_on_the_command_line_is_the_default_without_a_value(tmp_path):
     (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.DRDM]\ngamma = 0.5\n")
     assert call(["run", "job.toml", "--param", "gamma=none", "--out", "a"]) == 0

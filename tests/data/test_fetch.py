@@ -143,6 +143,7 @@ def test_a_full_disk_is_one_line(server, tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.long
 def test_a_process_killed_half_way_leaves_no_file_under_the_final_name(server, tmp_path):
     server.answers["/hang/file.gz"] = os.urandom(1 << 20)
     code = (

@@ -79,6 +79,7 @@ class Twice(nn.Module):
         return 2 * x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch", [8, 64])
 def test_hands_on(batch):
     local, key = LocalSGD(steps=2, lr=0.1, batch=batch), Key(1)

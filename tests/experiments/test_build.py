@@ -49,6 +49,7 @@ def test_validation_leaves_the_test_part_alone():
         assert sorted([*kept.tolist(), *tested.tolist()]) == whole.tolist()
 
 
+@pytest.mark.long
 def test_what_is_tuned_by_validation_does_not_change_with_the_test_rows():
     dataset = load("digits")
     other = dataclasses.replace(dataset, test_inputs=1 - dataset.test_inputs)

@@ -20,6 +20,7 @@ def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -210,6 +210,7 @@ class Dying(Lying):
         return super().push_messages(messages)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("told", [None, {"mean": 0.5, "variance": 2.0}])
 def test_a_resumed_run_has_the_same_statistics_or_is_refused(told, tmp_path):
     sites = tables()

@@ -60,6 +60,7 @@ KINDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_its_files_and_the_same_bytes_again(kind, tmp_path):
     changes, record, names = KINDS[kind]

@@ -247,6 +247,7 @@ def test_one_evaluated_round(record):
     assert "markers" in page.figures["figure-1"]["data"][0]["mode"]
 
 
+@pytest.mark.long
 def test_many_clients(record):
     page = Page(render([record("a", "DRFA", clients=1000, rounds=300)]))
     (heat,) = [f["data"][0] for f in page.figures.values() if f["data"][0]["type"] == "heatmap"]

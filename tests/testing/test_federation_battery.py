@@ -20,6 +20,7 @@ def test_simulations_pass(check, engine):
     assert verdict(check, FederationSubject(lambda data, task: Simulation(data, task, engine=engine))) is None
 
 
+@pytest.mark.long
 def test_report_names_every_check():
     report = check_federation(lambda data, task: Simulation(data, task, engine=Loop()))
     assert report.passed == tuple(check.__name__ for check in FEDERATION_CHECKS)

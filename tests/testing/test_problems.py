@@ -65,6 +65,7 @@ def hessians(problem, w):
     return torch.stack([torch.autograd.functional.hessian(lambda v, r=rows: loss(v, r), w) for rows in data.train])
 
 
+@pytest.mark.long
 def test_smoothness_and_strong_convexity_bound_the_hessians(problem):
     tight = "quadratic" in problem.name or "regression" in problem.name
     for w in (torch.zeros(problem.d, dtype=torch.float64), 3 * point(problem)):
