@@ -95,7 +95,7 @@ def test_its_own_measurements_and_runs_lead_to_the_same_plan(tmp_path, capsys):
     runs = []
     for row in read(tmp_path / "a/measurements.csv"):
         runs.append(f"run-{row['tau']}-{row['seed']}")
-        job = ["--clients", "6", "--engine", "loop", "--lr", "0.05", "--rounds", row["rounds"]]
+        job = ["--clients", "6", "--engine", "loop", "--lr", "0.05", "--rounds", row["rounds"], "--returned", "last"]
         call(["run", *job, "--steps", row["tau"], "--seed", row["seed"], "--out", runs[-1]])
     assert call(["energy", "--runs", *runs, "--target-worst", "0.5", *grid, "--out", "c"]) == 0
     plans = [read(tmp_path / name / "plan.csv") for name in "abc"]

@@ -99,7 +99,7 @@ def load_data(item, folder):
 def whole():
     """An ask and an answer, as plain values: arrays, numbers and texts by record."""
     w = torch.arange(5, dtype=torch.float32)
-    request = TrainRequest(torch.tensor([1]), w, Key(3).fold("a"), LocalSGD(), 0.1, None, 2, True)
+    request = TrainRequest(torch.tensor([1]), w, Key(3).fold("a"), LocalSGD(lr=0.1), 0.1, None, 2, True)
     ask = write_ask(Ask(1, Model("linear", "cross-entropy", "float32", 2), w, request, True, "zero"), w)
     answer = write_answer(Answer((w, w, torch.tensor(0.5, dtype=torch.float64)), (0.5, 0.1, 7), 3, 4, 0.1, "ab" * 12))
     return ask, answer

@@ -44,7 +44,7 @@ def originals() -> dict[str, list[dict]]:
     w = torch.arange(21, dtype=torch.float32)
     model, key, one = Model("linear", "cross-entropy", "float32", 3), Key(3).fold("a"), torch.tensor([1])
     requests = (
-        TrainRequest(one, w, key, LocalSGD(), 0.1, None, 2, True), LossRequest(one, w, key, 8),
+        TrainRequest(one, w, key, LocalSGD(lr=0.1), 0.1, None, 2, True), LossRequest(one, w, key, 8),
         GradientRequest(one, w, key, None), None,
     )  # fmt: skip
     loss, by = torch.tensor(0.5, dtype=torch.float64), Standardisation(*torch.ones(2, 6, dtype=torch.float64))

@@ -32,7 +32,7 @@ def test_bad_input_is_refused_in_one_line(parser, tmp_path):
 @pytest.mark.parametrize("parser", BROKEN, ids=lambda parser: parser.name)
 def test_a_broken_parser_is_found_out(parser, tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "MEMORY", 2**26)
-    assert judge.fuzz(parser, tmp_path, inputs=60).failures
+    assert judge.fuzz(parser, tmp_path, inputs=300).failures
 
 
 def test_an_input_depends_on_the_seed_and_its_number_alone(tmp_path):
