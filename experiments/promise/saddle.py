@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import jobs as suite
@@ -13,7 +14,7 @@ from drfl import LocalSGD, Simulation, run
 from drfl.algorithm import mixture_of
 from drfl.algorithms import ScaffPD
 from drfl.ambiguity import Simplex
-from drfl.certificate import Objective, Pooled
+from drfl.certificate import Objective, Pooled, SilentClientError
 from drfl.federation import Federation
 from drfl.history import csv_text
 from drfl.loop import Step
@@ -26,9 +27,12 @@ CLOSE = 0.02
 
 
 def worst(fed: Federation, w: Tensor, decay: float) -> float:
-    """max_i F_i(w) on all training rows, weight decay included."""
-    with fed.ledger.paused():
-        return float(Objective(fed, decay, decay).losses(w).max())
+    """max_i F_i(w) on all training rows, weight decay included; infinite where a client's loss is not finite."""
+    try:
+        with fed.ledger.paused():
+            return float(Objective(fed, decay, decay).losses(w).max())
+    except SilentClientError:
+        return math.inf
 
 
 def approached(fed: Federation, decay: float) -> tuple[Tensor, Tensor]:

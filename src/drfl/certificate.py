@@ -47,7 +47,7 @@ class Certificate(NamedTuple):
         return self.primal - self.lower
 
 
-class _SilentError(Exception):
+class SilentClientError(Exception):
     """A client did not answer, or not with finite numbers: there is no certificate."""
 
 
@@ -133,13 +133,13 @@ def _order(clients: Tensor, asked: Tensor) -> Tensor:
     """The rows of the reply in the order of the clients that were asked, ascending."""
     order = clients.argsort()
     if not torch.equal(clients[order], asked):
-        raise _SilentError
+        raise SilentClientError
     return order
 
 
 def _finite(values: Tensor) -> Tensor:
     if not bool(torch.isfinite(values).all()):
-        raise _SilentError
+        raise SilentClientError
     return values
 
 
@@ -317,7 +317,7 @@ class Certifier:
         try:
             with fed.ledger.paused():
                 bound = self.method(objective, w, lam, start)
-        except _SilentError:
+        except SilentClientError:
             return None
         # ψ does not depend on the model, so that min_v F(v, λ) is the bound without it, less ψ(λ).
         primal = ambiguity.worst_case(bound.losses).value
