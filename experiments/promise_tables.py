@@ -176,11 +176,27 @@ def targets() -> str:
     return markdown(head, rows)
 
 
+def behind(means: dict[str, dict[str, float]]) -> list[str]:
+    """How far each alternative is behind the best one of a job: mean over the jobs, and at most.
+
+    Args:
+        means: alternative → job → its mean; jobs where all runs diverged are in none.
+    """
+    best = {job: max(found.get(job, 0.0) for found in means.values()) for found in means.values() for job in found}
+    cells = []
+    for found in means.values():
+        gaps = {job: best[job] - mean for job, mean in found.items()}
+        most = max(gaps, key=lambda job: gaps[job])
+        missing = "".join(f", diverged on {job}" for job in best if job not in found)
+        cells.append(f"{statistics.fmean(gaps.values()):.1f}, at most {gaps[most]:.1f} ({most}){missing}")
+    return cells
+
+
 def returned() -> str:
-    """How far average, last iterate and the better by training loss are behind the better of the first two."""
+    """How far average, last iterate and the better by training loss are behind the best of the three."""
     rows, lines = rows_of("defaults"), []
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
-        behind: dict[str, dict[str, float]] = {"average": {}, "last": {}, "best": {}}
+        means: dict[str, dict[str, float]] = {"average": {}, "last": {}, "best": {}}
         for job in jobs():
             ended = [row for row in own(rows, job=job["job"], algorithm=algorithm) if row["worst_percent"]]
             if not ended:
@@ -189,15 +205,64 @@ def returned() -> str:
             losses = zip(column(ended, "train_worst"), column(ended, "last_train_worst"), strict=True)
             pick = ["last" if last < average else "average" for average, last in losses]
             worst["best"] = [worst[name][i] for i, name in enumerate(pick)]
-            means = {name: statistics.fmean(values) for name, values in worst.items()}
-            for name, mean in means.items():
-                behind[name][job["job"]] = max(means["average"], means["last"]) - mean
-        cells = []
-        for found in behind.values():
-            most = max(found, key=lambda name: found[name])
-            cells.append(f"{statistics.fmean(found.values()):.1f}, at most {found[most]:.1f} ({most})")
-        lines.append([CALLED.get(algorithm, algorithm), *cells])
+            for name, values in worst.items():
+                means[name][job["job"]] = statistics.fmean(values)
+        lines.append([CALLED.get(algorithm, algorithm), *behind(means)])
     return markdown(["", "average", "last", "best"], lines)
+
+
+def alternatives(rows: Sequence[Row], of: Callable[[Row], str], name: str) -> dict[str, dict[str, float]]:
+    """Alternative → job → mean over seeds of a column, for :func:`behind`."""
+    means: dict[str, dict[str, float]] = {}
+    for row in rows:
+        means.setdefault(of(row), {})
+    for alternative, found in means.items():
+        for job in dict.fromkeys(row["job"] for row in rows):
+            values = column([row for row in rows if row["job"] == job and of(row) == alternative], name)
+            if values:
+                found[job] = statistics.fmean(values)
+    return means
+
+
+CHOSEN = {"rule": "free", "rate": "0.1", "kappa": "0.2"}
+"""What drfl has, in the rows of promise/rules.py."""
+
+
+def rules() -> str:
+    """Rules for the dual step, each behind the best of its job; s = 8, reports centred where drfl does it."""
+    head = {"size": "a/(N·ℓ)", "spread": "a/(N·spread)", "free": "a/√Σ‖v − v̄‖²", "relative": "a/√(NΣ‖v − v̄‖²)"}
+    rows = [row for row in rows_of("rules") if row["kappa"] == CHOSEN["kappa"]]
+    lines, names = [], []
+    for algorithm in ("DRFA", "DualDRDM", "ScaffPD"):
+        asked = [row for row in rows if row["algorithm"] == algorithm]
+        asked = [row for row in asked if row["centred"] == str(algorithm == "DualDRDM")]
+        found = alternatives(asked, lambda row: f"{head[row['rule']]}, a = {row['rate']}", "s8")
+        names = [CALLED.get(algorithm, algorithm), *names]
+        lines.append(behind(found))
+        titles = list(found)
+    return markdown(["dual step", *reversed(names)], [[t, *cells] for t, *cells in zip(titles, *lines, strict=True)])
+
+
+def windows() -> str:
+    """The last iterate and averages with several s, each behind the best of its job, under drfl's dual rule."""
+    lines, windows = [], ("last", "s1", "s3", "s8", "s15", "s30")
+    for algorithm in dict.fromkeys(row["algorithm"] for row in rows_of("rules")):
+        rows = own(rows_of("rules"), algorithm=algorithm, **CHOSEN, centred=str(algorithm == "DualDRDM"))
+        means = {window: alternatives(rows, lambda row: "", window)[""] for window in windows}
+        lines.append([CALLED.get(algorithm, algorithm), *behind(means)])
+    return markdown(["", "last", *(f"s = {window[1:]}" for window in windows[1:])], lines)
+
+
+def kappas() -> str:
+    """κ in μ = κ/(ητ), each behind the best of its job; s = 8."""
+    lines, titles = [], []
+    for algorithm in ("FedDyn", "DRDM", "DualDRDM"):
+        rows = own(rows_of("rules"), algorithm=algorithm, rule="free", rate="0.1")
+        rows = [row for row in rows if row["centred"] == str(algorithm == "DualDRDM")]
+        found = alternatives(sorted(rows, key=lambda row: float(row["kappa"])), lambda row: row["kappa"], "s8")
+        titles = list(found)
+        lines.append([CALLED.get(algorithm, algorithm), *behind(found)])
+    return markdown(["", *(f"κ = {title}" for title in titles)], lines)
 
 
 def saddles() -> str:
@@ -228,6 +293,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "defaults.targets": targets,
     "defaults.saddle": saddles,
     "defaults.returned": returned,
+    "defaults.rules": rules,
+    "defaults.windows": windows,
+    "defaults.kappas": kappas,
     "defaults.tuned": worst_tuned,
 }
 """Page and block → what stands there."""
