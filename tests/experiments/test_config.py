@@ -12,7 +12,7 @@ from drfl.features import Recipe
 @pytest.mark.parametrize(
     ("values", "part"),
     [
-        ({"loss": "hinge"}, "loss = 'hinge': input should be 'cross-entropy' or 'squared'"),
+        ({"loss": "hinge"}, "unknown loss 'hinge': known are cross-entropy, squared"),
         ({"validation": 0}, "validation = 0: input should be greater than 0"),
         ({"validation": 1.0}, "validation = 1.0: input should be less than 1"),
         ({"validation": float("nan")}, "validation"),

@@ -12,12 +12,12 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli import console
 from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
-from drfl.errors import StoppedError
+from drfl.errors import InputError, StoppedError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.comparison import Design, PreparedComparison, check_cells_same, compare, kept_cells, start
 from drfl.experiments.comparison_results import Comparison, write_comparison
 from drfl.experiments.config import Config, config_of, read_file
-from drfl.experiments.hyperparameters import canonical
+from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import ended
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
@@ -33,6 +33,7 @@ from drfl.experiments.runner import (
     spreads,
 )
 from drfl.loop import Callback
+from drfl.user_code import label_of
 
 BROKEN = 1
 """The exit code when every run broke off, as that of a single run that diverges."""
@@ -115,7 +116,7 @@ def _outcomes(ready: PreparedComparison, claim: Claim, watch: StopSignal, quiet:
 
         def show(algorithm: str, seed: int) -> Sequence[Callback]:
             bars.close()
-            label = f"[{len(outcomes) + 1}/{len(ready.design.cells)}] {algorithm}, seed {seed}"
+            label = f"[{len(outcomes) + 1}/{len(ready.design.cells)}] {label_of(algorithm)}, seed {seed}"
             return [bars.enter_context(console.progress(label, quiet))]
 
         for outcome in compare(ready, claim, watch, show, console.warn):
@@ -130,7 +131,14 @@ def _names(text: str | None, file: Mapping[str, object]) -> list[str]:
     tables = file.get("algorithms")
     given = list(tables) if isinstance(tables, dict) else []
     named = given if text is None else text.split(",")
-    return list(dict.fromkeys(canonical("algorithm", name.strip(), ALGORITHMS) for name in named or ALGORITHMS))
+    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in named or ALGORITHMS))
+    labels = [label_of(name) for name in names]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InputError(
+                f"two algorithms are called {label}: rename one of the classes, as folders have their names"
+            )
+    return names
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
@@ -165,7 +173,8 @@ def _print(comparison: Comparison, directory: Path) -> None:
 
 def _seeds(comparison: Comparison) -> str:
     """What the table shows: means over how many seeds, fewer than asked for after an interruption or a divergence."""
-    runs = [sum(o.algorithm == n and o.metrics is not None for o in comparison.outcomes) for n in comparison.algorithms]
+    labels = map(label_of, comparison.algorithms)
+    runs = [sum(o.algorithm == n and o.metrics is not None for o in comparison.outcomes) for n in labels]
     few, many = min(runs), max(runs)
     if many <= 1:
         return "one seed"

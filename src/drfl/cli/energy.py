@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from drfl.algorithms import ALGORITHMS
 from drfl.cli import console
 from drfl.cli.options import EnergyOptions
 from drfl.cli.to_config import overrides
@@ -17,7 +16,7 @@ from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import json_text, versions
 from drfl.experiments.build import Job, build
 from drfl.experiments.config import Config, config_of, load_config, read_file
-from drfl.experiments.hyperparameters import canonical
+from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.run_directory import check_free, claimed, filled
 from drfl.experiments.runner import execute, parse_seeds, prepare
 from drfl.papers.energy import measurements, output
@@ -36,6 +35,7 @@ from drfl.papers.energy.cost import (
     sample_flops,
 )
 from drfl.papers.energy.planner import Candidate, LocalStepsPlan, Measurement, check_complete, plan
+from drfl.user_code import label_of
 
 SAMPLES = 4
 """Samples on which a model's operations are counted."""
@@ -183,7 +183,7 @@ def energy_command(options: EnergyOptions) -> int:
     _processor(options, 0.0)  # its numbers are checked before anything runs
     output.require()
     config = _config(options)
-    name = f"energy-{config.algorithm}-{config.dataset}".lower()
+    name = f"energy-{label_of(config.algorithm)}-{config.dataset}".lower()
     out, overwrite = options.out, options.overwrite
     if out is not None:
         check_free(out, "plan", overwrite=overwrite)
@@ -263,7 +263,7 @@ def _config(options: EnergyOptions) -> Config:
         return load_config(options.runs[0] / "config.toml", machine)
     file = read_file(options.config)
     named = options.algorithm or file.get("algorithm", Config.model_fields["algorithm"].default)
-    algorithm = canonical("algorithm", str(named), ALGORITHMS)
+    algorithm = algorithm_name(str(named))
     own = {"algorithm": options.algorithm, "rounds": options.rounds}
     given = {**options.settings, **{name: value for name, value in own.items() if value is not None}}
     # the first τ stands for all, so that a --param steps=… beside them is refused
@@ -293,7 +293,7 @@ def _found(options: EnergyOptions, config: Config, places: list[LinkConditions])
 
 
 def _job(config: Config) -> str:
-    return f"{config.algorithm} on {config.dataset}"
+    return f"{label_of(config.algorithm)} on {config.dataset}"
 
 
 def _summary(

@@ -20,6 +20,7 @@ from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
 from drfl.step_size import StepSize
+from drfl.user_code import label_of
 
 FAILED = 1
 """The exit code of a run that ended worse than it began."""
@@ -29,7 +30,7 @@ def run_command(options: RunOptions) -> int:
     """Validate, build, run, write, print; gives the exit code."""
     out, resume, quiet = options.out, options.resume, options.as_json
     config = _config(options)
-    default = Path("runs") / f"{config.algorithm}-{config.dataset}-seed{config.seed}".lower()
+    default = Path("runs") / f"{label_of(config.algorithm)}-{config.dataset}-seed{config.seed}".lower()
     key = key_of(config, out or default)
     with console.interruptible() as watch:
         job = build(config, load_data(config, console.lines(quiet)))
@@ -40,7 +41,7 @@ def run_command(options: RunOptions) -> int:
         place, anew = out or default, out is None
         with claimed(place, resume=resume, overwrite=options.overwrite, anew=anew, tell=console.warn) as claim:
             start = load_resume_point(claim, job, console.warn, key) if resume else None
-            with console.progress(config.algorithm, quiet) as show:
+            with console.progress(label_of(config.algorithm), quiet) as show:
                 finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))
             write_results(finished, claim)
     if quiet:
@@ -88,7 +89,9 @@ def _print(finished: Finished, directory: Path) -> None:
         rows["averaged"] = (Metrics.of(result.averaged), result.averaged_certificate)
     asked = finished.job.certify is not None
     table = Table(
-        title=escape(f"{config.algorithm} on {config.dataset}, {finished.job.data.n} clients, {result.rounds} rounds"),
+        title=escape(
+            f"{label_of(config.algorithm)} on {config.dataset}, {finished.job.data.n} clients, {result.rounds} rounds"
+        ),
         title_justify="left",
     )
     table.add_column("iterate")

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError
 from drfl.experiments.config import COMMON
-from drfl.experiments.hyperparameters import canonical, takes
+from drfl.experiments.hyperparameters import algorithm_name, canonical, takes
+from drfl.user_code import label_of
 
 
 class _Param(NamedTuple):
@@ -36,7 +37,7 @@ def overrides(
         InputError: a ``--param`` is not of the form NAME=VALUE, for an algorithm that does not run or given twice, or
             an option means nothing to those that run, or would be lost to a ``--param`` in all of them.
     """
-    names = [canonical("algorithm", name, ALGORITHMS) for name in algorithms]
+    names = [algorithm_name(name) for name in algorithms]
     values = dict(given)
     if "batch" in values:
         values["batch"] = _plain(str(values["batch"]))
@@ -69,10 +70,10 @@ def _parsed(text: str, names: Sequence[str]) -> _Param:
     algorithm, dot, own = name.rpartition(".")
     if not dot:
         return _Param(text, None, own, _plain(value))
-    target = canonical("algorithm", algorithm, ALGORITHMS)
-    if target not in names:
+    target = canonical("algorithm", algorithm, {**ALGORITHMS, **{label_of(name): None for name in names}})
+    if target not in map(label_of, names):
         raise InputError(f"--param '{text}' is for {target}, which does not run: leave it out")
-    return _Param(text, target, own, _plain(value))
+    return _Param(text, next(name for name in names if label_of(name) == target), own, _plain(value))
 
 
 def _check_once(params: Sequence[_Param]) -> None:

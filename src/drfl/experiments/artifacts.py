@@ -24,6 +24,7 @@ from drfl.loop import Result, flagged
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.step_size import StepSize
+from drfl.user_code import label_of
 
 FILES = (
     "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
@@ -71,7 +72,7 @@ def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
     if result.averaged is not None:
         averaged = _end(Metrics.of(result.averaged), asked, result.averaged_certificate)
     return {
-        "algorithm": config.algorithm,
+        "algorithm": label_of(config.algorithm),
         "parameters": config.parameters(config.algorithm, job.data.n),
         "dataset": config.dataset,
         "partition": config.partition if job.partition is None else job.partition.recipe,
@@ -176,12 +177,15 @@ def config_toml(config: Config, clients: int, algorithms: Sequence[str] | None =
         clients: N.
         algorithms: those of a comparison, whose configuration names no algorithm and no seed; None = a run's own.
     """
-    plain = config.model_dump(mode="json", exclude_none=True, exclude={"algorithms", "cohort", "steps", "batch", "lr"})
+    names = list(algorithms or [config.algorithm])
+    own = {"algorithms", "cohort", "steps", "batch", "lr", "files"}
+    plain = config.model_dump(mode="json", exclude_none=True, exclude=own)
     plain = dict(sorted({**plain, **config.partition_parameters(defaults=True)}.items()))
     if algorithms is not None:
         plain = {name: value for name, value in plain.items() if name not in ("algorithm", "seed")}
-    tables = {name: _table(config, name, clients) for name in algorithms or [config.algorithm]}
-    return tomli_w.dumps({**plain, "algorithms": tables})
+    tables = {name: _table(config, name, clients) for name in names}
+    files = config.user_files(names)
+    return tomli_w.dumps({**plain, "algorithms": tables, **({"files": files} if files else {})})
 
 
 def _table(config: Config, algorithm: str, clients: int) -> dict[str, object]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from drfl import user_code
 from drfl.algorithm import Algorithm
 from drfl.certificate import METHODS, Certifier
 from drfl.data import PARTITIONS, ClientData, Dataset, Partition, Standardisation, load, make_partition
 from drfl.data.validation_split import held_out_training
 from drfl.engine import ENGINES, Simulation
+from drfl.errors import InputError
 from drfl.experiments.config import Config, table_dir
 from drfl.experiments.hyperparameters import make
 from drfl.experiments.wrap import over_selection, wrap_algorithm
@@ -23,7 +27,7 @@ from drfl.federation import Federation
 from drfl.key import Key
 from drfl.models import LOSSES, MODELS
 from drfl.run_state import RunState, first
-from drfl.task import Task
+from drfl.task import SampleFn, Task
 
 
 class Clients(Protocol):
@@ -162,14 +166,61 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     if config.validation is not None:
         data = held_out_training(data, config.validation, key)
     with key.fold("model").torch_scope():
-        model = MODELS[config.model](tuple(dataset.inputs.shape[1:]), dataset.classes)
-    task = Task(model.to(getattr(torch, config.dtype)), LOSSES[config.loss])
+        model = make_model(config.model, tuple(dataset.inputs.shape[1:]), dataset.classes)
+    task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss))
     parameters, keep = over_selection(config, data.n)
     algorithm = wrap_algorithm(config, make(config.algorithm, parameters), keep, data, task)
     engine = ENGINES[config.engine]()
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
     begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
     return Job(config, partition, data, task, fed, algorithm, begun, _certifier(config, task, algorithm))
+
+
+def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model by its name, or from the user's function, class or module.
+
+    Args:
+        name: one of :data:`drfl.models.MODELS`, or a reference.
+        shape: of an input.
+        classes: the number of outputs that are needed.
+
+    Raises:
+        InputError: the user's function fails, or gives no module.
+    """
+    if not user_code.is_reference(name):
+        return MODELS[name](shape, classes)
+    found = user_code.load("model", name)
+    if isinstance(found, nn.Module):
+        return copy.deepcopy(found)
+    if not callable(found):
+        raise InputError(f"model '{name}' is a {type(found).__name__}: name a function that gives a torch module")
+    parameters = inspect.signature(found).parameters.values()
+    given = (shape, classes) if sum(p.default is p.empty for p in parameters) == 2 else ()
+    try:
+        made = found(*given)
+    except Exception as error:
+        raise InputError(
+            f"model '{name}' of {given or 'nothing'}: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise InputError(f"model '{name}' gave a {type(made).__name__}, not a torch module")
+    return made
+
+
+def make_loss(name: str) -> SampleFn:
+    """A loss by its name, or the user's function, module or class of modules.
+
+    Raises:
+        InputError: the user's object cannot be called.
+    """
+    if not user_code.is_reference(name):
+        return LOSSES[name]
+    found = user_code.load("loss", name)
+    if isinstance(found, type):
+        found = found()
+    if not callable(found):
+        raise InputError(f"loss '{name}' is a {type(found).__name__}: name a function of outputs and targets")
+    return cast("SampleFn", found)
 
 
 def _certifier(config: Config, task: Task, algorithm: Algorithm) -> Certifier | None:

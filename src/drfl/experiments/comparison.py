@@ -23,13 +23,14 @@ from drfl.experiments.resume import check_same, check_settings, checkpoint_write
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal, execute, prepare
 from drfl.loop import Callback
+from drfl.user_code import label_of
 
 RECORD = TypeAdapter(Outcome)
 
 
 def cell_name(algorithm: str, seed: int) -> str:
     """The sub-folder of a cell."""
-    return f"{algorithm}-seed{seed}"
+    return f"{label_of(algorithm)}-seed{seed}"
 
 
 class Design(NamedTuple):
@@ -129,7 +130,8 @@ def check_cells_same(directory: Path, design: Design) -> None:
         InputError: it has others.
     """
     algorithms, seeds = kept_cells(directory)
-    for what, kept, asked in (("algorithms", algorithms, design.algorithms), ("seeds", seeds, design.seeds)):
+    labels = [label_of(algorithm) for algorithm in design.algorithms]
+    for what, kept, asked in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
         if kept and tuple(kept) != tuple(asked):
             raise InputError(
                 f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: resume with the same "
@@ -225,7 +227,7 @@ def _kept(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
         return None
     folder = claim.directory / name
     whole = outcome.metrics is None or ((folder / "summary.json").is_file() and not has_checkpoints(folder))
-    if not whole or (outcome.algorithm, outcome.seed) != (algorithm, seed):
+    if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
         return None
     tidy(folder)
     return outcome
@@ -252,7 +254,7 @@ def _run(
         except (DivergedError, InputError) as error:
             cell.finished = True  # it would break off again
             how = "diverged" if isinstance(error, DivergedError) else "refused"
-            outcome = Outcome(algorithm, seed, how, reason=str(error))
+            outcome = Outcome(label_of(algorithm), seed, how, reason=str(error))
             _keep(claim, outcome)
             return outcome
         if finished.stopped == "interrupted":
@@ -261,7 +263,7 @@ def _run(
         failure = finished.checks.failure or ""
         equal = equal_clients(last.metrics.avg_accuracy, result.evaluation.samples)
         outcome = Outcome(
-            algorithm, seed, finished.stopped, result.rounds, last.metrics, last.certificate, failure, equal
+            label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate, failure, equal
         )
         _keep(claim, outcome)  # before the results: where these are, there is a record
         with filled(cell) as folder:

@@ -11,6 +11,7 @@ from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
 from drfl.experiments.runner import Outcome, Spread, best, endings, equal_worst, gaps, spreads
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, csv_text
+from drfl.user_code import label_of
 
 
 class Comparison(NamedTuple):
@@ -33,6 +34,7 @@ class Comparison(NamedTuple):
     def summary(self) -> dict[str, object]:
         """Everything in one object: the job, mean and std of every metric, versions."""
         table, gap = spreads(self.outcomes), gaps(self.outcomes)
+        named = {label_of(name): name for name in self.algorithms}
         return {
             "dataset": self.config.dataset,
             "partition": {"name": self.config.partition, **self.config.partition_parameters(defaults=True)},
@@ -44,7 +46,7 @@ class Comparison(NamedTuple):
             "dtype": self.config.dtype,
             "algorithms": {
                 name: {
-                    "parameters": self.config.parameters(name, self.clients),
+                    "parameters": self.config.parameters(named[name], self.clients),
                     "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
                     "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
                     "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),

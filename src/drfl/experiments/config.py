@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from drfl.algorithms import ALGORITHMS, EVERYBODY
+from drfl import user_code
+from drfl.algorithms import EVERYBODY
 from drfl.callbacks import target
 from drfl.data import DATASETS, PARTITIONS
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
 from drfl.experiments.guards_and_failures import failures_of, guards_of
-from drfl.experiments.hyperparameters import Value, canonical, defaults_of, make, takes
+from drfl.experiments.hyperparameters import Value, algorithm_name, canonical, defaults_of, make, takes
 from drfl.experiments.settings import Settings
 from drfl.features.recipe import COUNT, IMAGENET, Recipe
-from drfl.models import MODELS
+from drfl.models import LOSSES, MODELS
 from drfl.sampling import size
 
 REGISTRIES: dict[str, Mapping[str, object]] = {
-    "algorithm": ALGORITHMS,
     "dataset": DATASETS,
     "partition": PARTITIONS,
     "model": MODELS,
+    "loss": LOSSES,
     "engine": ENGINES,
 }
+
+OWN = ("model", "loss")
+"""Of these also what the user has, as ``FILE.py:NAME``."""
 
 
 COMMON = {"steps": "steps", "batch": "batch", "lr": "lr", "cohort": "m"}
@@ -41,11 +45,13 @@ class Config(BaseModel, Settings):
 
     Args:
         algorithms: parameters by algorithm; they override ``cohort``, ``steps``, ``batch`` and ``lr``.
+        files: what a finished run's file says of the user's Python files; has no effect, see :meth:`user_files`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     algorithms: dict[str, dict[str, bool | int | float | str]] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -56,9 +62,17 @@ class Config(BaseModel, Settings):
         spec = DATASETS.get(str(values.get("dataset")).lower().replace("_", "-"))
         return values if spec is None else {**values, "partition": spec.info.partition}
 
+    @field_validator("algorithm")
+    @classmethod
+    def _algorithm(cls, value: str) -> str:
+        return algorithm_name(value)
+
     @field_validator(*REGISTRIES)
     @classmethod
     def _known(cls, value: str, info) -> str:  # noqa: ANN001 - pydantic's ValidationInfo
+        if info.field_name in OWN and user_code.is_reference(value):
+            user_code.load(info.field_name, value)
+            return value.strip()
         return canonical(info.field_name, value, REGISTRIES[info.field_name])
 
     @field_validator("certificate", mode="before")
@@ -74,7 +88,7 @@ class Config(BaseModel, Settings):
     @field_validator("algorithms")
     @classmethod
     def _known_algorithms(cls, tables: dict[str, dict[str, Value]]) -> dict[str, dict[str, Value]]:
-        names = [canonical("algorithm", name, ALGORITHMS) for name in tables]
+        names = [algorithm_name(name) for name in tables]
         for name in names:
             if names.count(name) > 1:
                 raise InputError(f"the table algorithms.{name} is given twice: keep one")
@@ -141,6 +155,14 @@ class Config(BaseModel, Settings):
             common["m"] = clients if algorithm in EVERYBODY else size(None, clients)
         given = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
         return {**defaults_of(algorithm), **given, **self.algorithms.get(algorithm, {})}
+
+    def user_files(self, algorithms: Sequence[str]) -> dict[str, str]:
+        """SHA-256 of every Python file of the user's behind the model, the loss and these algorithms, by path."""
+        found: dict[str, str] = {}
+        for name in (*algorithms, self.model, self.loss):
+            if user_code.is_reference(name):
+                found |= user_code.digests(name)
+        return found
 
     def for_algorithm(self, algorithm: str, seed: int) -> Config:
         """The same job with another algorithm and seed."""

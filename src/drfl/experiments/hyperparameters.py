@@ -1,4 +1,4 @@
-"""Hyperparameters by name: what an algorithm takes, checked and built from plain values."""
+"""Algorithms and their hyperparameters by name: what one takes, checked and built from plain values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from drfl import ambiguity, sampling
+from drfl import ambiguity, sampling, user_code
 from drfl.algorithm import Algorithm
 from drfl.algorithms import ALGORITHMS
-from drfl.ambiguity import AmbiguitySet
+from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError, unknown
 from drfl.local import LocalSGD
 from drfl.sampling import Sampling
@@ -43,27 +43,70 @@ def canonical(kind: str, name: str, known: Mapping[str, object]) -> str:
         raise unknown(kind, name, known) from None
 
 
+def algorithm_name(text: str) -> str:
+    """The name of an algorithm: a known one up to case, or a reference to a class of the user's own, which is loaded.
+
+    Raises:
+        InputError: there is none of that name, or what the reference names is no algorithm.
+    """
+    if not user_code.is_reference(text):
+        return canonical("algorithm", text, ALGORITHMS)
+    algorithm_class(text.strip())
+    return text.strip()
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class behind a name from :func:`algorithm_name`.
+
+    Raises:
+        InputError: what a reference names is no class of algorithms.
+    """
+    if not user_code.is_reference(name):
+        return ALGORITHMS[name]
+    found = user_code.load("algorithm", name)
+    if not isinstance(found, type):
+        raise InputError(f"algorithm '{name}' is a {type(found).__name__}, not a class: name a class of algorithms")
+    for part in ("init", "round"):
+        if not callable(getattr(found, part, None)):
+            raise InputError(f"algorithm '{name}' has no method '{part}': see drfl.Algorithm for what it needs")
+    if not dataclasses.is_dataclass(found):
+        raise InputError(f"algorithm '{name}' is no dataclass: put @dataclass(frozen=True) before the class")
+    own = {field.name: field for field in dataclasses.fields(found)}
+    if "local" not in own or own["local"].default_factory is dataclasses.MISSING:
+        raise InputError(
+            f"algorithm '{name}' lacks the field of what clients run: local: LocalSGD = field(default_factory=LocalSGD)"
+        )
+    return typing.cast("type[Algorithm]", found)
+
+
+def _fields(algorithm: str) -> tuple[dataclasses.Field[typing.Any], ...]:
+    # Algorithm is a protocol, which cannot say that its classes are dataclasses.
+    return dataclasses.fields(typing.cast("typing.Any", algorithm_class(algorithm)))
+
+
 def defaults_of(algorithm: str) -> dict[str, Value]:
     """Each parameter's default as a plain value; those without one (``m``) are left out."""
     values: dict[str, Value] = {}
-    for field in dataclasses.fields(ALGORITHMS[algorithm]):
-        if field.name == "sampling":
-            values["sampling"] = next(name for name, draw in SAMPLINGS.items() if draw is field.default)
-        elif field.name == "ambiguity":
-            values["ambiguity"] = "simplex"
-        elif field.name != "local" and field.default is not dataclasses.MISSING:
-            values[field.name] = field.default
+    for field in _fields(algorithm):
+        default = field.default
+        if default in SAMPLINGS.values():
+            values[field.name] = next(name for name, draw in SAMPLINGS.items() if draw is default)
+        elif default == Simplex():
+            values[field.name] = "simplex"
+        # A class of the user's own may have defaults that no file can hold; it keeps them.
+        elif field.name != "local" and isinstance(default, bool | int | float | str | None):
+            values[field.name] = default
     return {**values, **dataclasses.asdict(_local_of(algorithm))}
 
 
 def takes(algorithm: str, name: str) -> bool:
     """Whether an algorithm, or the local solver within it, has this parameter."""
-    return name in LOCAL or name in {field.name for field in dataclasses.fields(ALGORITHMS[algorithm])} - {"local"}
+    return name in LOCAL or name in {field.name for field in _fields(algorithm)} - {"local"}
 
 
 def _local_of(algorithm: str) -> LocalSGD:
     """The algorithm's default local solver."""
-    field = next(field for field in dataclasses.fields(ALGORITHMS[algorithm]) if field.name == "local")
+    field = next(field for field in _fields(algorithm) if field.name == "local")
     return typing.cast(Callable[[], LocalSGD], field.default_factory)()
 
 
@@ -71,22 +114,34 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     """An algorithm from plain values.
 
     Args:
-        algorithm: its name in :data:`drfl.algorithms.ALGORITHMS`.
+        algorithm: its name, see :func:`algorithm_name`.
         values: its own and the local solver's parameters; ``sampling`` and ``ambiguity`` by name, ``"full"`` for a
             batch of all samples, ``"none"`` for None.
 
     Raises:
         InputError: unknown name, wrong type or impossible value.
     """
-    cls = ALGORITHMS[algorithm]
-    known = [*(field.name for field in dataclasses.fields(cls) if field.name != "local"), *LOCAL]
+    cls, label = algorithm_class(algorithm), user_code.label_of(algorithm)
+    known = [*(field.name for field in _fields(algorithm) if field.name != "local"), *LOCAL]
     for name in values:
         if name not in known:
-            raise unknown(f"parameter of {algorithm}", name, known)
-    given = _checked(algorithm, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
+            raise unknown(f"parameter of {label}", name, known)
+    given = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
     local = dataclasses.replace(_local_of(algorithm), **given)
-    own = _checked(algorithm, cls, {k: v for k, v in values.items() if k not in LOCAL})
-    return cls(local=local, **own)
+    own = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
+    missing = [f.name for f in _fields(algorithm) if f.name not in (*own, "local") and _required(f)]
+    if missing:
+        raise InputError(f"{label} needs a value of {missing[0]}: give --param {label}.{missing[0]}=VALUE")
+    try:
+        return typing.cast("Callable[..., Algorithm]", cls)(local=local, **own)
+    except InputError:
+        raise
+    except Exception as error:  # of a class of the user's own
+        raise InputError(f"{label}: {' '.join(str(error).split()) or type(error).__name__}") from error
+
+
+def _required(field: dataclasses.Field[typing.Any]) -> bool:
+    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _checked(algorithm: str, cls: type, values: Mapping[str, Value]) -> dict[str, typing.Any]:

@@ -29,6 +29,9 @@ FREE = ("data_dir", "table_dir", "checkpoint_every", "checkpoint_key")
 ROUNDING = ("threads",)
 """Keys that have a say in the last digits at most: convolutions and large products may be summed in another order."""
 
+FILES = "files."
+"""What the names of the user's Python files begin with among the settings."""
+
 SHORT = reprlib.Repr()
 SHORT.maxstring = SHORT.maxother = 200
 """Writes values of a file in messages, of which a line should remain."""
@@ -114,6 +117,11 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     """
     ours, theirs = _flat(settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
     for name in sorted({*ours, *theirs} - {*ROUNDING}):
+        if ours.get(name) != theirs.get(name) and name.startswith(FILES):
+            raise InputError(
+                f"{name.removeprefix(FILES)} is not what it was when the run to resume was begun: resume with what it "
+                "was, or start anew in another --out"
+            )
         if ours.get(name) != theirs.get(name):
             raise InputError(
                 f"the run to resume has {name} = {_shown(theirs, name)}, not {_shown(ours, name)}: resume with the "

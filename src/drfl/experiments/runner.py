@@ -146,7 +146,7 @@ class Outcome(NamedTuple):
     """One cell of a comparison: an algorithm at a seed.
 
     Args:
-        algorithm: its name.
+        algorithm: its label, see :func:`drfl.user_code.label_of`.
         seed: its value.
         stopped: "rounds" or "target", or "diverged" or "refused" where the run broke off.
         rounds: rounds done; 0 where it broke off.

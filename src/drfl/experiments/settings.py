@@ -38,7 +38,7 @@ class Setting:
 class Settings:
     """The settings of a run. ``None`` means: the default of whoever takes the value."""
 
-    algorithm: Annotated[str, Setting("Algorithm; see 'drfl algorithms'.")] = "DRDM"
+    algorithm: Annotated[str, Setting("Algorithm; see 'drfl algorithms'. One of your own as FILE.py:CLASS.")] = "DRDM"
     seed: Annotated[int, Ge(0), Lt(2**63), Setting("Root of all randomness.")] = 0
 
     dataset: Annotated[str, Setting("Data set; see 'drfl datasets'.", DATA)] = "digits"
@@ -105,10 +105,17 @@ class Settings:
         ),
     ] = None
 
-    model: Annotated[str, Setting("linear, mlp or cnn.", TRAINING)] = "linear"
-    loss: Annotated[Literal["cross-entropy", "squared"], Setting("cross-entropy or squared.", TRAINING)] = (
-        "cross-entropy"
-    )
+    model: Annotated[
+        str,
+        Setting(
+            "linear, mlp, cnn, or one of your own as FILE.py:NAME, a function that gives a torch module from the "
+            "shape of an input and the number of classes, or from nothing.",
+            TRAINING,
+        ),
+    ] = "linear"
+    loss: Annotated[
+        str, Setting("cross-entropy, squared, or one of your own as FILE.py:NAME, a value per sample.", TRAINING)
+    ] = "cross-entropy"
     cohort: Annotated[
         int | None,
         Ge(1),

@@ -125,7 +125,7 @@ class DeployedConfig(Config):
     classes: int | None = Field(None, ge=1)
     standardise: bool | None = None
 
-    @field_validator("algorithm", "model", "engine")
+    @field_validator("model", "engine")
     @classmethod
     def _known(cls, value: str, info: ValidationInfo) -> str:
         return canonical(str(info.field_name), value, REGISTRIES[str(info.field_name)])

@@ -13,7 +13,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError, unknown
 from drfl.experiments.cells import Record
 from drfl.experiments.config import Config, load_config
-from drfl.experiments.hyperparameters import Value, canonical
+from drfl.experiments.hyperparameters import Value, algorithm_name
 from drfl.experiments.training_cells import NOT_IN_JOB
 from drfl.history import DIGITS
 
@@ -149,7 +149,7 @@ def chosen_algorithms(text: str | None, job: TuningJob) -> list[str]:
     """
     if text is None:
         return list(job.tables or ALGORITHMS)
-    return list(dict.fromkeys(canonical("algorithm", part.strip(), ALGORITHMS) for part in text.split(",")))
+    return list(dict.fromkeys(algorithm_name(part.strip()) for part in text.split(",")))
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, object]:

@@ -1,0 +1,209 @@
+"""Algorithms, models and losses of the user's own, named as FILE.py:NAME."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from textwrap import dedent
+
+import pytest
+
+from drfl import user_code
+from drfl.cli.app import call
+
+MINE = """
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+import scales
+from drfl import LocalSGD, sampling
+from drfl.algorithm import Info
+from drfl.algorithms.fedavg import FedAvgState
+
+
+@dataclass(frozen=True)
+class Halfway:
+    m: int
+    share: float = scales.SHARE
+    local: LocalSGD = field(default_factory=LocalSGD)
+
+    def init(self, fed):
+        return FedAvgState(fed.w0.clone())
+
+    def round(self, state, fed, key):
+        cohort = sampling.uniform(fed.n, self.m, key.fold("cohort"))
+        replies = fed.train(cohort.clients, state.w, self.local, key)
+        if not replies.clients.numel():
+            return state, Info.nobody(cohort)
+        w = state.w + self.share * (replies.w.mean(0) - state.w)
+        return FedAvgState(w), Info(cohort, replies.clients)
+
+
+@dataclass(frozen=True)
+class Needy(Halfway):
+    need: float = field(kw_only=True)
+
+
+class Plain:
+    def init(self, fed): ...
+    def round(self, state, fed, key): ...
+
+
+@dataclass(frozen=True)
+class Idle(Plain):
+    pass
+
+
+@dataclass(frozen=True)
+class Rowdy(Halfway):
+    def __post_init__(self):
+        raise ValueError("share is odd")
+
+
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
+
+
+def fixed():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def broken(shape, classes):
+    raise RuntimeError("no such layer")
+
+
+def number(shape, classes):
+    return 3
+
+
+def margin(outputs, targets):
+    return nn.functional.multi_margin_loss(outputs, targets, reduction="none")
+
+
+def whole(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+CONSTANT = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    forget()
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "scales.py").write_text("SHARE = 0.5\n")
+    (tmp_path / "slip.py").write_text("def net(:\n")
+    (tmp_path / "fails.py").write_text("x = 1\ny = x / 0\n")
+    (tmp_path / "lacks.py").write_text("import no_such_package\n")
+    return tmp_path
+
+
+def forget():
+    """As a new process would be, which has imported none of them."""
+    for name in [name for name in sys.modules if name == "scales" or name.startswith("drfl_user_")]:
+        del sys.modules[name]
+
+
+def said(words, capsys):
+    """The one line of a refused command."""
+    assert call(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    return err
+
+
+SMALL = "--clients 4 --rounds 2 --steps 1"
+
+
+def test_an_own_algorithm_beside_a_known_one(folder, capsys):
+    words = f"compare --algorithms mine.py:Halfway,FedAvg --param Halfway.share=1 --seeds 1 {SMALL} --out r --json"
+    assert call(words.split()) == 0
+    ours, theirs = (
+        [
+            line.split(",")[2:]
+            for line in (folder / "r" / "compare.csv").read_text().splitlines()
+            if line.startswith(name)
+        ]
+        for name in ("Halfway", "FedAvg")
+    )
+    assert len(ours) == len(theirs) == 1
+    found = tomllib.loads((folder / "r" / "config.toml").read_text())
+    assert found["algorithms"]["mine.py:Halfway"]["share"] == 1
+    assert [*found["files"]] == ["mine.py", "scales.py"]
+    assert "Halfway" in (folder / "r" / "report.html").read_text()
+    assert call(["run", "r/Halfway-seed0/config.toml", "--out", "again"]) == 0  # its file repeats it
+    for name in ("history.csv", "lambda.csv", "model.safetensors"):
+        assert (folder / "again" / name).read_bytes() == (folder / "r" / "Halfway-seed0" / name).read_bytes()
+
+
+@pytest.mark.parametrize("model", ["net", "fixed"])
+def test_an_own_model_and_loss(folder, model):
+    assert call(f"run --model mine.py:{model} --loss mine.py:margin {SMALL} --out r".split()) == 0
+
+
+@pytest.mark.parametrize("file", ["mine.py", "scales.py"])
+def test_a_run_is_not_gone_on_with_under_another_program(folder, file, capsys):
+    assert call(f"run --algorithm mine.py:Halfway {SMALL} --out r".split()) == 0
+    (folder / file).write_text((folder / file).read_text() + "\n# changed\n")
+    forget()
+    capsys.readouterr()
+    assert f"{file} is not what it was" in said("run --resume --out r", capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--algorithm mine.py:Halfwy", "did you mean 'Halfway'?"),
+        ("--algorithm mine.py:", "give it as FILE.py:NAME"),
+        ("--algorithm :Halfway", "give it as FILE.py:NAME"),
+        ("--algorithm nine.py:Halfway", "there is no file nine.py"),
+        ("--algorithm nine:Halfway", "there is no module nine: give a file as nine.py"),
+        ("--algorithm slip.py:Halfway", "slip.py, line 1: invalid syntax"),
+        ("--algorithm fails.py:Halfway", "fails.py, line 2: ZeroDivisionError"),
+        ("--algorithm lacks.py:Halfway", "lacks.py, line 1: ModuleNotFoundError"),
+        ("--algorithm mine.py:net", "is a function, not a class"),
+        ("--algorithm mine.py:Plain", "is no dataclass"),
+        ("--algorithm mine.py:Idle", "local: LocalSGD = field"),
+        ("--algorithm mine.py:FedAvgState", "has no method 'init'"),
+        ("--algorithm mine.py:Needy", "Needy needs a value of need: give --param Needy.need=VALUE"),
+        ("--algorithm mine.py:Rowdy", "Rowdy: share is odd"),
+        ("--algorithm mine.py:Halfway --param shar=1", "unknown parameter of Halfway 'shar': did you mean 'share'?"),
+        ("--algorithm mine.py:Halfway --param share=x", "Halfway.share = 'x'"),
+        ("--algorithm mine.py:Halfway --param FedAvg.m=3", "is for FedAvg, which does not run"),
+        ("--model mine.py:broken", "model 'mine.py:broken' of ((1, 8, 8), 10): RuntimeError: no such layer"),
+        ("--model mine.py:number", "gave a int, not a torch module"),
+        ("--model mine.py:CONSTANT", "is a int: name a function that gives a torch module"),
+        ("--model fails.py:net", "ZeroDivisionError"),
+        ("--loss mine.py:CONSTANT", "is a int: name a function of outputs and targets"),
+        ("--loss mine.py:whole", "the loss must give one value per sample"),
+        ("--loss mine.py:wole", "did you mean 'whole'?"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(words, part, folder, capsys):
+    assert part in said(f"run {words} --out r", capsys)
+    assert not (folder / "r").exists()
+
+
+def test_two_of_one_name_are_refused(folder, capsys):
+    (folder / "other.py").write_text(MINE)
+    assert "two algorithms are called Halfway" in said("compare --algorithms mine.py:Halfway,other.py:Halfway", capsys)
+
+
+def test_a_file_is_run_once_and_only_its_own_modules_count(folder):
+    (folder / "once.py").write_text(
+        dedent("""
+        import math, numpy, scales
+        from pathlib import Path
+        with Path("ran").open("a") as file: file.write("x")
+        VALUE = 1
+        """)
+    )
+    assert [user_code.load("thing", "once.py:VALUE") for _ in range(2)] == [1, 1]
+    assert (folder / "ran").read_text() == "x"
+    assert [*user_code.digests("once.py:VALUE")] == ["once.py", "scales.py"]
+    assert user_code.digests("numpy:array") == {}
