@@ -37,6 +37,7 @@ _NAMES = {
     "layout": ("Layout",),
     "local": ("LocalSGD",),
     "loop": ("Result", "Step", "run"),
+    "study": ("compare",),
     "task": ("Task", "argmax_accuracy", "binary_accuracy"),
 }
 """Which of the package's modules has which public names."""
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from drfl.layout import Layout
     from drfl.local import LocalSGD
     from drfl.loop import Result, Step, run
+    from drfl.study import compare
     from drfl.task import Task, argmax_accuracy, binary_accuracy
 else:  # hidden from type checkers, who would believe any name of a module that has __getattr__
     _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -161,6 +163,7 @@ __all__ = [
     "ZipfDirichlet",
     "argmax_accuracy",
     "binary_accuracy",
+    "compare",
     "load",
     "models",
     "run",

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from drfl.data import load
 from drfl.experiments import build as module
 from drfl.experiments.build import build, load_data
-from drfl.experiments.comparison import Design, PreparedComparison, compare
+from drfl.experiments.comparison import Design, PreparedComparison, compare, from_config
 from drfl.experiments.config import Config
 from drfl.experiments.run_directory import claimed
 from drfl.experiments.runner import StopSignal, execute
@@ -91,7 +91,8 @@ def test_a_comparison_makes_them_once(features, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "featurise", counted)
     said: list[str] = []
-    ready = PreparedComparison.of(Design(Config(**features, **SMALL), ("FedAvg", "DRDM"), (0, 1)), log=said.append)
+    config = Config(**features, **SMALL)
+    ready = PreparedComparison.of(Design(config, ("FedAvg", "DRDM"), (0, 1)), from_config(config, said.append))
     with claimed(tmp_path / "out", "comparison") as claim:
         assert len(list(compare(ready, claim, StopSignal()))) == 4
     assert len(asked) == 1

@@ -14,7 +14,15 @@ from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
 from drfl.errors import InputError, StoppedError
 from drfl.experiments.artifacts import json_text
-from drfl.experiments.comparison import Design, PreparedComparison, check_cells_same, compare, kept_cells, start
+from drfl.experiments.comparison import (
+    Design,
+    PreparedComparison,
+    check_cells_same,
+    compare,
+    from_config,
+    kept_cells,
+    start,
+)
 from drfl.experiments.comparison_results import Comparison, write_comparison
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.hyperparameters import algorithm_name
@@ -56,7 +64,7 @@ def compare_command(options: CompareOptions) -> int:
     design = _design(options, kept)
     if out is not None and resume:
         check_cells_same(out, design)
-    ready = PreparedComparison.of(design, kept, console.lines(quiet))
+    ready = PreparedComparison.of(design, from_config(design.config, console.lines(quiet)), kept)
     if out is not None and resume and ended(out):
         tidy(out, "comparison")
         console.warn(f"{out} is finished: there is nothing to resume")

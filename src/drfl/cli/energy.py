@@ -14,11 +14,11 @@ from drfl.cli.to_config import overrides
 from drfl.data import Dataset
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import json_text, versions
-from drfl.experiments.build import Job, build
+from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.config import Config, config_of, load_config, read_file
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.run_directory import check_free, claimed, filled
-from drfl.experiments.runner import execute, parse_seeds, prepare
+from drfl.experiments.runner import execute, parse_seeds
 from drfl.papers.energy import measurements, output
 from drfl.papers.energy.channel import LinkConditions, OverChannel, check
 from drfl.papers.energy.cost import (
@@ -59,7 +59,9 @@ class Study(NamedTuple):
         Raises:
             InputError: it cannot.
         """
-        return cls(config, prepare(config, [config.algorithm], [config.seed]))
+        dataset = load_data(config)
+        build(config, dataset)
+        return cls(config, dataset)
 
     def job(self, tau: int, seed: int) -> Job:
         """The job with these."""

@@ -107,7 +107,7 @@ class Job(NamedTuple):
 
     Args:
         config: where it came from.
-        partition: the manifest of who holds which samples.
+        partition: the manifest of who holds which samples; None where the data came divided.
         data: the clients' samples.
         task: the model and its loss.
         fed: the clients.
@@ -117,7 +117,7 @@ class Job(NamedTuple):
     """
 
     config: Config
-    partition: Partition
+    partition: Partition | None
     data: ClientData
     task: Task
     fed: Simulation
@@ -170,6 +170,15 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss))
     parameters, keep = over_selection(config, data.n)
     algorithm = wrap_algorithm(config, make(config.algorithm, parameters), keep, data, task)
+    return job_of(config, partition, data, task, algorithm)
+
+
+def job_of(config: Config, partition: Partition | None, data: ClientData, task: Task, algorithm: Algorithm) -> Job:
+    """A run of an algorithm, with all that stands around it, on clients in this process.
+
+    Raises:
+        InputError: they do not work together.
+    """
     engine = ENGINES[config.engine]()
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
     begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))

@@ -12,16 +12,15 @@ from typing import NamedTuple, Self
 from pydantic import TypeAdapter, ValidationError
 
 from drfl.atomic_files import atomic_write
-from drfl.data import Dataset
 from drfl.equal_clients import equal_clients
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import config_toml, json_text, write_run
-from drfl.experiments.build import Job, build
+from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.config import Config
 from drfl.experiments.manifest import CONFIG, IDENTITY, has_checkpoints, read_manifest
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
-from drfl.experiments.runner import Outcome, StopSignal, execute, prepare
+from drfl.experiments.runner import Outcome, StopSignal, execute
 from drfl.loop import Callback
 from drfl.user_code import label_of
 
@@ -57,29 +56,33 @@ class Design(NamedTuple):
         return tuple(cell_name(*cell) for cell in self.order)
 
 
+Build = Callable[[str, int], Job]
+"""Makes the run of an algorithm, by its name, at a seed."""
+
+
 class PreparedComparison(NamedTuple):
     """A comparison of which every algorithm can start.
 
     Args:
         design: what is compared.
-        dataset: the data.
+        build: makes its runs.
         clients: N.
         identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.resume.identity`.
     """
 
     design: Design
-    dataset: Dataset
+    build: Build
     clients: int
     identity: Mapping[str, object]
 
     @classmethod
-    def of(cls, design: Design, kept: Path | None = None, log: Callable[[str], None] | None = None) -> Self:
-        """Load the data, and make sure that all algorithms can start.
+    def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
+        """Make sure that all algorithms can start.
 
         Args:
             design: what is compared.
+            build: makes its runs.
             kept: the configuration of a comparison to go on with, which must be this one.
-            log: see :func:`drfl.experiments.build.load_data`.
 
         Raises:
             InputError: a job cannot be built, or the comparison that was kept is another one; names the first
@@ -87,15 +90,27 @@ class PreparedComparison(NamedTuple):
         """
         before = None if kept is None else _read(kept)
         found: list[tuple[int, Mapping[str, object]]] = []
-
-        def look(job: Job) -> None:
+        for algorithm in design.algorithms:
+            job = build(algorithm, design.seeds[0])
             if before is not None:
                 check_settings(job, _own(before, job.config))
             if not found:
                 found.append((job.data.n, identity(job)))
+        return cls(design, build, *found[0])
 
-        dataset = prepare(design.config, design.algorithms, design.seeds, log, look)
-        return cls(design, dataset, *found[0])
+
+def from_config(config: Config, log: Callable[[str], None] | None = None) -> Build:
+    """Makes the runs of a configuration, whose data are loaded now.
+
+    Args:
+        config: the job; its algorithm and seed do not matter.
+        log: see :func:`drfl.experiments.build.load_data`.
+
+    Raises:
+        InputError: the data cannot be had.
+    """
+    dataset = load_data(config, log)
+    return lambda algorithm, seed: build(config.for_algorithm(algorithm, seed), dataset)
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -109,7 +124,11 @@ def _own(kept: Mapping[str, object], config: Config) -> dict[str, object]:
     """What a comparison's configuration says of one of its runs."""
     tables = kept.get("algorithms")
     own = tables.get(config.algorithm, {}) if isinstance(tables, dict) else {}
-    return {**kept, "algorithm": config.algorithm, "seed": config.seed, "algorithms": {config.algorithm: own}}
+    found = {**kept, "algorithm": config.algorithm, "seed": config.seed, "algorithms": {config.algorithm: own}}
+    files, needed = found.pop("files", None), config.user_files([config.algorithm])
+    if isinstance(files, dict) and needed:
+        found["files"] = {name: value for name, value in files.items() if name in needed}
+    return found
 
 
 def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
@@ -157,7 +176,7 @@ def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) 
     path = claim.checkpoints / IDENTITY
     design = ready.design
     if path.is_file():
-        job = build(design.config.for_algorithm(*design.order[0]), ready.dataset)
+        job = ready.build(*design.order[0])
         for line in check_same(job, _identity(path)):
             warn(line)
     try:
@@ -204,18 +223,32 @@ def compare(
         warn: gets a line where a cell goes on, and what may matter then.
 
     Raises:
-        InputError: a job cannot be built (see :func:`drfl.experiments.runner.prepare`), or the place cannot be written
+        InputError: a job cannot be built or the place cannot be written
             to.
     """
     for algorithm, seed in ready.design.order:
-        outcome = _kept(claim, algorithm, seed)
-        if outcome is None:
-            outcome = _run(ready, claim, watch, algorithm, seed, progress, warn)
+        outcome = run_or_recall(ready, claim, watch, algorithm, seed, progress, warn)
         if outcome is None:  # a cell cut short would bias the means
             return
         yield outcome
         if watch.stop:
             return
+
+
+def run_or_recall(
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    algorithm: str,
+    seed: int,
+    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
+    warn: Callable[[str], None] = lambda line: None,
+) -> Outcome | None:
+    """How one run of a comparison ended, which is run, or the rest of it, unless it has; None where it was interrupted.
+
+    The arguments are those of :func:`compare`.
+    """
+    return _kept(claim, algorithm, seed) or _run(ready, claim, watch, algorithm, seed, progress, warn)
 
 
 def _kept(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
@@ -244,7 +277,7 @@ def _run(
 ) -> Outcome | None:
     """Run a cell, or the rest of it, and keep its results; None where it was interrupted."""
     name = cell_name(algorithm, seed)
-    job = build(ready.design.config.for_algorithm(algorithm, seed), ready.dataset)
+    job = ready.build(algorithm, seed)
     key = key_of(job.config, claim.directory)
     with claimed(claim.directory / name, resume=True) as cell:
         before = load_resume_point(cell, job, lambda line: warn(f"{name}: {line}"), key)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
 from drfl.experiments.runner import Outcome, Spread, best, endings, equal_worst, gaps, spreads
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, csv_text
 from drfl.user_code import label_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Comparison(NamedTuple):
@@ -23,6 +27,7 @@ class Comparison(NamedTuple):
         seeds: their values.
         outcomes: the cells that ended, in the order they did.
         clients: N.
+        directory: the folder that holds the runs and the report; None where it was not kept.
     """
 
     config: Config
@@ -30,6 +35,40 @@ class Comparison(NamedTuple):
     seeds: tuple[int, ...]
     outcomes: tuple[Outcome, ...]
     clients: int
+    directory: Path | None = None
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per run that ended: algorithm, seed, rounds, how it ended and the metrics, those of compare.csv."""
+        import pandas as pd
+
+        frame = pd.read_csv(io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=[""])
+        return frame.astype({"algorithm": str, "stopped": str})
+
+    def to_markdown(self) -> str:
+        """The table of table.md: mean ± std over seeds in percent, the best in bold."""
+        return markdown(self)
+
+    def to_latex(self) -> str:
+        """The same table as a LaTeX tabular, in booktabs' style."""
+        head, rows = table(self, "\\textbf{{{}}}")
+        lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
+        body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
+        body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
+        return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
+
+    def __repr__(self) -> str:
+        ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
+        return (
+            f"<Comparison of {', '.join(self.algorithms)}: {ended}{f' in {self.directory}' if self.directory else ''}>"
+        )
+
+    def _repr_html_(self) -> str:
+        head, rows = table(self, "<b>{}</b>")
+        cells = [
+            "".join(f"<{tag}>{cell}</{tag}>" for cell in line)
+            for tag, line in [("th", head), *(("td", r) for r in rows)]
+        ]
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
 
     def summary(self) -> dict[str, object]:
         """Everything in one object: the job, mean and std of every metric, versions."""
@@ -93,32 +132,40 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path) -> N
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table of average, worst and std in percent, mean ± std over seeds, the best in bold.
+    """The table as Markdown, see :func:`table`."""
+    head, rows = table(comparison, "**{}**")
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+
+
+def table(comparison: Comparison, bold: str) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of average, worst and std in percent, mean ± std over seeds.
 
     "If equal" is what the worst client would be on average if all were equally good: see :mod:`drfl.equal_clients`.
+
+    Args:
+        comparison: what ran.
+        bold: a format for the best of a column.
     """
-    table = spreads(comparison.outcomes)
+    known = spreads(comparison.outcomes)
     shown = ("avg_accuracy", "worst_accuracy", "std_accuracy")
-    winners = {metric: best(table, metric) for metric in shown}
+    winners = {metric: best(known, metric) for metric in shown}
     asked, gap = comparison.config.certificate is not None, gaps(comparison.outcomes)
     equal = equal_worst(comparison.outcomes)
-    lines = [
-        f"| algorithm | average % | worst % | if equal % | std |{' gap |' * asked}",
-        f"| --- | ---: | ---: | ---: | ---: |{' ---: |' * asked}",
-    ]
-    for name, row in table.items():
-        cells = []
+    rows = []
+    for name, row in known.items():
+        cells = [name]
         for metric in shown:
             text = endings(comparison.outcomes, name)
             if metric in row:
                 text = row[metric].text(".1f", ".1f", scale=100)
-            cells.append(f"**{text}**" if name in winners[metric] else text)
+            cells.append(bold.format(text) if name in winners[metric] else text)
             if metric == "worst_accuracy":
                 cells.append(f"{100 * equal[name]:.1f}" if name in equal else "–")
         if asked:
             cells.append(gap[name].text(".3g", ".2g") if name in gap else "–")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return ["algorithm", "average %", "worst %", "if equal %", "std", *(["gap"] if asked else [])], rows
 
 
 def _rounded(gap: Spread) -> dict[str, float]:

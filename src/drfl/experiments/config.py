@@ -208,7 +208,7 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise InputError(_one_line(error)) from None
+        raise InputError(one_line(error)) from None
 
 
 def _without(tables: Mapping[str, object], beaten: set[str]) -> dict[str, object]:
@@ -235,7 +235,8 @@ def read_file(path: Path | None) -> dict[str, object]:
         raise InputError(f"{path} is not valid TOML: {error}") from None
 
 
-def _one_line(error: ValidationError) -> str:
+def one_line(error: ValidationError) -> str:
+    """What pydantic found first, as drfl says it."""
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):

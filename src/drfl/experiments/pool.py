@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,21 @@ Run = Callable[[Cell, Path | None], Record]
 """Runs a cell, given where the data sets' files lie; a function of a module, as worker processes import it."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Within it worker processes that are begun compute on one thread each."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a worker loads its libraries
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 class Pool:
@@ -38,11 +54,10 @@ class Pool:
 
     def __init__(self, workers: int, run: Run, data_dir: Path | None = None) -> None:
         self._cell_run, self._data_dir = run, data_dir
-        before = {name: os.environ.get(name) for name in THREADS}
-        os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a worker loads its libraries
+        self._threads = one_thread_each()
+        self._threads.__enter__()
         context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
-        self._before = before
+        self._executor = ProcessPoolExecutor(workers, mp_context=context, initializer=begin)
 
     def submit(self, cell: Cell, folder: Path) -> Future[Record]:
         """Have a cell run; its record is kept in the folder before the future has it.
@@ -59,11 +74,7 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the workers, at once if by an error."""
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        self._threads.__exit__(None, None, None)
         if kind is not None:
             for process in multiprocessing.active_children():
                 process.terminate()
@@ -142,7 +153,7 @@ def result(future: Future[Record]) -> Record:
         raise DrflError(f"{why}: what was finished is kept; run it again with fewer --jobs") from None
 
 
-def _begin() -> None:
+def begin() -> None:
     """A worker's first act: Ctrl-C is the parent's affair, and it does not outlive the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

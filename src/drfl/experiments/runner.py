@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -13,12 +13,11 @@ import torch
 
 from drfl.callbacks import target
 from drfl.certificate import Certificate
-from drfl.data import Dataset
 from drfl.equal_clients import EqualClients
 from drfl.errors import InputError
 from drfl.experiments.artifacts import write_run
-from drfl.experiments.build import Job, Running, build, load_data
-from drfl.experiments.config import Config, table_dir
+from drfl.experiments.build import Running
+from drfl.experiments.config import table_dir
 from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.experiments.run_directory import Claim, filled
 from drfl.history import SMALL_IS_GOOD, Metrics
@@ -169,31 +168,6 @@ class Outcome(NamedTuple):
 def endings(outcomes: Sequence[Outcome], algorithm: str) -> str:
     """How the runs of an algorithm ended of which none has metrics: "diverged", "refused", or both."""
     return ", ".join(sorted({o.stopped for o in outcomes if o.algorithm == algorithm and o.metrics is None}))
-
-
-def prepare(
-    config: Config,
-    algorithms: Sequence[str],
-    seeds: Sequence[int],
-    log: Callable[[str], None] | None = None,
-    look: Callable[[Job], None] = lambda job: None,
-) -> Dataset:
-    """Load the data of a comparison and make sure that each of its algorithms can start.
-
-    Args:
-        config: the job, for these algorithms and seeds in turn.
-        algorithms: their names.
-        seeds: their values.
-        log: see :func:`drfl.experiments.build.load_data`.
-        look: is shown each algorithm's job at the first seed.
-
-    Raises:
-        InputError: one of the jobs cannot be built, or there is no such target.
-    """
-    dataset = load_data(config, log)
-    for algorithm in algorithms:
-        look(build(config.for_algorithm(algorithm, seeds[0]), dataset))
-    return dataset
 
 
 class Spread(NamedTuple):

@@ -1,0 +1,152 @@
+"""``drfl.compare``: a comparison of objects, in a folder that is kept or in one that is not."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
+
+from pydantic import ValidationError
+
+from drfl import checks
+from drfl.algorithm import Algorithm
+from drfl.data import ClientData
+from drfl.errors import InputError, StoppedError
+from drfl.experiments.comparison import Build, Design, PreparedComparison, check_cells_same, compare, start
+from drfl.experiments.comparison_processes import compare_in_processes
+from drfl.experiments.comparison_results import Comparison, write_comparison
+from drfl.experiments.config import one_line
+from drfl.experiments.manifest import ended
+from drfl.experiments.objects import ObjectConfig, object_jobs
+from drfl.experiments.resume import kept_config
+from drfl.experiments.run_directory import check_free, claimed, filled
+from drfl.experiments.runner import Outcome, StopSignal
+from drfl.task import Task
+
+T = TypeVar("T")
+
+
+class Options(NamedTuple):
+    """How a comparison is run and kept; see :func:`drfl.compare`."""
+
+    seeds: int | Sequence[int]
+    out: Path | None
+    jobs: int
+    resume: bool
+    overwrite: bool
+    progress: Callable[[str], None]
+
+
+def compare_objects(
+    algorithms: Mapping[str, Algorithm],
+    data: ClientData | Callable[[int], ClientData],
+    task: Task | Callable[[int], Task],
+    settings: Mapping[str, object],
+    options: Options,
+) -> Comparison:
+    """See :func:`drfl.compare`.
+
+    Args:
+        algorithms: by name.
+        data: the clients' samples, or those at a seed.
+        task: model and loss, or those at a seed.
+        settings: of every run.
+        options: how it is run and kept.
+    """
+    checks.whole("jobs", options.jobs)
+    seeds = _seeds(options.seeds)
+    clients = _of_seed("data", data, ClientData)
+    learned = _of_seed("task", task, Task)
+    if not isinstance(algorithms, Mapping) or not algorithms:
+        raise InputError('algorithms must be a mapping of names, such as {"DRFA": drfl.DRFA(m=10)}')
+    first = learned(seeds[0])
+    try:
+        config = ObjectConfig.of(algorithms, first, {**settings, "dtype": str(first.layout.dtype).rpartition(".")[2]})
+    except ValidationError as error:
+        raise InputError(one_line(error)) from None
+    design, build = Design(config, tuple(algorithms), seeds), object_jobs(config, clients, learned)
+    if options.out is None:
+        if options.resume or options.overwrite:
+            raise InputError("resume and overwrite need out, the folder of the comparison")
+        with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
+            return _compared(build, design, Path(folder) / "comparison", options)._replace(directory=None)
+    return _compared(build, design, options.out, options)
+
+
+def _compared(build: Build, design: Design, out: Path, options: Options) -> Comparison:
+    kept = None
+    if options.resume:
+        kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
+        check_cells_same(out, design)
+    else:
+        check_free(out, "comparison", overwrite=options.overwrite)
+    ready = PreparedComparison.of(design, build, kept)
+    whole = ended(out) if kept is not None else False
+    watch, outcomes = StopSignal(), list[Outcome]()
+    with claimed(
+        out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells, tell=options.progress
+    ) as claim:
+        start(claim, ready, options.progress)
+        if options.jobs == 1:
+            found = compare(ready, claim, watch, warn=options.progress)
+        else:
+            found = compare_in_processes(ready, claim, watch, options.jobs, options.progress)
+        for outcome in found:
+            outcomes.append(outcome)
+            options.progress(_told(outcome, len(outcomes), len(design.cells)))
+        if not outcomes:
+            raise StoppedError("interrupted before one run was finished")
+        comparison = Comparison(*design, tuple(outcomes), ready.clients, out)
+        if not whole or len(outcomes) != len(design.cells):
+            with filled(claim) as folder:
+                write_comparison(comparison, folder, claim.directory)
+        claim.finished = len(outcomes) == len(design.cells)
+    return comparison
+
+
+def _told(outcome: Outcome, done: int, total: int) -> str:
+    """A line on a run that ended."""
+    head = f"[{done}/{total}] {outcome.algorithm}, seed {outcome.seed}: "
+    if outcome.metrics is None:
+        return f"{head}{outcome.stopped}: {outcome.reason}"
+    m = outcome.metrics
+    return f"{head}worst {100 * m.worst_accuracy:.1f} %, average {100 * m.avg_accuracy:.1f} %"
+
+
+def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
+    """Which seeds these are.
+
+    Raises:
+        InputError: there is none, or one comes twice or is no whole number of at least 0.
+    """
+    if isinstance(given, int):
+        checks.whole("seeds", given)
+        return tuple(range(given))
+    seeds = tuple(given)
+    for seed in seeds:
+        checks.whole("a seed", seed, low=0)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds {list(seeds)}: give at least one, none twice")
+    return seeds
+
+
+def _of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
+    """A function of the seed, whatever was given.
+
+    Raises:
+        InputError: it is neither such an object nor a function.
+    """
+    if isinstance(given, kind):
+        return lambda seed: cast("T", given)
+    if not callable(given) or isinstance(given, type):
+        named = given.__name__ if isinstance(given, type) else type(given).__name__
+        raise InputError(f"{what} is {named}: give a drfl.{kind.__name__}, or a function that gives one of a seed")
+
+    def made(seed: int) -> T:
+        found = given(seed)
+        if not isinstance(found, kind):
+            raise InputError(f"{what}({seed}) gave a {type(found).__name__}, not a drfl.{kind.__name__}")
+        return found
+
+    return made

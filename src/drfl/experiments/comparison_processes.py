@@ -1,0 +1,106 @@
+"""The runs of a comparison in worker processes, with the same files as one after the other."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.synchronize import Event
+
+import cloudpickle
+
+from drfl.errors import DrflError, InputError
+from drfl.experiments.comparison import PreparedComparison, run_or_recall
+from drfl.experiments.pool import begin, one_thread_each
+from drfl.experiments.run_directory import Claim
+from drfl.experiments.runner import Outcome, StopSignal
+
+LOOK = 0.2
+"""Seconds between two looks whether somebody asked to stop."""
+
+
+class _Asked(StopSignal):
+    """Stops a worker's run when the process that made it says so."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self.event = event
+
+    @property
+    def stop(self) -> bool:
+        """Whether it has said so."""
+        return self.event.is_set()
+
+
+class _Worker:
+    """What a worker process has: the comparison, and the word to stop."""
+
+    ready: PreparedComparison
+    claim: Claim
+    watch: StopSignal
+
+
+def compare_in_processes(
+    ready: PreparedComparison, claim: Claim, watch: StopSignal, jobs: int, warn: Callable[[str], None]
+) -> Iterator[Outcome]:
+    """As :func:`drfl.experiments.comparison.compare`, with several runs at a time, in the same order.
+
+    Args:
+        ready: what is compared. It goes to the workers by cloudpickle, so that what a notebook defines may be in it.
+        claim: the comparison's folder.
+        watch: ends it: runs under way stop after their round.
+        jobs: how many processes.
+        warn: gets a line where a run goes on.
+
+    Raises:
+        InputError: what is compared cannot be sent to another process, or see ``compare``.
+        DrflError: a worker died.
+    """
+    try:
+        payload = cloudpickle.dumps((ready, claim))
+    except Exception as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"what is compared cannot be sent to another process ({why}): leave jobs out") from error
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    with one_thread_each(), ProcessPoolExecutor(jobs, context, _enter, (payload, stop)) as executor:
+        try:
+            futures = [executor.submit(_cell, *cell) for cell in ready.design.order]
+            for future in futures:
+                outcome, lines = _waited(future, watch, stop)
+                for line in lines:
+                    warn(line)
+                if outcome is None:
+                    break
+                yield outcome
+        finally:
+            stop.set()  # also where the caller has had enough
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _waited(
+    future: Future[tuple[Outcome | None, list[str]]], watch: StopSignal, stop: Event
+) -> tuple[Outcome | None, list[str]]:
+    while not wait([future], LOOK).done:
+        if watch.stop:
+            stop.set()
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise DrflError(
+            "a worker process was killed, perhaps for its memory: what had ended is kept, resume with fewer jobs"
+        ) from None
+
+
+def _enter(payload: bytes, stop: Event) -> None:
+    begin()
+    _Worker.ready, _Worker.claim = cloudpickle.loads(payload)
+    _Worker.watch = _Asked(stop)
+
+
+def _cell(algorithm: str, seed: int) -> tuple[Outcome | None, list[str]]:
+    lines: list[str] = []
+    if _Worker.watch.stop:
+        return None, lines
+    return run_or_recall(_Worker.ready, _Worker.claim, _Worker.watch, algorithm, seed, warn=lines.append), lines

@@ -1,0 +1,136 @@
+"""Comparisons of objects made in Python: what their files say of them, and what they are recognised by."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validator
+
+from drfl.algorithm import Algorithm
+from drfl.callbacks import target
+from drfl.data import ClientData
+from drfl.errors import InputError
+from drfl.experiments.build import Job, job_of
+from drfl.experiments.config import REGISTRIES, Config
+from drfl.experiments.guards_and_failures import failures_of, guards_of
+from drfl.experiments.hyperparameters import SAMPLINGS, Value, canonical
+from drfl.experiments.wrap import wrap_algorithm
+from drfl.task import Task
+
+CLIENTS = "clients"
+"""What stands for data set and partition in the files, where the data came divided."""
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+"""What an algorithm may be called: folders are named after it."""
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class ObjectConfig(Config):
+    """The configuration of a run of objects: it says what they are; `drfl run` cannot make them from it."""
+
+    dataset: str = CLIENTS
+    partition: str = CLIENTS
+    loss: str = "given"
+    _algorithms: Mapping[str, Algorithm] = PrivateAttr(default_factory=dict)
+    _model: object = PrivateAttr(default=None)
+
+    @classmethod
+    def of(cls, algorithms: Mapping[str, Algorithm], task: Task, settings: Mapping[str, object]) -> ObjectConfig:
+        """The configuration of these algorithms, under their names.
+
+        Raises:
+            InputError: a name cannot be one of a folder, or what it stands for is no algorithm.
+        """
+        for name, algorithm in algorithms.items():
+            if not isinstance(name, str) or NAME.fullmatch(name) is None:
+                raise InputError(f"algorithm {name!r}: call it by letters, digits and _, as folders are named after it")
+            if isinstance(algorithm, type):
+                raise InputError(f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)")
+            if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
+                raise InputError(f"'{name}' is a {type(algorithm).__name__}, not an algorithm such as drfl.DRFA(m=10)")
+        config = cls.model_validate({"model": type(task.model).__name__, **settings})
+        config._algorithms, config._model = algorithms, task.model
+        return config
+
+    @field_validator("algorithm", "dataset", "partition", "model", "loss", "engine")
+    @classmethod
+    def _known(cls, value: str, info: ValidationInfo) -> str:
+        return canonical("engine", value, REGISTRIES["engine"]) if info.field_name == "engine" else value
+
+    @field_validator("algorithm")
+    @classmethod
+    def _algorithm(cls, value: str) -> str:
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_partition(cls, values: object) -> object:
+        return values
+
+    @model_validator(mode="after")
+    def _parameters_fit(self) -> ObjectConfig:
+        target(self.until)
+        guards_of(self.guards)
+        failures_of(self.faults or {})
+        return self
+
+    def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
+        """None: nothing is divided here."""
+        return {}
+
+    def parameters(self, algorithm: str, clients: int | None = None) -> dict[str, Value]:
+        """The fields of the object, as values that a file can hold."""
+        return _plain(self._algorithms[algorithm])
+
+    def user_files(self, algorithms: Sequence[str]) -> dict[str, str]:
+        """SHA-256 of the source of every class of the user's behind these algorithms and the model."""
+        found: dict[str, str] = {}
+        for thing in (*(self._algorithms[name] for name in algorithms), self._model):
+            kind = type(thing)
+            if kind.__module__.partition(".")[0] in ("drfl", "torch"):
+                continue
+            try:
+                source = inspect.getsource(kind)
+            except (OSError, TypeError):  # typed in at a prompt
+                continue
+            found[f"class {kind.__qualname__}"] = hashlib.sha256(source.encode()).hexdigest()
+        return found
+
+
+def _plain(thing: object) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
+    for name, value in ((field.name, getattr(thing, field.name)) for field in fields):
+        if name == "local":
+            found |= dataclasses.asdict(value)
+        elif isinstance(value, bool | int | float | str | None):
+            found[name] = value
+        elif value in SAMPLINGS.values():
+            found[name] = next(known for known, draw in SAMPLINGS.items() if draw is value)
+        else:
+            found[name] = ADDRESS.sub("", repr(value))
+    return found
+
+
+def object_jobs(
+    config: ObjectConfig, data: Callable[[int], ClientData], task: Callable[[int], Task]
+) -> Callable[[str, int], Job]:
+    """Makes the runs of a comparison of objects.
+
+    Args:
+        config: of the objects.
+        data: the clients' samples at a seed.
+        task: the model and its loss at a seed.
+    """
+
+    def make(name: str, seed: int) -> Job:
+        own, clients, learned = config.for_algorithm(name, seed), data(seed), task(seed)
+        algorithm = wrap_algorithm(own, config._algorithms[name], None, clients, learned)
+        return job_of(own, None, clients, learned, algorithm)
+
+    return make
