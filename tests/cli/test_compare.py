@@ -27,7 +27,7 @@ def _elsewhere(tmp_path, monkeypatch):
 def test_a_comparison_has_a_run_for_each_cell_and_one_report(tmp_path, capsys):
     assert call(["compare", *SMALL, "--algorithms", ",".join(ALGORITHMS), "--out", "a"]) == 0
     cells = {f"{name}-seed{seed}" for name in ALGORITHMS for seed in (0, 1)}
-    files = {"config.toml", "manifest.json", "summary.json", "compare.csv", "table.md", "report.html"}
+    files = {"config.toml", "manifest.json", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html"}
     assert {path.name for path in (tmp_path / "a").iterdir()} == cells | files
     out = capsys.readouterr().out
     assert "mean ± std over 2 seeds" in out

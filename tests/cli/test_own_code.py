@@ -207,3 +207,11 @@ def test_a_file_is_run_once_and_only_its_own_modules_count(folder):
     assert (folder / "ran").read_text() == "x"
     assert [*user_code.digests("once.py:VALUE")] == ["once.py", "scales.py"]
     assert user_code.digests("numpy:array") == {}
+
+
+@pytest.mark.long
+def test_worker_processes_know_it_too(folder):
+    words = f"compare --algorithms mine.py:Halfway,DRFA --model mine.py:net --seeds 2 {SMALL}"
+    assert [call(f"{words} --jobs {k} --out r{k}".split()) for k in (1, 2)] == [0, 0]
+    for name in ("compare.csv", "table.md", "config.toml", "Halfway-seed1/history.csv", "DRFA-seed0/model.safetensors"):
+        assert (folder / "r1" / name).read_bytes() == (folder / "r2" / name).read_bytes()

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from drfl.algorithms import ALGORITHMS
+from drfl.callbacks import describe
 from drfl.cli import console
 from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
@@ -23,6 +24,7 @@ from drfl.experiments.comparison import (
     kept_cells,
     start,
 )
+from drfl.experiments.comparison_processes import compare_in_processes
 from drfl.experiments.comparison_results import Comparison, write_comparison
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.hyperparameters import algorithm_name
@@ -77,12 +79,12 @@ def compare_command(options: CompareOptions) -> int:
         ) as claim,
     ):
         start(claim, ready, console.warn)
-        comparison = Comparison(*design, _outcomes(ready, claim, watch, quiet), ready.clients)
+        comparison = Comparison(*design, _outcomes(ready, claim, watch, options), ready.clients, claim.directory)
         if not comparison.outcomes:
             how = f"--resume --out {claim.directory} goes on" if claim.resumable else "nothing is kept"
             raise StoppedError(f"interrupted before one run was finished: {how}")
         with filled(claim) as folder:
-            write_comparison(comparison, folder, claim.directory)
+            write_comparison(comparison, folder, claim.directory, ready.identity)
         claim.finished = len(comparison.outcomes) == len(cells)
     if quiet:
         print(json_text({**comparison.summary(), "directory": str(claim.directory)}))
@@ -110,25 +112,38 @@ def _design(options: CompareOptions, kept: Path | None) -> Design:
     """What is compared, by the options over the file over what is gone on with."""
     file = read_file(options.config or kept)
     names = _names(options.names, file)
-    config = config_of(file, overrides(options.settings, options.param, names))
+    settings = dict(options.settings)
+    if options.jobs is not None and "threads" not in {**file, **settings}:
+        settings["threads"] = 1  # so that the number of processes changes no digit
+    config = config_of(file, overrides(settings, options.param, names))
     seeds = [] if kept is None or options.out is None else kept_cells(options.out)[1]
     return Design(
         config, tuple(names), tuple(seeds if options.seeds is None and seeds else parse_seeds(options.seeds or SEEDS))
     )
 
 
-def _outcomes(ready: PreparedComparison, claim: Claim, watch: StopSignal, quiet: bool) -> tuple[Outcome, ...]:
+def _outcomes(
+    ready: PreparedComparison, claim: Claim, watch: StopSignal, options: CompareOptions
+) -> tuple[Outcome, ...]:
     """Run what has not ended, and show it."""
     outcomes: list[Outcome] = []
+    total, quiet, jobs = len(ready.design.cells), options.as_json, options.jobs or 1
     with ExitStack() as bars:
 
         def show(algorithm: str, seed: int) -> Sequence[Callback]:
             bars.close()
-            label = f"[{len(outcomes) + 1}/{len(ready.design.cells)}] {label_of(algorithm)}, seed {seed}"
+            label = f"[{len(outcomes) + 1}/{total}] {label_of(algorithm)}, seed {seed}"
             return [bars.enter_context(console.progress(label, quiet))]
 
-        for outcome in compare(ready, claim, watch, show, console.warn):
+        if jobs > 1:
+            found = compare_in_processes(ready, claim, watch, jobs, console.warn)
+        else:
+            found = compare(ready, claim, watch, show, console.warn)
+        for outcome in found:
             outcomes.append(outcome)
+            if jobs > 1 and not quiet and outcome.metrics is not None:
+                head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"
+                console.err.print(f"{head}: {describe(outcome.metrics)}", markup=False)
             if outcome.reason and not quiet:
                 console.err.print(f"{outcome.algorithm}, seed {outcome.seed}: {outcome.reason}", markup=False)
     return tuple(outcomes)

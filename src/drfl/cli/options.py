@@ -194,6 +194,10 @@ class CompareOptions:
     seeds: Annotated[str | None, _option("How many (from 0), a list 0,1,2 or a range 10..14. (default: 5)")] = None
     settings: Annotated[Given, COMPARE]
     param: Param = None
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own on one thread. (default: 1)"),
+    ] = None
     resume: Resume = False
     out: Out = None
     overwrite: Overwrite = False

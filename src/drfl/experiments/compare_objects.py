@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
+from torch import nn
 
 from drfl import checks
 from drfl.algorithm import Algorithm
+from drfl.callbacks import describe
 from drfl.data import ClientData
 from drfl.errors import InputError, StoppedError
-from drfl.experiments.comparison import Build, Design, PreparedComparison, check_cells_same, compare, start
+from drfl.experiments.comparison import (
+    Build,
+    Design,
+    PreparedComparison,
+    check_cells_same,
+    compare,
+    kept_outcomes,
+    start,
+)
 from drfl.experiments.comparison_processes import compare_in_processes
 from drfl.experiments.comparison_results import Comparison, write_comparison
 from drfl.experiments.config import one_line
 from drfl.experiments.manifest import ended
 from drfl.experiments.objects import ObjectConfig, object_jobs
 from drfl.experiments.resume import kept_config
-from drfl.experiments.run_directory import check_free, claimed, filled
+from drfl.experiments.run_directory import check_free, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal
 from drfl.task import Task
 
@@ -66,15 +77,17 @@ def compare_objects(
     except ValidationError as error:
         raise InputError(one_line(error)) from None
     design, build = Design(config, tuple(algorithms), seeds), object_jobs(config, clients, learned)
+    own = config.user_modules()
     if options.out is None:
         if options.resume or options.overwrite:
             raise InputError("resume and overwrite need out, the folder of the comparison")
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            return _compared(build, design, Path(folder) / "comparison", options)._replace(directory=None)
-    return _compared(build, design, options.out, options)
+            return _compared(build, design, Path(folder) / "comparison", options, own)._replace(directory=None)
+    return _compared(build, design, options.out, options, own)
 
 
-def _compared(build: Build, design: Design, out: Path, options: Options) -> Comparison:
+def _compared(build: Build, design: Design, out: Path, options: Options, own: Collection[ModuleType]) -> Comparison:
+    """The comparison in this folder; ``own`` are the user's modules."""
     kept = None
     if options.resume:
         kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
@@ -82,7 +95,9 @@ def _compared(build: Build, design: Design, out: Path, options: Options) -> Comp
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
     ready = PreparedComparison.of(design, build, kept)
-    whole = ended(out) if kept is not None else False
+    if kept is not None and ended(out):
+        tidy(out, "comparison")
+        return Comparison(*design, kept_outcomes(out, ready), ready.clients, out)
     watch, outcomes = StopSignal(), list[Outcome]()
     with claimed(
         out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells, tell=options.progress
@@ -91,16 +106,15 @@ def _compared(build: Build, design: Design, out: Path, options: Options) -> Comp
         if options.jobs == 1:
             found = compare(ready, claim, watch, warn=options.progress)
         else:
-            found = compare_in_processes(ready, claim, watch, options.jobs, options.progress)
+            found = compare_in_processes(ready, claim, watch, options.jobs, options.progress, own)
         for outcome in found:
             outcomes.append(outcome)
             options.progress(_told(outcome, len(outcomes), len(design.cells)))
         if not outcomes:
             raise StoppedError("interrupted before one run was finished")
         comparison = Comparison(*design, tuple(outcomes), ready.clients, out)
-        if not whole or len(outcomes) != len(design.cells):
-            with filled(claim) as folder:
-                write_comparison(comparison, folder, claim.directory)
+        with filled(claim) as folder:
+            write_comparison(comparison, folder, claim.directory, ready.identity)
         claim.finished = len(outcomes) == len(design.cells)
     return comparison
 
@@ -110,8 +124,7 @@ def _told(outcome: Outcome, done: int, total: int) -> str:
     head = f"[{done}/{total}] {outcome.algorithm}, seed {outcome.seed}: "
     if outcome.metrics is None:
         return f"{head}{outcome.stopped}: {outcome.reason}"
-    m = outcome.metrics
-    return f"{head}worst {100 * m.worst_accuracy:.1f} %, average {100 * m.avg_accuracy:.1f} %"
+    return head + describe(outcome.metrics)
 
 
 def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
@@ -139,7 +152,7 @@ def _of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callabl
     """
     if isinstance(given, kind):
         return lambda seed: cast("T", given)
-    if not callable(given) or isinstance(given, type):
+    if not callable(given) or isinstance(given, type | nn.Module):  # a module can be called, but not with a seed
         named = given.__name__ if isinstance(given, type) else type(given).__name__
         raise InputError(f"{what} is {named}: give a drfl.{kind.__name__}, or a function that gives one of a seed")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from drfl.atomic_files import atomic_write
 from drfl.equal_clients import equal_clients
@@ -188,6 +188,28 @@ def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) 
                 file.write(text.encode())
     except OSError as error:
         raise InputError(f"cannot write into {claim.directory} ({error.strerror}): give another --out") from None
+
+
+class _Finished(BaseModel):
+    """What ``outcomes.json`` holds."""
+
+    identity: dict[str, object]
+    outcomes: tuple[Outcome, ...]
+
+
+def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
+    """The outcomes of a comparison that is finished.
+
+    Raises:
+        InputError: it was on other data, or the file cannot be read.
+    """
+    path = directory / "outcomes.json"
+    try:
+        found = _Finished.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputError(f"cannot read {path} ({type(error).__name__}): start anew with --overwrite") from None
+    check_same(ready.build(*ready.design.order[0]), found.identity)
+    return found.outcomes
 
 
 def _identity(path: Path) -> dict[str, object]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.synchronize import Event
+from types import ModuleType
 
 import cloudpickle
 
@@ -39,10 +40,16 @@ class _Worker:
     ready: PreparedComparison
     claim: Claim
     watch: StopSignal
+    failed: str = ""
 
 
 def compare_in_processes(
-    ready: PreparedComparison, claim: Claim, watch: StopSignal, jobs: int, warn: Callable[[str], None]
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    jobs: int,
+    warn: Callable[[str], None],
+    own: Collection[ModuleType] = (),
 ) -> Iterator[Outcome]:
     """As :func:`drfl.experiments.comparison.compare`, with several runs at a time, in the same order.
 
@@ -52,16 +59,22 @@ def compare_in_processes(
         watch: ends it: runs under way stop after their round.
         jobs: how many processes.
         warn: gets a line where a run goes on.
+        own: the user's modules, which the workers get whole, as they may not find them.
 
     Raises:
         InputError: what is compared cannot be sent to another process, or see ``compare``.
         DrflError: a worker died.
     """
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
     try:
         payload = cloudpickle.dumps((ready, claim))
     except Exception as error:
         why = " ".join(str(error).split())
         raise InputError(f"what is compared cannot be sent to another process ({why}): leave jobs out") from error
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     with one_thread_each(), ProcessPoolExecutor(jobs, context, _enter, (payload, stop)) as executor:
@@ -95,12 +108,17 @@ def _waited(
 
 def _enter(payload: bytes, stop: Event) -> None:
     begin()
-    _Worker.ready, _Worker.claim = cloudpickle.loads(payload)
     _Worker.watch = _Asked(stop)
+    try:
+        _Worker.ready, _Worker.claim = cloudpickle.loads(payload)
+    except Exception as error:  # an error here would look like a process that was killed
+        _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _cell(algorithm: str, seed: int) -> tuple[Outcome | None, list[str]]:
     lines: list[str] = []
+    if _Worker.failed:
+        raise InputError(f"what is compared cannot be made in another process ({_Worker.failed}): leave jobs out")
     if _Worker.watch.stop:
         return None, lines
     return run_or_recall(_Worker.ready, _Worker.claim, _Worker.watch, algorithm, seed, warn=lines.append), lines

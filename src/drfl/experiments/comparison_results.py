@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -104,20 +104,23 @@ class Comparison(NamedTuple):
         }
 
 
-def write_comparison(comparison: Comparison, folder: Path, directory: Path) -> None:
-    """Write config.toml, summary.json, compare.csv, table.md and report.html.
+def write_comparison(comparison: Comparison, folder: Path, directory: Path, identity: Mapping[str, object]) -> None:
+    """Write config.toml, summary.json, compare.csv, outcomes.json, table.md and report.html.
 
     Args:
         comparison: what ran.
         folder: where to write.
         directory: whose sub-folders are the finished runs; its name is the report's title.
+        identity: of the first run, see :func:`drfl.experiments.resume.identity`.
     """
     from drfl.report import load_run, write_report
 
+    outcomes = [outcome._asdict() for outcome in comparison.outcomes]
     texts = {
         "config.toml": config_toml(comparison.config, comparison.clients, comparison.algorithms),
         "summary.json": json_text(comparison.summary(), indent=2) + "\n",
         "compare.csv": csv_text(_columns(comparison), _rows(comparison)),
+        "outcomes.json": json_text({"identity": identity, "outcomes": outcomes}) + "\n",
         "table.md": markdown(comparison),
     }
     for name, text in texts.items():

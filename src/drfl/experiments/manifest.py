@@ -56,11 +56,14 @@ def _names(fixed: tuple[str, ...], more: str = r"(?!)", cells: str = r"(?!)") ->
 
 
 _TABLES = ("cells.csv", "curves.csv", "paired.csv", "reached.csv", "energy.csv", "summary.json", "table.md")
+_COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html")
 _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")
 
 KINDS: Mapping[Kind, Names] = {
     "run": _names(FILES),
-    "comparison": _names(("config.toml", "summary.json", "compare.csv", "table.md", "report.html"), cells=CELL),
+    "comparison": _names(
+        ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html"), cells=CELL
+    ),
     "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
     "plan": _names(_PLAN),
     "search": _names(("study.db", "trials.csv"), r".+\.toml"),

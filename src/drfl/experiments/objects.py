@@ -6,7 +6,11 @@ import dataclasses
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
 
 from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validator
 
@@ -38,6 +42,7 @@ class ObjectConfig(Config):
     loss: str = "given"
     _algorithms: Mapping[str, Algorithm] = PrivateAttr(default_factory=dict)
     _model: object = PrivateAttr(default=None)
+    _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def of(cls, algorithms: Mapping[str, Algorithm], task: Task, settings: Mapping[str, object]) -> ObjectConfig:
@@ -55,6 +60,7 @@ class ObjectConfig(Config):
                 raise InputError(f"'{name}' is a {type(algorithm).__name__}, not an algorithm such as drfl.DRFA(m=10)")
         config = cls.model_validate({"model": type(task.model).__name__, **settings})
         config._algorithms, config._model = algorithms, task.model
+        config._sources = _sources(_own((*algorithms.values(), task.model)))  # a worker process may not find them
         return config
 
     @field_validator("algorithm", "dataset", "partition", "model", "loss", "engine")
@@ -89,17 +95,34 @@ class ObjectConfig(Config):
 
     def user_files(self, algorithms: Sequence[str]) -> dict[str, str]:
         """SHA-256 of the source of every class of the user's behind these algorithms and the model."""
-        found: dict[str, str] = {}
-        for thing in (*(self._algorithms[name] for name in algorithms), self._model):
-            kind = type(thing)
-            if kind.__module__.partition(".")[0] in ("drfl", "torch"):
-                continue
-            try:
-                source = inspect.getsource(kind)
-            except (OSError, TypeError):  # typed in at a prompt
-                continue
-            found[f"class {kind.__qualname__}"] = hashlib.sha256(source.encode()).hexdigest()
-        return found
+        kinds = (type(thing) for thing in (*(self._algorithms[name] for name in algorithms), self._model))
+        return {name: self._sources[name] for kind in kinds if (name := f"class {kind.__qualname__}") in self._sources}
+
+    def user_modules(self) -> list[ModuleType]:
+        """The modules that these classes are from, less the program that runs."""
+        names = dict.fromkeys(kind.__module__ for kind in _own((*self._algorithms.values(), self._model)))
+        return [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
+
+
+def _own(things: Iterable[object]) -> list[type]:
+    """The user's classes behind these objects: those that are of no installed package."""
+    return [kind for kind in dict.fromkeys(map(type, things)) if not _installed(kind)]
+
+
+def _sources(kinds: Iterable[type]) -> dict[str, str]:
+    """SHA-256 of the classes' sources; not of those that were typed in at a prompt."""
+    found: dict[str, str] = {}
+    for kind in kinds:
+        with suppress(OSError, TypeError):
+            found[f"class {kind.__qualname__}"] = hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+    return found
+
+
+def _installed(kind: type) -> bool:
+    if kind.__module__.partition(".")[0] in ("drfl", "torch"):
+        return True
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and "site-packages" in Path(file).parts
 
 
 def _plain(thing: object) -> dict[str, Value]:

@@ -1,0 +1,164 @@
+"""``drfl.compare``: what the command does, with objects."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import drfl
+from drfl.errors import DrflError
+from drfl.experiments.runner import StopSignal
+
+
+@dataclass(frozen=True)
+class Mine(drfl.FedAvg):
+    """An algorithm of the user's own."""
+
+    note: object = nn.Identity()
+
+
+def clients(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = [torch.randn(30, 4, generator=generator) + i / 2 for i in range(4)]
+    return drfl.ClientData.from_arrays({f"site {i}": (x[i], (x[i].sum(1) > i).long()) for i in range(4)})
+
+
+def task(seed=0):
+    with drfl.Key(seed).torch_scope():
+        return drfl.Task(nn.Linear(4, 2))
+
+
+DATA, TASK = clients(), task()
+PAIR = {"mine": Mine(m=3), "DRFA": drfl.DRFA(m=3)}
+QUIET = {"rounds": 3, "seeds": 2, "progress": None}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The files of a comparison but for times, and the report, which shows them."""
+    free = ("timing.csv", "report.html")
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    content = {name: path.read_bytes() for name, path in found.items() if path.name not in free}
+    for name in [name for name in content if name.endswith("/summary.json")]:
+        summary = json.loads(content[name])
+        del summary["wall_seconds"]
+        content[name] = json.dumps(summary).encode()
+    return content
+
+
+def test_each_run_is_the_one_that_run_makes(tmp_path):
+    found = drfl.compare(PAIR, clients, task, out=tmp_path / "r", **QUIET)
+    assert [(o.algorithm, o.seed) for o in found.outcomes] == [("mine", 0), ("DRFA", 0), ("mine", 1), ("DRFA", 1)]
+    for outcome in found.outcomes:
+        fed = drfl.Simulation(clients(outcome.seed), task(outcome.seed))
+        alone = drfl.run(PAIR[outcome.algorithm], fed, rounds=3, seed=outcome.seed)
+        assert outcome.metrics == alone.history.last.metrics
+    report = (tmp_path / "r" / "report.html").read_text()
+    assert "mine" in report
+    assert "site 3" in report
+    frame = found.to_frame()
+    assert frame.shape[0] == 4
+    assert frame["worst_accuracy"].tolist() == pytest.approx(
+        [o.metrics.worst_accuracy for o in found.outcomes], abs=1e-6
+    )
+    assert found.to_markdown() == (tmp_path / "r" / "table.md").read_text()
+    assert found.to_latex().count(r"\\") == 3
+    assert found._repr_html_().count("<tr>") == 3
+    assert len(repr(found)) < 200
+
+
+def test_without_a_folder_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    found = drfl.compare(PAIR, DATA, TASK, **QUIET)
+    assert (found.directory, len(found.outcomes)) == (None, 4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_has_ended_is_not_run_again(tmp_path, monkeypatch):
+    whole = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "whole", **QUIET)
+    asked: list[str] = []
+
+    def stop_at_the_second(line):
+        asked.append(line)
+        if len(asked) == 2:
+            monkeypatch.setattr(StopSignal, "stop", True)
+
+    part = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET | {"progress": stop_at_the_second})
+    assert len(part.outcomes) == 2
+    monkeypatch.undo()
+    with pytest.raises(drfl.InputError, match="has not ended"):
+        drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
+    again = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET)
+    assert again.outcomes == whole.outcomes
+    assert content(tmp_path / "r") == content(tmp_path / "whole")
+    assert drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET).outcomes == whole.outcomes
+
+
+@pytest.mark.long
+def test_worker_processes_leave_the_same_files(tmp_path):
+    one, two = (drfl.compare(PAIR, DATA, TASK, out=tmp_path / str(k), jobs=k, **QUIET) for k in (1, 2))
+    assert one.outcomes == two.outcomes
+    assert content(tmp_path / "1") == content(tmp_path / "2")
+
+
+def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
+    wild = drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=3e38))
+    found = drfl.compare({"wild": wild, "DRFA": PAIR["DRFA"]}, DATA, TASK, out=tmp_path / "r", **QUIET)
+    assert [o.stopped for o in found.outcomes] == ["diverged", "rounds"] * 2
+    assert "diverged" in found.to_markdown()
+    assert found.to_frame()["worst_accuracy"].isna().sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"algorithms": {}}, "a mapping of names"),
+        ({"algorithms": [drfl.FedAvg(m=3)]}, "a mapping of names"),
+        ({"algorithms": {"a/b": drfl.FedAvg(m=3)}}, "call it by letters, digits and _"),
+        ({"algorithms": {3: drfl.FedAvg(m=3)}}, "call it by letters, digits and _"),
+        ({"algorithms": {"a": drfl.FedAvg}}, "is the class FedAvg: give an object"),
+        ({"algorithms": {"a": "FedAvg"}}, "is a str, not an algorithm"),
+        ({"algorithms": {"a": drfl.FedAvg(m=30)}}, "m"),
+        ({"data": drfl.Simulation(DATA, TASK)}, "data is Simulation: give a drfl.ClientData"),
+        ({"data": lambda seed: 3}, r"data\(0\) gave a int, not a drfl.ClientData"),
+        ({"task": nn.Linear(4, 2)}, "task is Linear: give"),
+        ({"task": drfl.Task}, "task is Task: give"),
+        ({"rounds": -1}, "rounds = -1"),
+        ({"rounds": "many"}, "rounds = 'many'"),
+        ({"seeds": 0}, "seeds"),
+        ({"seeds": [1, 1]}, "none twice"),
+        ({"seeds": []}, "at least one"),
+        ({"seeds": [-1]}, "a seed"),
+        ({"jobs": 0}, "jobs"),
+        ({"until": "worst=3"}, "worst"),
+        ({"engine": "fast"}, "unknown engine 'fast'"),
+        ({"device": "abacus"}, "device 'abacus'"),
+        ({"guards": ["steel"]}, "steel"),
+        ({"resume": True}, "need out"),
+        ({"returned": "first"}, "returned = 'first'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(changes, part, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"algorithms": PAIR, "data": DATA, "task": TASK, **QUIET, **changes}
+    with pytest.raises(DrflError, match=part) as caught:
+        drfl.compare(**given)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_object_of_the_name_is_refused(tmp_path):
+    drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
+    others = {**PAIR, "DRFA": replace(PAIR["DRFA"], gamma=0.5)}
+    with pytest.raises(drfl.InputError, match=r"algorithms\.DRFA\.gamma"):
+        drfl.compare(others, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET)
+    with pytest.raises(drfl.InputError, match="other data"):
+        drfl.compare(PAIR, clients(1), TASK, out=tmp_path / "r", resume=True, **QUIET)
+    with pytest.raises(drfl.InputError, match="exists already"):
+        drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
+    drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", overwrite=True, **QUIET)
