@@ -88,7 +88,8 @@ def suite() -> str:
 def accuracies(part: str, name: str) -> str:
     """A column of every job and algorithm, jobs down."""
     rows = rows_of(part)
-    names = list(dict.fromkeys(row["algorithm"] for row in rows))
+    there = {row["algorithm"] for row in rows}
+    names = [name for name in dict.fromkeys(row["algorithm"] for row in rows_of("defaults")) if name in there]
     lines = [
         [job["job"], *(spread(own(rows, job=job["job"], algorithm=algorithm), name) for algorithm in names)]
         for job in jobs() if own(rows, job=job["job"])
