@@ -70,7 +70,7 @@ def test_train_convexify_train(tmp_path):
         (["--features", "penultimate", "--backbone", "cnn-digits", "--model", "cnn"], "the CNN needs inputs"),
         (["--features", "entk", "--backbone", "cnn-digits", "--dataset", "heart-disease"], "is a table"),
         (["--features", "penultimate", "--backbone", "resnet18-imagenet"], "could not download"),
-        (["--loss", "hinge"], "loss = 'hinge': input should be 'cross-entropy' or 'squared'"),
+        (["--loss", "hinge"], "unknown loss 'hinge': known are cross-entropy, squared"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "compare"])

@@ -100,6 +100,16 @@ def compare(options: o.CompareOptions) -> int:
 
 
 @app.command()
+@o.command(o.ReportOptions)
+def report(options: o.ReportOptions) -> int:
+    """Write one HTML report on runs that have ended, whatever made them."""
+    from drfl.cli.report import report_command
+
+    with signals.as_stopped():
+        return report_command(options)
+
+
+@app.command()
 @o.command(o.ReproduceOptions)
 def reproduce(options: o.ReproduceOptions) -> int:
     """List the papers' tables and figures, or make some of them: ours beside the paper's.

@@ -205,6 +205,16 @@ class CompareOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """The options of ``drfl report``."""
+
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, of comparisons or of deployed runs.")]
+    out: Annotated[Path, typer.Option(help="The file to write.", show_default=False)] = Path("report.html")
+    title: Annotated[str | None, typer.Option(help="Its heading. (default: what was run on what)")] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
     """The options of ``drfl reproduce``."""
 

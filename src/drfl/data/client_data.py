@@ -180,7 +180,8 @@ class ClientData:
             _tensors(partition.test),
             partition.names,
         )
-        return data.standardised() if dataset.standardise else data
+        # Rounded to float32 once it is scaled, see from_arrays.
+        return data.standardised().to(dtype=torch.float32) if dataset.standardise else data
 
     @classmethod
     def from_arrays(

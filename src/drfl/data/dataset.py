@@ -20,9 +20,9 @@ class Dataset:
 
     Args:
         name: what it is called in files and tables.
-        inputs: (n, ...) float32 training inputs.
+        inputs: (n, ...) float32 training inputs; those to be standardised may be float64 until then.
         targets: (n,) int64 training labels in 0..classes-1.
-        test_inputs: (k, ...) float32 test inputs, of the same shape per sample.
+        test_inputs: (k, ...) test inputs, of the same shape per sample and type.
         test_targets: (k,) int64 test labels.
         classes: the number of classes.
         groups: (n,) who each row belongs to, e.g. a hospital, where the data say so; only for data of one pool.
@@ -74,7 +74,8 @@ class Dataset:
 
     def _check_part(self, part: str, inputs: Tensor, targets: Tensor) -> None:
         what = f"dataset '{self.name}'"
-        if inputs.dtype != torch.float32 or targets.dtype != torch.int64:
+        wide = self.standardise and inputs.dtype == torch.float64
+        if not (inputs.dtype == torch.float32 or wide) or targets.dtype != torch.int64:
             raise InputError(
                 f"{what}: {part} inputs must be float32 and labels int64, not {inputs.dtype} and {targets.dtype}"
             )

@@ -21,6 +21,9 @@ SUFFIXES = (".csv", ".parquet", ".npz")
 CATEGORIES = 50
 """A column of words with more different ones is taken for a name or a note, which is nothing to learn from."""
 
+LARGEST = 1e30
+"""A number beyond is no measurement, and its square no float32."""
+
 CLASSES = 1000
 """More different targets are taken for a quantity."""
 
@@ -94,7 +97,7 @@ def read_tables(paths: Sequence[Path], target: str, group: str | None = None, dr
 def _columns(
     files: Sequence[Path], target: str, group: str | None, drop: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
-    """Inputs (n, p) float32, targets (n,) and groups of tables."""
+    """Inputs (n, p) float64, targets (n,) and groups of tables."""
     import pandas as pd
 
     frames = [_frame(path) for path in files]
@@ -163,7 +166,7 @@ def _classes(column: pd.Series, name: str) -> np.ndarray:
 
 
 def _numbers(features: pd.DataFrame, path: Path) -> np.ndarray:
-    """(n, p) float32, with columns of words as one of 0 and 1 for each of their values but the first."""
+    """(n, p) float64, with columns of words as one of 0 and 1 for each of their values but the first."""
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
 
@@ -178,13 +181,14 @@ def _numbers(features: pd.DataFrame, path: Path) -> np.ndarray:
             )
     # A column of one word says nothing, and leaves no column.
     numbers = pd.get_dummies(features, columns=words, drop_first=True, dtype=float) if words else features
-    found = numbers.to_numpy(dtype=np.float64)
-    with np.errstate(over="ignore"):
-        single = found.astype(np.float32)
-    bad = ~np.isfinite(single)
+    found = numbers.to_numpy(dtype=np.float64, copy=True)  # what pandas lends is read-only
+    bad = ~(np.abs(found) < LARGEST)
     if bad.any():
-        raise InputError(f"{path}: column '{numbers.columns[int(bad.any(0).argmax())]}' is infinite or beyond 1e38")
-    return single
+        column = numbers.columns[int(bad.any(0).argmax())]
+        raise InputError(
+            f"{path}: column '{column}' is infinite or beyond {LARGEST:g}: cap it, or leave it out with drop"
+        )
+    return found
 
 
 def _arrays(

@@ -14,6 +14,7 @@ from drfl import user_code
 from drfl.algorithm import Algorithm
 from drfl.certificate import METHODS, Certifier
 from drfl.data import PARTITIONS, ClientData, Dataset, Partition, Standardisation, load, make_partition
+from drfl.data.table_files import read_tables
 from drfl.data.validation_split import held_out_training
 from drfl.engine import ENGINES, Simulation
 from drfl.errors import InputError
@@ -139,6 +140,8 @@ def load_data(config: Config, log: Callable[[str], None] | None = None) -> Datas
         InputError: the data or the backbone cannot be had, or do not fit each other.
     """
     recipe = config.recipe()
+    if config.data is not None:
+        return read_tables(config.data, str(config.target), config.group, config.drop or ())
     if recipe is None:
         dataset = load(config.dataset, data_dir=config.data_dir)
     else:

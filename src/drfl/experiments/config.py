@@ -13,6 +13,7 @@ from drfl import user_code
 from drfl.algorithms import EVERYBODY
 from drfl.callbacks import target
 from drfl.data import DATASETS, PARTITIONS
+from drfl.data.table_files import files_of, label_of_files
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
 from drfl.experiments.guards_and_failures import failures_of, guards_of
@@ -57,7 +58,18 @@ class Config(BaseModel, Settings):
     @classmethod
     def _own_partition(cls, values: object) -> object:
         """Data that name their own clients are divided so unless another partition is asked for."""
-        if not isinstance(values, dict) or values.get("partition") is not None:
+        if not isinstance(values, dict):
+            return values
+        if values.get("data") is not None:
+            values = {**values, "dataset": _own_data(values)}
+            if values.get("partition") is None:
+                own = values.get("group") is not None or len(files_of(_paths(values["data"]))) > 1
+                return {**values, "partition": "natural" if own else "zipf-dirichlet"}
+            return values
+        for name in ("target", "group", "drop"):
+            if values.get(name) is not None:
+                raise InputError(f"{name} means nothing without data: leave it out, or give data, the files")
+        if values.get("partition") is not None:
             return values
         spec = DATASETS.get(str(values.get("dataset")).lower().replace("_", "-"))
         return values if spec is None else {**values, "partition": spec.info.partition}
@@ -70,6 +82,8 @@ class Config(BaseModel, Settings):
     @field_validator(*REGISTRIES)
     @classmethod
     def _known(cls, value: str, info) -> str:  # noqa: ANN001 - pydantic's ValidationInfo
+        if info.field_name == "dataset" and info.data.get("data") is not None:
+            return value
         if info.field_name in OWN and user_code.is_reference(value):
             user_code.load(info.field_name, value)
             return value.strip()
@@ -80,10 +94,10 @@ class Config(BaseModel, Settings):
     def _yes_or_no(cls, value: object) -> object:
         return {True: "pooled", False: None}[value] if isinstance(value, bool) else value
 
-    @field_validator("guards", mode="before")
+    @field_validator("guards", "drop", "data", mode="before")
     @classmethod
     def _one_or_more(cls, value: object) -> object:
-        return [value] if isinstance(value, str) else value
+        return [value] if isinstance(value, str | Path) else value
 
     @field_validator("algorithms")
     @classmethod
@@ -120,7 +134,7 @@ class Config(BaseModel, Settings):
             return None
         if self.backbone is None:
             raise InputError(f"features = '{self.features}' needs a backbone, for example '{IMAGENET}'")
-        if len(DATASETS[self.dataset].info.shape) != 3:
+        if self.data is not None or len(DATASETS[self.dataset].info.shape) != 3:
             raise InputError(f"features are made of images, and dataset '{self.dataset}' is a table: leave them out")
         if self.features != "entk" and self.feature_count is not None:
             raise InputError(f"feature_count means nothing to features = '{self.features}': leave it out")
@@ -167,6 +181,30 @@ class Config(BaseModel, Settings):
     def for_algorithm(self, algorithm: str, seed: int) -> Config:
         """The same job with another algorithm and seed."""
         return self.model_copy(update={"algorithm": algorithm, "seed": seed})
+
+
+def _paths(value: object) -> list[Path]:
+    return [Path(str(path)) for path in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _own_data(values: Mapping[str, object]) -> str:
+    """What the user's own data are called, in place of a data set's name.
+
+    Raises:
+        InputError: they are not there, an option is missing, or one means nothing.
+    """
+    paths, label = _paths(values["data"]), values.get("dataset")
+    if not paths:
+        raise InputError("data names no file: give at least one")
+    files_of(paths)
+    if values.get("target") is None:
+        raise InputError("data needs target, the column of the classes")
+    # a finished run's file has both
+    if label is not None and label != label_of_files(paths):
+        raise InputError("give either data, your own files, or dataset, one that drfl knows: leave one out")
+    if values.get("data_dir") is not None:
+        raise InputError("data_dir means nothing to data, which names the files: leave it out")
+    return label_of_files(paths)
 
 
 def table_dir(config: Config) -> str | None:

@@ -88,7 +88,8 @@ def defaults_of(algorithm: str) -> dict[str, Value]:
     """Each parameter's default as a plain value; those without one (``m``) are left out."""
     values: dict[str, Value] = {}
     for field in _fields(algorithm):
-        default = field.default
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
         if default in SAMPLINGS.values():
             values[field.name] = next(name for name, draw in SAMPLINGS.items() if draw is default)
         elif default == Simplex():

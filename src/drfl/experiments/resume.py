@@ -23,7 +23,7 @@ from drfl.experiments.run_directory import Claim, held
 from drfl.hashing import digest_of
 from drfl.run_state import CheckpointWriter, RunState
 
-FREE = ("data_dir", "table_dir", "checkpoint_every", "checkpoint_key")
+FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that have no say in the results."""
 
 ROUNDING = ("threads",)

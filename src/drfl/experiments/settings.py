@@ -41,6 +41,19 @@ class Settings:
     algorithm: Annotated[str, Setting("Algorithm; see 'drfl algorithms'. One of your own as FILE.py:CLASS.")] = "DRDM"
     seed: Annotated[int, Ge(0), Lt(2**63), Setting("Root of all randomness.")] = 0
 
+    data: Annotated[
+        tuple[Path, ...] | None,
+        Setting(
+            "Your own tables in place of a data set: CSV, Parquet or npz files or a folder of them; several without "
+            "--group are one client each. Repeatable.",
+            DATA,
+        ),
+    ] = None
+    target: Annotated[str | None, Setting("The column of their classes.", DATA)] = None
+    group: Annotated[str | None, Setting("The column that names a row's client.", DATA, none="the files")] = None
+    drop: Annotated[
+        tuple[str, ...] | None, Setting("A column that is nothing to learn from, such as a name. Repeatable.", DATA)
+    ] = None
     dataset: Annotated[str, Setting("Data set; see 'drfl datasets'.", DATA)] = "digits"
     data_dir: Annotated[Path | None, Setting("Folder with the data set's files.", DATA, none="the usual places")] = None
     partition: Annotated[

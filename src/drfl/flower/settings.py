@@ -107,7 +107,20 @@ def read_site(path: Path) -> SiteSettings:
 SITES = "sites"
 """What stands for a data set and a partition in the configuration of a deployed run."""
 
-MEANINGLESS = ("dataset", "data_dir", "partition", "clients", "alpha", "zipf", "features", "certificate")
+MEANINGLESS = (
+    "dataset",
+    "data",
+    "target",
+    "group",
+    "drop",
+    "data_dir",
+    "partition",
+    "clients",
+    "alpha",
+    "zipf",
+    "features",
+    "certificate",
+)
 """Keys of a simulation's configuration that a deployed run does not have, as the data are the sites' own."""
 
 

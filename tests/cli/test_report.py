@@ -1,0 +1,56 @@
+"""``drfl report``: one page on runs of several folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drfl.cli.app import call
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = "--clients 4 --rounds 1 --steps 1"
+    assert call(f"run --algorithm FedAvg {small} --out one".split()) == 0
+    assert call(f"compare --algorithms DRFA,AFL --seeds 2 {small} --out several".split()) == 0
+    capsys.readouterr()
+
+
+def test_runs_and_comparisons_stand_side_by_side(capsys):
+    assert call(["report", "one", "several", "--out", "all.html", "--title", "Mine"]) == 0
+    assert capsys.readouterr().out == "report: all.html\n"
+    page = Path("all.html").read_text()
+    assert all(name in page for name in ("FedAvg", "DRFA", "AFL", "<h1>Mine"))
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("none", "none is not a run directory"),
+        ("several/compare.csv", "is not a run directory"),
+        ("one --out one", "one exists already"),
+        ("one --out nowhere/r.html", "there is no folder nowhere"),
+        ("", "Missing argument"),
+    ],
+)
+def test_a_mistake_is_one_line(words, part, capsys):
+    assert call(["report", *words.split()]) == 2
+    err = capsys.readouterr().err
+    assert part in err
+    assert not Path("report.html").exists()
+
+
+def test_a_report_is_replaced_on_request_alone(capsys):
+    Path("report.html").write_text("mine")
+    assert call(["report", "one"]) == 2
+    assert Path("report.html").read_text() == "mine"
+    assert call(["report", "one", "--overwrite"]) == 0
+    assert "FedAvg" in Path("report.html").read_text()
+
+
+def test_a_comparison_without_a_finished_run_is_told():
+    for path in Path("several").glob("*/summary.json"):
+        path.unlink()
+    assert call(["report", "several"]) == 2
