@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
 from drfl.certificate import Certificate
 from drfl.csv_cells import quoted
 from drfl.federation import Evaluation
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Metrics(NamedTuple):
@@ -113,6 +117,30 @@ class History:
     def last(self) -> Row:
         """The newest row."""
         return self.rows[-1]
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return "<History without a row>"
+        m = self.last.metrics
+        end = f"worst accuracy {m.worst_accuracy:.3f}, average {m.avg_accuracy:.3f}"
+        return f"<History of {len(self.rows)} rows, the last of round {self.last.round}: {end}>"
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per evaluated round: the columns of :meth:`to_csv`, not rounded, and wall time in seconds."""
+        import pandas as pd
+
+        columns = {
+            "round": [row.round for row in self.rows],
+            **{name: [getattr(row.metrics, name) for row in self.rows] for name in Metrics._fields},
+            **{name: [row.ledger[name] for row in self.rows] for name in LEDGER_COLUMNS},
+            "flagged_mass": [row.flagged_mass for row in self.rows],
+            **{f"last_{name}": [getattr(row.last_metrics, name) for row in self.rows] for name in Metrics._fields},
+            "seconds": [row.seconds for row in self.rows],
+        }
+        if self.certified:
+            for name in CERTIFICATE_COLUMNS:
+                columns[name] = [getattr(row.certificate, name, math.nan) for row in self.rows]
+        return pd.DataFrame(columns)
 
     def to_csv(self) -> str:
         """The rows as CSV text; the same run gives the same bytes, so wall time is not in it (see `timing_csv`).

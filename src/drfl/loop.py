@@ -14,7 +14,7 @@ from drfl import checks, step_size
 from drfl.algorithm import Algorithm, Info, S, State, ambiguity_of, flagged, mixture_of
 from drfl.averages import Average
 from drfl.certificate import Certificate, Certifier
-from drfl.errors import DrflError
+from drfl.errors import DrflError, InputError
 from drfl.federation import Bundling, Evaluation, Federation
 from drfl.history import History, Metrics, Row
 from drfl.key import Key
@@ -82,6 +82,11 @@ class Result(NamedTuple):
     averaged: Evaluation | None = None
     averaged_certificate: Certificate | None = None
 
+    def __repr__(self) -> str:
+        m = self.history.last.metrics
+        end = f"worst accuracy {m.worst_accuracy:.3f}, average {m.avg_accuracy:.3f}"
+        return f"<Result of {self.rounds} rounds, the {self.returned} model of {len(self.model):,} parameters: {end}>"
+
     def write_into(self: Self, module: torch.nn.Module) -> None:
         """Write the returned model into a module of the architecture that was trained."""
         from drfl.layout import Layout
@@ -142,10 +147,11 @@ def run(
     dropped, and only its traffic remains.
 
     Raises:
-        InputError: a number is out of range, the hyperparameters do not fit the federation, the certifier not them, or
-            the algorithm has no averaged solution.
+        InputError: a number is out of range, the hyperparameters do not fit the federation, the certifier not them, the
+            algorithm has no averaged solution, or what is given is no algorithm or no federation.
         DivergedError: the model, or a loss behind the dual step, left the finite numbers.
     """
+    _check_objects(algorithm, fed)
     checks.whole("rounds", rounds, low=0)
     checks.whole("evaluate_every", evaluate_every)
     view, key, log = view_of(fed, averaged, table_dir), Key(seed), _Log(algorithm, fed, certify, start)
@@ -189,6 +195,17 @@ def run(
         if not log.has(at.round):
             log.add(at, evaluation, log.cost())
     return log.result(at, evaluation, key.fold("best") if returned == "best" else None)
+
+
+def _check_objects(algorithm: object, fed: object) -> None:
+    """Name what was given in place of an algorithm or a federation, before an attribute of it is missed."""
+    if isinstance(algorithm, type):
+        raise InputError(f"{algorithm.__name__} is a class: give an object, such as {algorithm.__name__}(m=10)")
+    if not (hasattr(algorithm, "local") and callable(getattr(algorithm, "round", None))):
+        raise InputError(f"a {type(algorithm).__name__} is no algorithm: give one such as drfl.DRFA(m=10)")
+    if not isinstance(fed, Federation):
+        what = fed.__name__ if isinstance(fed, type) else type(fed).__name__
+        raise InputError(f"{what} is no federation: give one such as drfl.Simulation(data, task)")
 
 
 def _begun(algorithm: Algorithm[S], fed: Federation, key: Key, start: RunState) -> Played[S]:

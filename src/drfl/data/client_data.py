@@ -84,6 +84,12 @@ class ClientData:
         check_indices("training", self.train, len(self.inputs), self.names)
         check_indices("test", self.test, len(self.test_inputs), self.names)
 
+    def __repr__(self) -> str:
+        sizes, first = self.sizes, ", ".join(self.names[:3])
+        shown = first + (", …" if self.n > 3 else "")
+        rows = f"{int(sizes.min()):,} to {int(sizes.max()):,} training rows each"
+        return f"<ClientData of {self.n} clients ({shown}), {rows}, inputs {tuple(self.inputs.shape[1:])}>"
+
     @property
     def n(self) -> int:
         """N, the number of clients."""

@@ -88,6 +88,9 @@ class Simulation(Federation):
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
         self.majority = data.majority
 
+    def __repr__(self) -> str:
+        return f"<Simulation of {self.n} clients, {self.w0.numel():,} parameters, engine {type(self.engine).__name__}>"
+
     def ask(self, request: Request[R]) -> R:
         """See :class:`drfl.federation.Federation`. Everybody who is asked answers.
 
