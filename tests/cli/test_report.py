@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,18 @@ import pytest
 from drfl.cli.app import call
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder, small = tmp_path_factory.mktemp("made"), "--clients 4 --rounds 1 --steps 1"
+    assert call(f"run --algorithm FedAvg {small} --out {folder / 'one'}".split()) == 0
+    assert call(f"compare --algorithms DRFA,AFL --seeds 2 {small} --out {folder / 'several'}".split()) == 0
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch, capsys):
+def folder(made, tmp_path, monkeypatch, capsys):
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    small = "--clients 4 --rounds 1 --steps 1"
-    assert call(f"run --algorithm FedAvg {small} --out one".split()) == 0
-    assert call(f"compare --algorithms DRFA,AFL --seeds 2 {small} --out several".split()) == 0
     capsys.readouterr()
 
 
