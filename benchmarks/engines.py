@@ -51,7 +51,7 @@ def plain(fed: Simulation, threads: int) -> Callable[[int], object]:
     def call(r: int) -> torch.Tensor:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        samples = draw(fed._rows, torch.arange(COHORT), LOCAL.steps, LOCAL.batch, Key(r)).samples
+        samples = draw(fed._rows, torch.arange(COHORT), LOCAL.tau, LOCAL.batch, Key(r)).samples
         mean = torch.stack([client(own) for own in samples]).mean(0)
         torch.set_num_threads(before)
         return mean

@@ -43,7 +43,7 @@ def operations(fed: Simulation) -> float:
     with FlopCounterMode(display=False) as counter:
         loss = task.sample_losses(task.outputs(parameters, problem.x[:32]), problem.y[:32]).mean()
         torch.autograd.grad(loss, list(parameters.values()))
-    return float(counter.get_total_flops()) * LOCAL.steps * COHORT
+    return float(counter.get_total_flops()) * LOCAL.tau * COHORT
 
 
 def product_rate(device: str = "cpu") -> float:

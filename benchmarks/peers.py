@@ -70,7 +70,7 @@ class Judge:
             for into, name in zip(self.model.parameters(), found.files, strict=True):
                 into.copy_(torch.from_numpy(found[name]))
         fed = Simulation(self.data, Task(self.model))
-        return float(fed.evaluate(fed.w0).accuracy.mean())
+        return float(fed.evaluate(fed.w0).score.mean())
 
 
 def one_run(judge: Judge, name: str, setting: Setting, seed: int, rounds: int, venvs: Path) -> Run:

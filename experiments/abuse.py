@@ -181,7 +181,7 @@ def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, othe
     if cell.defence == f"CVaR({ALPHA})":
         bound = int(others.sum()) / (ALPHA * fed.n)
         assert float(mass.max()) <= bound + 1e-9, f"{cell}: {float(mass.max())} of λ, more than {bound}"
-    accuracy = 100 * result.evaluation.accuracy
+    accuracy = 100 * result.evaluation.score
     honest = accuracy[~others]
     changed = float(result.state.memory.clipped) if isinstance(algorithm, Protected) else 0.0
     other = float(accuracy[HARD]) if cell.attack == "hard client" else 0.0

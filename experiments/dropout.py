@@ -93,7 +93,7 @@ def scores(cell: Cell, setup: Setup) -> list[str]:
     except DivergedError:
         return ["0"] * (len(COLUMNS) - len(cell))
     last = result.history.last
-    percent = (last.metrics.avg_accuracy, last.metrics.worst_accuracy, last.metrics.std_accuracy)
+    percent = (last.metrics.avg_score, last.metrics.worst_score, last.metrics.std_score)
     return [*(f"{100 * x:.2f}" for x in percent), str(result.skipped), str(last.ledger["messages"])]
 
 

@@ -41,10 +41,10 @@ def worst_by_round(algorithm: str, values: dict, seed: int, dataset) -> tuple[li
     averaged: list[float] = []
 
     def watch(step: Step) -> None:
-        averaged.append(Metrics.of(job.fed.evaluate(step.average.w)).worst_accuracy)
+        averaged.append(Metrics.of(job.fed.evaluate(step.average.w)).worst_score)
 
     result = run(job.algorithm, job.fed, rounds=config.rounds, seed=seed, averaged=True, callbacks=[watch])
-    return [row.metrics.worst_accuracy for row in result.history.rows], averaged
+    return [row.metrics.worst_score for row in result.history.rows], averaged
 
 
 def first(worst: list[float]) -> int | None:

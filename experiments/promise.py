@@ -122,7 +122,7 @@ def measured(cell: Cell) -> list[str]:
     tested = []
     for w, metrics in ((result.model, result.evaluation), (result.state.w, result.last)):
         m = Metrics.of(metrics)
-        tested += [f"{100 * x:.2f}" for x in (m.worst_accuracy, m.avg_accuracy, m.std_accuracy)]
+        tested += [f"{100 * x:.2f}" for x in (m.worst_score, m.avg_score, m.std_score)]
         tested += [f"{x:.6f}" for x in (m.worst_loss, m.avg_loss, saddle.worst(fed, w, job.decay))]
     return [f"{eta:.6g}", halved, *tested]
 

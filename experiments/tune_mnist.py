@@ -98,7 +98,7 @@ def worst(cell: tuple[str, Setting, int]) -> float:
         result = run(job.algorithm, job.fed, rounds=config.rounds, seed=seed, evaluate_every=config.rounds)
     except DivergedError:
         return 0.0
-    return result.history.last.metrics.worst_accuracy
+    return result.history.last.metrics.worst_score
 
 
 def choose(trials: kept.Rows) -> dict[str, Setting]:

@@ -24,8 +24,8 @@ from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDE
 
 from drfl.atomic_files import atomic_write
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
-from drfl.tuning.search import STARTUP
 from drfl.tuning.spaces import DIGITS, LR, SPACES
+from drfl.tuning.suggestion import STARTUP
 from experiments import promise_tables as promise
 from experiments import tables as experiments
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drfl.algorithm import Info
-from drfl.callbacks import Progress, Target
+from drfl.callbacks import Progress, Target, target
 from drfl.errors import InputError
 from drfl.history import Metrics, Row
 from drfl.key import Key
@@ -44,4 +44,6 @@ def test_progress_tells_of_empty_rounds(capsys):
 
 def test_a_misspelt_metric_is_told_with_the_nearest():
     with pytest.raises(InputError, match="did you mean 'worst_accuracy'"):
-        Target("worst_acuracy", 0.5)
+        target("worst_acuracy=0.5")
+    with pytest.raises(InputError, match="did you mean 'worst_accuracy'"):
+        Target("worst_acuracy", 0.5)(step(0))

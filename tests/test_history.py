@@ -33,8 +33,8 @@ def test_by_hand():
 def test_worst_and_best_fifth(n, fifth):
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).double()
     metrics = Metrics.of(evaluation((order / n).tolist()))
-    assert metrics.worst20_accuracy == pytest.approx(sum(range(fifth)) / fifth / n)
-    assert metrics.best20_accuracy == pytest.approx((n - 1) / n - sum(range(fifth)) / fifth / n)
+    assert metrics.worst20_score == pytest.approx(sum(range(fifth)) / fifth / n)
+    assert metrics.best20_score == pytest.approx((n - 1) / n - sum(range(fifth)) / fifth / n)
 
 
 def test_one_client():
@@ -45,24 +45,24 @@ def test_one_client():
 def test_order_of_metrics(accuracy):
     m = Metrics.of(evaluation(accuracy))
     low, high = min(accuracy) - 1e-12, max(accuracy) + 1e-12
-    assert m.worst_accuracy == min(accuracy)
-    assert low <= m.worst20_accuracy <= m.avg_accuracy + 1e-12
-    assert m.avg_accuracy <= m.best20_accuracy + 1e-12
-    assert m.best20_accuracy <= high
-    assert 0 <= m.std_accuracy <= 0.5 + 1e-12
+    assert m.worst_score == min(accuracy)
+    assert low <= m.worst20_score <= m.avg_score + 1e-12
+    assert m.avg_score <= m.best20_score + 1e-12
+    assert m.best20_score <= high
+    assert 0 <= m.std_score <= 0.5 + 1e-12
     assert m.worst_loss + 1e-12 >= m.avg_loss
 
 
 def test_the_evaluation_is_left_alone():
     given = evaluation([0.9, 0.1])
     Metrics.of(given)
-    assert given.accuracy.tolist() == [0.9, 0.1]
+    assert given.score.tolist() == [0.9, 0.1]
 
 
 def history():
     metrics = Metrics(0.5, 0.1, 0.2828427124, 0.1, 0.9, 3.0, 5.0)
     lam = torch.tensor([0.25, 0.75], dtype=torch.float64)
-    ledger, last = {k: 10 * v for k, v in LEDGER.items()}, metrics._replace(avg_accuracy=0.25, worst_loss=7.0)
+    ledger, last = {k: 10 * v for k, v in LEDGER.items()}, metrics._replace(avg_score=0.25, worst_loss=7.0)
     later = Row(12, metrics._replace(avg_loss=1 / 3), ledger, lam.flip(0), 1.23456, last=last)
     return History([Row(0, metrics, LEDGER, lam, 0.0), later])
 

@@ -167,6 +167,7 @@ print(len(names), "tried")
 """
 
 
+@pytest.mark.long
 def test_any_module_may_be_the_first():
     """Each in a process that has imported nothing else of drfl: no import between packages is circular."""
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=300)

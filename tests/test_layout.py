@@ -120,7 +120,7 @@ def test_statistics_of_the_batch():
             Layout.of(module.train(mode))
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.Dropout2d(0.1), nn.AlphaDropout(0.1), nn.RReLU()])
+@pytest.mark.parametrize("layer", [nn.AlphaDropout(0.1), nn.FeatureAlphaDropout(0.1), nn.RReLU()])
 def test_random_layers(layer):
     module = nn.Sequential(nn.Linear(3, 3), layer)
     with pytest.raises(InputError, match=r"^1 \(.*global generator"):

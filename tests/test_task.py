@@ -12,7 +12,8 @@ from torch.nn import functional
 from drfl import models
 from drfl.errors import InputError
 from drfl.key import Key
-from drfl.task import Task, argmax_accuracy, binary_accuracy
+from drfl.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
+from drfl.task import Task
 
 X = torch.linspace(-1, 2, 20).view(5, 4)
 Y = torch.tensor([0, 2, 1, 1, 0])
@@ -80,9 +81,10 @@ def test_reduced_loss(loss):
         Task(net(), loss).check(X, Y)
 
 
-def test_reduced_score():
-    with pytest.raises(InputError, match="score must give one value per sample"):
-        Task(net(), score=lambda o, y: (o.argmax(1) == y).float().mean()).check(X, Y)
+def test_reduced_metric_that_promised_a_value_per_sample():
+    hit = Metric("hit", lambda o, y: (o.argmax(1) == y).float().mean(), per_sample=True)
+    with pytest.raises(InputError, match="metric 'hit' must give one value per sample"):
+        Task(net(), score=hit).check(X, Y)
 
 
 def test_a_loss_that_mixes_samples():
@@ -118,13 +120,17 @@ def test_what_does_not_fit_is_one_line(x, y):
 
 
 def test_floating_point_targets_need_another_score():
-    with pytest.raises(InputError, match="score=binary_accuracy"):
-        Task(net(), nn.MSELoss()).check(X, REAL)
+    assert Task(net(1), nn.MSELoss()).measures == (METRICS["rmse"],)
+    with pytest.raises(InputError, match=r"outputs \(5, 1\) with targets \(5, 3\): make them alike"):
+        Task(net(1), nn.MSELoss()).check(X, REAL)
+    Task(net(1), nn.MSELoss()).check(X, REAL[:, 0])  # (B, 1) against (B,)
+    with pytest.raises(InputError, match="pass score='rmse'"):
+        Task(net(1), nn.MSELoss(), "accuracy").check_targets(X, REAL)
 
 
 def test_outputs_without_classes():
     with pytest.raises(InputError, match=r"\(B, classes\)"):
-        Task(nn.Sequential(net(1), nn.Flatten(0))).check(X, Y)
+        Task(nn.Sequential(net(1), nn.Flatten(0)), lambda o, y: o, "auc").check(X, Y[:, None].expand(-1, 2))
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 2), (0, 3), (0, 255)])

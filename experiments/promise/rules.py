@@ -113,7 +113,7 @@ def measured(cell: Cell) -> list[str]:
     except DivergedError:
         return ["" for _ in (0, *DECAYS)]
     models = [result.state.w, *averages.values()]
-    return [f"{100 * Metrics.of(fed.evaluate(w)).worst_accuracy:.2f}" for w in models]
+    return [f"{100 * Metrics.of(fed.evaluate(w)).worst_score:.2f}" for w in models]
 
 
 def main() -> None:

@@ -20,29 +20,36 @@ _NAMES = {
     "algorithm": ("Algorithm", "Info", "State"),
     "algorithms": (
         *("AFL", "ALGORITHMS", "DRDM", "DRFA", "DRFAGA", "SCAFFOLD", "DRFAProx", "DeltaFL", "DualDRDM", "FedAvg"),
-        *("FedDyn", "FedProx", "QFedAvg", "ScaffPD"),
+        *("FedDyn", "FedNova", "FedProx", "FineTuned", "LocalOnly", "Pooled", "QFedAvg", "ScaffPD"),
     ),
     "ambiguity": ("KL", "AmbiguitySet", "Box", "CVaR", "ChiSquare", "ChiSquareBall", "KLBall", "Simplex"),
     "averages": ("Average",),
-    "callbacks": ("Progress", "Target"),
+    "callbacks": ("Progress", "ProgressBar", "Target"),
+    "checkpoint": ("Checkpoints",),
     "data": (
         *("IID", "ClientData", "Dataset", "DirichletDrop", "Natural", "OneClass", "Partition", "ZipfDirichlet"),
         "load",
     ),
     "engine": ("Auto", "Engine", "Loop", "Simulation", "Stacked", "Threads"),
-    "errors": ("DivergedError", "DrflError", "InputError", "NonFiniteError"),
+    "errors": ("DataWarning", "DivergedError", "DrflError", "InputError", "NonFiniteError"),
     "federation": ("Evaluation", "Federation", "Gradients", "Ledger", "Losses", "Replies"),
     "history": ("History", "Metrics", "Row"),
     "key": ("Key",),
     "layout": ("Layout",),
     "local": ("LocalSGD",),
     "loop": ("Result", "Step", "run"),
-    "study": ("compare",),
-    "task": ("Task", "argmax_accuracy", "binary_accuracy"),
+    "study": ("compare", "tune"),
+    "model_selection": ("Best", "Patience"),
+    "metrics": ("METRICS", "Metric", "argmax_accuracy", "binary_accuracy"),
+    "task": ("Task",),
 }
 """Which of the package's modules has which public names."""
 
-_MODULES = (*_NAMES, "certificate", "models", "sampling", "testing", "theory")
+_MODULES = (
+    *_NAMES,
+    *("certificate", "local_optimizers", "models", "sampling", "schedules", "server_optimizers", "testing", "theory"),
+    *("augmentations", "trackers", "training_noise"),
+)
 """The modules that are attributes of the package without having been imported."""
 
 if TYPE_CHECKING:
@@ -61,24 +68,31 @@ if TYPE_CHECKING:
         DualDRDM,
         FedAvg,
         FedDyn,
+        FedNova,
         FedProx,
+        FineTuned,
+        LocalOnly,
+        Pooled,
         QFedAvg,
         ScaffPD,
     )
     from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
     from drfl.averages import Average
-    from drfl.callbacks import Progress, Target
+    from drfl.callbacks import Progress, ProgressBar, Target
+    from drfl.checkpoint import Checkpoints
     from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
     from drfl.engine import Auto, Engine, Loop, Simulation, Stacked, Threads
-    from drfl.errors import DivergedError, DrflError, InputError, NonFiniteError
+    from drfl.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError
     from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
     from drfl.history import History, Metrics, Row
     from drfl.key import Key
     from drfl.layout import Layout
     from drfl.local import LocalSGD
     from drfl.loop import Result, Step, run
-    from drfl.study import compare
-    from drfl.task import Task, argmax_accuracy, binary_accuracy
+    from drfl.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
+    from drfl.model_selection import Best, Patience
+    from drfl.study import compare, tune
+    from drfl.task import Task
 else:  # hidden from type checkers, who would believe any name of a module that has __getattr__
     _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -107,17 +121,21 @@ __all__ = [
     "DRFAGA",
     "IID",
     "KL",
+    "METRICS",
     "SCAFFOLD",
     "Algorithm",
     "AmbiguitySet",
     "Auto",
     "Average",
+    "Best",
     "Box",
     "CVaR",
+    "Checkpoints",
     "ChiSquare",
     "ChiSquareBall",
     "ClientData",
     "DRFAProx",
+    "DataWarning",
     "Dataset",
     "DeltaFL",
     "DirichletDrop",
@@ -128,8 +146,10 @@ __all__ = [
     "Evaluation",
     "FedAvg",
     "FedDyn",
+    "FedNova",
     "FedProx",
     "Federation",
+    "FineTuned",
     "Gradients",
     "History",
     "Info",
@@ -138,15 +158,20 @@ __all__ = [
     "Key",
     "Layout",
     "Ledger",
+    "LocalOnly",
     "LocalSGD",
     "Loop",
     "Losses",
+    "Metric",
     "Metrics",
     "Natural",
     "NonFiniteError",
     "OneClass",
     "Partition",
+    "Patience",
+    "Pooled",
     "Progress",
+    "ProgressBar",
     "QFedAvg",
     "Replies",
     "Result",
@@ -168,4 +193,5 @@ __all__ = [
     "models",
     "run",
     "sampling",
+    "tune",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from drfl.ambiguity import AmbiguitySet
+from drfl.client_table import ClientTable
 from drfl.federation import Federation, Losses
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -99,11 +100,11 @@ class Algorithm(Protocol[S]):
         """What the clients run."""
         ...
 
-    def init(self, fed: Federation) -> S:
+    def init(self, fed: Federation, /) -> S:
         """The state before the first round."""
         ...
 
-    def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
+    def round(self, state: S, fed: Federation, key: Key, /) -> tuple[S, Info]:
         """One round of communication."""
         ...
 
@@ -152,6 +153,41 @@ class Wrapping(Protocol):
     def algorithm(self) -> Algorithm:
         """The algorithm inside."""
         ...
+
+
+@runtime_checkable
+class Personal(Protocol):
+    """An algorithm that serves every client a model of its own."""
+
+    def personal(self, state: Any, w: Tensor, fed: Federation, key: Key) -> ClientTable:  # noqa: ANN401 - its own state
+        """(N, d) the clients' models.
+
+        Args:
+            state: the algorithm's.
+            w: (d,) the global model to go from: the state's, or the run's average.
+            fed: the clients.
+            key: names the draws of fine-tuning.
+        """
+        ...
+
+
+@runtime_checkable
+class Separate(Protocol):
+    """An algorithm whose clients' models never meet: its global model serves nobody."""
+
+    separate: ClassVar[bool]
+
+
+def personal_models(algorithm: Algorithm, state: State, w: Tensor, fed: Federation, key: Key) -> ClientTable | None:
+    """(N, d) the model that serves each client; None where it is w for all."""
+    core = core_of(algorithm)
+    if not isinstance(core, Personal):
+        return None
+    inner: object = state
+    while (inside := getattr(inner, "inner", None)) is not None:  # of wrappers' states
+        inner = inside
+    with fed.ledger.paused():
+        return core.personal(inner, w, fed, key)
 
 
 def core_of(algorithm: Algorithm) -> Algorithm:

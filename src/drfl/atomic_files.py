@@ -1,15 +1,19 @@
-"""Writing a file so that it is either whole under its name or not there at all."""
+"""Writing a file or a folder so that it is either whole under its name or not there at all."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from drfl.errors import InputError
 
 
 @contextmanager
@@ -35,6 +39,41 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink()
         remove_empty(made)
         raise
+
+
+def check_new(folder: Path) -> None:
+    """Make sure that a folder is empty or not there.
+
+    Raises:
+        InputError: it is not, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give a folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty: give a new folder")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside ``folder``, empty or not there, that replaces it if the block succeeds, and is removed if not.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    made = missing_folders(folder.parent)
+    stage = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        stage.chmod(0o755)
+        yield stage
+        os.rename(stage, folder)  # fails if there is anything but an empty folder
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror}") from None
+    finally:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+        remove_empty(made)
 
 
 def missing_folders(folder: Path) -> list[Path]:

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, NoReturn
 
-from drfl.errors import InputError, unknown
-from drfl.history import SMALL_IS_GOOD, Metrics
+from drfl.errors import InputError
+from drfl.history import Metrics, field_of, smaller_is_better
 from drfl.loop import Step
+from drfl.metrics import ACCURACY, Measure
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 
 class Target:
     """Callback that ends a run once a metric has reached a value, e.g. ``Target("worst_accuracy", 0.5)``.
 
-    Raises:
-        InputError: no such metric.
+    Args:
+        metric: a column of the history, such as "worst_accuracy", or a field of :class:`drfl.history.Metrics`, such as
+            "worst_score".
+        value: to reach; losses, std and scores of which less is better from above.
     """
 
     def __init__(self, metric: str, value: float) -> None:
-        if metric not in Metrics._fields:
-            raise unknown("metric", metric, Metrics._fields)
         self.metric, self.value = metric, value
 
     def __call__(self, step: Step) -> bool:
-        """Whether the newest evaluation has reached the value (losses and std: from above)."""
+        """Whether the newest evaluation has reached the value.
+
+        Raises:
+            InputError: the run has no such metric.
+        """
+        field = field_of(self.metric, step.score.name)
         if step.row is None:
             return False
-        now = getattr(step.row.metrics, self.metric)
-        return now <= self.value if self.metric in SMALL_IS_GOOD else now >= self.value
+        now = getattr(step.row.metrics, field)
+        return now <= self.value if smaller_is_better(field, step.score) else now >= self.value
 
 
-def target(until: str | None) -> list[Target]:
+def target(until: str | None, score: Measure = ACCURACY) -> list[Target]:
     """The callback behind an ``until`` such as "worst_accuracy=0.5"; none for None.
+
+    Args:
+        until: metric and value.
+        score: the run's.
 
     Raises:
         InputError: not of that form, or no such metric.
@@ -39,11 +53,11 @@ def target(until: str | None) -> list[Target]:
         return []
     metric, _, value = until.partition("=")
     try:
-        return [Target(metric.strip(), float(value))]
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"until = '{until}' is not of the form metric=value, e.g. worst_accuracy=0.5") from None
+        number = float(value)
+    except ValueError:
+        raise InputError(f"until = '{until}' is not of the form metric=value, e.g. worst_{score.name}=0.5") from None
+    field_of(metric.strip(), score.name)
+    return [Target(metric.strip(), number)]
 
 
 class Progress:
@@ -64,9 +78,47 @@ class Progress:
             print(f"{where}: nobody answered, the model is as it was", file=sys.stderr, flush=True)
         every = -(-step.rounds // self.lines) or 1
         if step.row is not None and (step.round % every == 0 or step.round == step.rounds):
-            print(f"{where}, {describe(step.row.metrics)}", file=sys.stderr, flush=True)
+            print(f"{where}, {describe(step.row.metrics, step.score)}", file=sys.stderr, flush=True)
 
 
-def describe(metrics: Metrics) -> str:
-    """Worst and average accuracy in a few words."""
-    return f"worst {100 * metrics.worst_accuracy:.1f} %, average {100 * metrics.avg_accuracy:.1f} %"
+class ProgressBar:
+    """Callback that shows a live bar with the rounds, the time left, and the newest worst and average score.
+
+    It is tqdm's, in a terminal or a notebook; where stderr is neither, it writes a line at a time.
+
+    Args:
+        label: in front of the bar.
+    """
+
+    def __init__(self, label: str = "drfl") -> None:
+        self.label = label
+        self._bar: tqdm[NoReturn] | None = None
+
+    def __call__(self, step: Step) -> None:
+        """Show this step."""
+        if self._bar is None:
+            self._bar = bar(step.rounds, self.label, "round")
+        self._bar.n = step.round
+        if step.row is not None:
+            self._bar.set_postfix_str(describe(step.row.metrics, step.score), refresh=False)
+        self._bar.update(0)
+        if step.round == step.rounds:
+            self._bar.refresh()
+            self._bar.close()
+            self._bar = None
+
+
+def bar(total: int, label: str, unit: str) -> tqdm[NoReturn]:
+    """tqdm's bar for where we are: a widget where the notebook has widgets, else text."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a notebook without widgets; the bar is text there
+        from tqdm.auto import tqdm as any_tqdm
+    return any_tqdm(total=total, desc=label, unit=unit, file=sys.stderr)
+
+
+def describe(metrics: Metrics, score: Measure = ACCURACY) -> str:
+    """Worst and average score in a few words; accuracy goes without saying."""
+    name = "" if score.name == ACCURACY.name else f"{score.words} "
+    return f"worst {name}{score.shown(metrics.worst_score)}, average {score.shown(metrics.avg_score)}"

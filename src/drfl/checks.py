@@ -58,6 +58,12 @@ def inner_fraction(name: str, value: float) -> None:
         raise InputError(f"{name} must lie strictly between 0 and 1, not {value}")
 
 
+def decay(name: str, value: float) -> None:
+    """Raises InputError unless `value` lies in [0, 1), as the weight of the past in a running mean does."""
+    if not (_finite(value) and 0 <= value < 1):
+        raise InputError(f"{name} must be in [0, 1), not {value}")
+
+
 def concentration(alpha: float) -> None:
     """Raises InputError unless a Dirichlet concentration is positive; infinity is allowed."""
     if not alpha > 0:  # written this way round, NaN is refused too

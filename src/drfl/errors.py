@@ -33,6 +33,10 @@ class DivergedError(DrflError, ArithmeticError):
     """Training left the finite numbers. The command exits with code 1."""
 
 
+class DataWarning(UserWarning):
+    """Clients' data give reason to doubt who the worst client is; see :func:`drfl.data.checks.doubts`."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """An error for a name that is not in a list, with the nearest name that is.
 

@@ -6,14 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from drfl.client_table import ClientTable
+from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.metrics import ACCURACY, Metric
+
+Part = Literal["test", "validation"]
+"""Which of the clients' rows a model is tested on."""
 
 SCALAR_BYTES = 8
 """What a loss report counts in the ledger: one float64."""
@@ -110,14 +115,16 @@ class Evaluation(NamedTuple):
     """How one model does on every client's test data; all (N,).
 
     Args:
-        accuracy: mean score in [0, 1], float64.
+        score: the federation's score, float64; NaN where it is not defined on a client's rows.
         loss: mean loss, float64.
         samples: number of test samples, int64.
+        others: the federation's other measures, in their order, float64.
     """
 
-    accuracy: Tensor
+    score: Tensor
     loss: Tensor
     samples: Tensor
+    others: tuple[Tensor, ...] = ()
 
 
 @dataclass
@@ -269,7 +276,8 @@ class Federation(ABC):
     A cohort is a vector (k,) of distinct client indices. A request's key names the round's randomness: client i draws
     its samples from ``key.fold("client", i)``, whatever the backend.
 
-    A subclass implements :meth:`ask` and :meth:`evaluate`; everything else is built on these two.
+    A subclass implements :meth:`ask` and :meth:`evaluate`, and :meth:`validate` where clients have validation rows;
+    everything else is built on these.
 
     Attributes:
         n: number of clients N.
@@ -278,6 +286,8 @@ class Federation(ABC):
         ledger: what has been sent and computed so far.
         majority: (N,) float64: the share of the most frequent class among each client's test rows, which is what a
             model scores that always says the same; None where targets are not class labels, or nobody knows.
+        measures: what :meth:`evaluate` measures, the score first.
+        sizes: (N,) int64: training samples of each client; None = nobody knows, and local epochs are refused.
         table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory.
         averaged: whether :meth:`train` always asks for the mean of the local models too, as a run does that keeps the
             averaged solution.
@@ -288,6 +298,8 @@ class Federation(ABC):
     w0: Tensor
     ledger: Ledger
     majority: Tensor | None = None
+    measures: tuple[Metric, ...] = (ACCURACY,)
+    sizes: Tensor | None = None
     table_dir: str | None = None
     averaged: bool = False
 
@@ -299,13 +311,46 @@ class Federation(ABC):
         """
         return ClientTable.zeros(self.n, self.w0, self.table_dir)
 
+    def data_digest(self) -> str:
+        """What the clients' data are known by, hexadecimal digits; "" where they are not here."""
+        return ""
+
     @abstractmethod
     def ask(self, request: Request[R]) -> R:
         """Send a request to its cohort; the reply has a row for each client that answered."""
 
     @abstractmethod
     def evaluate(self, w: Tensor) -> Evaluation:
-        """Score and loss of w (d,) on every client's test data."""
+        """Score, loss and other measures of w (d,) on every client's test data."""
+
+    def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
+        """The same of a model (d,) for each client, rows of ``models`` (N, d).
+
+        Raises:
+            InputError: the clients' rows are not here, or have no such part.
+        """
+        raise InputError(
+            "a model for each client can be tested in a simulation only: leave LocalOnly and FineTuned out"
+        )
+
+    def pooled(self) -> Federation:
+        """One client that holds the training rows of all; its ledger is this one's.
+
+        Raises:
+            InputError: the rows are not here.
+        """
+        raise InputError("the clients' rows cannot be pooled, as they are not here: leave Pooled to simulations")
+
+    def validate(self, w: Tensor) -> Evaluation:
+        """The same on every client's validation rows, which take no part in training.
+
+        Raises:
+            InputError: the clients have none.
+        """
+        raise InputError(
+            "these clients have no validation rows to select a model by: divide them as data.with_validation(0.2), or "
+            "give --validation 0.2"
+        )
 
     def train(
         self,
@@ -343,7 +388,8 @@ class WrappedFederation(Federation):
         self.fed = fed
         # The very ledger of the federation inside: all wrappers book into one.
         self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
-        self.majority, self.table_dir, self.averaged = fed.majority, fed.table_dir, fed.averaged
+        self.majority, self.measures, self.sizes = fed.majority, fed.measures, fed.sizes
+        self.table_dir, self.averaged = fed.table_dir, fed.averaged
 
     def ask(self, request: Request[R]) -> R:
         """See :class:`drfl.federation.Federation`."""
@@ -352,6 +398,22 @@ class WrappedFederation(Federation):
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
         return self.fed.evaluate(w)
+
+    def validate(self, w: Tensor) -> Evaluation:
+        """See :class:`drfl.federation.Federation`."""
+        return self.fed.validate(w)
+
+    def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
+        """See :class:`drfl.federation.Federation`."""
+        return self.fed.evaluate_each(models, part)
+
+    def pooled(self) -> Federation:
+        """See :class:`drfl.federation.Federation`."""
+        return self.fed.pooled()
+
+    def data_digest(self) -> str:
+        """See :class:`drfl.federation.Federation`."""
+        return self.fed.data_digest()
 
 
 @runtime_checkable
@@ -364,6 +426,15 @@ class Bundling(Protocol):
         Returns:
             What gives the results; called before there was a request, it sends the tests alone.
         """
+        ...
+
+
+@runtime_checkable
+class Doubtful(Protocol):
+    """A federation that knows its clients' data, and what is to be doubted of them."""
+
+    def doubts(self) -> tuple[str, ...]:
+        """A sentence each, see :func:`drfl.data.checks.doubts`."""
         ...
 
 

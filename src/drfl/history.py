@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,41 +13,85 @@ from torch import Tensor
 
 from drfl.certificate import Certificate
 from drfl.csv_cells import quoted
+from drfl.errors import unknown
 from drfl.federation import Evaluation
+from drfl.html_table import html_table
+from drfl.metrics import ACCURACY, Measure
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 class Metrics(NamedTuple):
-    """Statistics over clients, each client counting once whatever its size. Accuracies are fractions.
+    """Statistics of the score and the loss over clients, each client counting once whatever its size.
 
     ``std`` is the population standard deviation; worst20 and best20 are means over the worst and best 20 % of clients
-    (at least one client).
+    (at least one client). Where the score is accuracy, values are fractions. Clients on whose rows the score is not
+    defined have no say in it; NaN where none has.
     """
 
-    avg_accuracy: float
-    worst_accuracy: float
-    std_accuracy: float
-    worst20_accuracy: float
-    best20_accuracy: float
+    avg_score: float
+    worst_score: float
+    std_score: float
+    worst20_score: float
+    best20_score: float
     avg_loss: float
     worst_loss: float
 
     @classmethod
-    def of(cls, evaluation: Evaluation) -> Metrics:
-        """The metrics of an evaluation."""
-        accuracy = evaluation.accuracy.sort().values
-        fifth = max(1, accuracy.numel() // 5)
+    def of(cls, evaluation: Evaluation, score: Measure = ACCURACY) -> Metrics:
+        """The metrics of an evaluation by this score."""
+        ranked = evaluation.score[~evaluation.score.isnan()].sort(descending=not score.more_is_better).values
+        fifth, loss = max(1, ranked.numel() // 5), evaluation.loss
+        if not ranked.numel():
+            none = math.nan
+            return cls(none, none, none, none, none, float(loss.mean()), float(loss.max()))
         return cls(
-            avg_accuracy=float(accuracy.mean()),
-            worst_accuracy=float(accuracy[0]),
-            std_accuracy=float(accuracy.std(correction=0)),
-            worst20_accuracy=float(accuracy[:fifth].mean()),
-            best20_accuracy=float(accuracy[-fifth:].mean()),
-            avg_loss=float(evaluation.loss.mean()),
-            worst_loss=float(evaluation.loss.max()),
+            avg_score=float(ranked.mean()),
+            worst_score=float(ranked[0]),
+            std_score=float(ranked.std(correction=0)),
+            worst20_score=float(ranked[:fifth].mean()),
+            best20_score=float(ranked[-fifth:].mean()),
+            avg_loss=float(loss.mean()),
+            worst_loss=float(loss.max()),
         )
+
+    def named(self, score: str) -> dict[str, float]:
+        """The metrics under the names that files have, see :func:`columns_of`."""
+        return dict(zip(columns_of(score), self, strict=True))
+
+
+def columns_of(score: str) -> tuple[str, ...]:
+    """What files call the metrics, in their order, where the score has this name: "worst_accuracy" and so on."""
+    return tuple(name.replace("_score", f"_{score}") for name in Metrics._fields)
+
+
+def smaller_is_better(field: str, score: Measure) -> bool:
+    """Whether one of the fields of :class:`Metrics` is better the smaller it is."""
+    return field.endswith("_loss") or field == "std_score" or not score.more_is_better
+
+
+def field_of(name: str, score: str) -> str:
+    """The field of :class:`Metrics` that files call so.
+
+    Raises:
+        InputError: there is none.
+    """
+    known = dict(zip(columns_of(score), Metrics._fields, strict=True))
+    if name not in known and name not in Metrics._fields:
+        raise unknown("metric", name, known)
+    return known.get(name, name)
+
+
+def others_of(evaluation: Evaluation, measures: Sequence[Measure]) -> dict[str, float]:
+    """Average and worst over clients of every measure but the score, by the names that files have."""
+    found: dict[str, float] = {}
+    for metric, values in zip(measures[1:], evaluation.others, strict=True):
+        known = values[~values.isnan()]
+        worst = math.nan if not known.numel() else float(known.min() if metric.more_is_better else known.max())
+        found |= {f"avg_{metric.name}": float(known.mean()), f"worst_{metric.name}": worst}
+    return found
 
 
 class Row(NamedTuple):
@@ -62,6 +106,8 @@ class Row(NamedTuple):
         certificate: how far (w, λ) is from the saddle point; None where it was not asked for or is not to be had.
         flagged: (N,) bool, the clients that a guard mistrusts; None where nobody looks.
         last: over clients, of the last iterate; None where that is what the run returns.
+        others: average and worst over clients of the measures beside the score, see :func:`others_of`.
+        validation: over clients, of the model on their validation rows; None where nothing is selected by them.
     """
 
     round: int
@@ -72,6 +118,8 @@ class Row(NamedTuple):
     certificate: Certificate | None = None
     flagged: Tensor | None = None
     last: Metrics | None = None
+    others: Mapping[str, float] = {}
+    validation: Metrics | None = None
 
     @property
     def last_metrics(self) -> Metrics:
@@ -84,15 +132,11 @@ class Row(NamedTuple):
         return 0.0 if self.flagged is None else float(self.lam[self.flagged].sum())
 
 
-SMALL_IS_GOOD = ("std_accuracy", "avg_loss", "worst_loss")
-"""The metrics that are better the smaller they are."""
-
 LEDGER_COLUMNS = ("bytes_up", "bytes_down", "gradient_evaluations")
-LAST_COLUMNS = tuple(f"last_{name}" for name in Metrics._fields)
-"""The metrics of the last iterate, which are those of the returned model where that is what the run returns."""
-COLUMNS = ("round", *Metrics._fields, *LEDGER_COLUMNS, "flagged_mass")
+ACCURACY_COLUMNS = columns_of(ACCURACY.name)
+"""What files call the metrics where the score is accuracy."""
 CERTIFICATE_COLUMNS = ("primal", "lower", "gap")
-"""What a history has beside `COLUMNS` where certificates were asked for."""
+"""What a history has beside the metrics where certificates were asked for."""
 
 DIGITS = 6
 """Decimals kept in files: enough to tell clients apart, few enough that engines agree to the byte in float64."""
@@ -108,10 +152,19 @@ class History:
     Args:
         rows: one per evaluated round.
         certified: whether certificates were asked for.
+        measures: what was measured, the score first.
+        validated: whether models were tested on validation rows too.
     """
 
     rows: list[Row] = field(default_factory=list)
     certified: bool = False
+    measures: tuple[Measure, ...] = (ACCURACY,)
+    validated: bool = False
+
+    @property
+    def score(self) -> Measure:
+        """What the metrics are statistics of."""
+        return self.measures[0]
 
     @property
     def last(self) -> Row:
@@ -121,34 +174,51 @@ class History:
     def __repr__(self) -> str:
         if not self.rows:
             return "<History without a row>"
-        m = self.last.metrics
-        end = f"worst accuracy {m.worst_accuracy:.3f}, average {m.avg_accuracy:.3f}"
+        m, name = self.last.metrics, self.score.words
+        end = f"worst {name} {m.worst_score:.3f}, average {m.avg_score:.3f}"
         return f"<History of {len(self.rows)} rows, the last of round {self.last.round}: {end}>"
 
     def to_frame(self) -> pd.DataFrame:
         """A row per evaluated round: the columns of :meth:`to_csv`, not rounded, and wall time in seconds."""
         import pandas as pd
 
+        names = columns_of(self.score.name)
         columns = {
             "round": [row.round for row in self.rows],
-            **{name: [getattr(row.metrics, name) for row in self.rows] for name in Metrics._fields},
+            **{name: [row.metrics[k] for row in self.rows] for k, name in enumerate(names)},
             **{name: [row.ledger[name] for row in self.rows] for name in LEDGER_COLUMNS},
             "flagged_mass": [row.flagged_mass for row in self.rows],
-            **{f"last_{name}": [getattr(row.last_metrics, name) for row in self.rows] for name in Metrics._fields},
+            **{f"last_{name}": [row.last_metrics[k] for row in self.rows] for k, name in enumerate(names)},
+            **{name: [row.others[name] for row in self.rows] for name in other_columns(self.measures)},
             "seconds": [row.seconds for row in self.rows],
         }
+        if self.validated:
+            for k, name in enumerate(names):
+                columns[f"validation_{name}"] = [row.validation[k] if row.validation else math.nan for row in self.rows]
         if self.certified:
             for name in CERTIFICATE_COLUMNS:
                 columns[name] = [getattr(row.certificate, name, math.nan) for row in self.rows]
         return pd.DataFrame(columns)
 
+    def plot(self) -> Figure:
+        """Score and loss over the rounds, see :func:`drfl.plots.plot_history`."""
+        from drfl.plots import plot_history
+
+        return plot_history(self)
+
+    def _repr_html_(self) -> str:
+        names = ["round", *columns_of(self.score.name)[:3], "avg_loss", "worst_loss"]
+        return html_table(repr(self), self.to_frame()[names].tail(10))
+
     def to_csv(self) -> str:
         """The rows as CSV text; the same run gives the same bytes, so wall time is not in it (see `timing_csv`).
 
-        Where certificates were asked for, `CERTIFICATE_COLUMNS` follow, nan where there is none.
+        The metrics are named after the score, as in "worst_accuracy"; those of the last iterate begin with "last_".
+        Where certificates were asked for, `CERTIFICATE_COLUMNS` are there, nan where there is none.
         """
+        others, none = other_columns(self.measures), (math.nan,) * len(Metrics._fields)
         return csv_text(
-            (*COLUMNS, *(CERTIFICATE_COLUMNS if self.certified else ()), *LAST_COLUMNS),
+            history_columns(self.measures, certified=self.certified, validated=self.validated),
             (
                 [
                     row.round,
@@ -157,6 +227,8 @@ class History:
                     f"{row.flagged_mass:.{DIGITS}f}",
                     *(certificate_cells(row.certificate) if self.certified else ()),
                     *(f"{x:.{DIGITS}f}" for x in row.last_metrics),
+                    *(f"{row.others[name]:.{DIGITS}f}" for name in others),
+                    *(f"{x:.{DIGITS}f}" for x in (row.validation or none) if self.validated),
                 ]
                 for row in self.rows
             ),
@@ -169,6 +241,22 @@ class History:
     def timing_csv(self) -> str:
         """Wall time in seconds at each evaluated round as CSV text."""
         return csv_text(("round", "seconds"), ([row.round, f"{row.seconds:.3f}"] for row in self.rows))
+
+
+def history_columns(
+    measures: Sequence[Measure] = (ACCURACY,), *, certified: bool = False, validated: bool = False
+) -> tuple[str, ...]:
+    """The columns of :meth:`History.to_csv`."""
+    names, certificates = columns_of(measures[0].name), CERTIFICATE_COLUMNS if certified else ()
+    last = (f"last_{name}" for name in names)
+    validation = (f"validation_{name}" for name in names) if validated else ()
+    found = ("round", *names, *LEDGER_COLUMNS, "flagged_mass", *certificates, *last, *other_columns(measures))
+    return (*found, *validation)
+
+
+def other_columns(measures: Sequence[Measure]) -> tuple[str, ...]:
+    """What files call the statistics of the measures beside the score, see :func:`others_of`."""
+    return tuple(f"{what}_{metric.name}" for metric in measures[1:] for what in ("avg", "worst"))
 
 
 def certificate_cells(certificate: Certificate | None) -> list[str]:

@@ -81,12 +81,15 @@ class Layout:
                 parameters[name].copy_(value)
 
 
+INSTEAD = "use nn.GroupNorm, which drfl.models.without_batch_norm(model) puts in its place"
+
+
 def check_stateless(module: nn.Module) -> None:
     """Refuse a model whose output depends on more than its parameters and its input.
 
     Running statistics are not parameters: averaging them over clients is undefined (BatchNorm's counter is even an
-    integer). Dropout draws its masks from a global generator, so results would depend on the engine. Both are fine in
-    ``eval()`` mode, where they are constant functions.
+    integer). Randomised activations and dropout with noise draw from a global generator, so results would depend on the
+    engine; a :class:`drfl.task.Task` keys plain dropout. Both are fine in ``eval()`` mode, where they are constant.
 
     Raises:
         InputError: naming the layer and what to use instead.
@@ -95,16 +98,17 @@ def check_stateless(module: nn.Module) -> None:
         where = f"{name or 'the model'} ({type(layer).__name__})"
         running = getattr(layer, "running_mean", None) is not None
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not running:
-            raise InputError(f"{where} mixes the samples of a batch: use nn.GroupNorm")
+            raise InputError(f"{where} mixes the samples of a batch: {INSTEAD}")
         if not layer.training:
             continue
         if running:
             raise InputError(
                 f"{where} keeps running statistics, which cannot be averaged over clients: "
-                "use nn.GroupNorm, or freeze them with .eval()"
+                f"{INSTEAD}, or freeze them with .eval()"
             )
-        if isinstance(layer, nn.RReLU) or (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0):
+        random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
+        if isinstance(layer, nn.RReLU) or random:
             raise InputError(
                 f"{where} draws from a global generator, so results would depend on the engine: "
-                "leave it out or switch it off with .eval(), and regularise with weight_decay"
+                "take nn.Dropout, which drfl keys, or switch it off with .eval()"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
@@ -9,6 +10,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from drfl import checks
 from drfl.errors import InputError
 
 
@@ -59,6 +61,45 @@ MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {"linear": linear
 """Every model by the name that the command knows it by: (shape of an input, classes) → module."""
 
 
+def without_batch_norm(model: nn.Module, groups: int = 32) -> nn.Module:
+    """A copy of a model with GroupNorm in place of every BatchNorm, usual in federated learning (Hsieh et al. 2020).
+
+    Weight and bias stay as they are; running statistics are dropped, so that a pretrained model needs fine-tuning. A
+    layer of C channels gets the most groups that divide C, at most ``groups`` and C/2: a group of one channel would
+    make a vector of features constant.
+
+    Args:
+        model: left as it is.
+        groups: the most groups of a layer (Wu and He 2018 take 32).
+
+    Raises:
+        InputError: ``groups`` is not a whole number from 1 on; a lazy layer does not know its channels yet.
+    """
+    checks.whole("groups", groups)
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.num_features:
+            where = f"{name or 'the model'} ({type(layer).__name__})"
+            raise InputError(f"{where} does not know its channels yet: call the model once before")
+    model = copy.deepcopy(model)
+    if isinstance(model, nn.modules.batchnorm._BatchNorm):
+        return _group_norm(model, groups)
+    for layer in list(model.modules()):
+        for name, child in layer.named_children():
+            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                setattr(layer, name, _group_norm(child, groups))
+    return model
+
+
+def _group_norm(norm: nn.modules.batchnorm._BatchNorm, groups: int) -> nn.GroupNorm:
+    """With the affine part of a BatchNorm layer."""
+    channels = norm.num_features
+    most = max(1, min(groups, channels // 2))
+    made = nn.GroupNorm(max(g for g in range(1, most + 1) if channels % g == 0), channels, norm.eps, norm.affine)
+    if norm.affine:
+        made.weight, made.bias = norm.weight, norm.bias  # of the copy, with their type and requires_grad
+    return made.train(norm.training)
+
+
 def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """½‖o − e_y‖² per sample: squared error against the one-hot label, summed over the classes.
 
@@ -81,5 +122,9 @@ def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross-entropy": nn.CrossEntropyLoss(),
     "squared": half_squared_error,
+    "binary-cross-entropy": nn.BCEWithLogitsLoss(),
+    "mse": nn.MSELoss(),
+    "mae": nn.L1Loss(),
+    "huber": nn.HuberLoss(),
 }
 """Every loss by the name that configurations know it by."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from drfl.errors import InputError, unknown
 
@@ -51,3 +52,11 @@ def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
     if missing := [p.name for p in parameters if p.default is p.empty and p.name not in given]:
         raise refused(f"{missing[0]} is missing")
     return known[key](**given)
+
+
+def text_of(known: Mapping[str, Callable[..., object]], thing: object) -> str:
+    """The text that :func:`named` makes a dataclass of numbers from, with all its options."""
+    name = next(name for name, make in known.items() if make is type(thing))
+    fields = dataclasses.fields(cast("Any", thing))
+    options = ",".join(f"{field.name}={getattr(thing, field.name)!r}" for field in fields)
+    return f"{name}:{options}" if options else name

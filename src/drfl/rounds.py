@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from drfl import step_size
-from drfl.algorithm import Algorithm, Info, S, core_of, mixture_of
+from drfl.algorithm import Algorithm, Info, S, Separate, core_of, mixture_of
 from drfl.averages import Average, DecayingAverage
 from drfl.errors import DivergedError, NonFiniteError
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.run_state import RunState, no_average
-from drfl.step_size import StepSize, rises, with_step_size
+from drfl.step_size import StepSize, in_round, rises, with_step_size
 
 LOG = logging.getLogger("drfl")
 
@@ -70,6 +70,8 @@ def next_round(
     if size is None:
         return _played(algorithm, fed, key, at)
     scheduled = r >= FIRST and r // (r & -r) in (1, 3)  # r = 2^k or 3·2^k: 4, 6, 8, 12, 16, 24, …
+    # Where the clients' models never meet, the global one is nobody's: its loss says nothing.
+    alone = isinstance(core_of(algorithm), Separate)
     while True:
         last_try = size.lowered >= step_size.MOST_LOWERED
         try:
@@ -77,7 +79,7 @@ def next_round(
             way = (played.state.w - at.state.w).norm().double().cpu()
             # A model that runs away goes farther in a round than in any before: no need to ask anybody until then.
             due = scheduled or (r > FIRST and bool(way > RUNAWAY * size.moved))
-            if last_try or not due or not rises(size, fed, played.state.w, key.fold("step size")):
+            if last_try or not due or alone or not rises(size, fed, played.state.w, key.fold("step size")):
                 return played._replace(step_size=size._replace(moved=torch.maximum(size.moved, way)))
             reason = "the loss had risen far above that at the start"
         except DivergedError as error:
@@ -93,10 +95,10 @@ def next_round(
 
 
 def _played(algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S]) -> Played[S]:
-    """One round more, with the algorithm's own step size."""
+    """One round more, with the algorithm's own step sizes, as they are in this round."""
     r, average, decaying, core = at.round + 1, at.average, at.decaying, core_of(algorithm)
     try:
-        state, info = algorithm.round(at.state, fed, key.fold("round", r))
+        state, info = in_round(algorithm, r).round(at.state, fed, key.fold("round", r))
         if not bool(torch.isfinite(state.w).all()):
             raise NonFiniteError("the global model holds NaN or infinity")
     except NonFiniteError as error:

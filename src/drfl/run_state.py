@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from drfl.algorithm import Algorithm, S, State, WithoutAverage, core_of, mixture_of
+from drfl.algorithm import Algorithm, Personal, S, State, WithoutAverage, core_of, mixture_of
 from drfl.averages import Average, DecayingAverage
 from drfl.errors import InputError
 from drfl.federation import Federation, WrappedFederation
 from drfl.history import Row
+from drfl.model_selection import Selected
 from drfl.step_size import StepSize
 
 Returned = Literal["average", "last", "best"]
@@ -31,6 +33,7 @@ class RunState(NamedTuple):
         average: the averaged solution, where the run keeps it.
         decaying: the decaying average, where it is what the run returns.
         step_size: the local step size that was found, or is to be; None where one was given.
+        selected: what model selection knows; None where there is none.
     """
 
     round: int
@@ -43,13 +46,24 @@ class RunState(NamedTuple):
     average: Average | None = None
     decaying: DecayingAverage | None = None
     step_size: StepSize | None = None
+    selected: Selected | None = None
 
 
 class CheckpointWriter(Protocol):
-    """Stores a run's progress, such as :class:`drfl.checkpoint.Checkpoints`."""
+    """Stores a run's progress."""
 
     def __call__(self, progress: RunState, stopping: bool) -> None:
         """Called after every round but the last; ``stopping`` where a callback ends the run here."""
+        ...
+
+
+class CheckpointFolder(CheckpointWriter, Protocol):
+    """Stores a run's progress and knows where to go on: :class:`drfl.checkpoint.Checkpoints`."""
+
+    def resume(
+        self, algorithm: Algorithm, fed: Federation, rounds: int, fresh: RunState, settings: Mapping[str, object]
+    ) -> RunState | None:
+        """Where a run goes on, which is kept here from now on; None where it begins."""
         ...
 
 
@@ -68,21 +82,26 @@ def first(
     returned: Returned = "average",
     averaged: bool = False,
     table_dir: str | None = None,
+    selects: bool = False,
 ) -> RunState:
-    """Where a run is before its first round; the arguments are those of :func:`run`.
+    """Where a run is before its first round; arguments as of :func:`run`, which tells whether it ``selects`` a model.
 
     Raises:
         InputError: the hyperparameters do not fit the federation, ``table_dir`` cannot be used, or there is no
             averaged solution.
     """
-    if averaged and isinstance(core_of(algorithm), WithoutAverage):
+    core = core_of(algorithm)
+    # A server optimiser's model is no affine function of local models either.
+    if averaged and (isinstance(core, WithoutAverage) or getattr(core, "server", None) is not None):
         raise no_average(algorithm)
     state = algorithm.init(view_of(fed, averaged, table_dir))
     lam = mixture_of(algorithm, state, fed)
     average = Average.start(state.w, lam) if averaged else None
     decaying = DecayingAverage.start(state.w, lam) if returned != "last" else None
     size = StepSize.unknown(fed.n) if algorithm.local.lr is None else None
-    return RunState(0, 0, state, (), {}, 0.0, None, average, decaying, size)
+    own = fed.client_table() if isinstance(core_of(algorithm), Personal) else None
+    selected = Selected.start(state.w, lam, own) if selects else None
+    return RunState(0, 0, state, (), {}, 0.0, None, average, decaying, size, selected)
 
 
 def view_of(fed: Federation, averaged: bool, table_dir: str | None) -> Federation:

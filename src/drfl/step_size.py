@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from drfl import sampling
 from drfl.algorithm import Algorithm, S, Wrapping
+from drfl.errors import InputError
 from drfl.federation import Federation, Gradients, answers
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.schedules import Constant, Schedule
+
+T = TypeVar("T")
 
 CLIENTS = 32
 """At most so many clients are asked: what a few tens of them agree on is enough, and a federation may have 100,000."""
@@ -94,8 +98,47 @@ def with_step_size(algorithm: Algorithm[S], eta: float) -> Algorithm[S]:
         part: dict[str, object] = {"algorithm": with_step_size(algorithm.algorithm, eta)}
     else:
         part = {"local": dataclasses.replace(algorithm.local, lr=eta)}
+    return _with(algorithm, **part)
+
+
+def in_round(algorithm: Algorithm[S], r: int) -> Algorithm[S]:
+    """The algorithm, inside all its wrappers, with the step sizes of round r = 1, 2, ….
+
+    Every field ``NAME_schedule`` of the algorithm or of its local solver multiplies that object's ``NAME``, and is
+    constant afterwards. A step size that is None is still to be found, and stays so.
+
+    Raises:
+        InputError: a schedule has come to 0.
+    """
+    if isinstance(algorithm, Wrapping):
+        inner = in_round(algorithm.algorithm, r)
+        return algorithm if inner is algorithm.algorithm else _with(algorithm, algorithm=inner)
+    changes, local = _scheduled(algorithm, r), _scheduled(algorithm.local, r)
+    if local:
+        changes["local"] = _with(algorithm.local, **local)
+    return _with(algorithm, **changes) if changes else algorithm
+
+
+def _scheduled(thing: object, r: int) -> dict[str, object]:
+    """The fields of a dataclass that are other ones in round r."""
+    changes: dict[str, object] = {}
+    for field in dataclasses.fields(cast("Any", thing)) if dataclasses.is_dataclass(thing) else ():
+        schedule = getattr(thing, field.name, None)
+        if not isinstance(schedule, Schedule) or isinstance(schedule, Constant):
+            continue
+        name, factor = field.name.removesuffix("_schedule"), schedule.at(r)
+        value = getattr(thing, name)
+        if factor == 0 or (value and value * factor == 0):
+            raise InputError(
+                f"{field.name} = '{schedule}' is 0 in round {r}: give it as many rounds as the run has, or a larger end"
+            )
+        changes |= {field.name: Constant()} | ({} if value is None else {name: value * factor})
+    return changes
+
+
+def _with(thing: T, **changes: object) -> T:
     # An algorithm is a frozen dataclass, which its protocol cannot say.
-    return dataclasses.replace(cast("Any", algorithm), **part)
+    return dataclasses.replace(cast("Any", thing), **changes)
 
 
 def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize:

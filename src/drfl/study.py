@@ -1,4 +1,4 @@
-"""From Python what the command does: algorithms side by side over seeds, with tables, run folders and a report."""
+"""From Python what the command does: algorithms side by side over seeds, and the search for hyperparameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from drfl.run_state import Returned
 from drfl.task import Task
 
 if TYPE_CHECKING:
+    import optuna
+
     from drfl.experiments.comparison_results import Comparison
+    from drfl.tuning.tuned import Tuned
 
 
 def compare(
@@ -28,6 +31,8 @@ def compare(
     overwrite: bool = False,
     evaluate_every: int = 1,
     until: str | None = None,
+    select: str | None = None,
+    patience: int | None = None,
     returned: Returned = "average",
     averaged: bool = False,
     certificate: Literal["pooled", "gradient"] | None = None,
@@ -37,7 +42,7 @@ def compare(
     precision: Literal["full", "bf16"] = "full",
     threads: int = 1,
     checkpoint_every: int | None = None,
-    progress: Callable[[str], None] | None = print,
+    progress: Callable[[str], None] | Literal["bar"] | None = print,
 ) -> Comparison:
     """Run every algorithm at every seed on the same clients from the same initial model, as ``drfl compare`` does.
 
@@ -55,6 +60,9 @@ def compare(
         overwrite: replace what is in ``out``.
         evaluate_every: test every so many rounds.
         until: stop early, e.g. ``"worst_accuracy=0.9"``.
+        select: return the model of the round that does best on the clients' validation rows, by "worst", "worst20" or
+            "average" (score), or "loss"; ``data`` must have such rows, see :meth:`drfl.ClientData.with_validation`.
+        patience: stop when validation rows have shown no gain in so many rounds.
         returned: which model a run returns, see :func:`drfl.run`.
         averaged: keep the averaged solution of the theorems as well.
         certificate: bound the distance to the saddle point at every test.
@@ -64,10 +72,10 @@ def compare(
         precision: "full" or "bf16".
         threads: of torch, in every run.
         checkpoint_every: write a checkpoint every so many rounds; 0 = never, None = as often as takes 5 % of the time.
-        progress: is told of every run that ends; None = nobody.
+        progress: is told of every run that ends; "bar" = a live bar over the runs, None = nobody is told.
 
     Returns:
-        The result: ``to_frame()``, ``to_markdown()``, ``to_latex()``, ``summary()``, and ``directory``.
+        The result: ``to_frame()``, ``to_markdown()``, ``to_latex()``, ``plot()``, ``summary()``, and ``directory``.
 
     Raises:
         InputError: something given is impossible, or ``out`` holds something else; an algorithm cannot start.
@@ -76,10 +84,85 @@ def compare(
     from drfl.experiments.compare_objects import Options, compare_objects
 
     settings = {
-        "rounds": rounds, "evaluate_every": evaluate_every, "until": until, "returned": returned, "averaged": averaged,
+        "rounds": rounds, "evaluate_every": evaluate_every, "until": until, "select": select, "patience": patience,
+        "returned": returned, "averaged": averaged,
         "certificate": certificate, "guards": guards, "engine": engine, "device": device, "precision": precision,
         "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
     place = None if out is None else Path(out)
     options = Options(seeds, place, jobs, resume, overwrite, progress or (lambda line: None))
     return compare_objects(algorithms, data, task, settings, options)
+
+
+def tune(
+    space: Callable[[optuna.Trial], Algorithm],
+    data: ClientData | Callable[[int], ClientData],
+    task: Task | Callable[[int], Task],
+    *,
+    rounds: int = 100,
+    trials: int = 24,
+    seeds: int = 3,
+    criterion: Literal["worst", "worst20", "average", "loss"] = "worst",
+    validation: float = 0.2,
+    first: Mapping[str, bool | int | float | str | None] | None = None,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    returned: Returned = "average",
+    guards: Sequence[str] | None = None,
+    engine: str = "auto",
+    device: str = "cpu",
+    precision: Literal["full", "bf16"] = "full",
+    threads: int = 1,
+    progress: Callable[[str], None] | None = print,
+) -> Tuned:
+    """Look for an algorithm's hyperparameters, as ``drfl tune`` does, in a space that is an Optuna function.
+
+    Every trial runs at the seeds 1000, 1001, …, others than those that results are reported on, and is judged once,
+    after its last round, on validation rows: those that ``data`` have, else a share of each client's training rows,
+    which are then not trained on. Test rows have no say.
+
+    Args:
+        space: gives the algorithm of a trial, whose ``suggest_float`` and the like draw the parameters. It must depend
+            on them alone, as it is called again for every run.
+        data: the clients' samples; or those at a seed, where the seed is to divide them too.
+        task: model, loss and score; or those at a seed, where the seed is to draw the initial model too.
+        rounds: of communication, in every run.
+        trials: how many points are tried, by Optuna's tree-structured Parzen estimator.
+        seeds: runs of each trial; their mean counts.
+        criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. Whether more is
+            better is the score's to say. A run that breaks off has the worst value.
+        validation: share of each client's training rows to judge on, where ``data`` have no validation rows.
+        first: the parameters of the first trial, by the names that the space suggests them under, such as the defaults,
+            so that the best is never behind them. None = it is drawn like the others.
+        out: the folder to fill: the trials as CSV and as an Optuna study, and the best parameters. With one that an
+            earlier call of the same search left, it goes on with that; more trials may be asked for. None = none is
+            kept.
+        jobs: runs at a time, each in a process of its own; at most ``seeds``, as a trial depends on those before it.
+            The result is the same for any number. In a script the call must stand under
+            ``if __name__ == "__main__":`` where there are several.
+        returned: which model a run returns, and is judged, see :func:`drfl.run`.
+        guards: what looks at loss reports before the algorithm does; None = a wide one.
+        engine: "auto", "stacked", "threads" or "loop".
+        device: torch's name of it.
+        precision: "full" or "bf16".
+        threads: of torch, in every run.
+        progress: is told of every trial that ends; None = nobody.
+
+    Returns:
+        The result: ``best_algorithm``, ``best_params``, ``best_value``, ``to_frame()``, and ``directory``.
+
+    Raises:
+        InputError: something given is impossible, ``out`` holds something else or another search, the space fails, an
+            algorithm cannot start, or Optuna is missing.
+        DrflError: a worker process died, or every run broke off.
+    """
+    from drfl.tuning.objects import Options, tune_objects
+
+    settings = {
+        "rounds": rounds, "evaluate_every": rounds, "returned": returned, "guards": guards, "engine": engine,
+        "device": device, "precision": precision, "threads": threads, "judged_on": "validation",
+        "validation": validation,
+    }  # fmt: skip
+    place = None if out is None else Path(out)
+    options = Options(trials, seeds, criterion, first, place, jobs, progress or (lambda line: None))
+    return tune_objects(space, data, task, settings, validation, options)

@@ -6,34 +6,40 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from drfl.errors import InputError
 from drfl.layout import Layout
+from drfl.metrics import ACCURACY, METRICS, OF_CLASSES, Metric, MetricFn, are_classes, metric_of
+from drfl.training_noise import Augmentation, Uniform, dropout_layers, keyed
 
 SampleFn = Callable[[Tensor, Tensor], Tensor]
 """(outputs (B, …), targets (B, …)) → one value per sample, (B,)."""
 
 
-def argmax_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the largest of the outputs (B, classes) is the target (B,), else 0."""
-    return (outputs.argmax(1) == targets).to(outputs.dtype)
+REGRESSION = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
+REGRESSION_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.huber_loss, functional.smooth_l1_loss)
+"""torch's losses of numbers, whose score is the RMSE unless another is given."""
 
-
-def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the sign of the logit (B,) or (B, 1) agrees with the target in {0, 1}, else 0."""
-    return ((outputs.flatten() > 0) == (targets.flatten() > 0.5)).to(outputs.dtype)
+ELEMENTWISE = (*REGRESSION, nn.BCEWithLogitsLoss, nn.BCELoss, nn.SoftMarginLoss, nn.PoissonNLLLoss)
+ELEMENTWISE_FUNCTIONS = (
+    *REGRESSION_FUNCTIONS,
+    functional.binary_cross_entropy_with_logits,
+    functional.binary_cross_entropy,
+)
+"""torch's losses that compare every output with a target, and would broadcast (B, 1) against (B,)."""
 
 
 def per_sample(loss: SampleFn) -> SampleFn:
     """The loss with ``reduction="none"`` where it has such an option: drfl weighs the samples itself.
 
     Args:
-        loss: ``nn.CrossEntropyLoss()``, ``F.mse_loss`` or any function that returns one value per sample.
+        loss: ``nn.CrossEntropyLoss()``, ``functional.mse_loss`` or any function that returns one value per sample.
     """
     if isinstance(loss, nn.Module):
         if hasattr(loss, "reduction"):
@@ -50,6 +56,25 @@ def per_sample(loss: SampleFn) -> SampleFn:
     return functools.partial(reduced, reduction="none")
 
 
+def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs (B, 1) and targets (B,), or the other way round, as (B,); targets in the outputs' type."""
+    if outputs.dim() == targets.dim() + 1 and outputs.shape[-1] == 1:
+        outputs = outputs.squeeze(-1)
+    elif targets.dim() == outputs.dim() + 1 and targets.shape[-1] == 1:
+        targets = targets.squeeze(-1)
+    return outputs, targets if targets.is_floating_point() else targets.to(outputs.dtype)
+
+
+def _is(loss: SampleFn, modules: tuple[type[nn.Module], ...], functions: tuple[Callable[..., Tensor], ...]) -> bool:
+    """Whether a loss, as :func:`per_sample` leaves it, is one of these."""
+    return isinstance(loss, modules) or (loss.func if isinstance(loss, functools.partial) else loss) in functions
+
+
+def default_score(loss: SampleFn) -> Metric:
+    """The score of a task that is given none: RMSE where the loss is one of numbers, such as MSE, else accuracy."""
+    return METRICS["rmse"] if _is(loss, REGRESSION, REGRESSION_FUNCTIONS) else ACCURACY
+
+
 def _mean_of_rest(values: Tensor) -> Tensor:
     return values.flatten(1).mean(1) if values.dim() > 1 else values
 
@@ -62,47 +87,107 @@ class Task:
 
     Args:
         model: any module without running statistics; used in the mode (train/eval) that it is given in. Its present
-            parameters are the initial model.
+            parameters are the initial model. Dropout in training mode is keyed, see :mod:`drfl.training_noise`: it is
+            there in local steps alone, in a copy of the model.
         loss: a torch loss (its reduction is switched to "none" on a copy) or a function that returns one value per
-            sample. Further dimensions are averaged.
-        score: one value in [0, 1] per sample, reported as accuracy.
+            sample. Further dimensions are averaged. torch's losses of numbers take outputs (B, 1) with targets (B,).
+        score: what says how well a client is served, so which is the worst, the best round, what tables show: the name
+            of one of :data:`drfl.metrics.METRICS`, a :class:`drfl.metrics.Metric`, or a function of a client's outputs
+            and targets. None = accuracy; RMSE where the loss is one of numbers, such as ``nn.MSELoss``.
+        metrics: what else is measured on every client's test rows, given in the same ways.
+        augment: a function of the inputs (B, …) of a minibatch and of :class:`drfl.training_noise.Uniform` numbers that
+            gives inputs of the same shape, in local steps alone; see :mod:`drfl.augmentations` for some.
 
     Raises:
-        InputError: see :meth:`drfl.layout.Layout.of`.
+        InputError: see :meth:`drfl.layout.Layout.of`; there is no such metric, or two have one name.
     """
 
     model: nn.Module
     loss: SampleFn = field(default_factory=nn.CrossEntropyLoss)
-    score: SampleFn = argmax_accuracy
+    score: Metric | MetricFn | str | None = None
+    metrics: tuple[Metric | MetricFn | str, ...] = ()
+    augment: Augmentation | None = None
     layout: Layout = field(init=False)
+    measures: tuple[Metric, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout.of(self.model))
+        object.__setattr__(self, "model", keyed(self.model))
         object.__setattr__(self, "loss", per_sample(self.loss))
+        score = default_score(self.loss) if self.score is None else self.score
+        others = (self.metrics,) if isinstance(self.metrics, str | Metric) else tuple(self.metrics)
+        measures = tuple(metric_of(given) for given in (score, *others))
+        names = [metric.name for metric in measures]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"the metric '{twice}' is given twice, as score and among metrics: keep one")
+        object.__setattr__(self, "measures", measures)
 
     @property
     def w0(self) -> Tensor:
         """The model's present parameters, a new vector (d,)."""
         return self.layout.flatten(self.model)
 
-    def outputs(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """The model's outputs for inputs ``x`` (B, …) under the named parameters."""
-        return functional_call(self.model, dict(parameters), (x,))
+    @functools.cached_property
+    def noisy(self) -> bool:
+        """Whether local steps need seeds: there is dropout or augmentation."""
+        return self.augment is not None or bool(dropout_layers(self.model))
+
+    def outputs(self, parameters: Mapping[str, Tensor], x: Tensor, seeds: Tensor | None = None) -> Tensor:
+        """The model's outputs for inputs ``x`` (B, …) under the named parameters.
+
+        Args:
+            parameters: of the model, by name.
+            x: the inputs.
+            seeds: (B,) the samples' in a local step of a ``noisy`` task; None = no dropout, no augmentation.
+        """
+        if seeds is None:
+            return functional_call(self.model, dict(parameters), (x,))
+        layers = dropout_layers(self.model)
+        for layer in layers.values():
+            layer.calls = 0
+        seeded = {f"{name}.seeds" if name else "seeds": seeds for name in layers}
+        return functional_call(self.model, {**parameters, **seeded}, (self.augmented(x, seeds),))
+
+    def augmented(self, x: Tensor, seeds: Tensor) -> Tensor:
+        """The inputs (B, …) of a local step.
+
+        Raises:
+            InputError: the augmentation changes their shape or type.
+        """
+        if self.augment is None:
+            return x
+        found = self.augment(x, Uniform(seeds))
+        if found.shape != x.shape or found.dtype != x.dtype:
+            raise InputError(
+                f"augment made {found.dtype} of shape {tuple(found.shape)} of inputs {x.dtype} of shape "
+                f"{tuple(x.shape)}: it must keep both"
+            )
+        return found
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """One loss per sample, (B,)."""
-        return _mean_of_rest(self.loss(outputs, y))
+        return _mean_of_rest(self._raw_losses(outputs, y))
 
-    def sample_scores(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """One score per sample, (B,)."""
-        return _mean_of_rest(self.score(outputs, y))
+    def _raw_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if _is(self.loss, ELEMENTWISE, ELEMENTWISE_FUNCTIONS):
+            outputs, y = _same_shape(outputs, y)
+            if outputs.shape != y.shape:  # torch would broadcast
+                raise InputError(
+                    f"the loss compares outputs {tuple(outputs.shape)} with targets {tuple(y.shape)}: make them alike"
+                )
+        return self.loss(outputs, y)
+
+    def sample_values(self, metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
+        """One value per sample, (B,), of a metric that has them."""
+        return _mean_of_rest(torch.as_tensor(metric.function(outputs, y)))
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """The same task on another device or in another floating-point type; the given model stays untouched."""
         model, loss = copy.deepcopy(self.model).to(device=device, dtype=dtype), self.loss
         if isinstance(loss, nn.Module):  # its class weights go along
             loss = copy.deepcopy(loss).to(device=device, dtype=dtype)
-        return Task(model, loss, self.score)
+        return replace(self, model=model, loss=loss)
 
     def check(self, x: Tensor, y: Tensor) -> None:
         """Try the model and the loss on a few samples; torch's global generator is left as it was.
@@ -116,9 +201,14 @@ class Task:
             with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
                 outputs = self.outputs(self.layout.views(self.w0), x)
                 self._check_labels(outputs, y)
-                values, scores = self.loss(outputs, y), self.score(outputs, y)
-                self._check_shapes(values, scores, len(x))
+                self._check_shape("the loss", self._raw_losses(outputs, y), len(x))
+                for metric in self.measures:
+                    if metric.per_sample:
+                        values = torch.as_tensor(metric.function(outputs, y))
+                        self._check_shape(f"metric '{metric.name}'", values, len(x))
                 self._check_alone(self.sample_losses(outputs, y), x, y)
+                if self.noisy:
+                    self.outputs(self.layout.views(self.w0), x, torch.arange(len(x), device=x.device))
         except InputError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -133,13 +223,12 @@ class Task:
                 "use a layer without state, or .eval()"
             )
 
-    def _check_shapes(self, values: Tensor, scores: Tensor, samples: int) -> None:
-        for what, value in (("loss", values), ("score", scores)):
-            if value.dim() == 0 or value.shape[0] != samples:
-                raise InputError(
-                    f"the {what} must give one value per sample, shape ({samples}, …), not "
-                    f"{tuple(value.shape)}: return it without reduction"
-                )
+    def _check_shape(self, what: str, values: Tensor, samples: int) -> None:
+        if values.dim() == 0 or values.shape[0] != samples:
+            raise InputError(
+                f"{what} must give one value per sample, shape ({samples}, …), not {tuple(values.shape)}: return it "
+                "without reduction"
+            )
 
     def _check_alone(self, losses: Tensor, x: Tensor, y: Tensor) -> None:
         """A sample's loss must be the same again, and the same without the rest of the batch."""
@@ -157,26 +246,35 @@ class Task:
             )
 
     def _check_labels(self, outputs: Tensor, y: Tensor) -> None:
-        if self.score is argmax_accuracy:
-            if y.is_floating_point():
-                raise InputError(
-                    "targets are floating-point but the score is argmax_accuracy: pass score=binary_accuracy, or your "
-                    "own function that gives one value per sample"
-                )
-            if outputs.dim() < 2:
-                raise InputError(f"the model must give (B, classes) outputs, not {tuple(outputs.shape)}")
+        of_classes = next((metric.name for metric in self.measures if metric.function in OF_CLASSES), None)
+        if of_classes is None:
+            return
+        if are_classes(outputs, y):
             _check_range(y, outputs.shape[1])
+        elif outputs.reshape(len(y), -1).shape != y.reshape(len(y), -1).shape:
+            raise InputError(
+                f"'{of_classes}' does not go with outputs {tuple(outputs.shape)} and targets {tuple(y.shape)} "
+                f"{y.dtype}: give outputs (B, classes) with integer targets (B,), or an output for every label 0 or 1"
+            )
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
-        """Refuse labels (n,) that the model has no output for; ``x`` holds at least one input.
+        """Refuse labels (n,) that the model has no output for, and numbers that are none; ``x`` holds an input or more.
 
         Raises:
-            InputError: naming the largest label and the number of outputs.
+            InputError: naming the largest label and the number of outputs, or the metric that takes labels.
         """
-        if self.score is not argmax_accuracy or y.numel() == 0 or y.is_floating_point():
+        of_classes = next((metric.name for metric in self.measures if metric.function in OF_CLASSES), None)
+        if of_classes is None or y.numel() == 0:
             return
         with torch.no_grad():
-            _check_range(y, self.outputs(self.layout.views(self.w0), x[:1]).shape[1])
+            outputs = self.outputs(self.layout.views(self.w0), x[:1])
+        if are_classes(outputs, y[:1]):
+            _check_range(y, outputs.shape[1])
+        elif bool(((y != 0) & (y != 1)).any()):
+            raise InputError(
+                f"targets are numbers other than 0 and 1, of which '{of_classes}' says nothing: pass score='rmse', "
+                "'mae', 'r2' or a function of your own"
+            )
 
 
 def _check_range(y: Tensor, classes: int) -> None:

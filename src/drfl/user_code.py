@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -58,25 +60,32 @@ def digests(reference: str) -> dict[str, str]:
     """
     place = reference.rpartition(":")[0].strip()
     module = sys.modules[_module_name(Path(place))] if place.endswith(SUFFIX) else sys.modules[place]
-    file = Path(str(module.__file__)).resolve()
+    file = _resolved(str(module.__file__))
     if "site-packages" in file.parts:
         return {}
     shown = Path(place) if place.endswith(SUFFIX) else Path(file.name)
     found = {shown.as_posix(): _sha256(file)}
     for other in list(sys.modules.values()):
-        beside = Path(getattr(other, "__file__", None) or "")
-        if beside.resolve() != file and _is_helper(other, beside, file.parent):
-            found[(shown.parent / beside.resolve().relative_to(file.parent)).as_posix()] = _sha256(beside)
+        beside = getattr(other, "__file__", None) or ""
+        if _is_helper(other, beside, file.parent) and _resolved(beside) != file:
+            found[(shown.parent / _resolved(beside).relative_to(file.parent)).as_posix()] = _sha256(Path(beside))
     return dict(sorted(found.items()))
 
 
-def _is_helper(module: ModuleType, file: Path, folder: Path) -> bool:
+def _is_helper(module: ModuleType, file: str, folder: Path) -> bool:
     """Whether a module is one of the user's own beside another: neither drfl's, nor a package, nor the program."""
     if module.__name__ == "__main__" or module.__name__.partition(".")[0] == "drfl":
         return False
     # Compiled packages name files that are not there; a virtual environment may lie in the user's folder.
-    inside = file.is_absolute() and file.resolve().is_relative_to(folder)
-    return inside and file.suffix == SUFFIX and "site-packages" not in file.parts
+    if not file.endswith(SUFFIX) or "site-packages" in Path(file).parts or not os.path.isabs(file):
+        return False
+    return _resolved(file).is_relative_to(folder)
+
+
+@functools.cache
+def _resolved(file: str) -> Path:
+    """A module's file without links; a process has thousands of modules, and asks for every run."""
+    return Path(file).resolve()
 
 
 def _sha256(path: Path) -> str:

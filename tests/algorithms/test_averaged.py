@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 import torch
+from tests.support.marks import every
 
 from drfl.algorithms import (
     AFL,
@@ -48,7 +49,7 @@ METHODS = {
 LOSSES = {"everybody answers": (), "two do not train": (1, 4), "nobody trains": range(6)}
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("method", every(3, METHODS.values(), METHODS))
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 @pytest.mark.parametrize("silent", LOSSES.values(), ids=LOSSES)
 def test_mean_over_the_local_steps(method, momentum, silent):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.conformance import references
+from tests.support.marks import only
 from tests.support.reference import bisection
 from tests.support.rounds import same_as
 
@@ -131,7 +132,7 @@ SETS = (Simplex(), CVaR(0.5), Box(0.3), ChiSquare(0.1), KL(0.1), ChiSquareBall(0
 
 @every_method
 @pytest.mark.parametrize("ambiguity", SETS, ids=repr)
-@pytest.mark.parametrize("unit", [1e-160, 1e-308, 5e-324, 1e153, 1e200])
+@pytest.mark.parametrize("unit", only(["5e-324", "1e+200"], [1e-160, 1e-308, 5e-324, 1e153, 1e200]))
 def test_losses_whose_squares_leave_the_numbers(make, ambiguity, unit):
     """The step would be infinite, or 0 times infinity: λ stays in its set."""
     if make is DRFA and ambiguity.penalised:

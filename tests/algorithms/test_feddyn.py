@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.conformance import references
+from tests.support.marks import only
 from tests.support.problems import federation
 from tests.support.quadratics import Quadratics
 from tests.support.rounds import costs, last, near, same_as, second_round
@@ -66,7 +67,7 @@ def test_a_smaller_mu_is_slower_where_local_steps_go_far():
     assert np.abs(smaller - optimum).max() > 1e-3
 
 
-@pytest.mark.parametrize("m", [None, 3])
+@pytest.mark.parametrize("m", only(1, [None, 3]))
 def test_in_a_ball_it_reaches_the_constrained_optimum(m):
     problem = Quadratics.random()
     radius = 0.5 * float(np.linalg.norm(problem.optimum(problem.shares)))

@@ -22,7 +22,7 @@ FEW = [
 ]
 
 
-@pytest.mark.parametrize("name", only([*FEW, "KL(1, steep)", "KLBall(0.0001)", "Simplex(0)"], CASES))
+@pytest.mark.parametrize("name", only(["CVaR(0.3)", "KL(0.1, uneven)", "ChiSquareBall(0.1)"], CASES))
 def test_every_set_passes(name):
     assert examine_ambiguity(CASES[name](8), draws=50).failed == ()
 

@@ -12,7 +12,7 @@ from drfl import DRFA, Average, CVaR, LocalSGD, ScaffPD, run
 from drfl.certificate import Certifier
 from drfl.checkpoint import Checkpoints, DamagedError, resume_point
 from drfl.checkpoint.files import RUN, STATE, SUMS, sums_of
-from drfl.checkpoint.record import restored, tensors_of
+from drfl.checkpoint.state_tensors import restored, tensors_of
 from drfl.errors import InputError
 from drfl.experiments.build import build
 from drfl.experiments.config import Config
@@ -197,7 +197,7 @@ TENSORS = {
     "one round more": (changed("history.round", longer), "history.metrics is"),
     "metrics more": (changed("history.metrics", lambda part: part[:, :-1]), "history.metrics is"),
     "metrics of fewer rows": (changed("history.metrics", lambda part: part[1:]), "history.metrics is"),
-    "an accuracy of 2": (at("history.metrics", (0, 0), 2.0), "an accuracy is not between 0 and 1"),
+    "an accuracy of 2": (at("history.metrics", (0, 0), 2.0), "a score is not between 0 and 1"),
     "a loss beyond all": (at("history.metrics", (0, 5), 1e200), "a loss is beyond 1e"),
     "a ledger that falls": (at("history.ledger", (-1, 0), 0), "a counter is negative or falls"),
     "a counter less": (changed("history.ledger", lambda part: part[:, 1:]), "history.ledger is"),

@@ -9,6 +9,7 @@ import os
 import pytest
 import torch
 from tests.papers.energy.jobs import ALGORITHMS, digits
+from tests.support.marks import only
 
 from drfl import run
 from drfl.certificate import Certifier
@@ -30,7 +31,7 @@ def kept(folder, every=2, rounds=5, name="DRDM", **options):
 
 
 @pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", only(["DRDM", "ScaffPD"], ALGORITHMS))
 def test_a_resumed_run_ends_as_one_that_never_stopped(name, every, tmp_path):
     options = {"rounds": 7, "evaluate_every": every}
     whole = run(ALGORITHMS[name], digits(), seed=3, **options)

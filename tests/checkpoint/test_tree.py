@@ -12,7 +12,7 @@ from torch import Tensor
 from drfl.algorithms import ALGORITHMS
 from drfl.averages import Average
 from drfl.checkpoint import DamagedError
-from drfl.checkpoint.record import restored, tensors_of
+from drfl.checkpoint.state_tensors import restored, tensors_of
 from drfl.client_table import ClientTable
 from drfl.experiments.hyperparameters import make, takes
 from drfl.key import Key

@@ -12,6 +12,8 @@ from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli.app import call
 from drfl.data import DATASETS
 from drfl.experiments.hyperparameters import SAMPLINGS
+from drfl.schedules import SCHEDULES
+from drfl.server_optimizers import SERVER_OPTIMIZERS
 
 
 def test_algorithms(capsys):
@@ -21,7 +23,7 @@ def test_algorithms(capsys):
     assert "gamma=" in out
     assert "steps=1" in out.replace("steps=10", "")  # AFL has its own number
     assert "all but AFL the cohort size m" in out
-    assert [name for name in (*AMBIGUITY_SETS, *SAMPLINGS) if name not in out] == []
+    assert [name for name in (*AMBIGUITY_SETS, *SAMPLINGS, *SCHEDULES, *SERVER_OPTIMIZERS) if name not in out] == []
 
 
 def test_algorithms_as_json_have_their_defaults(capsys):

@@ -31,7 +31,7 @@ def test_each_setting_has_an_option(name):
 
 def test_the_settings_are_the_configurations_and_the_tables_are_no_option():
     assert {*Config.model_fields} == {*options.ABOUT, "algorithms", "files"}
-    assert {*options.ABOUT} - {*RUN} == {"validation"}
+    assert {*options.ABOUT} - {*RUN} == {"judged_on"}
 
 
 @pytest.mark.parametrize(

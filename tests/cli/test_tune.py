@@ -13,13 +13,13 @@ import tomllib
 import pytest
 from tests.support.small_search import Here
 
+from drfl.cli import tune
 from drfl.cli.app import call
-from drfl.tuning import study
 
 JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
 SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2"]
 LINE = re.compile(
-    r"\[(\d+)/12\] (FedAvg|DRFA) trial [0-5]: worst \d+\.\d % \(best \d+\.\d %\)(, about \d+ (s|min) left)?"
+    r"\[(\d+)/12\] (FedAvg|DRFA) trial [0-5]: worst accuracy \d+\.\d % \(best \d+\.\d %\)(, about \d+ (s|min) left)?"
 )
 
 
@@ -32,7 +32,7 @@ def _elsewhere(tmp_path, monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Runs are in this process, so that a test takes a moment."""
-    monkeypatch.setattr(study, "Pool", Here())
+    monkeypatch.setattr(tune, "Pool", Here())
 
 
 def disturbed(number, lines, folder):
@@ -51,7 +51,7 @@ def disturbed(number, lines, folder):
 @pytest.mark.long
 def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(study, "Pool", Here())
+        patch.setattr(tune, "Pool", Here())
         assert call(["tune", *SMALL, "--trials", "6", "--out", "undisturbed"]) == 0
     printed = capsys.readouterr()
     lines = printed.err.splitlines()
@@ -71,7 +71,7 @@ def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_pa
     assert json.loads(again.out) == {**content, "file": "a/job.toml"}
     for name in ("job.toml", "trials.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
-    command = "drfl tune job.toml --algorithms FedAvg,DRFA --trials 6 --seeds 2 --metric worst_accuracy"
+    command = "drfl tune job.toml --algorithms FedAvg,DRFA --trials 6 --seeds 2 --criterion worst"
     assert content["provenance"]["command"] == command
 
 
@@ -81,7 +81,7 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
     assert call(["tune", "job.toml", "--trials", "1", "--seeds", "1", "--jobs", "1", "--out", "a"]) == 1
     err = capsys.readouterr().err.splitlines()
     assert err == [
-        "[1/1] FedAvg trial 0: worst 0.0 % (best 0.0 %), diverged at some seeds",
+        "[1/1] FedAvg trial 0: worst accuracy 0.0 % (best 0.0 %), diverged at some seeds",
         "every run of FedAvg failed: its parameters are worth nothing",
     ]
 
@@ -98,7 +98,7 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
         (["job.toml", "--rounds", "3", "--set", "rounds=4"], "--rounds and --set rounds"),
         (["job.toml", "--set", "clents=4"], "did you mean 'clients'?"),
         (["job.toml", "--set", "cohort=9"], "m=9"),
-        (["job.toml", "--metric", "wurst"], "unknown metric 'wurst'"),
+        (["job.toml", "--criterion", "wurst"], "unknown criterion 'wurst'"),
         (["job.toml", "--stand-in"], "--stand-in is for the papers' jobs"),
         (["mnist-linear", "--stand-in"], "has no stand-in"),
         (["job.toml", "--out", "job.toml"], "job.toml is a file"),

@@ -67,6 +67,23 @@ def fedavg(algorithm, oracle, rounds):
     return averaging(algorithm, oracle, rounds)
 
 
+def fednova(algorithm, oracle, rounds):
+    """x ← x − τ_eff Σ_i p_i Σ_k a_ik·η·g_ik / ‖a_i‖₁, from the gradients along the way; every client takes τ steps."""
+    w, local, states = oracle.w0, algorithm.local, []
+    lam = oracle.shares if algorithm.by_samples else np.full(oracle.n, 1 / oracle.n)
+    a = np.array([sum(local.momentum**s for s in range(local.steps - k)) for k in range(local.steps)])
+    for played in rounds:
+        clients = who(played, "train")
+        if clients:
+            directions = {}
+            for i in clients:
+                visited = (w, *path_of(oracle, i, w, local)[:-1])
+                directions[i] = a @ [oracle.gradient(i, u) + local.weight_decay * u for u in visited] / a.sum()
+            w = w - local.lr * a.sum() * mean({i: lam[i] for i in clients}, directions)
+        states.append({"w": w})
+    return states
+
+
 def fedprox(algorithm, oracle, rounds):
     return averaging(algorithm, oracle, rounds, prox=algorithm.mu)
 

@@ -20,6 +20,7 @@ from drfl.algorithms import (
     DualDRDM,
     FedAvg,
     FedDyn,
+    FedNova,
     FedProx,
     QFedAvg,
     ScaffPD,
@@ -81,6 +82,14 @@ ROWS = {
         WEIGHTED,
         references.fedprox,
         lambda ours: [Reduction("mu=0 is FedAvg", ours(m=3, mu=0.0, local=NOISY), FedAvg(m=3, local=NOISY))],
+    ),
+    "FedNova": Row(
+        FedNova(local=ONE),
+        WEIGHTED,
+        references.fednova,
+        lambda ours: [
+            Reduction("with steps alike it is FedAvg", ours(m=3, local=NOISY), FedAvg(m=3, local=NOISY)),
+        ],
     ),
     "SCAFFOLD": Row(SCAFFOLD(local=FOUR), also_sampled(AVERAGE), references.scaffold),
     "FedDyn": Row(FedDyn(local=FOUR, mu=2.5), also_sampled(AVERAGE), references.feddyn),

@@ -16,8 +16,8 @@ def test_every_algorithm_has_a_row():
     assert all(type(ROWS[name].algorithm) is ALGORITHMS[name] for name in ROWS)
 
 
-SLOW = {"engines_agree", "threads_agree"}
-SAME_REQUESTS = ["FedProx", "FedDyn", "QFedAvg", "DeltaFL", "AFL", "DRFAProx", "DRFAGA", "DRDM"]
+SLOW = {"engines_agree", "threads_agree", "converges_on_other_sets", "report_law"}
+SAME_REQUESTS = ["FedProx", "FedNova", "FedDyn", "QFedAvg", "DeltaFL", "AFL", "DRFAProx", "DRFAGA", "DRDM"]
 """Algorithms whose requests are of the kinds that the others make: `make test` compares engines on those."""
 
 CASES = [

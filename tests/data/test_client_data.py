@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 from drfl import Simulation, Task, checks
-from drfl.data import IID, ClientData, Dataset, Partition, ZipfDirichlet
+from drfl.data import IID, ClientData, Dataset, OneClass, Partition, ZipfDirichlet, make_partition
 from drfl.errors import InputError
 from drfl.key import Key
 
@@ -276,3 +279,49 @@ def test_sizes_are_counted_once():
     data = ClientData.from_arrays([pair(10), pair(20)])
     assert data.sizes is data.sizes
     assert data.sizes.tolist() == [8, 16]
+
+
+def test_numbers_and_several_targets_from_python():
+    x = torch.randn(2, 20, 3, generator=torch.Generator().manual_seed(0))
+    one = ClientData.from_arrays([(part, part.sum(1)) for part in x])
+    assert (one.targets.dtype, one.majority) == (torch.float32, None)
+    several = ClientData.from_arrays([(part, (part[:, :2] > 0).float()) for part in x])
+    assert several.test_targets.shape == (40, 2)
+    frame = pd.DataFrame({"who": ["a", "b"] * 10, "x": range(20), "y": range(20), "z": [k % 2 == 0 for k in range(20)]})
+    data = ClientData.from_frame(frame, group="who", target=("y", "z"))
+    assert (data.targets[3].tolist(), data.classes, data.columns) == ([3.0, 0.0], None, ("x",))
+    for target, part in (
+        ((), "there is no target"),
+        (("y", "w"), "unknown column 'w'"),
+        (("y", "y"), "column 'y' is there twice"),
+        (("x", "who"), "column 'who' cannot be target and group"),
+    ):
+        with pytest.raises(InputError, match=part):
+            ClientData.from_frame(frame, group="who", target=target)
+    with pytest.raises(InputError, match=r"target column 'w' is not numeric .* name other columns in target"):
+        ClientData.from_frame(frame.assign(w="x"), group="who", target=("y", "w"), features=["x"])
+    with pytest.raises(InputError, match="2 names of columns for inputs"):
+        dataclasses.replace(data, columns=("x", "y"))
+
+
+def test_iid_divides_rows_without_classes():
+    x = torch.arange(30.0)[:, None]
+    y = x[:, 0]
+    pool = Dataset("numbers", x, y, x, y, 1, task="regression")
+    own = Dataset("numbers", x, x, x[:9], x[:9], 1, task="regression")
+    for dataset, tested in ((pool, 10), (own, 9)):
+        parts = make_partition(dataset, IID(clients=3), Key(0))
+        assert sorted(row for part in parts.test for row in part) == (
+            sorted({*range(30)} - {row for part in parts.train for row in part}) if dataset is pool else [*range(9)]
+        )
+        assert sum(map(len, parts.test)) == tested
+    with pytest.raises(InputError, match=r"'one-class' divides rows by their class, and regression has none: take iid"):
+        make_partition(pool, OneClass(), Key(0))
+    for targets, task, part in (
+        (x.int(), "regression", "targets float32, not torch.float32 and torch.int32"),
+        (x, "multi-label", "targets must be 0 or 1"),
+        (x[:, 0], "multi-label", "or 1 in as many columns"),
+        (x / 0, "regression", "must be finite"),
+    ):
+        with pytest.raises(InputError, match=part):
+            Dataset("odd", x, targets, x, targets, 1, task=task)

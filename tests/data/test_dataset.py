@@ -30,10 +30,16 @@ def test_one_pool_may_have_groups_and_columns_to_standardise():
     pool = {"inputs": x, "targets": y, "test_inputs": x, "test_targets": y}
     assert Dataset(**parts(**pool, groups=("a", "b", "a"), standardise=True)).one_pool
     assert not Dataset(**parts()).one_pool
-    with pytest.raises(InputError, match="2 groups for 3 rows"):
+    with pytest.raises(InputError, match="2 groups for 3 training rows"):
         Dataset(**parts(**pool, groups=("a", "b")))
-    with pytest.raises(InputError, match="no test part apart"):
+    with pytest.raises(InputError, match="0 groups for 1 test rows: give one a row"):
         Dataset(**parts(groups=("a", "b", "a", "b")))
+    with pytest.raises(InputError, match="test_groups, and no test part"):
+        Dataset(**parts(**pool, groups=("a", "b", "a"), test_groups=("a", "b", "a")))
+    with pytest.raises(InputError, match="1 names of columns for inputs"):
+        Dataset(**parts(**pool, columns=("a",)))
+    both = Dataset(**parts(groups=("a", "b", "a", "b"), test_groups=("b",))).pooled()
+    assert (both.groups, both.test_groups) == (("a", "b", "a", "b", "b"), None)
     images = torch.zeros(3, 1, 2, 2)
     with pytest.raises(InputError, match=r"only inputs .* can be standardised"):
         Dataset(**parts(**{**pool, "inputs": images, "test_inputs": images}, standardise=True))

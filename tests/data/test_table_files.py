@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +104,10 @@ def edited(change):
         (lambda rows: rows[3].update(site="   "), "a row's group is empty"),
         (lambda rows: rows[2].update(age="1e99"), "column 'age' is infinite or beyond 1e+30"),
         (lambda rows: [row.update(ill="no") for row in rows], "the target 'ill' is no in every row"),
-        (lambda rows: [row.update(ill=i / 7) for i, row in enumerate(rows)], "the target 'ill' holds fractions"),
+        (
+            lambda rows: [row.update(ill=i / 7) for i, row in enumerate(rows)],
+            "line 3: the target 'ill' holds the fraction 0.14285",
+        ),
         (lambda rows: [row.update(sex=f"w{i}") for i, row in enumerate(rows)], "column 'sex' has 60 different words"),
         (lambda rows: rows.clear() or rows.append({"site": "", "ill": "", "age": ""}), "is blank"),
     ],
@@ -112,6 +117,27 @@ def test_what_is_wrong_in_a_table_names_the_place(change, part):
     with pytest.raises(InputError) as caught:
         read_tables([Path("all.csv")], "ill", "site")
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("rows", [["1,0,7", "2,1,7"], ["1,0", "2,1,7"]])
+def test_rows_longer_than_the_head_are_no_names_of_rows(rows):
+    Path("long.csv").write_text("\n".join(["age,ill", *rows]))
+    with pytest.raises(InputError, match=r"^long\.csv cannot be read: "):
+        read_tables([Path("long.csv")], "ill")
+
+
+def test_lines_are_those_of_the_file_whatever_is_between_the_rows():
+    rows = ["age,ill,note", "", '1,0,"two', 'lines"', "  ", "2,1,x", ",0,y", "", "3,0.5,z"]
+    text = "\n".join(rows)
+    Path("odd.csv").write_text(text)
+    with pytest.raises(InputError, match=r"^odd\.csv, line 7: column 'age' is blank"):
+        read_tables([Path("odd.csv")], "ill")
+    Path("odd.csv").write_text(text.replace(",0,y", "4,0,y"))
+    with pytest.raises(InputError, match=r"^odd\.csv, line 9: the target 'ill' holds the fraction 0\.5"):
+        read_tables([Path("odd.csv")], "ill")
+    Path("odd.csv").write_text(text.replace(",0,y", "4,0,y").replace("age,ill", "ill,age").replace("z", "z\n1,-1e40,v"))
+    with pytest.raises(InputError, match=r"^odd\.csv, line 10: column 'age' is infinite"):
+        read_tables([Path("odd.csv")], "ill")
 
 
 @pytest.mark.parametrize(
@@ -182,3 +208,116 @@ def test_a_table_without_clients_is_divided(capsys):
     words = "run --data plain.csv --target y --clients 3 --alpha 1 --rounds 1 --out r"
     assert call(words.split()) in (0, 1)
     assert len(Path("r/clients.csv").read_text().splitlines()) == 4
+
+
+GRID = [
+    {"x": i % 7, "z": (i * i) % 11, "who": "abc"[i % 3], "y": i / 8, "y2": -3.0 * i, "a": i % 2, "b": int(i % 5 < 2)}
+    for i in range(60)
+]
+
+
+@pytest.fixture
+def grid(folder):
+    """One file with numbers and labels to predict, and one of arrays."""
+    write(Path("grid.csv"), GRID)
+    x = np.random.default_rng(0).random((60, 2))
+    np.savez(
+        "grid.npz", inputs=x, y=x[:, 0] * 3, both=np.stack([x[:, 0] > 0.5, x[:, 1] > 0.5], 1), who=np.arange(60) % 3
+    )
+    np.savez("gap.npz", inputs=np.where(np.arange(12).reshape(6, 2) == 7, np.nan, 1.0), y=np.arange(6))
+    np.savez("words.npz", inputs=np.full((6, 2), "x"), y=np.arange(6))
+
+
+@pytest.mark.usefixtures("grid")
+def test_numbers_and_labels_are_read_as_such():
+    one = read_tables([Path("grid.csv")], "y", "who", ["y2"], "regression")
+    assert one.targets.tolist() == pytest.approx([row["y"] for row in GRID])
+    assert (one.task, one.classes, one.columns, one.targets.dtype) == (
+        "regression",
+        1,
+        ("x", "z", "a", "b"),
+        torch.float32,
+    )
+    two = read_tables([Path("grid.csv")], ("y2", "y"), "who", task="regression")
+    assert two.targets[3].tolist() == [-9.0, 0.375]
+    labels = read_tables([Path("grid.csv")], ("a", "b"), "who", ("y", "y2"), "multi-label")
+    assert (labels.classes, labels.targets[:3].tolist()) == (2, [[0, 1], [1, 1], [0, 0]])
+    arrays = read_tables([Path("grid.npz")], "both", "who", task="multi-label")
+    assert (arrays.classes, arrays.targets.shape) == (2, (60, 2))
+    assert read_tables([Path("grid.npz")], "y", "who", task="regression").targets.shape == (60,)
+
+
+@pytest.mark.usefixtures("grid")
+@pytest.mark.parametrize(
+    ("words", "score", "below"),
+    [
+        # y is linear in y2, an input
+        ("--data grid.csv --target y --group who --task regression --rounds 40", "rmse", 0.5),
+        ("--data grid.csv --target y --target y2 --task regression --clients 4 --rounds 2", "rmse", 99),
+        ("--data grid.npz --target both --group who --task multi-label --rounds 2", "accuracy", 1.01),
+        (
+            "--data grid.csv --target a --target b --group who --task multi-label --metric f1 --rounds 2",
+            "accuracy",
+            1.01,
+        ),
+    ],
+)
+def test_a_run_has_the_loss_and_the_score_of_its_task(words, score, below, capsys):
+    assert call(f"run {words} --algorithm FedAvg --out r".split()) == 0, capsys.readouterr().err
+    found = json.loads(Path("r/summary.json").read_text())
+    assert found["measures"][0]["name"] == score
+    assert found["final"][f"avg_{score}"] < below
+    config = tomllib.loads(Path("r/config.toml").read_text())
+    assert config["loss"] == {"rmse": "mse", "accuracy": "binary-cross-entropy"}[score]
+    assert config["partition"] == ("natural" if "group" in words else "iid")
+    assert call(["run", "r/config.toml", "--out", "again"]) == 0
+    assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
+
+
+def test_an_own_loss_of_numbers_is_scored_as_numbers(grid):
+    Path("mine.py").write_text("def cubed(outputs, targets):\n    return (outputs[:, 0] - targets).abs() ** 3\n")
+    asked = {"data": "grid.csv", "target": "y", "group": "who", "task": "regression", "loss": "mine.py:cubed"}
+    assert [metric.name for metric in load_config(None, asked).measures()] == ["rmse"]
+
+
+@pytest.mark.usefixtures("grid")
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        # known from the options alone
+        ("--data grid.csv --target y --task regresion", "task = 'regresion': input should be 'classification'"),
+        ("--data grid.csv --target a --target b", "task 'classification' has one target, not 2"),
+        ("--data grid.csv --target a --task multi-label", "task 'multi-label' needs several targets"),
+        ("--data grid.csv --target y --target y --task regression", "target 'y' is given twice"),
+        ("--data grid.csv --target y --drop y --task regression", "column 'y' is needed as target: do not drop it"),
+        ("--data grid.csv --target y --group who --drop who", "column 'who' is needed as group: do not drop it"),
+        (
+            "--data grid.csv --target y --task regression --partition one-class",
+            "'one-class' divides rows by their class",
+        ),
+        ("--data grid.csv --target y --task regression --alpha 1", "alpha means nothing to partition 'iid'"),
+        ("--data grid.csv --target y --task regression --loss cross-entropy", "'cross-entropy' is for classification"),
+        ("--data grid.csv --target a --loss mse", "loss 'mse' is for regression, and task is 'classification'"),
+        ("--data grid.csv --target y --task regression --score auc", "metric 'auc' is of classes"),
+        ("--data grid.csv --target a --metric r2", "metric 'r2' is of numbers, and task is 'classification'"),
+        ("--task regression", "task means nothing without data"),
+        ("--dataset digits --loss mse", "loss 'mse' is for regression"),
+        # known from the rows
+        ("--data grid.csv --target who --task regression", "grid.csv, line 2: the target 'who' holds the word 'a'"),
+        (
+            "--data grid.csv --target a --target x --task multi-label",
+            "line 4: the target 'x' holds '2': multi-label needs",
+        ),
+        ("--data grid.csv --target a --target who --task multi-label", "line 2: the target 'who' holds 'a'"),
+        ("--data grid.npz --target y --task multi-label", "row 1: the target 'y' holds '1.91"),
+        ("--data grid.npz --target both", "task 'classification' has one target, not 2"),
+        ("--data gap.npz --target y", "gap.npz, row 4: the array 'inputs' is NaN or infinite at (1,) (1 such values"),
+        ("--data words.npz --target y", "words.npz: the array 'inputs' holds <U1, not numbers"),
+    ],
+)
+def test_a_mistake_with_numbers_or_labels_is_one_line(words, part, capsys):
+    assert call(f"run {words} --out r --rounds 1".split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert part in err
+    assert not Path("r").exists()

@@ -181,7 +181,7 @@ def test_dense_targets(engine):
         accuracy.append((outputs[rows].argmax(1) == labels[1][rows]).double().mean())
     evaluation = fed.evaluate(fed.w0)
     same(evaluation.loss, torch.stack(loss))
-    same(evaluation.accuracy, torch.stack(accuracy))
+    same(evaluation.score, torch.stack(accuracy))
 
 
 @pytest.mark.parametrize("prox", [0.1, 0.7, 3.0])

@@ -80,7 +80,7 @@ def test_evaluation(engine):
     guess = (x @ w[:12].numpy().reshape(3, 4).T + w[12:].numpy()).argmax(axis=1)
     for i, rows in enumerate(test.rows):
         close(evaluation.loss[i], test.loss(w.numpy(), rows))
-        close(evaluation.accuracy[i], (guess[rows] == y[rows]).mean())
+        close(evaluation.score[i], (guess[rows] == y[rows]).mean())
     assert evaluation.samples.tolist() == [1, 2, 3, 4, 5, 1]
 
 
@@ -91,7 +91,7 @@ def test_test_rows_may_be_shared(engine):
     fed = Simulation(dataclasses.replace(data, test=test), task_of(), engine=engine)
     evaluation = fed.evaluate(fed.w0)
     close(evaluation.loss[0], evaluation.loss[1].numpy())
-    assert evaluation.accuracy[0] == evaluation.accuracy[1]
+    assert evaluation.score[0] == evaluation.score[1]
 
 
 @pytest.mark.parametrize("model", [models.linear, models.mlp, models.cnn, group_norm_net])

@@ -42,7 +42,10 @@ def test_the_squared_loss_runs_on_every_engine(engine):
 
 def test_validation_leaves_the_test_part_alone():
     dataset = load("digits")
-    plain, held = (build(Config(validation=v, seed=3, **SMALL), dataset) for v in (None, 0.25))
+    plain, held = (
+        build(Config(validation=v, judged_on="validation" if v else "test", seed=3, **SMALL), dataset)
+        for v in (None, 0.25)
+    )
     assert held.data.test_inputs is held.data.inputs is dataset.inputs
     assert held.partition == plain.partition
     for whole, kept, tested in zip(plain.data.train, held.data.train, held.data.test, strict=True):
@@ -53,14 +56,20 @@ def test_validation_leaves_the_test_part_alone():
 def test_what_is_tuned_by_validation_does_not_change_with_the_test_rows():
     dataset = load("digits")
     other = dataclasses.replace(dataset, test_inputs=1 - dataset.test_inputs)
-    a, b = (execute(build(Config(validation=0.25, **SMALL), data)).result for data in (dataset, other))
+    a, b = (
+        execute(build(Config(validation=0.25, judged_on="validation", **SMALL), data)).result
+        for data in (dataset, other)
+    )
     assert a.history.to_csv() == b.history.to_csv()
     assert execute(build(Config(**SMALL), other)).result.history.to_csv() != a.history.to_csv()
 
 
 def test_other_seeds_other_validation_rows():
     dataset = load("digits")
-    a, b, c = (build(Config(validation=0.25, seed=s, partition="iid", **SMALL), dataset) for s in (0, 0, 1))
+    a, b, c = (
+        build(Config(validation=0.25, judged_on="validation", seed=s, partition="iid", **SMALL), dataset)
+        for s in (0, 0, 1)
+    )
     assert a.data.test[0].equal(b.data.test[0])
     assert not a.data.test[0].equal(c.data.test[0])
 
@@ -77,7 +86,7 @@ def test_clients_learn_from_features(features):
     job = build(Config(**features, **SMALL))
     assert job.data.inputs.shape == (1198, 500)
     assert job.task.layout.d == 5010
-    held = build(Config(validation=0.5, **features, **SMALL))
+    held = build(Config(validation=0.5, judged_on="validation", **features, **SMALL))
     assert held.data.test_inputs is held.data.inputs
     assert held.data.inputs.equal(job.data.inputs)
 

@@ -8,13 +8,16 @@ import pytest
 import torch
 
 from drfl.experiments.end_checks import end_checks
+from drfl.metrics import ACCURACY
 
 
 def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9):
     """A job and a result, as far as the checks look at them."""
     n = len(accuracy)
     job = SimpleNamespace(
-        fed=SimpleNamespace(majority=None if majority is None else torch.tensor(majority, dtype=torch.float64)),
+        fed=SimpleNamespace(
+            majority=None if majority is None else torch.tensor(majority, dtype=torch.float64), measures=(ACCURACY,)
+        ),
         partition=SimpleNamespace(recipe={"partition": partition}),
         data=SimpleNamespace(names=tuple(f"site {i}" for i in range(n))),
     )
@@ -22,7 +25,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
     result = SimpleNamespace(
         rounds=rounds,
         history=SimpleNamespace(rows=rows, last=rows[-1]),
-        evaluation=SimpleNamespace(accuracy=torch.tensor(accuracy, dtype=torch.float64)),
+        evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64)),
     )
     return job, result
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.errors import InputError
-from drfl.experiments.measures import Interval, as_printed, measure, signed
-from drfl.history import SMALL_IS_GOOD, Metrics
+from drfl.experiments.measures import Interval, as_printed, column, signed
+from drfl.history import ACCURACY_COLUMNS
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=12).filter(lambda values: max(values) - min(values) > 1e-6))
@@ -50,8 +50,8 @@ def test_a_papers_number_stays_as_printed(value, text):
 
 
 def test_every_metric_is_shown_the_way_it_is_judged():
-    assert [name for name in Metrics._fields if measure(name).small] == list(SMALL_IS_GOOD)
-    assert measure("worst_accuracy").label == "worst accuracy, %"
-    assert measure("avg_loss").scale == 1
+    assert [name for name in ACCURACY_COLUMNS if column(name).small] == ["std_accuracy", "avg_loss", "worst_loss"]
+    assert column("worst_accuracy").label == "worst accuracy, %"
+    assert column("avg_loss").scale == 1
     with pytest.raises(InputError, match="did you mean 'worst_accuracy'"):
-        measure("worst_acuracy")
+        column("worst_acuracy")

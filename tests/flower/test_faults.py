@@ -9,8 +9,8 @@ from flwr.app import Error, Message
 import drfl
 from drfl import sampling
 from drfl.errors import InputError
+from drfl.flower import messages, transport
 from drfl.flower import nodes as roster
-from drfl.flower import transport
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import read_answer, write_answer
 from drfl.flower.nodes import Node, Registered, SelfNamed, gathered
@@ -235,7 +235,7 @@ def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
     before = fed.evaluate(fed.w0)
     grid.away.add(2)
     after = fed.evaluate(fed.w0 + 1)
-    assert float(after.accuracy[1]) == float(before.accuracy[1])
+    assert float(after.score[1]) == float(before.score[1])
     assert not torch.equal(after.loss, before.loss)
     grid.away.clear()
     fresh = federation(grid, timeout=0.05)
@@ -244,14 +244,14 @@ def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
         fresh.evaluate(fed.w0)
 
 
-@pytest.mark.parametrize("test", [(float("nan"), 0.1, 15), (1.5, 0.1, 15), (0.5, float("inf"), 15), (0.5, 0.1, 0)])
-def test_a_test_that_cannot_have_come_out_so_is_not_believed(test, caplog):
+@pytest.mark.parametrize("found", [(float("nan"), 0.1, 15), (1.5, 0.1, 15), (0.5, float("inf"), 15), (0.5, 0.1, 0)])
+def test_a_test_that_cannot_have_come_out_so_is_not_believed(found, caplog):
     grid = grid_of(grid=SpoilingTests)
     fed = federation(grid)
     before = fed.evaluate(fed.w0)
-    grid.claim = test
+    grid.claim = messages.Tested(*found)
     after = fed.evaluate(fed.w0)
-    assert torch.equal(before.accuracy, after.accuracy)
+    assert torch.equal(before.score, after.score)
     assert torch.equal(before.loss, after.loss)
     assert "b was not tested" in caplog.text
 

@@ -93,7 +93,7 @@ def serve(folder, behaviour, algorithm="DualDRDM", more="cohort = 4"):
     return server_app.serve(grid, path)
 
 
-@pytest.mark.parametrize("name", every(8, BEHAVIOURS))
+@pytest.mark.parametrize("name", every(16, BEHAVIOURS))
 def test_a_run_ends_with_results_or_with_one_line(name, tmp_path, caplog):
     behaviour = BEHAVIOURS[name]
     told = None

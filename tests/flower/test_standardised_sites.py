@@ -99,7 +99,7 @@ def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, t
     fed = drfl.Simulation(data, task, engine=drfl.engine.Loop())
     inner = make(algorithm, config.parameters(algorithm, 3))
     found = drfl.run(wrap_algorithm(config, inner, None, None, task), fed, rounds=5, seed=1)
-    expected = dict(zip(data.names, found.evaluation.accuracy.tolist(), strict=True))
+    expected = dict(zip(data.names, found.evaluation.score.tolist(), strict=True))
     assert accuracies(out) == pytest.approx(expected, abs=1e-6)
     assert min(expected.values()) > 0.8
     standardisation, weights = split_weights(load_file(out / "model.safetensors"))
@@ -107,7 +107,7 @@ def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, t
     task.model.load_state_dict(weights)
     raw = ClientData.from_frame(frame(), group="site", target="ill", standardise=False)
     whole = Task(standardisation.before(task.model))
-    scores = drfl.Simulation(raw, whole).evaluate(whole.w0).accuracy.tolist()
+    scores = drfl.Simulation(raw, whole).evaluate(whole.w0).score.tolist()
     assert dict(zip(raw.names, scores, strict=True)) == pytest.approx(accuracies(out), abs=1e-6)
 
 

@@ -65,7 +65,7 @@ OTHER = {
     "--rate-min": ["1e5", "-1"],
     "--power": ["0.2", "0", "nan"],
     "--trials": ["1", "0", "100000"],
-    "--metric": ["worst_accuracy", "loss"],
+    "--criterion": ["worst", "loss"],
     "--set": ["clients=4", "rounds=0", "clients"],
     "--settings": ["α = 0.1", "x"],
     "--repeats": ["1", "0"],

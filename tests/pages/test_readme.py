@@ -22,7 +22,7 @@ def test_the_ten_lines_for_your_own_data_run(capsys):
     assert len([line for line in code.splitlines() if line.strip()]) == 10
     names: dict[str, object] = {}
     exec(code, names)
-    assert "worst_accuracy=" in capsys.readouterr().out
+    assert "worst_score=" in capsys.readouterr().out
     layout = names["drfl"].Layout.of(names["model"])  # pyright: ignore
     assert layout.flatten(names["model"]).equal(names["result"].model)  # pyright: ignore
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drfl.history import CERTIFICATE_COLUMNS, COLUMNS
+from drfl.history import CERTIFICATE_COLUMNS, LEDGER_COLUMNS, columns_of
 from drfl.report import load_run
 
 CURVES = {"FedAvg": (0.92, 0.80), "DRFA": (0.91, 0.84), "DualDRDM": (0.93, 0.88)}
+
+COLUMNS = ("round", *columns_of("accuracy"), *LEDGER_COLUMNS, "flagged_mass")
 
 
 def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds=10, dataset="digits", **changes):

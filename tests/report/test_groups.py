@@ -38,7 +38,7 @@ def test_curves_hold_the_rounds_that_all_seeds_evaluated(record):
     (group,) = group_runs(
         [record("a", seed=0, rounds=5, config={"rounds": 9}), record("b", seed=1, rounds=3, config={"rounds": 9})]
     )
-    rounds, values = group.curve("avg_accuracy")
+    rounds, values = group.curve("avg_score")
     assert rounds.tolist() == [0, 1, 2, 3]
     assert values.shape == (2, 4)
 

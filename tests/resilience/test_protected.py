@@ -21,7 +21,7 @@ from drfl.testing import DropoutFederation, Recording
 from drfl.testing.attacks import Claims, Inflated, Scaled
 from drfl.testing.state import bits_differ, leaves, through_a_file
 
-DEAF = ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn")
+DEAF = ("FedAvg", "FedNova", "FedProx", "SCAFFOLD", "FedDyn")
 """They ask for no losses."""
 
 

@@ -30,7 +30,8 @@ def as_tuple(value) -> Iterable:
     return value if isinstance(value, tuple) else (value,)
 
 
-def every(step, values):
+def every(step, values, ids=None):
     """The parameters, of which `make test` tries the first and then every ``step``-th."""
     values = list(values)
-    return only([str(value) for value in values[::step]], values)
+    names = [str(value) for value in values] if ids is None else list(ids)
+    return only(names[::step], values, names)

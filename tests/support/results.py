@@ -24,7 +24,7 @@ def trained(*worst: float, every: int = 1, steps: int = 2, stopped: str = "round
     rows = [
         {
             "round": k * every,
-            **metrics(value)._asdict(),
+            **metrics(value).named("accuracy"),
             "bytes_up": k * every * KILO,
             "bytes_down": k * every * KILO,
             "gradient_evaluations": k * every * steps * 10,

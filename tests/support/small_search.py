@@ -10,9 +10,11 @@ from drfl.experiments.cells import Cell, Record
 from drfl.experiments.pool import Run
 from drfl.experiments.training_cells import run_cell
 from drfl.tuning import study
-from drfl.tuning.job import Metric, TuningJob
-from drfl.tuning.search import Search, Trial, prepare
+from drfl.tuning.configured import prepare
+from drfl.tuning.job import TuningJob
+from drfl.tuning.search import Search
 from drfl.tuning.study import Ended
+from drfl.tuning.suggestion import Trial
 
 VALUES = {
     "dataset": "digits",
@@ -31,13 +33,13 @@ def small_search(
     *,
     trials: int = 3,
     repeats: int = 2,
-    metric: Metric = "worst_accuracy",
+    criterion: str = "worst",
     tables: dict | None = None,
     **changes: object,
 ) -> Search:
     """Two algorithms on digits; the job may have other values."""
     job = TuningJob("small", {**VALUES, **changes}, tables or {})
-    return prepare(job, algorithms, trials=trials, repeats=repeats, metric=metric, data_dir=None)
+    return prepare(job, algorithms, trials=trials, repeats=repeats, criterion=criterion, data_dir=None)
 
 
 class Here:
@@ -50,7 +52,7 @@ class Here:
     def __init__(self, limit: int | None = None) -> None:
         self.limit, self.ran = limit, list[Cell]()
 
-    def __call__(self, workers: int, run: Run, data_dir: Path | None) -> Here:
+    def __call__(self, workers: int = 1, run: Run = run_cell, data_dir: Path | None = None) -> Here:
         """Itself, in place of a new pool."""
         return self
 
@@ -76,9 +78,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def tuned(search: Search, folder: Path, monkeypatch, pool: Here | None = None, ended=None) -> dict[str, list[Trial]]:
+def tuned(search: Search, folder: Path, pool: Here | None = None, ended=None) -> dict[str, list[Trial]]:
     """The trials of a search, run in this process."""
     told: list[Ended] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(study, "Pool", pool or Here())
-        return study.run(search, folder, workers=1, data_dir=None, ended=ended or told.append)
+    return study.run(search, folder, pool=pool or Here(), ended=ended or told.append)

@@ -44,7 +44,7 @@ def test_exact_losses_and_gradients_of_the_federation_are_the_functions(problem,
     torch.testing.assert_close(replies.values, problem.gradients(w), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(replies.losses, problem.losses(w), rtol=1e-12, atol=0)
     torch.testing.assert_close(fed.losses(everybody, w, Key(0)).values, problem.losses(w), rtol=1e-12, atol=0)
-    scores = fed.evaluate(w).accuracy
+    scores = fed.evaluate(w).score
     assert ((scores >= 0) & (scores <= 1)).all()
 
 
@@ -231,7 +231,7 @@ def test_logistic_problems_are_the_real_clients():
     for problem in (hospitals, digits):
         assert (problem.data.inputs[:, -1] == 1).all()
         trained = problem.federation().evaluate(problem.average_optimum)
-        assert trained.accuracy.mean() > 0.7
+        assert trained.score.mean() > 0.7
         assert set(trained.samples.tolist()) == {len(rows) for rows in problem.data.test}
 
 

@@ -128,7 +128,7 @@ def test_still():
     assert still.losses(torch.tensor([1, 0]), still.w0, KEY).values.tolist() == [3.0, 1.0]
     assert still.train(torch.tensor([1]), still.w0, LOCAL, KEY, average=True).average.tolist() == [[3.0, 3.0, 3.0]]
     assert not still.gradients(torch.tensor([0]), still.w0, KEY).values.any()
-    assert still.evaluate(still.w0).accuracy.tolist() == [0.0, 1.0]
+    assert still.evaluate(still.w0).score.tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("problem", [least_squares(), least_squares((3, 1, 8), d=4, seed=2), curved_quadratics()])

@@ -11,8 +11,9 @@ from tests.support.small_search import small_search
 from drfl.errors import InputError
 from drfl.experiments.config import load_config
 from drfl.papers.plan import hyperparameters
+from drfl.tuning.job import JUDGED
 from drfl.tuning.output import check_place, make_place, write
-from drfl.tuning.search import Trial
+from drfl.tuning.suggestion import Trial
 
 ENDED = ("rounds", "rounds")
 TRIALS = {
@@ -57,7 +58,7 @@ def test_the_file_says_what_was_chosen_and_how(written):
     assert (provenance["trials"], provenance["seeds"], provenance["rounds"]) == (4, [1000, 1001], 2)
     assert (provenance["metric"], provenance["validation"]) == ("worst_accuracy", 0.2)
     assert (provenance["stand_in"], provenance["device"]) == (False, "cpu")
-    assert provenance["job"] == search.job.values
+    assert provenance["job"] == search.about["job"]
     assert provenance["versions"].keys() == {"python", "platform", "drfl", "torch", "numpy", "optuna"}
 
 
@@ -66,7 +67,8 @@ def test_reproduce_reads_it(written):
     tables = hyperparameters(folder, "small")["algorithms"]
     assert tables == content["algorithms"]
     for name, table in tables.items():
-        assert load_config(None, {**search.job.values, "algorithms": {name: table}}).parameters(name)["lr"] > 0
+        values = {**search.about["job"], **JUDGED, "algorithms": {name: table}}
+        assert load_config(None, values).parameters(name)["lr"] > 0
 
 
 def test_the_table_of_trials(written):

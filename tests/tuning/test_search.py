@@ -9,10 +9,14 @@ import pytest
 
 from drfl.errors import InputError
 from drfl.key import Key
-from drfl.tuning.search import STARTUP, Trial, best, needed, suggest
-from drfl.tuning.spaces import SPACES, rounded
+from drfl.tuning.spaces import SPACES, draw, rounded
+from drfl.tuning.suggestion import STARTUP, Point, Trial, best, needed, suggest
 
 SPACE = SPACES["DRDM"]
+
+
+def asked(trial):
+    return Point(draw(SPACE, trial), {})
 
 
 def closeness(point):
@@ -23,8 +27,8 @@ def closeness(point):
 def searched(count, seed=0):
     trials = []
     for number in range(count):
-        point = suggest(SPACE, trials, Key(seed).fold("trial", number))
-        trials.append(Trial(number, point, {}, (closeness(point),), ("rounds",)))
+        point = suggest(asked, trials, Key(seed).fold("trial", number))
+        trials.append(Trial(number, point.values, {}, (closeness(point.values),), ("rounds",), point.places))
     return trials
 
 
@@ -32,10 +36,10 @@ def test_the_same_trials_give_the_same_point_and_others_another():
     trials = searched(12)
     assert searched(12) == trials
     key = Key(0).fold("trial", 12)
-    point = suggest(SPACE, trials, key)
-    assert suggest(SPACE, list(trials), key) == point
-    assert suggest(SPACE, trials[:-1], key) != point
-    assert suggest(SPACE, trials, key.fold("x")) != point
+    point = suggest(asked, trials, key)
+    assert suggest(asked, list(trials), key) == point
+    assert suggest(asked, trials[:-1], key) != point
+    assert suggest(asked, trials, key.fold("x")) != point
 
 
 def test_points_are_in_the_space_and_have_few_digits():
@@ -58,9 +62,9 @@ def test_it_learns():
 
 def test_a_trial_that_has_no_place_in_the_space_is_passed_over():
     trials = searched(10)
-    rule = Trial(0, {"lr": 0.1}, {"lr": 0.1}, (1.0,), ("rounds",))
+    rule = Trial(0, {}, {"lr": 0.1}, (1.0,), ("rounds",))
     key = Key(5)
-    assert suggest(SPACE, [rule, *trials], key) == suggest(SPACE, trials, key)
+    assert suggest(asked, [rule, *trials], key) == suggest(asked, trials, key)
 
 
 def test_of_equal_trials_the_earliest_is_best():

@@ -10,7 +10,7 @@ from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import parse
 from drfl.experiments.config import load_config
 from drfl.experiments.hyperparameters import make, takes
-from drfl.tuning.spaces import LR, SPACES, Dimension, around, default_table, fixed, point_of, rounded, table_at
+from drfl.tuning.spaces import LR, SPACES, Dimension, around, default_point, default_table, fixed, rounded, table_at
 
 
 def config(algorithm, table=None, **values):
@@ -18,23 +18,26 @@ def config(algorithm, table=None, **values):
     return load_config(None, {"dataset": "digits", "algorithm": algorithm, **own, **values})
 
 
+def place(algorithm, run):
+    return default_point(run.parameters(algorithm), SPACES[algorithm])
+
+
 def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
     assert set(SPACES) <= set(ALGORITHMS)
     assert {space[0] for space in SPACES.values()} == {LR}
 
 
-def test_of_an_algorithm_without_a_space_the_step_size_is_tuned(monkeypatch):
-    monkeypatch.delitem(SPACES, "FedProx")
-    assert around("FedProx", 0.1)[0].name == "lr"
-    assert len(around("FedProx", 0.1)) == 1
-    assert table_at("FedProx", {"m": 2}, {"lr": 0.3}) == {"m": 2, "lr": 0.3}
+def test_of_an_algorithm_without_a_space_the_step_size_is_tuned():
+    space = around("mine.py:Own", 0.1)
+    assert space == (LR,)
+    assert table_at(space, {"m": 2}, {"lr": 0.3}) == {"m": 2, "lr": 0.3}
 
 
 @pytest.mark.parametrize("algorithm", SPACES)
 def test_both_ends_of_a_space_are_possible_and_reach_the_algorithm(algorithm):
     for end in ("low", "high"):
         point = {d.name: getattr(d, end) for d in SPACES[algorithm]}
-        table = table_at(algorithm, {"m": 2} if takes(algorithm, "m") else {}, point)
+        table = table_at(SPACES[algorithm], {"m": 2} if takes(algorithm, "m") else {}, point)
         made = make(algorithm, table)
         for dimension in SPACES[algorithm]:
             if dimension.name == "rho":
@@ -62,7 +65,7 @@ def test_the_papers_values_and_the_best_of_the_mnist_table_are_in_the_ranges():
         "SCAFFOLD": {"lr": 0.3, "server_lr": 1.5},
     }
     for algorithm, table in known.items():
-        assert point_of(config(algorithm, table), SPACES[algorithm]) == table
+        assert place(algorithm, config(algorithm, table)) == table
 
 
 def test_the_first_trial_is_the_defaults():
@@ -76,16 +79,16 @@ def test_the_first_trial_is_the_defaults():
 
 
 def test_a_default_that_is_a_rule_has_no_place_in_the_space():
-    assert point_of(config("FedProx"), SPACES["FedProx"]) == {"mu": 0.1}
-    assert point_of(config("DRDM"), SPACES["DRDM"]) == {}
-    assert point_of(config("DRFAProx"), SPACES["DRFAProx"]) == {}
-    assert point_of(config("FedAvg", {"lr": 1.5}), SPACES["FedAvg"]) == {}
+    assert place("FedProx", config("FedProx", {"lr": 0.2})) == {"lr": 0.2, "mu": 0.1}
+    assert place("DRDM", config("DRDM")) == {}
+    assert place("DRFAProx", config("DRFAProx")) == {}
+    assert place("FedAvg", config("FedAvg", {"lr": 1.5})) == {}
 
 
 def test_what_the_job_says_comes_before_the_defaults():
     run = config("DRDM", {"mu": 0.5}, lr=0.2)
     assert default_table(run, {"mu": 0.5}) == {"mu": 0.5, "lr": 0.2}
-    assert point_of(run, SPACES["DRDM"]) == {"lr": 0.2, "mu": 0.5}
+    assert place("DRDM", run) == {}, "gamma is a rule"
 
 
 def test_eta_is_looked_for_around_the_jobs_own():

@@ -7,12 +7,12 @@ import shutil
 
 import optuna
 import pytest
+from tests.support.marks import only
 from tests.support.small_search import Here, Killed, small_search, tuned
 
 from drfl.errors import InputError
 from drfl.experiments.build import build
 from drfl.experiments.runner import execute
-from drfl.tuning.job import sentence
 from drfl.tuning.output import write
 from drfl.tuning.spaces import SPACES
 from drfl.tuning.study import CELLS, FILE, Store
@@ -27,8 +27,7 @@ def files(search, trials, folder):
 def done(tmp_path_factory):
     """An undisturbed search: what it is, its trials, its folder and its files."""
     search, folder = small_search(), tmp_path_factory.mktemp("done")
-    with pytest.MonkeyPatch.context() as patch:
-        trials = tuned(search, folder, patch)
+    trials = tuned(search, folder)
     return search, trials, folder, files(search, trials, folder)
 
 
@@ -43,57 +42,69 @@ def test_every_algorithm_has_as_many_trials_and_begins_with_its_defaults(done):
         assert all(len(trial.scores) == 2 for trial in own)
 
 
-@pytest.mark.parametrize("metric", ["worst_accuracy", "worst20_accuracy", "avg_accuracy"])
-def test_a_score_is_the_metric_on_the_rows_held_out(metric, tmp_path, monkeypatch):
-    search = small_search(("DRFA",), trials=2, repeats=1, metric=metric)
-    for trial in tuned(search, tmp_path, monkeypatch)["DRFA"]:
+@pytest.mark.parametrize(
+    ("criterion", "changes", "column"),
+    only(
+        ["worst20", "loss"],
+        [
+            ("worst", {}, "worst_accuracy"),
+            ("worst20", {"score": "log_loss"}, "worst20_log_loss"),
+            ("average", {"score": "f1"}, "avg_f1"),
+            ("loss", {}, "worst_loss"),
+        ],
+        ["worst", "worst20", "average", "loss"],
+    ),
+)
+def test_a_score_is_the_criterion_on_the_rows_held_out(criterion, changes, column, tmp_path):
+    search = small_search(("DRFA",), trials=2, repeats=1, criterion=criterion, **changes)
+    for trial in tuned(search, tmp_path)["DRFA"]:
         for seed, score in zip((1000,), trial.scores, strict=True):
-            config = search.job.config("DRFA", trial.table, seed)
+            config = search.subjects["DRFA"].job.config("DRFA", trial.table, seed)
             job = build(config)
             assert job.data.test_inputs is job.data.inputs  # no test row can be looked at
             last = execute(job).result.history.last
             assert last.round == 2
-            assert score == pytest.approx(getattr(last.metrics, metric), abs=1e-6)
-    assert metric.split("_")[0].removesuffix("20").replace("avg", "mean") in sentence(metric)
+            own = last.metrics.named(search.criterion.score.name)
+            assert score == pytest.approx(own[column], abs=1e-6)
 
 
 @pytest.mark.long
-def test_killed_after_any_run_it_ends_with_the_same_files(done, tmp_path, monkeypatch):
+def test_killed_after_any_run_it_ends_with_the_same_files(done, tmp_path):
     search, trials, _, expected = done
     for limit in (0, 3, 6, 11):  # of twelve runs
         folder = tmp_path / str(limit)
         folder.mkdir()
         with pytest.raises(Killed):
-            tuned(search, folder, monkeypatch, Here(limit))
+            tuned(search, folder, Here(limit))
         again = Here()
-        assert tuned(search, folder, monkeypatch, again) == trials
+        assert tuned(search, folder, again) == trials
         assert len(again.ran) == 12 - limit, "what had been run was run again"
         assert files(search, trials, folder) == expected
 
 
 @pytest.mark.long
-def test_a_search_that_ended_runs_nothing_and_a_longer_one_goes_on(done, tmp_path, monkeypatch):
+def test_a_search_that_ended_runs_nothing_and_a_longer_one_goes_on(done, tmp_path):
     search, trials, folder, expected = done
     pool = Here(0)
-    assert tuned(search, folder, monkeypatch, pool) == trials
+    assert tuned(search, folder, pool) == trials
     fresh, grown = tmp_path / "fresh", tmp_path / "grown"
     for place in (fresh, grown):
         place.mkdir()
         shutil.copytree(folder / CELLS, place / CELLS)  # what has run need not run again
     longer = dataclasses.replace(search, trials=4)
-    whole = tuned(longer, fresh, monkeypatch)
-    tuned(search, grown, monkeypatch)
-    assert tuned(longer, grown, monkeypatch) == whole
+    whole = tuned(longer, fresh)
+    tuned(search, grown)
+    assert tuned(longer, grown) == whole
     assert {name: own[:3] for name, own in whole.items()} == trials
-    assert tuned(search, grown, monkeypatch, pool) == trials
+    assert tuned(search, grown, pool) == trials
     assert files(search, trials, grown) == expected
 
 
 @pytest.mark.long
-def test_trials_of_others_in_the_file_have_no_say(done, tmp_path, monkeypatch):
+def test_trials_of_others_in_the_file_have_no_say(done, tmp_path):
     search, trials, _, _ = done
     with pytest.raises(Killed):
-        tuned(search, tmp_path, monkeypatch, Here(5))
+        tuned(search, tmp_path, Here(5))
     shutil.copytree(done[2] / CELLS, tmp_path / CELLS, dirs_exist_ok=True)
     storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / FILE}")
     study = optuna.load_study(study_name="FedAvg", storage=storage)
@@ -101,7 +112,7 @@ def test_trials_of_others_in_the_file_have_no_say(done, tmp_path, monkeypatch):
     study.add_trial(optuna.trial.create_trial(value=1.0))
     storage.remove_session()
     storage.engine.dispose()
-    assert tuned(search, tmp_path, monkeypatch) == trials
+    assert tuned(search, tmp_path) == trials
 
 
 @pytest.mark.parametrize(
@@ -110,15 +121,15 @@ def test_trials_of_others_in_the_file_have_no_say(done, tmp_path, monkeypatch):
         ({"rounds": 3}, "with rounds = 2, not 3"),
         ({"clients": 5}, "with clients = 4, not 5"),
         ({"repeats": 1}, "with seeds = 2, not 1"),
-        ({"metric": "avg_accuracy"}, "with metric = worst_accuracy, not avg_accuracy"),
+        ({"criterion": "average"}, "with metric = worst_accuracy, not avg_accuracy"),
         ({"validation": 0.5}, "with validation = 0.2, not 0.5"),
         ({"tables": {"FedAvg": {"by_samples": False}}}, "with FedAvg.by_samples = nothing, not False"),
     ],
 )
-def test_the_trials_of_another_search_are_refused(done, changes, said, monkeypatch):
+def test_the_trials_of_another_search_are_refused(done, changes, said):
     folder = done[2]
     with pytest.raises(InputError, match=said) as caught:
-        tuned(small_search(**changes), folder, monkeypatch, Here(0))
+        tuned(small_search(**changes), folder, Here(0))
     assert "give another --out, or delete" in str(caught.value)
 
 
@@ -127,20 +138,20 @@ def test_another_range_is_refused(done, monkeypatch):
     narrow = SPACES["FedAvg"][0]._replace(high=0.5)
     monkeypatch.setitem(SPACES, "FedAvg", (narrow,))
     with pytest.raises(InputError, match=r"the range of FedAvg.lr = 0.005 to 1, log, not 0.005 to 0.5, log"):
-        tuned(search, folder, monkeypatch, Here(0))
+        tuned(search, folder, Here(0))
 
 
-def test_a_run_that_breaks_off_scores_nothing(tmp_path, monkeypatch):
+def test_a_run_that_breaks_off_scores_nothing(tmp_path):
     search = small_search(("FedAvg",), trials=2, tables={"FedAvg": {"lr": 1e38}})
-    first, second = tuned(search, tmp_path, monkeypatch)["FedAvg"]
+    first, second = tuned(search, tmp_path)["FedAvg"]
     assert (first.table, first.point) == ({"lr": 1e38}, {})
     assert (first.scores, first.stopped) == ((0.0, 0.0), ("diverged", "diverged"))
     assert second.stopped == ("rounds", "rounds")
 
 
-def test_what_is_told_of_each_trial(tmp_path, monkeypatch):
+def test_what_is_told_of_each_trial(tmp_path):
     told = []
-    trials = tuned(small_search(trials=2), tmp_path, monkeypatch, ended=told.append)
+    trials = tuned(small_search(trials=2), tmp_path, ended=told.append)
     assert [end.finished for end in told] == [1, 2, 3, 4]
     assert {end.total for end in told} == {4}
     assert told[-1].share == pytest.approx(1)
@@ -160,7 +171,7 @@ def test_the_file_may_lie_anywhere(name, done, tmp_path):
         with Store(folder) as store:
             known = store.open("DRFA", search.fingerprint("DRFA"))
             for trial in trials["DRFA"][len(known) : len(known) + 1]:
-                store.add("DRFA", trial, SPACES["DRFA"])
+                store.add("DRFA", trial)
     with Store(folder) as store:
         assert store.open("DRFA", search.fingerprint("DRFA")) == trials["DRFA"][:2]
     assert (folder / FILE).is_file()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from drfl.algorithms.afl import AFL
+from drfl.algorithms.baselines import FineTuned, LocalOnly, Pooled
 from drfl.algorithms.deltafl import DeltaFL
 from drfl.algorithms.drdm import DRDM, DRDMState, DualDRDM, DualDRDMState
 from drfl.algorithms.drfa import DRFA, DRFAGA, DRFAProx, DRFAState
 from drfl.algorithms.fedavg import FedAvg, FedAvgState, FedProx
 from drfl.algorithms.feddyn import FedDyn, FedDynState
+from drfl.algorithms.fednova import FedNova
 from drfl.algorithms.qfedavg import QFedAvg
 from drfl.algorithms.scaffold import SCAFFOLD, SCAFFOLDState
 from drfl.algorithms.scaffpd import ScaffPD, ScaffPDState
@@ -15,6 +17,7 @@ from drfl.algorithms.scaffpd import ScaffPD, ScaffPDState
 ALGORITHMS = {
     "FedAvg": FedAvg,
     "FedProx": FedProx,
+    "FedNova": FedNova,
     "SCAFFOLD": SCAFFOLD,
     "FedDyn": FedDyn,
     "QFedAvg": QFedAvg,
@@ -29,12 +32,16 @@ ALGORITHMS = {
 }
 """Every algorithm by the name that the command knows it by."""
 
+BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
+"""What a federated model is compared with, by the same names; in a comparison they take part where they are named."""
+
 EVERYBODY = ("ScaffPD",)
 """Algorithms with a cohort that ask everybody where no size is given, as published."""
 
 __all__ = [
     "AFL",
     "ALGORITHMS",
+    "BASELINES",
     "DRDM",
     "DRFA",
     "DRFAGA",
@@ -50,7 +57,11 @@ __all__ = [
     "FedAvgState",
     "FedDyn",
     "FedDynState",
+    "FedNova",
     "FedProx",
+    "FineTuned",
+    "LocalOnly",
+    "Pooled",
     "QFedAvg",
     "SCAFFOLDState",
     "ScaffPD",

@@ -9,12 +9,13 @@ import torch
 from drfl import checks
 from drfl.algorithm import Info
 from drfl.algorithms.drfa import DRFAState
-from drfl.algorithms.dual import ascend, first_mixture, no_squares, step_size
+from drfl.algorithms.dual import ascend, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.local import LocalSGD, refuse_epochs
 from drfl.sampling import Cohort
+from drfl.schedules import Constant, Schedule
 
 
 def one_step() -> LocalSGD:
@@ -48,6 +49,7 @@ class AFL:
         ambiguity: Λ and ψ.
         dual_after: take the losses at the new model instead of the old one. The published step takes both gradients at
             the old (w, λ); with ``dual_after`` a round of one step is DRFA's with everybody.
+        gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
 
     Deviations: none with one step, γ given and no ψ; a ψ is met by a proximal step. λ_0 is uniform (projected on Λ).
     λ^A is the mean of λ_0, …, λ_{T−1}, as in DRFA; the paper's runs from λ_1 to λ_T.
@@ -61,12 +63,15 @@ class AFL:
     dual_batch: int | None = 32
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     dual_after: bool = False
+    gamma_schedule: Schedule = field(default_factory=Constant)
 
     def __post_init__(self) -> None:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
         if self.dual_batch is not None:
             checks.whole("dual_batch", self.dual_batch)
+        check_schedule("gamma", self.gamma, self.gamma_schedule)
+        refuse_epochs("AFL", self.local, "its dual step is as long as one number of local steps")
 
     def init(self, fed: Federation) -> DRFAState:
         """The initial model and the uniform mixture."""
@@ -87,7 +92,7 @@ class AFL:
         f = fed.losses(everybody, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
         lam_next = lam
         if f.clients.numel():
-            gamma = None if self.gamma is None else self.local.steps * self.gamma
+            gamma = None if self.gamma is None else self.local.tau * self.gamma
             v = f.unbiased(fed.n)
             step, squares = step_size(gamma, v, squares)
             lam_next = ascend(self.ambiguity, lam, step, v)

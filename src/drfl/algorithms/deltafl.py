@@ -42,6 +42,7 @@ class DeltaFL(Averaging):
         m: cohort size, for the losses.
         local: what a client runs.
         by_samples: weight clients by their samples (the default) or all alike, in the quantile as in the mean.
+        server: what the server makes of the mean; None = it is the next model.
         theta: level θ in [0, 1); the default trains the worse-off half.
         loss_batch: samples per loss report; None = all local training data.
 

@@ -15,6 +15,7 @@ from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares
 from drfl.client_table import ClientTable
 from drfl.federation import Federation
 from drfl.key import Key
+from drfl.local_optimizers import refuse
 
 
 class DRDMState(NamedTuple):
@@ -45,6 +46,7 @@ class Regularised(SnapshotMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_penalty(self.mu)
+        refuse(type(self).__name__, self.local.optimizer, "its h_i need w − w_i to be a sum of gradients")
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class DRDM(Regularised):
 
     def round(self, state: DRDMState, fed: Federation, key: Key) -> tuple[DRDMState, Info]:
         """One round, Algorithm 1, lines 5–21."""
-        (w, lam, c, h, squares), N, tau = state, fed.n, self.local.steps
+        (w, lam, c, h, squares), N, tau = state, fed.n, self.local.tau
         m = sampling.size(self.m, N)
         mu = penalty(self.mu, self.local)
 
@@ -170,7 +172,7 @@ class DualDRDM(Regularised):
 
     def round(self, state: DualDRDMState, fed: Federation, key: Key) -> tuple[DualDRDMState, Info]:
         """One round."""
-        (w, lam, h, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.steps
+        (w, lam, h, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
         mu = penalty(self.mu, self.local)
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ

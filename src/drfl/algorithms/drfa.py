@@ -10,13 +10,14 @@ from torch import Tensor
 
 from drfl import checks, sampling
 from drfl.algorithm import Info
-from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares, step_size
+from drfl.algorithms.dual import SnapshotMethod, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.sampling import Sampling, with_replacement
+from drfl.schedules import Constant, Schedule
 
 
 class DRFAState(NamedTuple):
@@ -74,7 +75,7 @@ class DRFA(SnapshotMethod):
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
         """One round, Algorithm 1, lines 2–17."""
-        (w, lam, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.steps
+        (w, lam, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
@@ -134,6 +135,7 @@ class DRFAGA:
         local: what a client runs.
         ambiguity: Λ and a ψ that is differentiable on all of it (KL is not where some λ_i = 0).
         sampling: how D is drawn from λ.
+        gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
 
     Deviations: none where γ is given. λ^(0) is uniform (projected on Λ).
 
@@ -146,10 +148,12 @@ class DRFAGA:
     local: LocalSGD = field(default_factory=LocalSGD)
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     sampling: Sampling = with_replacement
+    gamma_schedule: Schedule = field(default_factory=Constant)
 
     def __post_init__(self) -> None:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
+        check_schedule("gamma", self.gamma, self.gamma_schedule)
 
     def init(self, fed: Federation) -> DRFAState:
         """The initial model and the uniform mixture."""

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from drfl import checks
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.errors import NonFiniteError
+from drfl.errors import InputError, NonFiniteError
 from drfl.federation import Federation, Losses, Merged
 from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.local import LocalSGD, refuse_epochs
 from drfl.sampling import Sampling, size, uniform, with_replacement
+from drfl.schedules import Constant, Schedule
 
 
 def finite(losses: Losses) -> Losses:
@@ -58,6 +59,12 @@ def step_size(gamma: float | None, v: Tensor, squares: Tensor) -> tuple[float, T
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
 
 
+def check_schedule(name: str, gamma: float | None, schedule: Schedule) -> None:
+    """Raise an :class:`drfl.errors.InputError` where a schedule is for a dual step that no number is given of."""
+    if gamma is None and schedule != Constant():
+        raise InputError(f"{name}_schedule needs {name}: without a number the rule shortens the dual step by itself")
+
+
 def no_squares() -> Tensor:
     """The sum of squares before the first report."""
     return torch.zeros((), dtype=torch.float64)
@@ -96,6 +103,7 @@ class SnapshotMethod:
             or ``sampling.everybody`` (all clients, weighted by λ).
         centred: subtract the mean of the reports before the factor N/m: on the simplex the same in expectation, without
             the noise of the whole loss. The papers do not.
+        gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
 
     Raises:
         InputError: a value is out of range, or m > N (when first used).
@@ -108,12 +116,15 @@ class SnapshotMethod:
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     sampling: Sampling = with_replacement
     centred: bool = False
+    gamma_schedule: Schedule = field(default_factory=Constant, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.gamma is not None:
             checks.non_negative("gamma", self.gamma)
         if self.dual_batch is not None:
             checks.whole("dual_batch", self.dual_batch)
+        check_schedule("gamma", self.gamma, self.gamma_schedule)
+        refuse_epochs(type(self).__name__, self.local, "its snapshot is after one number of local steps")
 
     def snapshot_ascent(self, fed: Federation, model: Merged, lam: Tensor, squares: Tensor, key: Key) -> Ascent:
         """λ ← prox(λ + τγ·v), v_i = (N/m)·ℓ_i(w^{t'}) at a uniform sample of clients; without ψ the projection on Λ.
@@ -139,7 +150,7 @@ class SnapshotMethod:
         if not f.clients.numel():
             return Ascent(lam, squares, f)
         v = f.unbiased(fed.n, centred=self.centred)
-        gamma = None if self.gamma is None else self.local.steps * self.gamma
+        gamma = None if self.gamma is None else self.local.tau * self.gamma
         step, squares = step_size(gamma, v, squares)
         return Ascent(ascend(self.ambiguity, lam, step, v), squares, f)
 

@@ -10,16 +10,18 @@ from torch import Tensor
 
 from drfl import checks, sampling
 from drfl.algorithm import Info
-from drfl.federation import Federation, Replies
+from drfl.federation import Federation, Merged, Replies
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.sampling import Cohort
+from drfl.server_optimizers import Moments, ServerOptimizer
 
 
 class FedAvgState(NamedTuple):
-    """w (d,) global model."""
+    """w (d,) global model; server: what a server optimiser remembers, None where there is none."""
 
     w: Tensor
+    server: Moments | None = None
 
 
 def uniform_weights(n: int) -> Tensor:
@@ -35,6 +37,8 @@ class Averaging:
         m: cohort size; None = :func:`drfl.sampling.size`.
         local: what a client runs.
         by_samples: weight clients by their samples (the default) or all alike.
+        server: what the server makes of the mean of the local models, see :mod:`drfl.server_optimizers`; None = it is
+            the next model. With one there is no averaged solution: the next model is no mean of local ones.
 
     Raises:
         InputError: m > N (when first used).
@@ -43,18 +47,20 @@ class Averaging:
     m: int | None = None
     local: LocalSGD = field(default_factory=LocalSGD)
     by_samples: bool = True
+    server: ServerOptimizer | None = field(default=None, kw_only=True)
 
     def init(self, fed: Federation) -> FedAvgState:
         """The initial model."""
         sampling.size(self.m, fed.n)
-        return FedAvgState(fed.w0)
+        self.local.steps_of(fed.sizes, torch.arange(fed.n))  # epochs are refused where nobody knows n_i
+        return FedAvgState(fed.w0, None if self.server is None else self.server.init(fed.w0))
 
     def weights(self, fed: Federation) -> Tensor:
         """(N,) float64, the fixed weights of the objective."""
         return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
 
     def mean_of(self, state: FedAvgState, fed: Federation, D: Cohort, up: Replies) -> tuple[FedAvgState, Info]:
-        """w ← Σ_i λ_i w_i / Σ_i λ_i over those who answered; the state as it was where nobody did.
+        """w ← Σ_i λ_i w_i / Σ_i λ_i over those who answered, or what ``server`` makes of it; else the state as it was.
 
         Args:
             state: before the round.
@@ -66,12 +72,18 @@ class Averaging:
             return state, Info.nobody(D)
         a = Cohort(D.clients, self.weights(fed)[D.clients]).weights_of(up.clients).to(up.w)
         model = up.merged(lambda w_i: a @ w_i)
-        return FedAvgState(model.w), Info(D, up.clients, average=model.average)
+        return self.served(state, model), Info(D, up.clients, average=model.average)
+
+    def served(self, state: FedAvgState, model: Merged) -> FedAvgState:
+        """The state after a round that has merged the local models to this one."""
+        if self.server is None or state.server is None:
+            return FedAvgState(model.w)
+        return FedAvgState(*self.server.step(state.w, model.w - state.w, state.server))
 
 
 @dataclass(frozen=True)
 class FedAvg(Averaging):
-    """FedAvg (McMahan et al. 2017, Algorithm 1) with a fixed number of local steps.
+    """FedAvg (McMahan et al. 2017, Algorithm 1).
 
     Minimises Σ_i λ_i f_i(w) with fixed λ: the clients' shares of the samples, or uniform.
 
@@ -81,15 +93,16 @@ class FedAvg(Averaging):
     w_t    ``state.w``     (d,) global model
     S_t    ``D``           cohort, uniform without replacement
     m      ``m``           cohort size; None = :func:`drfl.sampling.size`
-    E, B   ``local``       steps τ (not epochs), minibatch, step size η
+    E, B   ``local``       steps τ or epochs E, minibatch, step size η
     ====== =============== =====================================================
 
     Args:
         m: cohort size.
         local: what a client runs.
         by_samples: weight clients by their samples (the default) or all alike.
+        server: what the server makes of the mean; None = it is the next model.
 
-    Deviations: local work is counted in steps, as in DRFA and DRDM, not in epochs.
+    Deviations: local work is counted in steps, as in DRFA and DRDM, unless ``local`` says epochs.
 
     Raises:
         InputError: m > N (when first used).
@@ -121,6 +134,7 @@ class FedProx(Averaging):
         m: cohort size.
         local: what a client runs.
         by_samples: weight clients by their samples (the default) or all alike.
+        server: what the server makes of the mean; None = it is the next model.
         mu: μ ≥ 0. The default pulls gently: it shortens a round of τ = 10 steps of η = 0.1 by at most
             τημ = 10 %.
 

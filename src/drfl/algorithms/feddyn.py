@@ -15,7 +15,8 @@ from drfl.algorithms.fedavg import uniform_weights
 from drfl.client_table import ClientTable
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.local import LocalSGD, refuse_epochs
+from drfl.local_optimizers import refuse
 
 
 class FedDynState(NamedTuple):
@@ -52,7 +53,7 @@ class FedDyn:
     which sends −h_i along with the model.
 
     Raises:
-        InputError: mu is not positive, or m > N (when first used).
+        InputError: mu is not positive, or None with local epochs; m > N (when first used); the local solver is not SGD.
     """
 
     m: int | None = None
@@ -61,6 +62,9 @@ class FedDyn:
 
     def __post_init__(self) -> None:
         check_penalty(self.mu)
+        refuse("FedDyn", self.local.optimizer, "its h_i need w − w_i to be a sum of gradients")
+        if self.mu is None:
+            refuse_epochs("FedDyn", self.local, "mu = None follows from one number of local steps, so give mu")
 
     def init(self, fed: Federation) -> FedDynState:
         """The initial model and no gradients yet."""

@@ -17,6 +17,7 @@ from drfl.errors import InputError
 from drfl.federation import Federation, Losses
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.local_optimizers import refuse
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class QFedAvg:
     counts 0: for smooth F_k ≥ 0 it is at most 2L·F_k^q.
 
     Raises:
-        InputError: q is negative, m > N (when first used), or a loss is negative.
+        InputError: q is negative, m > N (when first used), the local solver is not SGD, or a loss is negative.
     """
 
     m: int | None = None
@@ -63,6 +64,7 @@ class QFedAvg:
 
     def __post_init__(self) -> None:
         checks.non_negative("q", self.q)
+        refuse("QFedAvg", self.local.optimizer, "L = 1/η says how far a gradient moves the model")
         if self.loss_batch is not None:
             checks.whole("loss_batch", self.loss_batch)
 

@@ -17,6 +17,7 @@ from drfl.errors import InputError
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.local_optimizers import refuse
 
 
 class SCAFFOLDState(NamedTuple):
@@ -42,7 +43,7 @@ class SCAFFOLD:
     c         ``state.c``       (d,) c = mean_i c_i over all N, at all times
     S         ``D``             cohort, uniform without replacement
     y_i       ``up.w``          (d,) local model after the last step
-    K         ``K``             local steps (their effective number, with momentum)
+    K         ``K``             local steps (their effective number, with momentum), with epochs each client's own
     η_l       ``eta``           local step size
     η_g       ``server_lr``     server step size
     ========= ================= =====================================================
@@ -57,8 +58,8 @@ class SCAFFOLD:
     server, which sends c − c_i as one vector.
 
     Raises:
-        InputError: server_lr is not positive, m > N (when first used), or the local solver projects: x − y_i is then no
-            sum of gradients.
+        InputError: server_lr is not positive, m > N (when first used), or the local solver projects or is not SGD:
+            x − y_i is then no sum of gradients.
     """
 
     m: int | None = None
@@ -67,6 +68,7 @@ class SCAFFOLD:
 
     def __post_init__(self) -> None:
         checks.positive("server_lr", self.server_lr)
+        refuse("SCAFFOLD", self.local.optimizer, "its controls need x − y_i to be a sum of gradients")
         if self.local.radius is not None:
             raise InputError(
                 "SCAFFOLD cannot take a local solver with radius: its controls need x − y_i to be a sum of gradients, "
@@ -76,6 +78,7 @@ class SCAFFOLD:
     def init(self, fed: Federation) -> SCAFFOLDState:
         """The initial model and zero controls."""
         sampling.size(self.m, fed.n)
+        self.local.steps_of(fed.sizes, torch.arange(fed.n))  # epochs are refused where nobody knows n_i
         return SCAFFOLDState(fed.w0, torch.zeros_like(fed.w0), fed.client_table())
 
     def weights(self, fed: Federation) -> Tensor:
@@ -85,7 +88,7 @@ class SCAFFOLD:
     def round(self, state: SCAFFOLDState, fed: Federation, key: Key) -> tuple[SCAFFOLDState, Info]:
         """One round of Algorithm 1."""
         (x, c, c_i), N = state, fed.n
-        K, eta = self.local.effective_steps, self.local.eta
+        eta = self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
         up = fed.train(D.clients, x, self.local, key.fold("sgd"), shift=c - c_i[D.clients])
@@ -94,9 +97,13 @@ class SCAFFOLD:
 
         model = up.merged(lambda y: x + self.server_lr * (moves(y, x) / len(y)))
 
-        def dc_i(part: slice) -> Tensor:  # c_i⁺ − c_i, option II, in some columns (k', part)
-            return (x[part] - up.w[:, part]) / (K * eta) - c[part]
+        steps = self.local.steps_of(fed.sizes, up.clients)
+        K = [self.local.effective(tau) for tau in steps.tolist()]  # K_i, one a client
+        K_i = torch.tensor(K, dtype=torch.float64)[:, None].to(x) if self.local.epochs else K[0]
 
-        c_i_next = c_i.add(up.clients, ((x - y_i) / (K * eta) - c for y_i in up.w))
+        def dc_i(part: slice) -> Tensor:  # c_i⁺ − c_i, option II, in some columns (k', part)
+            return (x[part] - up.w[:, part]) / (K_i * eta) - c[part]
+
+        c_i_next = c_i.add(up.clients, ((x - y_i) / (k * eta) - c for y_i, k in zip(up.w, K, strict=True)))
         c_next = c + summed(dc_i, x.numel()) / N
         return SCAFFOLDState(model.w, c_next, c_i_next), Info(D, up.clients, average=model.average)

@@ -12,13 +12,15 @@ from torch import Tensor
 from drfl import checks, sampling
 from drfl.algorithm import Info
 from drfl.algorithms.drift import moves
-from drfl.algorithms.dual import ascend, first_mixture, no_squares, step_size
+from drfl.algorithms.dual import ascend, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.client_table import ClientTable
 from drfl.errors import InputError
 from drfl.federation import Federation, Gradients, Losses
 from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.local import LocalSGD, refuse_epochs
+from drfl.local_optimizers import refuse
+from drfl.schedules import Constant, Schedule
 
 
 class Reports(NamedTuple):
@@ -120,6 +122,7 @@ class ScaffPD:
         local: what a client runs.
         dual_batch: samples behind L_i and c_i; None = all local training data.
         ambiguity: Λ and ψ.
+        sigma_schedule: multiplies σ round by round, see :mod:`drfl.schedules`.
 
     c^r sums over every client that has ever reported and has λ_i > 0: O(d) for each, in every round.
 
@@ -138,6 +141,7 @@ class ScaffPD:
     local: LocalSGD = field(default_factory=LocalSGD)
     dual_batch: int | None = None
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
+    sigma_schedule: Schedule = field(default_factory=Constant)
 
     def __post_init__(self) -> None:
         if self.sigma is not None:
@@ -149,6 +153,13 @@ class ScaffPD:
             checks.whole("dual_batch", self.dual_batch)
         if self.mu > 0 and self.theta != 1:
             raise InputError("theta belongs to the constant schedule and mu to the accelerated one: give one of them")
+        check_schedule("sigma", self.sigma, self.sigma_schedule)
+        if self.mu > 0 and not (self.sigma_schedule == Constant() == self.local.lr_schedule):
+            raise InputError(
+                "mu has a schedule of its own for τ and σ: leave out lr_schedule and sigma_schedule, or mu"
+            )
+        refuse("ScaffPD", self.local.optimizer, "it needs x − u_i to be a sum of gradients")
+        refuse_epochs("ScaffPD", self.local, "clients outside the cohort count as if they took the same J steps")
         if self.local.radius is not None:
             raise InputError("ScaffPD needs plain local steps: leave out radius, take weight_decay instead")
 
@@ -208,8 +219,8 @@ class ScaffPD:
 def mean_steps(local: LocalSGD) -> float:
     """The mean over t = 1…J of the effective number of steps after t: (J + 1)/2 without momentum."""
     total = distance = velocity = 0.0
-    for _ in range(local.steps):
+    for _ in range(local.tau):
         velocity = 1 + local.momentum * velocity
         distance += velocity
         total += distance
-    return total / local.steps
+    return total / local.tau

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from drfl.checkpoint.files import Files, read_key
-from drfl.checkpoint.record import DamagedError, Record
 from drfl.checkpoint.selection import ResumePoint, newest, resume_point
+from drfl.checkpoint.state_tensors import DamagedError
 from drfl.checkpoint.store import Checkpoints
 
-__all__ = ["Checkpoints", "DamagedError", "Files", "Record", "ResumePoint", "newest", "read_key", "resume_point"]
+__all__ = ["Checkpoints", "DamagedError", "Files", "ResumePoint", "newest", "read_key", "resume_point"]

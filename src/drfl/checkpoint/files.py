@@ -7,13 +7,16 @@ import hmac
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from drfl.checkpoint.record import DamagedError, Record, read_record
+from drfl.checkpoint.state_tensors import DamagedError
 from drfl.errors import InputError
+
+if TYPE_CHECKING:
+    from drfl.checkpoint.record import Record
 
 SIGNATURE = "HMAC-SHA256"
 """The file of a checkpoint that has its signature in hexadecimal digits."""
@@ -123,6 +126,8 @@ def read(path: Path, key: bytes | None) -> Files:
         raise DamagedError(f"{Path(error.filename or path).name}: {error.strerror}") from None
     if sums != sums_of(files):
         raise DamagedError("its checksums do not fit")
+    from drfl.checkpoint.record import read_record  # which loads pydantic
+
     record = read_record(files[RUN])
     if path.name != name_of(record.round):
         raise DamagedError(f"it is of round {record.round}, which its name is not")

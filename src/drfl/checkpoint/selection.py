@@ -13,9 +13,10 @@ from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.averages import Average, DecayingAverage
 from drfl.checkpoint.files import Files, Identity, checkpoints, read
 from drfl.checkpoint.log import ROUNDING, log_names, log_rows
-from drfl.checkpoint.record import PARTS, DamagedError, part_of, restored, tensors_of
+from drfl.checkpoint.state_tensors import PARTS, DamagedError, part_of, restored, tensors_of
 from drfl.errors import InputError
 from drfl.federation import Federation
+from drfl.metrics import Measure
 from drfl.run_state import RunState, first
 
 T = TypeVar("T")
@@ -98,7 +99,8 @@ def resume_point(
         remarks = list(_remarks(found.record.identity, same))
         if found.signed and key is None:
             remarks.append(f"checkpoint {path} is signed, and without checkpoint_key nobody looked whether rightly")
-        return ResumePoint(path, _progress(found, fresh, lam, ambiguity, rounds), found.record.identity, tuple(remarks))
+        progress = _progress(found, fresh, lam, ambiguity, rounds, fed.measures)
+        return ResumePoint(path, progress, found.record.identity, tuple(remarks))
 
     point, passed_over = _first(folder, use)
     return None if point is None else point._replace(told=(*passed_over, *point.told))
@@ -129,7 +131,14 @@ def _remarks(identity: Identity, same: Same | None) -> Sequence[str]:
         raise _OtherRunError(str(error)) from None
 
 
-def _progress(found: Files, fresh: RunState, lam: Tensor, ambiguity: AmbiguitySet, rounds: int | None) -> RunState:
+def _progress(
+    found: Files,
+    fresh: RunState,
+    lam: Tensor,
+    ambiguity: AmbiguitySet,
+    rounds: int | None,
+    measures: Sequence[Measure],
+) -> RunState:
     """Where the run was, if all of it fits the first state of that run.
 
     Raises:
@@ -142,7 +151,7 @@ def _progress(found: Files, fresh: RunState, lam: Tensor, ambiguity: AmbiguitySe
     for name in sorted(tensors.keys() - known):
         raise DamagedError(f"{name} is no part of this algorithm's")
     parts = {part: restored(getattr(fresh, part), tensors, part) for part in PARTS}
-    rows = log_rows(tensors, fresh.state, lam, record)
+    rows = log_rows(tensors, fresh.state, lam, record, measures, fresh.selected is not None)
     for name, part in parts.items():
         if isinstance(part, Average | DecayingAverage) and int(part.rounds) > record.round:
             raise DamagedError(f"{name} is a mean of {int(part.rounds)} rounds of {record.round}")

@@ -7,14 +7,18 @@ Each is written under a temporary name, brought to the disk and renamed: it is w
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from safetensors.torch import save as save_tensors
 
+from drfl import checks
+from drfl.algorithm import Algorithm
 from drfl.atomic_files import remove_known
 from drfl.checkpoint.files import (
     RUN,
@@ -29,10 +33,15 @@ from drfl.checkpoint.files import (
     signature,
     sums_of,
 )
+from drfl.checkpoint.identity import check_same, run_identity
 from drfl.checkpoint.log import log_tensors
-from drfl.checkpoint.record import FORMAT, PARTS, tensors_of
+from drfl.checkpoint.selection import resume_point
+from drfl.checkpoint.state_tensors import FORMAT, PARTS, tensors_of
 from drfl.errors import DrflError
+from drfl.federation import Federation
 from drfl.run_state import RunState
+
+LOG = logging.getLogger("drfl")
 
 KEPT = 2
 
@@ -44,25 +53,63 @@ SHARE = 0.05
 
 
 class Checkpoints:
-    """Keeps a run's progress in a folder: a :class:`drfl.algorithm.CheckpointWriter`.
+    """Keeps a run's progress in a folder, and has the same run go on from there: for ``drfl.run(…, checkpoints=…)``.
 
     Args:
         folder: where; made if need be.
-        identity: of the run; asked for when the first checkpoint is written, as it may take a while.
+        identity: what the run is known by, plain values, asked for when the first checkpoint is written, as it may take
+            a while; None = its algorithm, settings, data and initial model.
         every: a checkpoint every so many rounds; None = as often as takes a twentieth of the time at most. In any case
             one where a run is stopped.
         key: to sign them with, see :func:`drfl.checkpoint.read_key`; None = they are not signed.
 
     Raises:
+        InputError: ``every`` is out of range.
         DrflError: the folder cannot be written to, or the disk is full. The checkpoints before are whole.
     """
 
     def __init__(
-        self, folder: Path, identity: Callable[[], Identity], every: int | None = None, key: bytes | None = None
+        self,
+        folder: str | Path,
+        identity: Callable[[], Identity] | None = None,
+        every: int | None = None,
+        key: bytes | None = None,
     ) -> None:
-        self.folder, self.every, self.key = folder, every, key
-        self._identity, self._known = identity, None
+        if every is not None:
+            checks.whole("every", every)
+        self.folder, self.every, self.key = Path(folder), every, key
+        self._given, self._identity = identity, identity or dict
+        self._known: Identity | None = None
         self._ended, self._took = time.perf_counter(), 0.0
+
+    def resume(
+        self, algorithm: Algorithm, fed: Federation, rounds: int, fresh: RunState, settings: Mapping[str, object]
+    ) -> RunState | None:
+        """Where a run goes on, which is kept here from now on; None where the folder has no checkpoint.
+
+        What is wrong with newer checkpoints that cannot be used is in the log.
+
+        Args:
+            algorithm: the run's.
+            fed: its clients.
+            rounds: how many it has in all.
+            fresh: where it is before its first round.
+            settings: of the run, plain values.
+
+        Raises:
+            InputError: the checkpoints are of another run.
+            DamagedError: none of them can be used.
+        """
+        self._identity, self._known = self._given or partial(run_identity, algorithm, fed, settings), None
+        same = partial(check_same, self._identity)
+        point = resume_point(self.folder, algorithm, fed, rounds=rounds, fresh=fresh, same=same, key=self.key)
+        self._ended = time.perf_counter()
+        if point is None:
+            return None
+        for line in point.told:
+            LOG.warning(line)
+        LOG.info("going on after round %d of %d", point.progress.round, rounds)
+        return point.progress
 
     def __call__(self, progress: RunState, stopping: bool) -> None:
         """Write a checkpoint if one is due."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -143,6 +144,17 @@ def tune(options: o.TuneOptions) -> int:
 
     with signals.as_stopped():
         return tune_command(options)
+
+
+@app.command()
+def new(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]) -> int:
+    """Write a small study that runs: a table, a model, an algorithm with its tests, and a TOML file."""
+    from drfl.starter import write
+
+    with signals.as_stopped():
+        write(directory)
+        typer.echo(f"{directory}: written; cd there, and drfl compare study.toml; its README.md says more")
+    return 0
 
 
 @app.command()

@@ -25,10 +25,11 @@ from drfl.experiments.comparison import (
     start,
 )
 from drfl.experiments.comparison_processes import compare_in_processes
-from drfl.experiments.comparison_results import Comparison, write_comparison
+from drfl.experiments.comparison_results import IF_EQUAL, Comparison, shown_columns, write_comparison
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import ended
+from drfl.experiments.measures import column
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
 from drfl.experiments.runner import (
@@ -43,6 +44,7 @@ from drfl.experiments.runner import (
     spreads,
 )
 from drfl.loop import Callback
+from drfl.metrics import ACCURACY, Measure
 from drfl.user_code import label_of
 
 BROKEN = 1
@@ -50,13 +52,6 @@ BROKEN = 1
 
 SEEDS = "5"
 """How many unless told."""
-
-COLUMNS = {
-    "avg_accuracy": "average %",
-    "worst_accuracy": "worst %",
-    "std_accuracy": "std",
-    "worst20_accuracy": "worst 20 %",
-}
 
 
 def compare_command(options: CompareOptions) -> int:
@@ -71,7 +66,7 @@ def compare_command(options: CompareOptions) -> int:
         tidy(out, "comparison")
         console.warn(f"{out} is finished: there is nothing to resume")
         return 0
-    place, cells = out or Path("runs") / f"compare-{design.config.dataset}", design.cells
+    place, cells = out or Path("runs") / f"compare-{design.config.data_label}", design.cells
     with (
         console.interruptible() as watch,
         claimed(
@@ -79,7 +74,10 @@ def compare_command(options: CompareOptions) -> int:
         ) as claim,
     ):
         start(claim, ready, console.warn)
-        comparison = Comparison(*design, _outcomes(ready, claim, watch, options), ready.clients, claim.directory)
+        for line in ready.doubts:
+            console.warn(line)
+        outcomes = _outcomes(ready, claim, watch, options)
+        comparison = Comparison(*design, outcomes, ready.clients, claim.directory, ready.doubts)
         if not comparison.outcomes:
             how = f"--resume --out {claim.directory} goes on" if claim.resumable else "nothing is kept"
             raise StoppedError(f"interrupted before one run was finished: {how}")
@@ -142,8 +140,9 @@ def _outcomes(
         for outcome in found:
             outcomes.append(outcome)
             if jobs > 1 and not quiet and outcome.metrics is not None:
+                told = describe(outcome.metrics, ready.design.config.measures()[0])
                 head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"
-                console.err.print(f"{head}: {describe(outcome.metrics)}", markup=False)
+                console.err.print(f"{head}: {told}", markup=False)
             if outcome.reason and not quiet:
                 console.err.print(f"{outcome.algorithm}, seed {outcome.seed}: {outcome.reason}", markup=False)
     return tuple(outcomes)
@@ -165,29 +164,33 @@ def _names(text: str | None, file: Mapping[str, object]) -> list[str]:
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
-    table = spreads(comparison.outcomes)
+    measures = comparison.measures
+    table, shown = spreads(comparison.outcomes, measures[0].name), shown_columns(measures, fifth=True)
     config = comparison.config
     view = Table(
         title=f"{config.dataset}, {_length(config)}, {_seeds(comparison)}",
         title_justify="left",
     )
     view.add_column("algorithm")
-    for metric, heading in COLUMNS.items():
-        view.add_column(heading, justify="right")
-        if metric == "worst_accuracy":
-            view.add_column("if equal %", justify="right")
-    winners = {metric: best(table, metric) for metric in COLUMNS}
+    for of, heading in shown.items():
+        for text in (heading, *IF_EQUAL.get(of, ())):
+            view.add_column(text, justify="right")
+    winners = {of: best(table, of, measures) for of in shown}
     equal = equal_worst(comparison.outcomes)
     if config.certificate:
         view.add_column("gap", justify="right")
     if config.until:
         view.add_column("rounds to target", justify="right")
     for name, row in table.items():
-        cells = list(_cells(name, row, winners, endings(comparison.outcomes, name)))
-        cells.insert(2, f"{100 * equal[name]:.1f}" if name in equal else "")
+        cells = list(_cells(name, row, winners, measures, endings(comparison.outcomes, name)))
+        if measures[0].name == ACCURACY.name:
+            cells.insert(2, f"{100 * equal[name]:.1f}" if name in equal else "")
         view.add_row(name, *cells, *_gap(comparison, name), *_reached(comparison, name))
     console.out.print(view)
-    console.out.print("if equal: the mean worst client of clients that are all equally good, by the size of test sets")
+    if measures[0].name == ACCURACY.name:
+        console.out.print(
+            "if equal: the mean worst client of clients that are all equally good, by the size of test sets"
+        )
     if any(outcome.metrics for outcome in comparison.outcomes):
         console.out.print(f"report: {directory / 'report.html'}", markup=False)
     else:
@@ -229,10 +232,13 @@ def _reached(comparison: Comparison, name: str) -> list[str]:
     return [f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {runs})"]
 
 
-def _cells(name: str, row: Mapping[str, Spread], winners: Mapping[str, set[str]], missing: str) -> Iterator[str]:
-    for metric in COLUMNS:
-        if metric not in row:
+def _cells(
+    name: str, row: Mapping[str, Spread], winners: Mapping[str, set[str]], measures: Sequence[Measure], missing: str
+) -> Iterator[str]:
+    for of, winner in winners.items():
+        if of not in row:
             yield missing
             continue
-        text = row[metric].text(".1f", ".1f", scale=100)
-        yield f"[bold]{text}[/bold]" if name in winners[metric] else text
+        look = column(of, measures)
+        text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
+        yield f"[bold]{text}[/bold]" if name in winner else text

@@ -61,7 +61,7 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
             def live(step: Step) -> None:
                 bar.update(task, completed=step.round, total=step.rounds)
                 if step.row is not None:
-                    bar.update(task, metrics=callbacks.describe(step.row.metrics))
+                    bar.update(task, metrics=callbacks.describe(step.row.metrics, step.score))
 
             yield live
     else:

@@ -121,7 +121,7 @@ def measure(
                 job = job._replace(algorithm=OverChannel(job.algorithm, fading))
             try:
                 rows = execute(job, [show]).result.history.rows
-                rounds = next((row.round for row in rows if row.metrics.worst_accuracy >= target), None)
+                rounds = next((row.round for row in rows if row.metrics.worst_score >= target), None)
             except DivergedError as error:
                 rounds = None
                 if not quiet:

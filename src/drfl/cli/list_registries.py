@@ -14,6 +14,9 @@ from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import console
 from drfl.data import describe
 from drfl.experiments.hyperparameters import LOCAL, SAMPLINGS, Value, defaults_of, takes
+from drfl.local_optimizers import LOCAL_OPTIMIZERS
+from drfl.schedules import SCHEDULES
+from drfl.server_optimizers import SERVER_OPTIMIZERS
 
 
 def algorithms_command(as_json: bool) -> None:
@@ -36,6 +39,10 @@ def algorithms_command(as_json: bool) -> None:
         f"clients all, else two thirds; ScaffPD all). sampling is one of {', '.join(SAMPLINGS)}; ambiguity of"
     )
     console.out.print(f"{', '.join(AMBIGUITY_SETS)}, as in cvar:alpha=0.2.")
+    console.out.print(
+        f"Schedules are {', '.join(SCHEDULES)}; a local optimizer is one of {', '.join(LOCAL_OPTIMIZERS)},"
+    )
+    console.out.print(f"server none or one of {', '.join(SERVER_OPTIMIZERS)}.")
     console.out.print("Set them with --param NAME=VALUE, or in a TOML table [algorithms.NAME].", markup=False)
 
 

@@ -253,9 +253,16 @@ class TuneOptions:
     ] = 24
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Partitions and initial models of each trial.")] = 3
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of communication. (default: the job's)")] = None
-    metric: Annotated[
-        str, typer.Option(help="worst_accuracy, worst20_accuracy or avg_accuracy, on validation data.")
-    ] = "worst_accuracy"
+    criterion: Annotated[
+        str,
+        typer.Option(
+            help="worst, worst20 or average score over clients, or the worst client's loss, on validation rows."
+        ),
+    ] = "worst"
+    space: Annotated[
+        list[str] | None,
+        typer.Option(help="Where to look, as [ALGORITHM=]FILE.py:FUNCTION of an Optuna trial. Repeatable."),
+    ] = None
     stand_in: Annotated[
         bool, typer.Option("--stand-in", help="Tune on what is run where the paper's data cannot be had.")
     ] = False

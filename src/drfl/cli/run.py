@@ -14,7 +14,9 @@ from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
 from drfl.experiments.artifacts import json_text, summary
 from drfl.experiments.build import build, load_data
+from drfl.experiments.comparison_results import shown_columns
 from drfl.experiments.config import Config, config_of, read_file
+from drfl.experiments.data_doubts import data_doubts
 from drfl.experiments.resume import checkpoint_writer, is_finished, kept_config, key_of, load_resume_point
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
@@ -30,7 +32,7 @@ def run_command(options: RunOptions) -> int:
     """Validate, build, run, write, print; gives the exit code."""
     out, resume, quiet = options.out, options.resume, options.as_json
     config = _config(options)
-    default = Path("runs") / f"{label_of(config.algorithm)}-{config.dataset}-seed{config.seed}".lower()
+    default = Path("runs") / f"{label_of(config.algorithm)}-{config.data_label}-seed{config.seed}".lower()
     key = key_of(config, out or default)
     with console.interruptible() as watch:
         job = build(config, load_data(config, console.lines(quiet)))
@@ -41,6 +43,8 @@ def run_command(options: RunOptions) -> int:
         place, anew = out or default, out is None
         with claimed(place, resume=resume, overwrite=options.overwrite, anew=anew, tell=console.warn) as claim:
             start = load_resume_point(claim, job, console.warn, key) if resume else None
+            for line in data_doubts(job):
+                console.warn(line)
             with console.progress(label_of(config.algorithm), quiet) as show:
                 finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))
             write_results(finished, claim)
@@ -81,12 +85,12 @@ def _step_size(size: StepSize, names: Sequence[str]) -> str:
 
 def _print(finished: Finished, directory: Path) -> None:
     config, result = finished.job.config, finished.result
-    row, returned = result.history.last, result.returned
+    row, returned, score = result.history.last, result.returned, result.history.score
     rows: dict[str, tuple[Metrics, Certificate | None]] = {returned: (row.metrics, row.certificate)}
     if returned != "last":
         rows["last"] = (row.last_metrics, None)
     if result.averaged is not None:
-        rows["averaged"] = (Metrics.of(result.averaged), result.averaged_certificate)
+        rows["averaged"] = (Metrics.of(result.averaged, score), result.averaged_certificate)
     asked = finished.job.certify is not None
     table = Table(
         title=escape(
@@ -95,13 +99,19 @@ def _print(finished: Finished, directory: Path) -> None:
         title_justify="left",
     )
     table.add_column("iterate")
-    headings = ("average %", "worst %", "std", "worst 20 %", "avg loss", "worst loss", *(("gap",) if asked else ()))
-    for heading in headings:
+    headings = shown_columns(result.history.measures[:1], fifth=True).values()
+    for heading in (*headings, "avg loss", "worst loss", *(("gap",) if asked else ())):
         table.add_column(heading, justify="right")
     for name, (m, certificate) in rows.items():
-        accuracies = (m.avg_accuracy, m.worst_accuracy, m.std_accuracy, m.worst20_accuracy)
+        scores = (m.avg_score, m.worst_score, m.std_score, m.worst20_score)
         gap = [console.gap(certificate)] if asked else []
-        table.add_row(name, *map(console.percent, accuracies), f"{m.avg_loss:.3f}", f"{m.worst_loss:.3f}", *gap)
+        table.add_row(
+            name,
+            *(f"{score.scale * x:.{score.digits}f}" for x in scores),
+            f"{m.avg_loss:.3f}",
+            f"{m.worst_loss:.3f}",
+            *gap,
+        )
     console.out.print(table)
     for name, (_, certificate) in rows.items():
         if asked and name in (returned, "averaged"):

@@ -16,41 +16,45 @@ from drfl.cli import console
 from drfl.cli.options import TuneOptions
 from drfl.errors import InputError, StoppedError
 from drfl.experiments.artifacts import json_text
-from drfl.experiments.hyperparameters import canonical
+from drfl.experiments.measures import Column
+from drfl.experiments.pool import Pool
+from drfl.experiments.training_cells import run_cell
 from drfl.papers.tuning_jobs import resolve
-from drfl.tuning.job import METRICS, Metric, TuningJob, changes_of, chosen_algorithms
+from drfl.tuning.configured import prepare
+from drfl.tuning.job import TuningJob, changes_of, chosen_algorithms
 from drfl.tuning.output import check_place, content, make_place, write
-from drfl.tuning.search import Search, Trial, best, prepare
+from drfl.tuning.own_spaces import spaces_of
+from drfl.tuning.search import Search
 from drfl.tuning.study import Ended, run
+from drfl.tuning.suggestion import Trial
+from drfl.user_code import label_of
 
 RESULTS = Path("experiments/results/tuning")
 
 BROKEN = 1
 """The exit code when every run failed."""
 
-WORDS = {"worst_accuracy": "worst", "worst20_accuracy": "worst fifth", "avg_accuracy": "average"}
-
 
 def tune_command(options: TuneOptions) -> int:
     """Check, search, write, print; gives the exit code."""
     quiet, job = options.as_json, _job(options)
-    metrics: dict[str, Metric] = {metric: metric for metric in METRICS}
     folder = options.out or RESULTS / job.name
     check_place(folder, job.name)
-    data_dir = options.data_dir or job.data_dir
+    data_dir, algorithms = options.data_dir or job.data_dir, chosen_algorithms(options.names, job)
     search = prepare(
         job,
-        chosen_algorithms(options.names, job),
+        algorithms,
         trials=options.trials,
         repeats=options.seeds,
-        metric=metrics[canonical("metric", options.metric, metrics)],
+        criterion=options.criterion.strip().lower(),
         data_dir=data_dir,
+        own=spaces_of(options.space or [], algorithms),
     )
     make_place(folder, job.name)
     jobs = options.jobs or os.cpu_count() or 1
-    with _progress(WORDS[search.metric], quiet) as ended:
+    with _progress(search.criterion.shown, quiet) as ended:
         try:
-            trials = run(search, folder, workers=jobs, data_dir=data_dir, ended=ended)
+            trials = run(search, folder, pool=lambda: Pool(jobs, run_cell, data_dir), ended=ended)
         except KeyboardInterrupt:
             raise StoppedError(
                 "interrupted: what is finished is kept, and the same command goes on from there"
@@ -81,37 +85,38 @@ def _command(options: TuneOptions) -> str:
         words += ["--algorithms", options.names]
     if options.rounds is not None:
         words += ["--rounds", str(options.rounds)]
-    words += ["--trials", str(options.trials), "--seeds", str(options.seeds), "--metric", options.metric]
+    words += ["--trials", str(options.trials), "--seeds", str(options.seeds), "--criterion", options.criterion]
     if options.stand_in:
         words.append("--stand-in")
-    for text in options.changes or []:
-        words += ["--set", text]
+    for option, texts in (("--space", options.space), ("--set", options.changes)):
+        for text in texts or []:
+            words += [option, text]
     return shlex.join(words)
 
 
 def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) -> None:
-    word = WORDS[search.metric]
+    column = search.criterion.shown
     table = Table(
-        title=f"{search.job.name}, {search.trials} trials each, validation accuracy over {search.repeats} seeds",
+        title=f"{search.name}, {search.trials} trials each, validation rows, {search.repeats} seeds",
         title_justify="left",
     )
     table.add_column("algorithm")
-    for heading in (f"{word} %", "default %"):
+    for heading in (column.label, "default"):
         table.add_column(heading, justify="right")
     table.add_column("chosen")
     for name, own in trials.items():
-        chosen = best(own)
+        chosen = search.best(own)
         text = " ".join(f"{key}={value}" for key, value in chosen.table.items())
-        table.add_row(name, console.percent(chosen.score), console.percent(own[0].score), text)
+        table.add_row(label_of(name), column.text(chosen.score), column.text(own[0].score), text)
     console.out.print(table)
     for name, own in trials.items():
         if not any("rounds" in trial.stopped for trial in own):
-            console.err.print(f"every run of {name} failed: its parameters are worth nothing", markup=False)
+            console.err.print(f"every run of {label_of(name)} failed: its parameters are worth nothing", markup=False)
     console.out.print(f"hyperparameters: {path}", markup=False)
 
 
 @contextmanager
-def _progress(word: str, quiet: bool) -> Iterator[Callable[[Ended], None]]:
+def _progress(column: Column, quiet: bool) -> Iterator[Callable[[Ended], None]]:
     """Shows trials done and time left: a live bar on a terminal, a plain line a trial elsewhere, nothing when quiet."""
     start = time.monotonic()
     if quiet:
@@ -128,23 +133,16 @@ def _progress(word: str, quiet: bool) -> Iterator[Callable[[Ended], None]]:
 
             def live(end: Ended) -> None:
                 left = _left(end, time.monotonic() - start)
-                bar.update(task, description=_label(end, word), completed=end.finished, total=end.total, left=left)
+                bar.update(task, description=end.told(column), completed=end.finished, total=end.total, left=left)
 
             yield live
     else:
 
         def plain(end: Ended) -> None:
-            parts = [f"[{end.finished}/{end.total}] {_label(end, word)}", _left(end, time.monotonic() - start)]
+            parts = [f"[{end.finished}/{end.total}] {end.told(column)}", _left(end, time.monotonic() - start)]
             console.err.print(", ".join(filter(None, parts)), markup=False)
 
         yield plain
-
-
-def _label(end: Ended, word: str) -> str:
-    broken = sorted({how for how in end.trial.stopped if how != "rounds"})
-    fate = f", {' and '.join(broken)} at some seeds" if broken else ""
-    score, best_score = console.percent(end.trial.score), console.percent(end.best)
-    return f"{end.algorithm} trial {end.trial.number}: {word} {score} % (best {best_score} %){fate}"
 
 
 def _left(end: Ended, seconds: float) -> str:

@@ -7,19 +7,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from drfl import checks
 from drfl.data import convert
-from drfl.data.convert import encode_target, feature_columns, feature_matrix, require_present
+from drfl.data.convert import encode_targets, feature_columns, feature_matrix, require_present
 from drfl.data.dataset import Dataset
-from drfl.data.natural import split_groups
-from drfl.data.partition import Partition
+from drfl.data.natural import Natural, make_partition, split_groups
+from drfl.data.partition import Partition, PartitionMethod
 from drfl.data.pools import check_indices, check_pool, majority_shares
-from drfl.data.splitting import split_rows
+from drfl.data.row_lists import as_tensors, blocks, held_out, joined, lengths, pieces, split_blocks
 from drfl.data.standardisation import Moments, Standardisation, combined, is_table
 from drfl.errors import InputError
+from drfl.html_table import html_table
 from drfl.key import Key
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 
 _KEY = Key(0)
+
+SHOWN = 12
+"""Clients that a notebook lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,9 @@ class ClientData:
         names: per client, a unique name.
         classes: the labels' names where they were encoded from a table, else None.
         standardisation: by what the inputs of both pools were standardised already; None = they are in raw units.
+        validation: per client, indices into the training pool of rows that are kept out of training to select a model
+            by, at least one; None = there are none.
+        columns: (p,) what the columns of inputs (n, p) are called, where they have names.
 
     Raises:
         InputError: when any of this does not hold; names the client.
@@ -60,6 +67,8 @@ class ClientData:
     names: tuple[str, ...]
     classes: tuple[str, ...] | None = None
     standardisation: Standardisation | None = None
+    validation: tuple[Tensor, ...] | None = None
+    columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
@@ -81,14 +90,31 @@ class ClientData:
                         f"training and test {what} differ: {a.dtype} of shape {tuple(a.shape[1:])} per "
                         f"sample, and {b.dtype} of {tuple(b.shape[1:])}"
                     )
+        if self.columns is not None and self.inputs.shape[1:] != (len(self.columns),):
+            raise InputError(
+                f"{len(self.columns)} names of columns for inputs {tuple(self.inputs.shape)}: give one a column"
+            )
         check_indices("training", self.train, len(self.inputs), self.names)
         check_indices("test", self.test, len(self.test_inputs), self.names)
+        if self.validation is not None:
+            if len(self.validation) != len(self.names):
+                raise InputError(f"{len(self.validation)} validation parts for {len(self.names)} clients")
+            check_indices("validation", self.validation, len(self.inputs), self.names)
 
     def __repr__(self) -> str:
         sizes, first = self.sizes, ", ".join(self.names[:3])
         shown = first + (", …" if self.n > 3 else "")
         rows = f"{int(sizes.min()):,} to {int(sizes.max()):,} training rows each"
         return f"<ClientData of {self.n} clients ({shown}), {rows}, inputs {tuple(self.inputs.shape[1:])}>"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        parts = {"training rows": self.sizes, "test rows": lengths(self.test)}
+        if self.validation is not None:
+            parts["validation rows"] = lengths(self.validation)
+        shown = {name: sizes[:SHOWN].tolist() for name, sizes in parts.items()}
+        return html_table(repr(self), pd.DataFrame({"client": self.names[:SHOWN], **shown}), more=self.n - SHOWN)
 
     @property
     def n(self) -> int:
@@ -102,7 +128,7 @@ class ClientData:
 
     @cached_property
     def _sizes(self) -> Tensor:
-        return _lengths(self.train)
+        return lengths(self.train)
 
     @cached_property
     def majority(self) -> Tensor | None:
@@ -111,7 +137,8 @@ class ClientData:
 
     def tensors(self) -> list[Tensor]:
         """Everything that it is made of, for a digest."""
-        return [self.inputs, self.targets, self.test_inputs, self.test_targets, *self.train, *self.test]
+        held = self.validation or ()
+        return [self.inputs, self.targets, self.test_inputs, self.test_targets, *self.train, *self.test, *held]
 
     @property
     def shares(self) -> Tensor:
@@ -132,12 +159,37 @@ class ClientData:
             self,
             inputs=inputs,
             targets=targets,
-            train=_split(move(torch.cat(self.train)), self.sizes),
+            train=pieces(move(torch.cat(self.train)), self.sizes),
             # One pool for both parts stays one pool: a second copy would double the memory.
             test_inputs=inputs if self.test_inputs is self.inputs else move(self.test_inputs),
             test_targets=targets if self.test_targets is self.targets else move(self.test_targets),
-            test=_split(move(torch.cat(self.test)), _lengths(self.test)),
+            test=pieces(move(torch.cat(self.test)), lengths(self.test)),
+            validation=self.validation and pieces(move(torch.cat(self.validation)), lengths(self.validation)),
         )
+
+    def with_validation(self, fraction: float = 0.2, key: Key = _KEY) -> ClientData:
+        """The same clients, with a share of each one's training rows kept out of training, to select a model by.
+
+        A client's split is by class where targets are labels, and depends on its name and rows alone. A client with a
+        single row trains and is validated on it. Inputs stay as they are: where they are standardised they stay so, and
+        validation rows had a say in the scale.
+
+        Args:
+            fraction: the share, strictly between 0 and 1; at least one row goes to each part.
+            key: names the draws.
+
+        Raises:
+            InputError: the fraction is out of range, or the data have validation rows already.
+        """
+        if self.validation is not None:
+            raise InputError("the data have validation rows already: leave one of the two out")
+        checks.inner_fraction("validation", fraction)
+        parts = [
+            held_out(self.targets, rows, fraction, key.fold("validation", name))
+            for name, rows in zip(self.names, self.train, strict=True)
+        ]
+        train, validation = (joined(own) for own in zip(*parts, strict=True))
+        return replace(self, train=train, validation=validation)
 
     def standardised(self, by: Standardisation | None = None) -> ClientData:
         """The same data with columns of mean 0 and standard deviation 1, over all clients' training rows together.
@@ -169,22 +221,32 @@ class ClientData:
         return replace(self, inputs=inputs, test_inputs=tests, standardisation=by)
 
     @classmethod
-    def from_dataset(cls, dataset: Dataset, partition: Partition) -> ClientData:
-        """A data set, divided by a partition of it.
+    def from_dataset(
+        cls, dataset: Dataset, partition: Partition | PartitionMethod | Natural, key: Key = _KEY
+    ) -> ClientData:
+        """A data set, divided among clients.
 
         Where the data set asks for it, inputs are standardised (:meth:`standardised`).
 
+        Args:
+            dataset: such as ``drfl.load("digits")``.
+            partition: who holds what; or a way to divide, such as ``drfl.DirichletDrop(clients=10, alpha=0.3)``.
+            key: names the draws of such a way.
+
         Raises:
-            InputError: when the partition's indices go beyond the data set.
+            InputError: when the partition's indices go beyond the data set, or it cannot be divided so.
         """
+        if not isinstance(partition, Partition):
+            partition = make_partition(dataset, partition, key)
         data = cls(
             dataset.inputs,
             dataset.targets,
-            _tensors(partition.train),
+            as_tensors(partition.train),
             dataset.test_inputs,
             dataset.test_targets,
-            _tensors(partition.test),
+            as_tensors(partition.test),
             partition.names,
+            columns=dataset.columns,
         )
         # Rounded to float32 once it is scaled, see from_arrays.
         return data.standardised().to(dtype=torch.float32) if dataset.standardise else data
@@ -207,8 +269,8 @@ class ClientData:
             test: the same for testing; None splits each client's rows, by class where targets are labels.
             test_fraction: share of the rows for testing where `test` is None.
             key: names the draws of that split. A client's split depends on its name and rows alone.
-            dtype: of the inputs (integer ones too) and of floating targets; None keeps both as they are,
-                which float64 data and integer tokens need.
+            dtype: of the inputs and of floating targets; None keeps both as they are, which float64 data need. Whole
+                numbers stay whole (int64), as they may be tokens; what cannot take them gets them as floats.
             standardise: whether inputs (n_i, p) are standardised, see :meth:`standardised`.
 
         Raises:
@@ -219,16 +281,16 @@ class ClientData:
         names = tuple(by_name)
         # A float32 has seven digits, of which a column with a large mean would keep none: rounded once it is scaled.
         read = torch.float64 if standardise and dtype is not None else dtype
-        inputs, targets = convert.pool(names, list(by_name.values()), "training", read)
+        inputs, targets = convert.pool(names, list(by_name.values()), "training", read, tokens=not standardise)
         sizes = [len(pair[0]) for pair in by_name.values()]
         if test is None:
-            kept, held = _split_blocks(names, sizes, targets, key, test_fraction)
+            kept, held = split_blocks(names, sizes, targets, key, test_fraction)
             data = cls(inputs, targets, kept, inputs, targets, held, names)
         else:
             pairs = convert.like(test, names)
-            test_inputs, test_targets = convert.pool(names, pairs, "test", read)
-            held = _tensors(_blocks([len(pair[0]) for pair in pairs]))
-            data = cls(inputs, targets, _tensors(_blocks(sizes)), test_inputs, test_targets, held, names)
+            test_inputs, test_targets = convert.pool(names, pairs, "test", read, tokens=not standardise)
+            held = as_tensors(blocks([len(pair[0]) for pair in pairs]))
+            data = cls(inputs, targets, as_tensors(blocks(sizes)), test_inputs, test_targets, held, names)
         return data.standardised().to(dtype=dtype) if standardise else data
 
     @classmethod
@@ -270,7 +332,7 @@ class ClientData:
         frame: pd.DataFrame,
         *,
         group: str,
-        target: str,
+        target: str | Sequence[str],
         features: Sequence[str] | None = None,
         test_fraction: float = 0.2,
         key: Key = _KEY,
@@ -283,7 +345,8 @@ class ClientData:
             frame: the table.
             group: the column that names the client; one client a distinct value, in sorted order.
             target: the column to predict. Floats stay floats (regression); all else becomes classes 0..C-1 in
-                sorted order, with the labels in `classes`.
+                sorted order, with the labels in `classes`. Several columns are numbers (n, k), as labels 0 and 1
+                of a multi-label task are.
             features: numeric columns to learn from; all others if None.
             test_fraction: share of each client's rows for testing.
             key: names the draws of that split.
@@ -296,49 +359,18 @@ class ClientData:
                 has a single row; names the column or group.
         """
         frame = frame.rename(columns=str)
-        columns = feature_columns(frame, group, target, features)
+        targets = (target,) if isinstance(target, str) else tuple(target)
+        columns = feature_columns(frame, group, targets, features)
         if not len(frame):
             raise InputError("the table has no rows: give at least two a client")
         require_present(frame[group], group)
         X = torch.from_numpy(feature_matrix(frame, columns))
-        y, classes = encode_target(frame[target], target)
+        y, classes = encode_targets(frame, targets)
         Y = torch.from_numpy(y)
         groups = frame[group].to_numpy(dtype=object)
         split = split_groups(groups, None if classes is None else y, key, test_fraction)
-        data = cls(X, Y, _tensors(split.train), X, Y, _tensors(split.test), split.names, classes)
+        data = cls(
+            X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=tuple(columns)
+        )
         # Rounded to dtype once it is scaled, see from_arrays.
         return (data.standardised() if standardise else data).to(dtype=dtype)
-
-
-def _tensors(lists: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
-    """Row numbers as tensors, all in one piece of memory: a hundred thousand small ones would take more."""
-    lengths = torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
-    whole = np.concatenate(lists) if len(lists) else np.empty(0)
-    return _split(torch.from_numpy(whole.astype(np.int64)), lengths)
-
-
-def _split(index: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-    """Consecutive pieces of one tensor, as views."""
-    return index.split(lengths.tolist())
-
-
-def _lengths(lists: Sequence[Tensor]) -> Tensor:
-    return torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
-
-
-def _blocks(sizes: Sequence[int]) -> list[np.ndarray]:
-    """Row numbers of clients whose rows lie one after the other."""
-    ends = np.cumsum(sizes)
-    return [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _split_blocks(
-    names: Sequence[str], sizes: Sequence[int], targets: Tensor, key: Key, test_fraction: float
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Training and test rows of clients whose rows lie one after the other, by class where targets are labels."""
-    labels = None if targets.is_floating_point() or targets.ndim > 1 else targets.numpy(force=True)
-    parts = []
-    for name, rows in zip(names, _blocks(sizes), strict=True):
-        mine = None if labels is None else labels[rows]
-        parts.append(split_rows(rows, mine, key.fold("group", name), test_fraction, f"client '{name}'"))
-    return _tensors([kept for kept, _ in parts]), _tensors([held for _, held in parts])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from drfl.data.partition import client_names
-from drfl.errors import InputError, unknown
+from drfl.errors import DataWarning, InputError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +22,9 @@ Array = np.ndarray | Tensor
 Pair = tuple[Array, Array]
 Pairs = Mapping[str, Pair] | Sequence[Pair]
 TorchDatasets = Mapping[str, TorchDataset[tuple[object, object]]] | Sequence[TorchDataset[tuple[object, object]]]
+
+WHOLE = (torch.int16, torch.int32, torch.int64)
+"""Types whose numbers may be tokens."""
 
 _T = TypeVar("_T")
 
@@ -55,7 +59,9 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
     return [by_name[name] for name in names]
 
 
-def pool(names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+def pool(
+    names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None, *, tokens: bool = True
+) -> tuple[Tensor, Tensor]:
     """All clients' samples, one client after the other.
 
     Args:
@@ -63,6 +69,7 @@ def pool(names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dt
         pairs: per client, inputs (n_i, ...) and targets (n_i, ...).
         part: "training" or "test", for errors.
         dtype: of the inputs and of floating targets; None keeps them as they are.
+        tokens: whether whole numbers among the inputs, but bytes, which are pixels, become int64 instead.
 
     Returns:
         Inputs (n, ...) and targets (n, ...), n = Σ n_i; whole targets are int64.
@@ -80,7 +87,7 @@ def pool(names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dt
         _check_alike(names, tensors, f"{part} {what}")
     X, Y = torch.cat(inputs), torch.cat(targets)
     if dtype is not None:
-        X = X.to(dtype)
+        X = X.to(torch.int64 if tokens and X.dtype in WHOLE else dtype)
     if not Y.is_floating_point():
         Y = Y.to(torch.int64)
     elif dtype is not None:
@@ -91,6 +98,8 @@ def pool(names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dt
 def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(f"client '{name}': {part} data must be a pair (inputs, targets)")
+    for what, values in zip(("inputs", "targets"), pair, strict=True):
+        _check_not_ragged(name, f"{part} {what}", values)
     try:
         # A copy, because a tensor that shares memory would change when the user's array does.
         x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
@@ -104,6 +113,24 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     if not len(x):
         raise InputError(f"client '{name}' has no {part} samples: leave it out or give it some")
     return x, y
+
+
+def _check_not_ragged(name: str, what: str, values: object) -> None:
+    """Refuse a list of samples of different lengths, such as texts of words.
+
+    Raises:
+        InputError: it is one; names the lengths.
+    """
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        values = list(values)
+    if not isinstance(values, list | tuple):
+        return
+    lengths = {len(v) for v in values if isinstance(v, Sequence | np.ndarray | Tensor) and getattr(v, "ndim", 1)}
+    if len(lengths) > 1:
+        raise InputError(
+            f"client '{name}': {what} are of different lengths, {min(lengths)} to {max(lengths)}: pad them to one, "
+            "e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)"
+        )
 
 
 def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> None:
@@ -133,6 +160,15 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
         raise InputError(f"client '{name}': its dataset is empty; leave it out or give it samples")
     try:
         inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
+        _check_not_ragged(name, "inputs", inputs)
+        # Eight, as a picture that is flipped at random is the same at every other reading.
+        if not all(torch.equal(_item(dataset[k])[0], inputs[k]) for k in range(min(length, 8))):
+            warnings.warn(
+                f"client '{name}': its dataset gives other items at every reading. It was read once, all epochs "
+                "sees the same samples: augment with drfl.Task(…, augment=…)",
+                DataWarning,
+                stacklevel=4,
+            )
         return torch.stack(inputs), torch.stack(targets)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"client '{name}': its dataset's items cannot be stacked: {error}") from error
@@ -143,30 +179,37 @@ def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def feature_columns(frame: pd.DataFrame, group: str, target: str, features: Sequence[str] | None) -> list[str]:
+def feature_columns(
+    frame: pd.DataFrame, group: str, targets: Sequence[str], features: Sequence[str] | None
+) -> list[str]:
     """The columns to learn from, checked: those named, or all but group and target.
 
     Raises:
-        InputError: when a column is missing or named twice, the target is among the features, or there are
+        InputError: when a column is missing or named twice, a target is among the features, or there are
             none.
     """
     columns = frame.columns.tolist()
-    for name in (group, target, *(features or ())):
+    if not targets:
+        raise InputError("there is no target: name the column to predict")
+    for name in (group, *targets, *(features or ())):
         if name not in columns:
             raise unknown("column", name, columns)
-    chosen = [name for name in columns if name not in (group, target)] if features is None else list(features)
-    if target in chosen:
-        raise InputError(f"column '{target}' is the target and cannot be a feature too: leave it out of features")
+    chosen = [name for name in columns if name not in (group, *targets)] if features is None else list(features)
+    for target in targets:
+        if target == group:
+            raise InputError(f"column '{target}' cannot be target and group at once")
+        if target in chosen:
+            raise InputError(f"column '{target}' is the target and cannot be a feature too: leave it out of features")
     if not chosen:
         raise InputError("there is no feature column: name at least one in features")
-    for name in {group, target, *chosen}:
-        if columns.count(name) > 1 or chosen.count(name) > 1:
+    for name in (group, *targets, *chosen):
+        if columns.count(name) > 1 or chosen.count(name) > 1 or targets.count(name) > 1:
             raise InputError(f"column '{name}' is there twice: rename or drop one")
     return chosen
 
 
-def feature_matrix(frame: pd.DataFrame, features: Sequence[str]) -> np.ndarray:
-    """The features, (n, len(features)) float64.
+def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "features") -> np.ndarray:
+    """The features, or what else they are, (n, len(features)) float64.
 
     Raises:
         InputError: when a column is not numeric or has missing or infinite values.
@@ -178,8 +221,8 @@ def feature_matrix(frame: pd.DataFrame, features: Sequence[str]) -> np.ndarray:
         column = frame[name]
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
-                f"feature column '{name}' is not numeric ({column.dtype}): encode it, for example with "
-                "pandas.get_dummies, or name other columns in features"
+                f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}): encode it, for example "
+                f"with pandas.get_dummies, or name other columns in {what}"
             )
         columns.append(numeric(column, name))
     return np.stack(columns, axis=1)
@@ -208,6 +251,17 @@ def require_present(column: pd.Series, name: str) -> None:
             f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}: drop these rows "
             "(DataFrame.dropna) or fill them (DataFrame.fillna)"
         )
+
+
+def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """One target as classes or numbers, see :func:`encode_target`; several as numbers (n, k) float64.
+
+    Raises:
+        InputError: when values are missing, infinite or, of several targets, no numbers.
+    """
+    if len(names) == 1:
+        return encode_target(frame[names[0]], names[0])
+    return feature_matrix(frame, names, "target"), None
 
 
 def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:

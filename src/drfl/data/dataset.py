@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,10 +11,13 @@ from torch import Tensor
 from drfl import checks
 from drfl.errors import InputError
 
+TaskName = Literal["classification", "regression", "multi-label"]
+"""What targets are: one class of several, numbers, or labels each of which is there or not."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A classification data set before it is given to clients.
+    """A data set before it is given to clients.
 
     Where the test tensors *are* the training tensors, the data set is one pool without a test part of its own: which
     rows are for testing is drawn when it is divided among clients (see :func:`drfl.data.natural`).
@@ -21,16 +25,20 @@ class Dataset:
     Args:
         name: what it is called in files and tables.
         inputs: (n, ...) float32 training inputs; those to be standardised may be float64 until then.
-        targets: (n,) int64 training labels in 0..classes-1.
+        targets: of the training inputs. Classification: (n,) int64 labels in 0..classes-1; regression: (n,) or
+            (n, classes) float32; multi-label: (n, classes) float32, each 0 or 1.
         test_inputs: (k, ...) test inputs, of the same shape per sample and type.
-        test_targets: (k,) int64 test labels.
-        classes: the number of classes.
-        groups: (n,) who each row belongs to, e.g. a hospital, where the data say so; only for data of one pool.
+        test_targets: (k,) or (k, classes) of the test inputs.
+        classes: the number of outputs that a model needs: of classes, of numbers or of labels.
+        groups: (n,) who each row belongs to, e.g. a hospital, where the data say so.
         standardise: whether clients get each column of the inputs (n, p) centred and scaled by the mean and the
             standard deviation of all clients' *training* rows (see :meth:`drfl.data.ClientData.standardised`).
+        task: what the targets are.
+        columns: (p,) what the columns of inputs (n, p) are called, where they have names.
+        test_groups: (k,) who each test row belongs to, where there are groups and a test part of its own.
 
     Raises:
-        InputError: when lengths or shapes disagree, a part is empty, an input is not finite, a label is out
+        InputError: when lengths or shapes disagree, a part is empty, an input or a target is not finite, a label is out
             of range, or a type is not the one above.
     """
 
@@ -42,6 +50,9 @@ class Dataset:
     classes: int
     groups: tuple[str, ...] | None = None
     standardise: bool = False
+    task: TaskName = "classification"
+    columns: tuple[str, ...] | None = None
+    test_groups: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         checks.whole("classes", self.classes)
@@ -52,13 +63,19 @@ class Dataset:
                 f"dataset '{self.name}': training inputs have shape {tuple(self.inputs.shape[1:])} per "
                 f"sample and test inputs {tuple(self.test_inputs.shape[1:])}; they must be the same"
             )
-        if self.groups is not None and not (self.one_pool and len(self.groups) == len(self.targets)):
-            raise InputError(
-                f"dataset '{self.name}' has {len(self.groups)} groups for {len(self.targets)} rows: give one a row, "
-                "and no test part apart"
-            )
+        self._check_groups()
         if self.standardise and self.inputs.ndim != 2:
             raise InputError(f"dataset '{self.name}': only inputs (n, features) can be standardised, not images")
+        if self.columns is not None and self.inputs.shape[1:] != (len(self.columns),):
+            raise InputError(
+                f"dataset '{self.name}': {len(self.columns)} names of columns for inputs of shape "
+                f"{tuple(self.inputs.shape)}: give one a column"
+            )
+
+    @property
+    def labels(self) -> bool:
+        """Whether every target is one class, by which rows can be divided."""
+        return self.task == "classification"
 
     @property
     def one_pool(self) -> bool:
@@ -70,24 +87,48 @@ class Dataset:
         if self.one_pool:
             return self
         inputs, targets = torch.cat([self.inputs, self.test_inputs]), torch.cat([self.targets, self.test_targets])
-        return replace(self, inputs=inputs, targets=targets, test_inputs=inputs, test_targets=targets)
+        groups = None if self.groups is None or self.test_groups is None else self.groups + self.test_groups
+        pool = {"inputs": inputs, "targets": targets, "test_inputs": inputs, "test_targets": targets}
+        return replace(self, **pool, groups=groups, test_groups=None)
+
+    def _check_groups(self) -> None:
+        """Every row has a group, or none has."""
+        rows = {"training": (self.groups, len(self.targets)), "test": (self.test_groups, len(self.test_targets))}
+        if self.one_pool:
+            del rows["test"]
+        for part, (groups, n) in rows.items():
+            if (groups is None) != (self.groups is None) or (groups is not None and len(groups) != n):
+                count = 0 if groups is None else len(groups)
+                raise InputError(f"dataset '{self.name}' has {count} groups for {n} {part} rows: give one a row")
+        if self.one_pool and self.test_groups is not None:
+            raise InputError(f"dataset '{self.name}' has test_groups, and no test part of its own: leave them out")
 
     def _check_part(self, part: str, inputs: Tensor, targets: Tensor) -> None:
         what = f"dataset '{self.name}'"
         wide = self.standardise and inputs.dtype == torch.float64
-        if not (inputs.dtype == torch.float32 or wide) or targets.dtype != torch.int64:
+        name, dtype = ("labels", torch.int64) if self.labels else ("targets", torch.float32)
+        if not (inputs.dtype == torch.float32 or wide) or targets.dtype != dtype:
             raise InputError(
-                f"{what}: {part} inputs must be float32 and labels int64, not {inputs.dtype} and {targets.dtype}"
+                f"{what}: {part} inputs must be float32 and {name} {str(dtype).partition('.')[2]}, not {inputs.dtype} "
+                f"and {targets.dtype}"
             )
-        if inputs.ndim < 1 or targets.ndim != 1 or len(inputs) != len(targets):
+        shapes = {"classification": [()], "regression": [(), (self.classes,)], "multi-label": [(self.classes,)]}
+        fits = targets.ndim > 0 and tuple(targets.shape[1:]) in shapes[self.task]
+        if inputs.ndim < 1 or not fits or len(inputs) != len(targets):
             raise InputError(
-                f"{what}: {part} inputs of shape {tuple(inputs.shape)} do not go with labels of shape "
-                f"{tuple(targets.shape)}; give one label a sample"
+                f"{what}: {part} inputs of shape {tuple(inputs.shape)} do not go with {name} of shape "
+                f"{tuple(targets.shape)}; give one {name[:-1]} a sample"
+                + ("" if self.labels else f", or {self.classes} in as many columns")
             )
         if not len(targets):
             raise InputError(f"{what} has no {part} samples: give at least one")
         checks.finite(f"{what}: {part} inputs", inputs)
-        checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
+        if self.labels:
+            checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
+        elif self.task == "regression":
+            checks.finite(f"{what}: {part} targets", targets)
+        elif not bool(((targets == 0) | (targets == 1)).all()):
+            raise InputError(f"{what}: {part} targets must be 0 or 1: each says whether a label is there")
 
 
 @dataclass(frozen=True, eq=False)

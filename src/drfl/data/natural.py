@@ -65,7 +65,7 @@ TEST_FRACTION = 1 / 3
 
 @dataclass(frozen=True)
 class Natural:
-    """One client a group of the data set, under the group's name; each group's rows are split by class.
+    """One client a group of the data set, under the group's name; each group's rows are split, by class where they can.
 
     Args:
         clients: N, if it is to be checked; it cannot be chosen, because the data say it.
@@ -95,7 +95,10 @@ class Natural:
                 f"dataset '{dataset.name}' does not say who its rows belong to, which partition 'natural' needs: "
                 "take another partition, or another dataset such as heart-disease"
             )
-        split = split_groups(np.array(dataset.groups), dataset.targets.numpy(), key, self.test_fraction)
+        if dataset.test_groups is not None:
+            return self._of_two_parts(dataset.groups, dataset.test_groups, dataset.name, key)
+        targets = dataset.targets.numpy() if dataset.labels else None
+        split = split_groups(np.array(dataset.groups), targets, key, self.test_fraction)
         if self.clients not in (None, len(split)):
             raise InputError(
                 f"dataset '{dataset.name}' has {len(split)} groups, so partition 'natural' makes {len(split)} clients, "
@@ -104,14 +107,48 @@ class Natural:
         parameters = {"clients": len(split), "test_fraction": self.test_fraction, "seed": key.seed}
         return dataclasses.replace(split, recipe={"partition": self.name, **parameters})
 
+    def _of_two_parts(self, groups: tuple[str, ...], test_groups: tuple[str, ...], name: str, key: Key) -> Partition:
+        """The groups' rows, where the data set says itself which are for testing."""
+        lone = sorted({*groups} ^ {*test_groups})
+        if lone:
+            part = "test" if lone[0] in groups else "training"
+            raise InputError(
+                f"dataset '{name}': client '{lone[0]}' has no {part} rows: give it some, or a test fraction, by which "
+                "all test rows are drawn anew"
+            )
+        names = tuple(sorted({*groups}))
+        if self.clients not in (None, len(names)):
+            raise InputError(f"dataset '{name}' has {len(names)} clients, not {self.clients}: leave clients out")
+        place = {who: i for i, who in enumerate(names)}
+        train, test = (_rows_of(np.array([place[who] for who in part]), len(names)) for part in (groups, test_groups))
+        return Partition(train, test, names, {"partition": self.name, "clients": len(names), "seed": key.seed})
+
+
+def _rows_of(owners: np.ndarray, clients: int) -> tuple[np.ndarray, ...]:
+    """Each client's rows, (n_i,) int64 ascending, of the clients that rows belong to, (n,)."""
+    order = np.argsort(owners, kind="stable").astype(np.int64)
+    return tuple(np.split(order, np.cumsum(np.bincount(owners, minlength=clients))[:-1]))
+
+
+WITHOUT_CLASSES = ("iid", Natural.name)
+"""Partitions that do not go by the rows' classes."""
+
+
+def by_class(partition: str, task: str) -> str:
+    """Why such a partition cannot divide the data of a task without classes, and what can."""
+    return (
+        f"partition '{partition}' divides rows by their class, and {task} has none: take iid, or natural with a column "
+        "that names the client"
+    )
+
 
 def make_partition(
     dataset: Dataset, method: PartitionMethod | Natural, key: Key, test_fraction: float | None = None
 ) -> Partition:
     """Who holds which samples, for training and for testing.
 
-    A data set of one pool is first split into training and test rows, by class, `Natural` does so
-    group by group instead. Both of the partition's parts then count the rows of that pool.
+    A data set of one pool is first split into training and test rows, by class where targets are classes, `Natural`
+    does so group by group instead. Both of the partition's parts then count the rows of that pool.
 
     Args:
         dataset: the data.
@@ -125,12 +162,19 @@ def make_partition(
     if isinstance(method, Natural):
         own = method if test_fraction is None else dataclasses.replace(method, test_fraction=test_fraction)
         return own.divide(dataset, key)
-    y, y_test = dataset.targets.numpy(), dataset.test_targets.numpy()
+    if not dataset.labels and method.name not in WITHOUT_CLASSES:
+        raise InputError(by_class(method.name, dataset.task))
+    # Rows that have no class are all of one.
+    y, y_test = (
+        t.numpy() if dataset.labels else np.zeros(len(t), int) for t in (dataset.targets, dataset.test_targets)
+    )
+    classes = dataset.classes if dataset.labels else 1
     if not dataset.one_pool:
-        return method.split(y, y_test, dataset.classes, key)
+        return method.split(y, y_test, classes, key)
     share = TEST_FRACTION if test_fraction is None else test_fraction
-    kept, held = split_rows(np.arange(len(y)), y, key.fold("split"), share, f"dataset '{dataset.name}'")
-    parts = method.split(y[kept], y[held], dataset.classes, key)
+    labels = y if dataset.labels else None
+    kept, held = split_rows(np.arange(len(y)), labels, key.fold("split"), share, f"dataset '{dataset.name}'")
+    parts = method.split(y[kept], y[held], classes, key)
     return dataclasses.replace(
         parts,
         train=tuple(kept[rows] for rows in parts.train),

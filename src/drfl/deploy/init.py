@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from drfl.atomic_files import check_new, new_folder
 from drfl.errors import DrflError, InputError
 
 HOST, PORT = "localhost", 8000
@@ -131,16 +128,13 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
     root = path.absolute()
     if ".." in root.parts:
         root = root.resolve()  # systemd accepts no such path
-    if root.exists() and not root.is_dir():
-        raise InputError(f"{path} is a file: give a folder")
-    if root.is_dir() and any(root.iterdir()):
-        raise InputError(f"{path} is not empty: give a new folder")
+    check_new(path)
     if any(c in AWKWARD or not c.isprintable() for c in str(root)) or str(root).endswith(" "):
         raise InputError(
             f"{root}: scripts cannot take quotes, backslashes, $, %, :, or a space at the end, in a folder's path; "
             "give another"
         )
-    with _whole(root) as stage:
+    with new_folder(root) as stage:
         for name, text in files(plan, root).items():
             target = stage / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -243,24 +237,3 @@ def _make_keys(stage: Path) -> None:
     done = subprocess.run(["sh", "./make-keys.sh"], cwd=stage, capture_output=True, text=True)
     if done.returncode:
         raise DrflError(f"make-keys.sh failed, so nothing was written: {(done.stderr or done.stdout).strip()}")
-
-
-@contextmanager
-def _whole(root: Path) -> Iterator[Path]:
-    """A folder beside ``root`` that replaces it when the block succeeds, and is removed when it fails."""
-    made = [place for place in root.parents if not place.exists()]
-    stage = None
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))
-        stage.chmod(0o755)
-        yield stage
-        os.rename(stage, root)  # fails if there is anything but an empty folder
-    except OSError as error:
-        raise InputError(f"cannot write {root}: {error.strerror}") from None
-    finally:
-        if stage is not None:
-            shutil.rmtree(stage, ignore_errors=True)
-        with suppress(OSError):  # a folder that is not empty is in use
-            for place in made:
-                place.rmdir()

@@ -15,19 +15,12 @@ from rich.table import Table
 from drfl.deploy.flower_cli import ask, environment, program
 from drfl.deploy.paths import DeploymentFolder
 from drfl.errors import DrflError, InputError
+from drfl.experiments.comparison_results import shown_columns
+from drfl.experiments.measures import column
+from drfl.report.read_run import measures_of
 
 CHECKPOINTS = "checkpoint"
 """Where they lie in a run's folder."""
-
-COLUMNS = (
-    ("average %", "avg_accuracy", 100.0, ".1f"),
-    ("worst %", "worst_accuracy", 100.0, ".1f"),
-    ("std", "std_accuracy", 100.0, ".1f"),
-    ("worst 20 %", "worst20_accuracy", 100.0, ".1f"),
-    ("avg loss", "avg_loss", 1.0, ".3f"),
-    ("worst loss", "worst_loss", 1.0, ".3f"),
-)
-"""Heading, name in summary.json, factor and form."""
 
 
 def print_result(folder: DeploymentFolder) -> None:
@@ -42,9 +35,12 @@ def print_result(folder: DeploymentFolder) -> None:
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
     table = Table(title=escape(title), title_justify="left")
-    for heading, *_ in COLUMNS:
+    measures = measures_of(summary)
+    headings = {**shown_columns(measures, fifth=True), "avg_loss": "avg loss", "worst_loss": "worst loss"}
+    for heading in headings.values():
         table.add_column(heading, justify="right")
-    table.add_row(*(_shown(final.get(name), factor, form) for _, name, factor, form in COLUMNS))
+    looks = {name: column(name, measures) for name in headings}
+    table.add_row(*(_shown(final.get(name), look.scale, f".{look.digits}f") for name, look in looks.items()))
     out = Console(highlight=False)
     out.print(table)
     out.print(f"folder: {path.parent}", markup=False, soft_wrap=True)

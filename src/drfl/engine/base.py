@@ -76,6 +76,6 @@ class Engine(Protocol):
         """(k, d) mean gradients and (k,) float64 mean losses at w (d,) on the first step's samples."""
         ...
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
-        """(N,) float64 mean scores and (N,) float64 mean losses of w (d,) on each client's rows of the pool."""
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
+        """(N,) float64 each: mean losses of w (d,) on each client's rows of the pool, then the task's measures."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from drfl.key import Key
+from drfl.training_noise import draw_seeds
 
 
 @dataclass(frozen=True)
@@ -125,14 +126,41 @@ class Batches(NamedTuple):
         samples: (k, T, B) int64 rows of the pool; T is 1 where every step uses the same samples (full batch). Beyond a
             client's count the row repeats one of its own samples.
         counts: (k,) int64, how many of the B entries are real.
+        by_step: (k, T) int64, how many of them are real in each step, where steps differ: 0 once a client has taken all
+            of its own, and ``counts`` is then the largest; None = ``counts`` in all steps.
+        seeds: (k, T, B) int64, of each sample in each step of a task with dropout or augmentation; T is the number of
+            steps also where all use the same samples. None = the task has neither.
     """
 
     samples: Tensor
     counts: Tensor
+    by_step: Tensor | None = None
+    seeds: Tensor | None = None
+
+    def seeded(self, clients: Tensor, steps: int, key: Key, first: int = 0) -> Batches:
+        """The same samples with seeds, see :func:`drfl.training_noise.draw_seeds`."""
+        T = steps if self.by_step is None else self.by_step.shape[1]
+        return self._replace(seeds=draw_seeds((clients + first).tolist(), T, self.counts, key))
 
     def at(self, step: int) -> Tensor:
         """(k, B) rows of the pool for this step, counted from 0."""
         return self.samples[:, step if self.samples.shape[1] > 1 else 0]
+
+    def of_client(self, j: int, steps: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The rows of the pool of each step of client j, without fillers, and their seeds.
+
+        Args:
+            j: its place in the cohort.
+            steps: how many, where all clients take as many.
+        """
+        counts = [int(self.counts[j])] * steps if self.by_step is None else self.by_step[j].tolist()
+        for t, count in enumerate(counts):
+            if count:
+                yield self.at(t)[j, :count], None if self.seeds is None else self.seeds[j, t, :count]
+
+    def total(self, steps: int) -> Tensor:
+        """(k,) int64, samples in all steps; ``steps`` where all clients take as many."""
+        return self.counts * steps if self.by_step is None else self.by_step.sum(1)
 
     @property
     def real(self) -> Tensor:
@@ -140,7 +168,13 @@ class Batches(NamedTuple):
         return torch.arange(self.samples.shape[2]) < self.counts[:, None]
 
     def weights(self, like: Tensor) -> Tensor:
-        """(k, B) weight of each entry in its client's mean: 1/count, 0 beyond it; in the type and place of ``like``."""
+        """(k, B) weight of each entry in its client's mean: 1/count, 0 beyond it; in the type and place of ``like``.
+
+        (k, T, B) where steps differ; those that a client does not take any more have no weight at all.
+        """
+        if self.by_step is not None:
+            own = self.by_step[:, :, None]
+            return ((torch.arange(self.samples.shape[2]) < own).double() / own.clamp(min=1)).to(like)
         return (self.real.double() / self.counts[:, None]).to(like)
 
     def rows(self, part: Tensor) -> Batches:
@@ -153,7 +187,13 @@ class Batches(NamedTuple):
         # With T = 1 nothing is traced, and the columns are cut to what is needed.
         width = int(counts.max())
         kept = width if self.samples.shape[1] == 1 else 1 << (width - 1).bit_length()
-        return Batches(self.samples[part, :, :kept], counts)
+        seeds = None if self.seeds is None else self.seeds[part, :, :kept]
+        if self.by_step is None:
+            return Batches(self.samples[part, :, :kept], counts, None, seeds)
+        by_step = self.by_step[part]
+        T = int((by_step > 0).sum(1).max())
+        seeds = None if seeds is None else seeds[:, :T]
+        return Batches(self.samples[part, :T, :kept], counts, by_step[:, :T], seeds)
 
 
 def draw(rows: ClientRows, clients: Tensor, steps: int, batch: int | None, key: Key, first: int = 0) -> Batches:
@@ -179,6 +219,44 @@ def draw(rows: ClientRows, clients: Tensor, steps: int, batch: int | None, key: 
     # Fillers repeat the client's first sample: an index that exists, with a finite loss where the sample's is.
     local = torch.where(local < sizes[:, None, None], local, 0)
     return Batches(rows.index[rows.starts[clients][:, None, None] + local], counts)
+
+
+def draw_epochs(rows: ClientRows, clients: Tensor, epochs: int, batch: int | None, key: Key, first: int = 0) -> Batches:
+    """All samples of each client in a new order in every epoch, cut into minibatches; the last may be smaller.
+
+    Client number i draws its orders from ``key.fold("client", i)``, one epoch after the other.
+
+    Args:
+        rows: all clients' rows of the pool.
+        clients: (k,) the cohort.
+        epochs: E.
+        batch: samples per step; None = all.
+        key: the purpose's key.
+        first: the number of client 0.
+    """
+    sizes = rows.sizes[clients]
+    counts = sizes if batch is None else sizes.clamp(max=batch)
+    per_epoch = -(-sizes // counts)
+    B, T = int(counts.max()), epochs * int(per_epoch.max())
+    if epochs == T:
+        # Everybody uses all samples in every step: an order among them means nothing.
+        return draw(rows, clients, epochs, None, key, first)
+    samples, by_step = np.zeros((len(clients), T, B), dtype=np.int64), np.zeros((len(clients), T), dtype=np.int64)
+    generators = key.generators("client", (clients + first).tolist())
+    for j, (n, b, own, generator) in enumerate(
+        zip(sizes.tolist(), counts.tolist(), per_epoch.tolist(), generators, strict=True)
+    ):
+        order = np.arange(n)
+        # Sorted uniforms: another NumPy may shuffle otherwise. An order within one minibatch would mean nothing, and
+        # round otherwise than where the client is alone.
+        if own > 1:
+            order = generator.random((epochs, n)).argsort(axis=1, kind="stable")
+        padded = np.zeros((epochs, own * b), dtype=np.int64)
+        padded[:, :n] = order
+        samples[j, : epochs * own, :b] = padded.reshape(epochs * own, b)
+        by_step[j, : epochs * own] = np.tile([b] * (own - 1) + [n - (own - 1) * b], epochs)
+    at = rows.starts[clients][:, None, None] + torch.from_numpy(samples)
+    return Batches(rows.index[at], counts, torch.from_numpy(by_step))
 
 
 def _places(sizes: np.ndarray, numbers: list[int], steps: int, width: int, key: Key) -> np.ndarray:

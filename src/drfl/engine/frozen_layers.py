@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -46,7 +47,7 @@ def split(task: Task) -> Split | None:
     # Not by train(), which would reach into the layers: a frozen batch normalisation that the user put into .eval()
     # would compute with its batch's statistics again, and change its running ones.
     front.training = rest.training = task.model.training
-    return Split(front, Task(rest, task.loss, task.score))
+    return Split(front, replace(task, model=rest))
 
 
 def features(backbone: nn.Module, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.federation import TrainRequest
+from drfl.local_optimizers import SAM, Adam
 
 
 @dataclass(frozen=True)
@@ -20,22 +21,32 @@ class Loop:
         """See :class:`drfl.engine.base.Engine`."""
         w, local, prox, shift = request.w, request.local, request.prox, request.shift
         last, at_snapshot, means = [], [], []
-        for j, count in enumerate(batches.counts.tolist()):
+        for j in range(len(batches.counts)):
             u, velocity, total = w.clone(), torch.zeros_like(w), torch.zeros_like(w)
+            squares, steps = torch.zeros_like(w), 0
             constant = torch.zeros_like(w) if shift is None else shift[j]
-            for step in range(local.steps):
-                # Beyond count stand fillers, which the stacked engine gives weight 0; here they are cut off.
-                gradient, _ = _gradient(problem, u, batches.at(step)[j, :count])
+            # Fillers, which the stacked engine gives weight 0, are cut off here.
+            for rows, seeds in batches.of_client(j, local.fewest_steps):
+                gradient, _ = _gradient(problem, u, rows, seeds)
+                if isinstance(local.optimizer, SAM) and gradient.any():
+                    gradient, _ = _gradient(problem, u + local.optimizer.rho * gradient / gradient.norm(), rows, seeds)
                 # As LocalSGD states it: weight decay, shift and prox enter the velocity along with the gradient.
-                direction = gradient + local.weight_decay * u + constant + prox * (u - w)
-                velocity = local.momentum * velocity + direction
-                u = _project(u - local.eta * velocity, local.radius)
+                direction, steps = gradient + local.weight_decay * u + constant + prox * (u - w), steps + 1
+                if isinstance(local.optimizer, Adam):
+                    beta1, beta2, epsilon = astuple(local.optimizer)
+                    velocity = beta1 * velocity + (1 - beta1) * direction
+                    squares = beta2 * squares + (1 - beta2) * direction**2
+                    move = velocity / (1 - beta1**steps) / ((squares / (1 - beta2**steps)).sqrt() + epsilon)
+                else:
+                    velocity = local.momentum * velocity + direction
+                    move = velocity
+                u = _project(u - local.eta * move, local.radius)
                 total = total + u
                 # A snapshot is counted from 1, as t' ∈ {1, …, τ}: the model after t' steps, projection included.
-                if step + 1 == request.snapshot:
+                if steps == request.snapshot:
                     at_snapshot.append(u)
             last.append(u)
-            means.append(total / local.steps)
+            means.append(total / steps)
         return Models(
             torch.stack(last),
             torch.stack(at_snapshot) if request.snapshot is not None else None,
@@ -55,31 +66,36 @@ class Loop:
         pairs = [_gradient(problem, w, index[:count]) for index, count in rows]
         return torch.stack([g for g, _ in pairs]), torch.stack([f for _, f in pairs]).double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        task, scores, losses = problem.task, [], []
+        task, found = problem.task, []
         with torch.no_grad():
             for i in range(rows.n):
                 index = rows.of_client(i)
                 y, outputs = problem.y[index], _outputs(problem, w, index)
-                scores.append(task.sample_scores(outputs, y).double().mean())
-                losses.append(task.sample_losses(outputs, y).double().mean())
-        return torch.stack(scores).cpu(), torch.stack(losses).cpu()
+                values = [float(task.sample_losses(outputs, y).double().mean())]
+                for metric in task.measures:
+                    if metric.per_sample:
+                        values.append(float(task.sample_values(metric, outputs, y).double().mean()))
+                    else:
+                        values.append(metric.of(outputs.double().cpu(), y.cpu()))
+                found.append(values)
+        return list(torch.tensor(found, dtype=torch.float64).T)
 
 
-def _loss(problem: PooledData, w: Tensor, index: Tensor) -> Tensor:
-    return problem.task.sample_losses(_outputs(problem, w, index), problem.y[index]).mean()
+def _loss(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = None) -> Tensor:
+    return problem.task.sample_losses(_outputs(problem, w, index, seeds), problem.y[index]).mean()
 
 
-def _outputs(problem: PooledData, w: Tensor, index: Tensor) -> Tensor:
-    parameters = problem.task.layout.views(w)
-    return problem.forward(lambda x: problem.task.outputs(parameters, x), problem.x[index])
+def _outputs(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = None) -> Tensor:
+    parameters, own = problem.task.layout.views(w), None if seeds is None else seeds.to(w.device)
+    return problem.forward(lambda x: problem.task.outputs(parameters, x, own), problem.x[index])
 
 
-def _gradient(problem: PooledData, w: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+def _gradient(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = None) -> tuple[Tensor, Tensor]:
     # An inference tensor cannot require a gradient, but its clone can, outside inference mode.
     w = w.clone().detach().requires_grad_()
-    loss = _loss(problem, w, index)
+    loss = _loss(problem, w, index, seeds)
     return torch.autograd.grad(loss, w)[0], loss.detach()
 
 

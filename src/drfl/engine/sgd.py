@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.federation import TrainRequest
+from drfl.metrics import Metric
 from drfl.task import SampleFn
 
 
@@ -56,13 +58,35 @@ def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Appl
     return rows.means(losses)
 
 
-def mean_scores_and_losses(
-    problem: PooledData, rows: ClientRows, model: Model, apply: Apply = map
-) -> tuple[Tensor, Tensor]:
-    """(N,) float64 mean scores and losses of a model on each client's rows; a row that several have is passed once."""
+def evaluated(problem: PooledData, rows: ClientRows, model: Model, apply: Apply = map) -> list[Tensor]:
+    """See :meth:`drfl.engine.base.Engine.evaluate`; a row that several clients have is passed once."""
     (pool, at), task = rows.distinct, problem.task
-    scores, losses = _per_sample(problem, pool, model, [task.sample_scores, task.sample_losses], apply)
-    return rows.means(scores[at]), rows.means(losses[at])
+    alone = [metric for metric in task.measures if metric.per_sample]
+    functions: list[SampleFn] = [task.sample_losses, *(functools.partial(task.sample_values, m) for m in alone)]
+    if len(alone) < len(task.measures):  # the others take all of a client's outputs together
+        functions.append(lambda outputs, y: outputs)
+    losses, *columns = _per_sample(problem, pool, model, functions, apply)
+    found = {m.name: rows.means(column[at]) for m, column in zip(alone, columns, strict=False)}
+    for metric in task.measures:
+        if not metric.per_sample:
+            found[metric.name] = client_values(metric, columns[-1], at, problem.y, rows)
+    return [rows.means(losses[at]), *(found[metric.name] for metric in task.measures)]
+
+
+def client_values(metric: Metric, outputs: Tensor, at: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:
+    """(N,) float64 a metric of each client's rows.
+
+    Args:
+        metric: which.
+        outputs: float64 on the CPU.
+        at: for each entry of ``rows.index`` its place among them.
+        targets: of the pool.
+        rows: whose rows of the pool.
+    """
+    places = at.split(rows.sizes.tolist())
+    targets = targets.cpu()
+    values = [metric.of(outputs[part], targets[rows.of_client(i)]) for i, part in enumerate(places)]
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def functional(problem: PooledData, w: Tensor) -> Model:
@@ -129,18 +153,23 @@ class SGDStep(NamedTuple):
         lr, pull = rounded([local.eta, request.prox + local.weight_decay], request.w)
         return cls(lr, pull, local.momentum)
 
-    def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, velocity: Tensor | None) -> None:
+    def start(self, u: Tensor) -> Sequence[Tensor]:
+        """The velocity of a parameter before the first step; nothing without momentum."""
+        return (torch.zeros_like(u),) if self.momentum else ()
+
+    def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
         """Move a parameter u against its gradient g; neither g nor ``fixed`` (None = 0) is written to."""
         rest = fixed
         if self.pull:
             # A new tensor: fixed is shared by all steps.
             rest = self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull)
         # Two updates in place need no memory for the sum of both. The order is part of the result's last bits.
-        if velocity is None:
+        if not state:
             if rest is not None:
                 u.sub_(rest, alpha=self.lr)
             u.sub_(g, alpha=self.lr)
             return
+        (velocity,) = state
         velocity.mul_(self.momentum).add_(g)
         if rest is not None:
             velocity.add_(rest)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import html
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from drfl import checks
+from drfl.client_table import ClientTable
 from drfl.data import ClientData
+from drfl.data.checks import doubts
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData
-from drfl.engine.batches import ClientRows, draw
+from drfl.engine.batches import ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
 from drfl.errors import InputError
 from drfl.federation import (
@@ -23,11 +27,13 @@ from drfl.federation import (
     Ledger,
     Losses,
     LossRequest,
+    Part,
     R,
     Replies,
     Request,
     TrainRequest,
 )
+from drfl.hashing import digest_of
 from drfl.task import Task
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16}
@@ -47,7 +53,8 @@ class Simulation(Federation):
         precision: "full", or "bf16": matrix products and convolutions of the local steps are then computed in
             bfloat16. Parameters, updates, loss reports and tests keep the model's type, which must be float32.
 
-    Floating-point inputs and targets are converted to the model's type. Where the model is an ``nn.Sequential`` whose
+    Floating-point inputs and targets are converted to the model's type, and whole numbers too where the model does not
+    take them as they are, as an embedding does. Where the model is an ``nn.Sequential`` whose
     first layers are frozen (``requires_grad=False``), their outputs for all samples are computed here, once, unless
     they take more memory than the inputs.
 
@@ -75,8 +82,11 @@ class Simulation(Federation):
 
         self.engine: Engine = Auto() if engine is None else engine
         task = task if place.type == "cpu" else task.to(place, dtype)
-        train = PooledData(task, bring(data.inputs), bring(data.targets))
-        test = PooledData(task, bring(data.test_inputs), bring(data.test_targets))
+        inputs, test_inputs = bring(data.inputs), bring(data.test_inputs)
+        if inputs.dtype == torch.int64 and not _takes_whole_numbers(task, inputs[:2]):
+            inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
+        train = PooledData(task, inputs, bring(data.targets))
+        test = PooledData(task, test_inputs, bring(data.test_targets))
         for problem in (train, test):
             task.check(problem.x[:4], problem.y[:4])
             task.check_targets(problem.x, problem.y)
@@ -84,42 +94,58 @@ class Simulation(Federation):
         train, self._test = _behind_backbone(train, test)
         self._train = train._replace(autocast=_autocast(precision, dtype))
         self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
-        self._first = first
+        self._validation_rows = None if data.validation is None else ClientRows.of(data.validation)
+        self._first, self._data = first, data
+        self.sizes = self._rows.sizes
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
-        self.majority = data.majority
+        self.majority, self.measures = data.majority, task.measures
 
     def __repr__(self) -> str:
         return f"<Simulation of {self.n} clients, {self.w0.numel():,} parameters, engine {type(self.engine).__name__}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p>{self._data._repr_html_()}"
+
+    def doubts(self) -> tuple[str, ...]:
+        """What the clients' data give reason to doubt, see :func:`drfl.data.checks.doubts`."""
+        return doubts(self._data)
 
     def ask(self, request: Request[R]) -> R:
         """See :class:`drfl.federation.Federation`. Everybody who is asked answers.
 
         Raises:
             InputError: a batch is no number of samples.
-            ValueError: the request wants a snapshot after no step of it.
+            ValueError: the request wants a snapshot after no step of it, or after one that not everybody takes.
         """
-        steps, batch = 1, None
+        steps, batch, epochs = 1, None, None
         if isinstance(request, TrainRequest):
-            steps, batch = request.local.steps, request.local.batch
+            batch, epochs = request.local.batch, request.local.epochs
+            steps = epochs or request.local.tau
         elif isinstance(request, LossRequest | GradientRequest):
             batch = request.batch
         if batch is not None:
             checks.whole("batch", batch)
-        batches = draw(self._rows, request.cohort, steps, batch, request.key, self._first)
+        drawn = draw if epochs is None else draw_epochs
+        batches = drawn(self._rows, request.cohort, steps, batch, request.key, self._first)
         cohort, w, asked = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
         # The caller may be in inference mode or under no_grad, where no gradient could be taken.
         with torch.inference_mode(False), torch.enable_grad():
             match asked:
+                case TrainRequest(snapshot=snapshot) if snapshot is not None and epochs is not None:
+                    raise ValueError(f"snapshot={snapshot}: with epochs clients take different numbers of steps")
                 case TrainRequest(snapshot=snapshot) if snapshot is not None and not 1 <= snapshot <= steps:
                     raise ValueError(f"snapshot={snapshot} must be a step in 1…{steps}")
                 case TrainRequest():
+                    if self._train.task.noisy:
+                        batches = batches.seeded(cohort, steps, asked.key.fold("noise"), self._first)
                     reply = Replies(cohort, *self.engine.train(self._train, batches, asked))
                 case LossRequest():
                     # Loss reports drive λ: they are computed in the model's type, whatever the local steps use.
                     reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
                 case _:
                     reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))
-        self._book(asked, reply, int(batches.counts.sum()) * steps)
+        samples = int(batches.total(steps).sum())
+        self._book(asked, reply, samples * (asked.local.optimizer.gradients if isinstance(asked, TrainRequest) else 1))
         return cast("R", reply)
 
     def _book(
@@ -138,12 +164,61 @@ class Simulation(Federation):
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
-        return Evaluation(*self.engine.evaluate(self._test, self._test_rows, w), self._test_rows.sizes)
+        return self._evaluated(self._test, self._test_rows, w)
+
+    def validate(self, w: Tensor) -> Evaluation:
+        """See :class:`drfl.federation.Federation`."""
+        if self._validation_rows is None:
+            return super().validate(w)
+        return self._evaluated(self._train._replace(autocast=None), self._validation_rows, w)
+
+    def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
+        """See :class:`drfl.federation.Federation`."""
+        problem, rows = self._test, self._test_rows
+        if part == "validation":
+            if self._validation_rows is None:
+                return super().validate(self.w0)  # which says that there are none
+            problem, rows = self._train._replace(autocast=None), self._validation_rows
+        found = []
+        for i in range(self.n):
+            own = ClientRows.of([rows.of_client(i)])
+            found.append(torch.stack(self.engine.evaluate(problem, own, models[torch.tensor([i])][0])))
+        loss, score, *others = torch.cat(found, 1)
+        return Evaluation(score, loss, rows.sizes, tuple(others))
+
+    def data_digest(self) -> str:
+        """See :class:`drfl.federation.Federation`."""
+        parts, rows = (self._train, self._test), (self._rows, self._validation_rows, self._test_rows)
+        pools = [pool for part in parts for pool in (part.x, part.y)]
+        return digest_of([*pools, *(part for own in rows if own is not None for part in (own.index, own.starts))])
+
+    def pooled(self) -> Federation:
+        """See :class:`drfl.federation.Federation`."""
+        whole = copy.copy(self)  # everything but who holds which rows is shared, the ledger too
+        whole._rows = ClientRows.of([self._rows.index])
+        whole.n, whole.shares, whole.sizes = 1, torch.ones(1, dtype=torch.float64), whole._rows.sizes
+        return whole
+
+    def _evaluated(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Evaluation:
+        loss, score, *others = self.engine.evaluate(problem, rows, w)
+        return Evaluation(score, loss, rows.sizes, tuple(others))
+
+
+def _takes_whole_numbers(task: Task, x: Tensor) -> bool:
+    """Whether a model embeds whole numbers, or makes of them what it needs; a linear layer does not."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
+            task.outputs(task.layout.views(task.w0), x)
+    except IndexError:  # an embedding without such an entry, which is to be told
+        return True
+    except (RuntimeError, ValueError, TypeError):
+        return False
+    return True
 
 
 def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, PooledData]:
     """The problems with the features of a frozen backbone in place of the inputs."""
-    parts = split(train.task)
+    parts = None if train.task.noisy else split(train.task)
     if parts is None or not narrows(parts.backbone, train.x):
         return train, test
     found = features(parts.backbone, train.x)

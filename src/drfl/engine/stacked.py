@@ -11,9 +11,11 @@ from torch.func import vjp, vmap
 
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
-from drfl.engine.sgd import SGDStep, fixed_part, functional, mean_losses, mean_scores_and_losses
+from drfl.engine.local_step import ascent, local_step
+from drfl.engine.sgd import evaluated, fixed_part, functional, mean_losses
 from drfl.engine.tracing import Function, captured, replayed, traced
 from drfl.federation import TrainRequest
+from drfl.local_optimizers import SAM
 
 GRAPHS = 8
 """CUDA graphs kept: each holds the memory of its stack."""
@@ -63,26 +65,27 @@ class Stacked:
             index = rows.at(0).to(w.device)
             # expand copies nothing: the clients' parameters are one w, read k times.
             parameters = layout.views(w.expand(len(part), -1)).values()
-            *g, F[part] = gradient(problem.x[index], problem.y[index], rows.weights(w), *parameters)
+            *g, F[part] = gradient(problem.x[index], problem.y[index], rows.weights(w), _seeds(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
         return G, F.double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        return mean_scores_and_losses(problem, rows, functional(problem, w))
+        return evaluated(problem, rows, functional(problem, w))
 
     def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""
         # Stable, so that a cohort is always split in the same way: the split decides how sums are rounded.
-        order, start = batches.counts.argsort(descending=True, stable=True), 0
+        work = batches.total(1)
+        order, start = work.argsort(descending=True, stable=True), 0
         bound = (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
         model = 3 * w.numel() * w.element_size()
         while start < len(order):
             widest = int(batches.counts[order[start]])
             size = max(1, int(bound / (widest * _nbytes(problem) + model)))
-            # Counts descend along order, so those of at least half the widest batch come first among the rest.
-            alike = int((2 * batches.counts[order[start:]] >= widest).sum())
+            # Work descends along order, as counts do, so those of at least half the most come first among the rest.
+            alike = int((2 * work[order[start:]] >= work[order[start]]).sum())
             # Ascending positions: a part that holds everybody is the cohort as it was given.
             yield order[start : start + min(size, alike)].sort().values
             start += min(size, alike)
@@ -97,7 +100,8 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
         return _local_steps(problem, tensors, request)
 
     # Whatever changes from round to round is an argument; all else is baked into the graph and named in its key.
-    tensors = [batches.samples.to(w.device), batches.weights(w), w, *(() if fixed is None else (fixed,))]
+    seeds = _seeds(batches, w)
+    tensors = [batches.samples.to(w.device), batches.weights(w), seeds, w, *(() if fixed is None else (fixed,))]
     if w.is_cuda:
         # The graph gathers minibatches from the pool at these very addresses: another pool needs another graph.
         pool = (problem.x.data_ptr(), problem.y.data_ptr())
@@ -112,30 +116,57 @@ def _local_steps(problem: PooledData, tensors: Sequence[Tensor], request: TrainR
 
     Args:
         problem: task and pool.
-        tensors: samples (k, T, B), their weights (k, B), w (d,) and, if it is not 0, the fixed part of the direction,
-            (d,) or (k, d).
+        tensors: samples (k, T, B), their weights (k, B), or (k, T, B) where steps differ, their seeds (k, T, B), or
+            (k, 0) where the task needs none, w (d,) and, if it is not 0, the direction's fixed part, (d,) or (k, d).
         request: everything else; a CUDA graph is replayed with other tensors than those of the request it was made of.
     """
-    samples, weights, w, *fixed = tensors
+    samples, weights, seeds, w, *fixed = tensors
     local = request.local
+    steps = samples.shape[1] if weights.dim() == 3 else local.fewest_steps
     # repeat copies w for each client: u below are views into the rows of U, which the steps write to.
-    U, layout, descent = w.repeat(len(samples), 1), problem.task.layout, SGDStep.of(request)
+    U, layout, descent = w.repeat(len(samples), 1), problem.task.layout, local_step(request)
     u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
     # fixed has no entry or one: the loop below unpacks it as one iterable, of None where nothing is fixed.
     constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
-    velocity = list(layout.views(torch.zeros_like(U)).values()) if local.momentum else [None] * len(u)
+    states = [descent.start(value) for value in u]
     total, at_snapshot = torch.zeros_like(U) if request.average else None, None
-    for t, (x, y) in enumerate(_gathered(problem, samples, local.steps), start=1):
-        for value, g, constant, v in zip(u, step(x, y, weights, *u), *constants, velocity, strict=True):
-            descent.step(value, g, constant, v)
+    for t, (x, y) in enumerate(_gathered(problem, samples, steps), start=1):
+        own = weights if weights.dim() == 2 else weights[:, t - 1]
+        noise = seeds if seeds.dim() == 2 else seeds[:, t - 1].contiguous()
+        gradients, before = step(x, y, own, noise, *u), U.clone() if weights.dim() == 3 else None
+        if isinstance(local.optimizer, SAM):
+            moves = ascent(local.optimizer, gradients, len(samples))
+            gradients = step(x, y, own, noise, *(value + move for value, move in zip(u, moves, strict=True)))
+        for value, g, constant, state in zip(u, gradients, *constants, states, strict=True):
+            descent.step(value, g, constant, state, t)
         if local.radius is not None:
             # A model of norm 0 gives radius/0 = ∞, which the clamp makes 1.
             U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
-        if total is not None:
-            total.add_(U, alpha=1 / local.steps)
+        if before is None:
+            if total is not None:
+                total.add_(U, alpha=1 / steps)
+        else:
+            _stop_those_who_are_done(U, before, total, weights, t - 1)
         if t == request.snapshot:
             at_snapshot = U.clone()
     return [U, *(table for table in (at_snapshot, total) if table is not None)]
+
+
+def _stop_those_who_are_done(U: Tensor, before: Tensor, total: Tensor | None, weights: Tensor, t: int) -> None:
+    """Put models (k, d) whose clients take no such step back to where they were; those of the others count in the mean.
+
+    Args:
+        U: after step t = 0, 1, ….
+        before: before it.
+        total: the means so far; None where nobody asked for them.
+        weights: (k, T, B), nothing in steps that a client does not take.
+        t: the step.
+    """
+    taken = (weights > 0).any(2)
+    on = taken[:, t, None]
+    U.copy_(torch.where(on, U, before))
+    if total is not None:
+        total.add_(torch.where(on, U, 0) / taken.sum(1, keepdim=True))
 
 
 def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -153,7 +184,7 @@ def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tupl
 
 
 def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
-    """(x, y, weights, *parameters) → gradients of all clients, traced for minibatches on a CPU.
+    """(x, y, weights, seeds, *parameters) → gradients of all clients, traced for minibatches on a CPU.
 
     Full batches are not worth tracing: their sizes change from cohort to cohort, and Python's share of them is small.
     """
@@ -171,23 +202,32 @@ def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
 
 
 def _gradient_of(problem: PooledData) -> Function:
-    """(x, y, weights, *parameters) → each client's gradients of its weighted loss, in the layout's order, and its loss.
+    """(x, y, weights, seeds, *parameters) → each client's gradients of its weighted loss, and that loss.
 
-    Every argument has a client in front; parameters that all clients share are expanded views.
+    Gradients are in the layout's order. Every argument has a client in front; parameters that all clients share are
+    expanded views.
     """
     task = problem.task
 
-    def one(x: Tensor, y: Tensor, weights: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def one(x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         def losses(*parameters: Tensor) -> Tensor:
             named = dict(zip(task.layout.names, parameters, strict=True))
-            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x), x), y)
+            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, own), x), y)
 
+        own = seeds if len(seeds) else None
         # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b: 1/count for a sample, 0 for a filler.
         # Fillers repeat a sample of the same client, so that their loss is finite where the client's is: 0·∞ is NaN.
         values, pull_back, *_ = vjp(losses, *parameters)
         return *pull_back(weights), (values * weights).sum()
 
     return vmap(one)
+
+
+def _seeds(batches: Batches, like: Tensor) -> Tensor:
+    """(k, T, B) the samples' seeds where the model is; (k, 0) where there are none."""
+    if batches.seeds is None:
+        return torch.empty(len(batches.counts), 0, dtype=torch.int64, device=like.device)
+    return batches.seeds.to(like.device)
 
 
 def _nbytes(problem: PooledData) -> int:

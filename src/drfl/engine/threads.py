@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +14,11 @@ from torch import Tensor
 
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
-from drfl.engine.sgd import SGDStep, channels_last, fixed_part, images, mean_losses, mean_scores_and_losses
+from drfl.engine.local_step import ascent, local_step
+from drfl.engine.sgd import channels_last, evaluated, fixed_part, images, mean_losses
 from drfl.federation import TrainRequest
+from drfl.local_optimizers import SAM
+from drfl.training_noise import dropout_layers
 
 
 class Replica:
@@ -34,6 +37,8 @@ class Replica:
                 # Only the data are replaced: the Parameter objects that self._parameters collects below stay the
                 # module's.
                 p.data = channels_last(p.data)
+        self._dropouts = list(dropout_layers(self._model).values())
+        self._no_seeds = torch.zeros((), dtype=torch.int64)
         named = dict(self._model.named_parameters())
         self._parameters = [named[name] for name in layout.names]
 
@@ -57,7 +62,7 @@ class Replica:
 
     def local_steps(
         self,
-        batches: Iterable[Tensor],
+        batches: Sequence[tuple[Tensor, Tensor | None]],
         request: TrainRequest,
         j: int,
         into: Models,
@@ -67,29 +72,48 @@ class Replica:
         # A replica serves one client after another: the parameters still hold the previous one's model.
         self.load(request.w)
         # Momentum starts from zero at every client and in every round.
-        velocity = [torch.zeros_like(p) if local.momentum else None for p in self._parameters]
-        constants = [None] * len(velocity) if fixed is None else self._views(fixed)
-        descent = SGDStep.of(request)
-        for step, rows in enumerate(batches, start=1):
-            gradients, _ = self._gradients(rows)
+        descent = local_step(request)
+        states = [descent.start(p.detach()) for p in self._parameters]
+        constants = [None] * len(states) if fixed is None else self._views(fixed)
+        for step, (rows, seeds) in enumerate(batches, start=1):
+            gradients, _ = self._gradients(rows, seeds)
+            if isinstance(local.optimizer, SAM):
+                gradients = self._sharp_gradients(rows, seeds, ascent(local.optimizer, gradients))
             with torch.no_grad():
-                for p, g, constant, v in zip(self._parameters, gradients, constants, velocity, strict=True):
-                    descent.step(p, g, constant, v)
+                for p, g, constant, state in zip(self._parameters, gradients, constants, states, strict=True):
+                    descent.step(p, g, constant, state, step)
                 self._project(local.radius)
-                self._report(step, request, into)
+                self._report(step, len(batches), request, into)
 
-    def _report(self, step: int, request: TrainRequest, into: Models) -> None:
-        """Write what was asked for after this step."""
+    def _report(self, step: int, steps: int, request: TrainRequest, into: Models) -> None:
+        """Write what was asked for after this step of so many."""
         if into.average is not None:
             for p, value in zip(self._parameters, self._views(into.average), strict=True):
-                value.add_(p, alpha=1 / request.local.steps)
+                value.add_(p, alpha=1 / steps)
         if into.snapshot is not None and step == request.snapshot:
             self._store(into.snapshot)
-        if step == request.local.steps:
+        if step == steps:
             self._store(into.w)
 
-    def _gradients(self, rows: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _sharp_gradients(self, rows: Tensor, seeds: Tensor | None, moves: list[Tensor]) -> tuple[Tensor, ...]:
+        """The gradients that much away from where the model is."""
+        here = [p.detach().clone() for p in self._parameters]
+        with torch.no_grad():
+            for p, move in zip(self._parameters, moves, strict=True):
+                p.add_(move)
+        gradients, _ = self._gradients(rows, seeds)
+        with torch.no_grad():
+            for p, value in zip(self._parameters, here, strict=True):
+                p.copy_(value)
+        return gradients
+
+    def _gradients(self, rows: Tensor, seeds: Tensor | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
         problem, x = self._problem, self._problem.x[rows]
+        if seeds is not None:
+            seeds = seeds.to(x.device)
+            x = problem.task.augmented(x, seeds)
+        for layer in self._dropouts:
+            layer.calls, layer.seeds = 0, self._no_seeds if seeds is None else seeds
         outputs = problem.forward(self._model, channels_last(x) if self._images else x)
         loss = problem.task.sample_losses(outputs, problem.y[rows]).mean()
         # A parameter that the loss does not depend on has the gradient 0, as in the other engines, and is no error.
@@ -132,7 +156,7 @@ class Threads:
         models = Models.empty(request)
 
         def client(replica: Replica, j: int) -> None:
-            rows = (batches.at(step)[j, : batches.counts[j]] for step in range(request.local.steps))
+            rows = list(batches.of_client(j, request.local.fewest_steps))
             # Rows of different clients do not overlap in memory, so that threads need no lock to write them.
             replica.local_steps(rows, request, j, models.of(j))
 
@@ -155,16 +179,16 @@ class Threads:
         self._each(problem, batches, client)
         return G, F.double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
-            return mean_scores_and_losses(problem, rows, Replica(problem).load(w), pool.map)
+            return evaluated(problem, rows, Replica(problem).load(w), pool.map)
 
     def _each(self, problem: PooledData, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
         count = self._count()
         # Largest first: a large client taken last would keep one thread busy while the others have nothing to do.
-        waiting = deque(batches.counts.argsort(descending=True, stable=True).tolist())
+        waiting = deque(batches.total(1).argsort(descending=True, stable=True).tolist())
 
         def take() -> int | None:
             try:

@@ -14,13 +14,14 @@ import tomli_w
 from safetensors.torch import save
 from torch import Tensor
 
-from drfl.algorithm import State
+from drfl.algorithm import State, flagged
 from drfl.certificate import Certificate
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
+from drfl.experiments.data_doubts import data_doubts
 from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
-from drfl.loop import Result, flagged
+from drfl.loop import Result
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.step_size import StepSize
@@ -66,11 +67,12 @@ def write_run(directory: Path, job: Running, result: Result, stopped: str) -> No
 
 def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
     """The run in one object: what ran, on what, how it ended, what it cost."""
-    config, last, asked = job.config, result.history.last, job.certify is not None
+    config, last, asked, score = job.config, result.history.last, job.certify is not None, job.fed.measures[0].name
     checks = EndChecks() if stopped == "interrupted" else end_checks(job, result)
     averaged = None
     if result.averaged is not None:
-        averaged = _end(Metrics.of(result.averaged), asked, result.averaged_certificate)
+        found = Metrics.of(result.averaged, job.fed.measures[0])
+        averaged = _end(found.named(score), asked, result.averaged_certificate)
     return {
         "algorithm": label_of(config.algorithm),
         "parameters": config.parameters(config.algorithm, job.data.n),
@@ -89,11 +91,15 @@ def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
         "precision": config.precision,
         **_protection(result.state, job.data.names),
         "returned": result.returned,
+        "selection": None if result.selection is None else {**result.selection._asdict(), "test_rows_had_a_say": False},
         "step_size": _step_size(result.step_size, job.data.names),
         "failure": checks.failure,
-        "warnings": list(checks.warnings),
-        "final": _end(last.metrics, asked, last.certificate),
-        "last": rounded(last.last_metrics),
+        "warnings": [*data_doubts(job), *checks.warnings],
+        "measures": [
+            {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent} for m in job.fed.measures
+        ],
+        "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
+        "last": rounded(last.last_metrics.named(score)),
         "averaged": averaged,
         "ledger": last.ledger,
         "wall_seconds": round(last.seconds, 3),
@@ -144,12 +150,12 @@ def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
     return json.dumps(plain(content), indent=indent, allow_nan=False)
 
 
-def rounded(metrics: Metrics) -> dict[str, float]:
-    """The metrics by name, with as many digits as the CSV files have."""
-    return {name: round(x, DIGITS) for name, x in metrics._asdict().items()}
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    """Metrics by name, with as many digits as the CSV files have."""
+    return {name: round(x, DIGITS) for name, x in values.items()}
 
 
-def _end(metrics: Metrics, asked: bool, certificate: Certificate | None) -> dict[str, object]:
+def _end(metrics: Mapping[str, float], asked: bool, certificate: Certificate | None) -> dict[str, object]:
     """The metrics, and where it was asked for the certificate: NaN where there is none."""
     if not asked:
         return {**rounded(metrics)}
@@ -205,17 +211,18 @@ def _save_model(job: Running, w: Tensor, path: Path) -> None:
 
 def _clients_csv(job: Running, result: Result) -> str:
     evaluation, last = result.evaluation, result.last
+    score, *others = (measure.name for measure in job.fed.measures)
     columns = zip(
         job.data.names,
-        (f"{x:.{DIGITS}f}" for x in evaluation.accuracy.tolist()),
+        (f"{x:.{DIGITS}f}" for x in evaluation.score.tolist()),
         (f"{x:.{DIGITS}f}" for x in evaluation.loss.tolist()),
         evaluation.samples.tolist(),
         job.data.sizes.tolist(),
         (f"{x:.9f}" for x in result.lam.tolist()),
-        (f"{x:.{DIGITS}f}" for x in last.accuracy.tolist()),
+        (f"{x:.{DIGITS}f}" for x in last.score.tolist()),
         (f"{x:.{DIGITS}f}" for x in last.loss.tolist()),
+        *((f"{x:.{DIGITS}f}" for x in values.tolist()) for values in evaluation.others),
         strict=True,
     )
-    return csv_text(
-        ("client", "accuracy", "loss", "samples", "train_samples", "lambda", "last_accuracy", "last_loss"), columns
-    )
+    last_names = (f"last_{score}", "last_loss")
+    return csv_text(("client", score, "loss", "samples", "train_samples", "lambda", *last_names, *others), columns)

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from drfl import user_code
 from drfl.algorithm import Algorithm
 from drfl.certificate import METHODS, Certifier
 from drfl.data import PARTITIONS, ClientData, Dataset, Partition, Standardisation, load, make_partition
+from drfl.data.hugging_face import Columns, read_hub, read_saved
 from drfl.data.table_files import read_tables
 from drfl.data.validation_split import held_out_training
 from drfl.engine import ENGINES, Simulation
 from drfl.errors import InputError
 from drfl.experiments.config import Config, table_dir
 from drfl.experiments.hyperparameters import make
+from drfl.experiments.learned import make_loss, make_model
+from drfl.experiments.own_data import CLASSIFICATION, is_hub, saved_folder
 from drfl.experiments.wrap import over_selection, wrap_algorithm
 from drfl.features import featurise
 from drfl.features.images import folder as feature_cache
 from drfl.features.images import load_images
 from drfl.federation import Federation
 from drfl.key import Key
-from drfl.models import LOSSES, MODELS
 from drfl.run_state import RunState, first
-from drfl.task import SampleFn, Task
+from drfl.task import Task
+
+VALIDATION = 0.2
+"""The share of each client's training rows that is kept out of training, where one is needed and none is given."""
 
 
 class Clients(Protocol):
@@ -140,14 +142,27 @@ def load_data(config: Config, log: Callable[[str], None] | None = None) -> Datas
         InputError: the data or the backbone cannot be had, or do not fit each other.
     """
     recipe = config.recipe()
-    if config.data is not None:
-        return read_tables(config.data, str(config.target), config.group, config.drop or ())
+    if config.data is not None or is_hub(config.dataset):
+        dataset = _own_data(config)
+        return dataset if config.test_fraction is None else dataset.pooled()
     if recipe is None:
         dataset = load(config.dataset, data_dir=config.data_dir)
     else:
         images = load_images(config.dataset, config.data_dir)
         dataset = featurise(images, recipe, cache=feature_cache(), log=log, device=config.device)
     return dataset if config.test_fraction is None else dataset.pooled()
+
+
+def _own_data(config: Config) -> Dataset:
+    """The user's tables or saved folder, or a data set of Hugging Face's hub."""
+    task = config.task or CLASSIFICATION
+    columns = Columns(config.target or (), config.group, config.drop or (), task)
+    if config.data is None:
+        return read_hub(config.dataset, columns)
+    saved = saved_folder(config.data)
+    if saved is not None:
+        return read_saved(saved, columns)
+    return read_tables(config.data, columns.targets, columns.group, columns.drop, task)
 
 
 def build(config: Config, dataset: Dataset | None = None) -> Job:
@@ -166,11 +181,15 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     method = PARTITIONS[config.partition](**config.partition_parameters())
     partition = make_partition(dataset, method, key.fold("partition"), config.test_fraction)
     data = ClientData.from_dataset(dataset, partition)
-    if config.validation is not None:
-        data = held_out_training(data, config.validation, key)
+    share = VALIDATION if config.validation is None else config.validation
+    if config.judged_on == "validation":
+        data = held_out_training(data, share, key)
+    elif config.select is not None or config.patience is not None:
+        data = data.with_validation(share, key)
     with key.fold("model").torch_scope():
         model = make_model(config.model, tuple(dataset.inputs.shape[1:]), dataset.classes)
-    task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss))
+    score, *others = config.measures()
+    task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
     parameters, keep = over_selection(config, data.n)
     algorithm = wrap_algorithm(config, make(config.algorithm, parameters), keep, data, task)
     return job_of(config, partition, data, task, algorithm)
@@ -182,57 +201,20 @@ def job_of(config: Config, partition: Partition | None, data: ClientData, task: 
     Raises:
         InputError: they do not work together.
     """
+    selects = config.select is not None or config.patience is not None
+    if selects and data.validation is None:
+        raise InputError("select and patience need validation rows: divide the clients as data.with_validation(0.2)")
     engine = ENGINES[config.engine]()
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
-    begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
+    begun = first(
+        algorithm,
+        fed,
+        returned=config.returned,
+        averaged=config.averaged,
+        table_dir=table_dir(config),
+        selects=selects,
+    )
     return Job(config, partition, data, task, fed, algorithm, begun, _certifier(config, task, algorithm))
-
-
-def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A model by its name, or from the user's function, class or module.
-
-    Args:
-        name: one of :data:`drfl.models.MODELS`, or a reference.
-        shape: of an input.
-        classes: the number of outputs that are needed.
-
-    Raises:
-        InputError: the user's function fails, or gives no module.
-    """
-    if not user_code.is_reference(name):
-        return MODELS[name](shape, classes)
-    found = user_code.load("model", name)
-    if isinstance(found, nn.Module):
-        return copy.deepcopy(found)
-    if not callable(found):
-        raise InputError(f"model '{name}' is a {type(found).__name__}: name a function that gives a torch module")
-    parameters = inspect.signature(found).parameters.values()
-    given = (shape, classes) if sum(p.default is p.empty for p in parameters) == 2 else ()
-    try:
-        made = found(*given)
-    except Exception as error:
-        raise InputError(
-            f"model '{name}' of {given or 'nothing'}: {type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
-    if not isinstance(made, nn.Module):
-        raise InputError(f"model '{name}' gave a {type(made).__name__}, not a torch module")
-    return made
-
-
-def make_loss(name: str) -> SampleFn:
-    """A loss by its name, or the user's function, module or class of modules.
-
-    Raises:
-        InputError: the user's object cannot be called.
-    """
-    if not user_code.is_reference(name):
-        return LOSSES[name]
-    found = user_code.load("loss", name)
-    if isinstance(found, type):
-        found = found()
-    if not callable(found):
-        raise InputError(f"loss '{name}' is a {type(found).__name__}: name a function of outputs and targets")
-    return cast("SampleFn", found)
 
 
 def _certifier(config: Config, task: Task, algorithm: Algorithm) -> Certifier | None:

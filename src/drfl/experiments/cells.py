@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError, field_validator, model_validator
 
 from drfl.atomic_files import atomic_write
 from drfl.experiments.artifacts import json_text
-from drfl.history import LEDGER_COLUMNS, Metrics
+from drfl.history import LEDGER_COLUMNS, columns_of
+from drfl.metrics import ACCURACY
 
 FORMAT = 1
 """Goes up when the same cell gives another record than before, so that old records are not taken for new ones."""
@@ -48,16 +49,16 @@ class TrainingContent(Content):
     """Of a training run: a row per evaluated round."""
 
     rows: list[dict[str, Number]]
+    score: str = ACCURACY.name
 
-    @field_validator("rows")
-    @classmethod
-    def _whole(cls, rows: list[dict[str, Number]]) -> list[dict[str, Number]]:
-        """Every row has its number, its metrics, and counters that are finite."""
-        for row in rows:
+    @model_validator(mode="after")
+    def _whole(self) -> TrainingContent:
+        """Every row has its number, the metrics of the run's score, and counters that are finite."""
+        for row in self.rows:
             counters = [row.get(name) for name in LEDGER_COLUMNS]
-            if not {"round", *Metrics._fields} <= row.keys() or not all(map(_finite, counters)):
+            if not {"round", *columns_of(self.score)} <= row.keys() or not all(map(_finite, counters)):
                 raise ValueError("a row lacks a metric or a counter")
-        return rows
+        return self
 
 
 class DistanceContent(Content):

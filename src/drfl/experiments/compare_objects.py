@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, TypeVar, cast
+from typing import Literal, NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
 from torch import nn
 
 from drfl import checks
 from drfl.algorithm import Algorithm
-from drfl.callbacks import describe
+from drfl.callbacks import bar, describe
 from drfl.data import ClientData
 from drfl.errors import InputError, StoppedError
 from drfl.experiments.comparison import (
@@ -26,7 +29,7 @@ from drfl.experiments.comparison import (
     start,
 )
 from drfl.experiments.comparison_processes import compare_in_processes
-from drfl.experiments.comparison_results import Comparison, write_comparison
+from drfl.experiments.comparison_results import Comparison, read_histories, write_comparison
 from drfl.experiments.config import one_line
 from drfl.experiments.manifest import ended
 from drfl.experiments.objects import ObjectConfig, object_jobs
@@ -46,7 +49,7 @@ class Options(NamedTuple):
     jobs: int
     resume: bool
     overwrite: bool
-    progress: Callable[[str], None]
+    progress: Callable[[str], None] | Literal["bar"]
 
 
 def compare_objects(
@@ -67,8 +70,8 @@ def compare_objects(
     """
     checks.whole("jobs", options.jobs)
     seeds = _seeds(options.seeds)
-    clients = _of_seed("data", data, ClientData)
-    learned = _of_seed("task", task, Task)
+    clients = of_seed("data", data, ClientData)
+    learned = of_seed("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
         raise InputError('algorithms must be a mapping of names, such as {"DRFA": drfl.DRFA(m=10)}')
     first = learned(seeds[0])
@@ -82,7 +85,8 @@ def compare_objects(
         if options.resume or options.overwrite:
             raise InputError("resume and overwrite need out, the folder of the comparison")
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            return _compared(build, design, Path(folder) / "comparison", options, own)._replace(directory=None)
+            found = _compared(build, design, Path(folder) / "comparison", options, own)
+            return found._replace(directory=None, histories=read_histories(found))
     return _compared(build, design, options.out, options, own)
 
 
@@ -97,34 +101,56 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
     ready = PreparedComparison.of(design, build, kept)
     if kept is not None and ended(out):
         tidy(out, "comparison")
-        return Comparison(*design, kept_outcomes(out, ready), ready.clients, out)
+        return Comparison(*design, kept_outcomes(out, ready), ready.clients, out, ready.doubts)
     watch, outcomes = StopSignal(), list[Outcome]()
-    with claimed(
-        out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells, tell=options.progress
-    ) as claim:
-        start(claim, ready, options.progress)
+    with (
+        _shown(options.progress, design) as (tell, show),
+        claimed(
+            out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells, tell=tell
+        ) as claim,
+    ):
+        start(claim, ready, tell)
+        for line in ready.doubts:
+            tell(line)
         if options.jobs == 1:
-            found = compare(ready, claim, watch, warn=options.progress)
+            found = compare(ready, claim, watch, warn=tell)
         else:
-            found = compare_in_processes(ready, claim, watch, options.jobs, options.progress, own)
+            found = compare_in_processes(ready, claim, watch, options.jobs, tell, own)
         for outcome in found:
             outcomes.append(outcome)
-            options.progress(_told(outcome, len(outcomes), len(design.cells)))
+            show(outcome, len(outcomes))
         if not outcomes:
             raise StoppedError("interrupted before one run was finished")
-        comparison = Comparison(*design, tuple(outcomes), ready.clients, out)
+        comparison = Comparison(*design, tuple(outcomes), ready.clients, out, ready.doubts)
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
         claim.finished = len(outcomes) == len(design.cells)
     return comparison
 
 
-def _told(outcome: Outcome, done: int, total: int) -> str:
+@contextmanager
+def _shown(
+    progress: Callable[[str], None] | Literal["bar"], design: Design
+) -> Iterator[tuple[Callable[[str], None], Callable[[Outcome, int], None]]]:
+    """What is told a line, and what is told of a run that ended and how many have."""
+    if progress != "bar":
+        yield progress, lambda outcome, done: progress(_told(outcome, done, design))
+        return
+    with bar(len(design.cells), "drfl.compare", "run") as shown:
+
+        def ended(outcome: Outcome, done: int) -> None:
+            shown.set_postfix_str(_told(outcome, done, design).partition("] ")[2], refresh=False)
+            shown.update(done - shown.n)
+
+        yield partial(shown.write, file=sys.stderr), ended
+
+
+def _told(outcome: Outcome, done: int, design: Design) -> str:
     """A line on a run that ended."""
-    head = f"[{done}/{total}] {outcome.algorithm}, seed {outcome.seed}: "
+    head = f"[{done}/{len(design.cells)}] {outcome.algorithm}, seed {outcome.seed}: "
     if outcome.metrics is None:
         return f"{head}{outcome.stopped}: {outcome.reason}"
-    return head + describe(outcome.metrics)
+    return head + describe(outcome.metrics, design.config.measures()[0])
 
 
 def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
@@ -144,7 +170,7 @@ def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
     return seeds
 
 
-def _of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
+def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
     """A function of the seed, whatever was given.
 
     Raises:

@@ -16,20 +16,18 @@ from drfl.equal_clients import equal_clients
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import config_toml, json_text, write_run
 from drfl.experiments.build import Job, build, load_data
+from drfl.experiments.comparison_results import cell_name
 from drfl.experiments.config import Config
+from drfl.experiments.data_doubts import data_doubts
 from drfl.experiments.manifest import CONFIG, IDENTITY, has_checkpoints, read_manifest
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal, execute
 from drfl.loop import Callback
+from drfl.metrics import ACCURACY
 from drfl.user_code import label_of
 
 RECORD = TypeAdapter(Outcome)
-
-
-def cell_name(algorithm: str, seed: int) -> str:
-    """The sub-folder of a cell."""
-    return f"{label_of(algorithm)}-seed{seed}"
 
 
 class Design(NamedTuple):
@@ -68,12 +66,14 @@ class PreparedComparison(NamedTuple):
         build: makes its runs.
         clients: N.
         identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.resume.identity`.
+        doubts: what its data give reason to doubt, see :mod:`drfl.experiments.data_doubts`.
     """
 
     design: Design
     build: Build
     clients: int
     identity: Mapping[str, object]
+    doubts: tuple[str, ...]
 
     @classmethod
     def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
@@ -89,13 +89,13 @@ class PreparedComparison(NamedTuple):
                 difference.
         """
         before = None if kept is None else _read(kept)
-        found: list[tuple[int, Mapping[str, object]]] = []
+        found: list[tuple[int, Mapping[str, object], tuple[str, ...]]] = []
         for algorithm in design.algorithms:
             job = build(algorithm, design.seeds[0])
             if before is not None:
                 check_settings(job, _own(before, job.config))
             if not found:
-                found.append((job.data.n, identity(job)))
+                found.append((job.data.n, identity(job), data_doubts(job)))
         return cls(design, build, *found[0])
 
 
@@ -316,10 +316,13 @@ def _run(
             return None
         result, last = finished.result, finished.result.history.last
         failure = finished.checks.failure or ""
-        equal = equal_clients(last.metrics.avg_accuracy, result.evaluation.samples)
+        equal = None
+        if job.fed.measures[0].name == ACCURACY.name:
+            equal = equal_clients(last.metrics.avg_score, result.evaluation.samples)
         outcome = Outcome(
-            label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate, failure, equal
-        )
+            label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate, failure, equal,
+            dict(last.others),
+        )  # fmt: skip
         _keep(claim, outcome)  # before the results: where these are, there is a record
         with filled(cell) as folder:
             write_run(folder, finished.job, result, finished.stopped)

@@ -13,7 +13,7 @@ import cloudpickle
 
 from drfl.errors import DrflError, InputError
 from drfl.experiments.comparison import PreparedComparison, run_or_recall
-from drfl.experiments.pool import begin, one_thread_each
+from drfl.experiments.pool import begin, one_thread_each, pickled
 from drfl.experiments.run_directory import Claim
 from drfl.experiments.runner import Outcome, StopSignal
 
@@ -65,16 +65,7 @@ def compare_in_processes(
         InputError: what is compared cannot be sent to another process, or see ``compare``.
         DrflError: a worker died.
     """
-    for module in own:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        payload = cloudpickle.dumps((ready, claim))
-    except Exception as error:
-        why = " ".join(str(error).split())
-        raise InputError(f"what is compared cannot be sent to another process ({why}): leave jobs out") from error
-    finally:
-        for module in own:
-            cloudpickle.unregister_pickle_by_value(module)
+    payload = pickled((ready, claim), own)
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     with one_thread_each(), ProcessPoolExecutor(jobs, context, _enter, (payload, stop)) as executor:

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
+from drfl.experiments.measures import column
 from drfl.experiments.runner import Outcome, Spread, best, endings, equal_worst, gaps, spreads
-from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, csv_text
+from drfl.history import (
+    CERTIFICATE_COLUMNS,
+    DIGITS,
+    GAP_DIGITS,
+    Metrics,
+    certificate_cells,
+    columns_of,
+    csv_text,
+    other_columns,
+)
+from drfl.metrics import ACCURACY, Measure
 from drfl.user_code import label_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def cell_name(algorithm: str, seed: int) -> str:
+    """The sub-folder of a cell."""
+    return f"{label_of(algorithm)}-seed{seed}"
 
 
 class Comparison(NamedTuple):
@@ -28,6 +45,8 @@ class Comparison(NamedTuple):
         outcomes: the cells that ended, in the order they did.
         clients: N.
         directory: the folder that holds the runs and the report; None where it was not kept.
+        warnings: what the data give reason to doubt, at the first seed.
+        histories: of the runs, where no folder is kept that has them; see :meth:`to_histories`.
     """
 
     config: Config
@@ -36,6 +55,13 @@ class Comparison(NamedTuple):
     outcomes: tuple[Outcome, ...]
     clients: int
     directory: Path | None = None
+    warnings: tuple[str, ...] = ()
+    histories: pd.DataFrame | None = None
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What was measured, the score first."""
+        return self.config.measures()
 
     def to_frame(self) -> pd.DataFrame:
         """A row per run that ended: algorithm, seed, rounds, how it ended and the metrics, those of compare.csv."""
@@ -56,6 +82,20 @@ class Comparison(NamedTuple):
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
+    def to_histories(self) -> pd.DataFrame:
+        """A row per run and evaluated round: algorithm, seed and the columns of the run's history.csv."""
+        return read_histories(self) if self.histories is None else self.histories
+
+    def plot(self, *shown: str) -> Figure:
+        """Curves of the algorithms over the rounds, see :func:`drfl.plots.plot_histories`.
+
+        Args:
+            shown: "worst", "worst20", "avg", "best20" or "std", a panel each; none = "worst" and "avg".
+        """
+        from drfl.plots import plot_histories
+
+        return plot_histories(self.to_histories(), self.measures[0], shown or ("worst", "avg"))
+
     def __repr__(self) -> str:
         ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
         return (
@@ -72,7 +112,7 @@ class Comparison(NamedTuple):
 
     def summary(self) -> dict[str, object]:
         """Everything in one object: the job, mean and std of every metric, versions."""
-        table, gap = spreads(self.outcomes), gaps(self.outcomes)
+        table, gap = spreads(self.outcomes, self.measures[0].name), gaps(self.outcomes)
         named = {label_of(name): name for name in self.algorithms}
         return {
             "dataset": self.config.dataset,
@@ -81,6 +121,8 @@ class Comparison(NamedTuple):
             "rounds": self.config.rounds,
             "until": self.config.until,
             "seeds": list(self.seeds),
+            "measures": [m.name for m in self.measures],
+            "warnings": list(self.warnings),
             "device": self.config.device,
             "dtype": self.config.dtype,
             "algorithms": {
@@ -102,6 +144,23 @@ class Comparison(NamedTuple):
             },
             "versions": versions(),
         }
+
+
+def read_histories(comparison: Comparison) -> pd.DataFrame:
+    """The histories in the folder of a comparison, see :meth:`Comparison.to_histories`."""
+    import pandas as pd
+
+    assert comparison.directory is not None
+    order = [label_of(algorithm) for algorithm in comparison.algorithms]
+    frames = [pd.DataFrame(columns=["algorithm", "seed", "round"])]
+    for outcome in sorted(comparison.outcomes, key=lambda o: (order.index(o.algorithm), o.seed)):
+        file = comparison.directory / cell_name(outcome.algorithm, outcome.seed) / "history.csv"
+        if file.exists():  # not of a run that broke off
+            run = pd.read_csv(file)
+            run.insert(0, "seed", outcome.seed)
+            run.insert(0, "algorithm", outcome.algorithm)
+            frames.append(run)
+    return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def write_comparison(comparison: Comparison, folder: Path, directory: Path, identity: Mapping[str, object]) -> None:
@@ -150,25 +209,46 @@ def table(comparison: Comparison, bold: str) -> tuple[list[str], list[list[str]]
         comparison: what ran.
         bold: a format for the best of a column.
     """
-    known = spreads(comparison.outcomes)
-    shown = ("avg_accuracy", "worst_accuracy", "std_accuracy")
-    winners = {metric: best(known, metric) for metric in shown}
+    measures = comparison.measures
+    known, shown = spreads(comparison.outcomes, measures[0].name), shown_columns(measures)
+    winners = {name: best(known, name, measures) for name in shown}
     asked, gap = comparison.config.certificate is not None, gaps(comparison.outcomes)
     equal = equal_worst(comparison.outcomes)
     rows = []
     for name, row in known.items():
         cells = [name]
-        for metric in shown:
+        for of in shown:
             text = endings(comparison.outcomes, name)
-            if metric in row:
-                text = row[metric].text(".1f", ".1f", scale=100)
-            cells.append(bold.format(text) if name in winners[metric] else text)
-            if metric == "worst_accuracy":
+            if of in row:
+                look = column(of, measures)
+                text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
+            cells.append(bold.format(text) if name in winners[of] else text)
+            if of == "worst_accuracy":
                 cells.append(f"{100 * equal[name]:.1f}" if name in equal else "–")
         if asked:
             cells.append(gap[name].text(".3g", ".2g") if name in gap else "–")
         rows.append(cells)
-    return ["algorithm", "average %", "worst %", "if equal %", "std", *(["gap"] if asked else [])], rows
+    heads = [text for of, heading in shown.items() for text in (heading, *IF_EQUAL.get(of, ()))]
+    return ["algorithm", *heads, *(["gap"] if asked else [])], rows
+
+
+IF_EQUAL = {"worst_accuracy": ("if equal %",)}
+"""What stands behind which column."""
+
+
+def shown_columns(measures: Sequence[Measure], *, fifth: bool = False) -> dict[str, str]:
+    """The columns of a table of algorithms with their headings; ``fifth``: the worst fifth of the clients too."""
+    score, others = measures[0], measures[1:]
+    plain = score.name == ACCURACY.name
+
+    def heading(what: str, measure: Measure) -> str:
+        return " ".join((what, *(() if plain and measure is score else (measure.words,)), measure.unit)).rstrip()
+
+    names = {"avg": "average", "worst": "worst", "std": "std"}
+    found = {f"{what}_{score.name}": "std" if what == "std" else heading(word, score) for what, word in names.items()}
+    if fifth:
+        found[f"worst20_{score.name}"] = heading("worst 20", score) if plain else "worst fifth"
+    return found | {f"{what}_{m.name}": heading(names[what], m) for m in others for what in ("avg", "worst")}
 
 
 def _rounded(gap: Spread) -> dict[str, float]:
@@ -177,16 +257,19 @@ def _rounded(gap: Spread) -> dict[str, float]:
 
 def _columns(comparison: Comparison) -> list[str]:
     extra = [] if comparison.config.certificate is None else CERTIFICATE_COLUMNS
-    return ["algorithm", "seed", "rounds", "stopped", *Metrics._fields, "equal_worst_accuracy", *extra]
+    score, others = comparison.measures[0].name, other_columns(comparison.measures)
+    names = columns_of(score)
+    return ["algorithm", "seed", "rounds", "stopped", *names, f"equal_worst_{score}", *others, *extra]
 
 
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
     asked = comparison.config.certificate is not None
     for outcome in comparison.outcomes:
-        values = ["" for _ in (*Metrics._fields, "equal")]
+        others = other_columns(comparison.measures)
+        values = ["" for _ in (*Metrics._fields, "equal", *others)]
         if outcome.metrics is not None:
             equal = math.nan if outcome.equal is None else outcome.equal.worst
-            values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, equal)]
+            values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, equal, *outcome.others.values())]
         if asked:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
         yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, *values]

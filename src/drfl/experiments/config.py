@@ -13,13 +13,16 @@ from drfl import user_code
 from drfl.algorithms import EVERYBODY
 from drfl.callbacks import target
 from drfl.data import DATASETS, PARTITIONS
-from drfl.data.table_files import files_of, label_of_files
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
 from drfl.experiments.guards_and_failures import failures_of, guards_of
-from drfl.experiments.hyperparameters import Value, algorithm_name, canonical, defaults_of, make, takes
+from drfl.experiments.hyperparameters import Value, algorithm_name, canonical, make, over_defaults, takes
+from drfl.experiments.learned import make_measures, metric_name
+from drfl.experiments.own_data import CLASSIFICATION, check_task, completed, is_hub
 from drfl.experiments.settings import Settings
 from drfl.features.recipe import COUNT, IMAGENET, Recipe
+from drfl.metrics import Metric
+from drfl.model_selection import Best, ModelSelection, Patience
 from drfl.models import LOSSES, MODELS
 from drfl.sampling import size
 
@@ -56,23 +59,9 @@ class Config(BaseModel, Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _own_partition(cls, values: object) -> object:
-        """Data that name their own clients are divided so unless another partition is asked for."""
-        if not isinstance(values, dict):
-            return values
-        if values.get("data") is not None:
-            values = {**values, "dataset": _own_data(values)}
-            if values.get("partition") is None:
-                own = values.get("group") is not None or len(files_of(_paths(values["data"]))) > 1
-                return {**values, "partition": "natural" if own else "zipf-dirichlet"}
-            return values
-        for name in ("target", "group", "drop"):
-            if values.get(name) is not None:
-                raise InputError(f"{name} means nothing without data: leave it out, or give data, the files")
-        if values.get("partition") is not None:
-            return values
-        spec = DATASETS.get(str(values.get("dataset")).lower().replace("_", "-"))
-        return values if spec is None else {**values, "partition": spec.info.partition}
+    def _own_data(cls, values: object) -> object:
+        """What follows from the data that are named."""
+        return completed(values) if isinstance(values, dict) else values
 
     @field_validator("algorithm")
     @classmethod
@@ -82,7 +71,7 @@ class Config(BaseModel, Settings):
     @field_validator(*REGISTRIES)
     @classmethod
     def _known(cls, value: str, info) -> str:  # noqa: ANN001 - pydantic's ValidationInfo
-        if info.field_name == "dataset" and info.data.get("data") is not None:
+        if info.field_name == "dataset" and (info.data.get("data") is not None or is_hub(value)):
             return value
         if info.field_name in OWN and user_code.is_reference(value):
             user_code.load(info.field_name, value)
@@ -94,7 +83,17 @@ class Config(BaseModel, Settings):
     def _yes_or_no(cls, value: object) -> object:
         return {True: "pooled", False: None}[value] if isinstance(value, bool) else value
 
-    @field_validator("guards", "drop", "data", mode="before")
+    @field_validator("score")
+    @classmethod
+    def _known_score(cls, value: str | None) -> str | None:
+        return None if value is None else metric_name(value)
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if values is None else tuple(metric_name(value) for value in values)
+
+    @field_validator("guards", "drop", "data", "target", "metrics", mode="before")
     @classmethod
     def _one_or_more(cls, value: object) -> object:
         return [value] if isinstance(value, str | Path) else value
@@ -112,7 +111,10 @@ class Config(BaseModel, Settings):
     def _parameters_fit(self) -> Config:
         self.partition_parameters()
         self.recipe()
-        target(self.until)
+        measures = self.measures()
+        check_task(self.task or CLASSIFICATION, self.partition, self.loss, measures)
+        target(self.until, measures[0])
+        self.selection().check()
         guards_of(self.guards)
         failures_of(self.faults or {})
         if self.repeats is not None and self.min_replies is None:
@@ -134,7 +136,9 @@ class Config(BaseModel, Settings):
             return None
         if self.backbone is None:
             raise InputError(f"features = '{self.features}' needs a backbone, for example '{IMAGENET}'")
-        if self.data is not None or len(DATASETS[self.dataset].info.shape) != 3:
+        if self.data is not None or is_hub(self.dataset):
+            raise InputError("features are made of data sets that drfl knows, not of your own: leave them out")
+        if len(DATASETS[self.dataset].info.shape) != 3:
             raise InputError(f"features are made of images, and dataset '{self.dataset}' is a table: leave them out")
         if self.features != "entk" and self.feature_count is not None:
             raise InputError(f"feature_count means nothing to features = '{self.features}': leave it out")
@@ -168,43 +172,46 @@ class Config(BaseModel, Settings):
         if clients is not None and self.cohort is None:
             common["m"] = clients if algorithm in EVERYBODY else size(None, clients)
         given = {name: value for name, value in common.items() if value is not None and takes(algorithm, name)}
-        return {**defaults_of(algorithm), **given, **self.algorithms.get(algorithm, {})}
+        return over_defaults(algorithm, {**given, **self.algorithms.get(algorithm, {})})
 
     def user_files(self, algorithms: Sequence[str]) -> dict[str, str]:
-        """SHA-256 of every Python file of the user's behind the model, the loss and these algorithms, by path."""
+        """SHA-256 of every Python file of the user's behind model, loss, metrics and these algorithms, by path."""
         found: dict[str, str] = {}
-        for name in (*algorithms, self.model, self.loss):
+        for name in (*algorithms, self.model, self.loss, self.score or "", *(self.metrics or ())):
             if user_code.is_reference(name):
                 found |= user_code.digests(name)
         return found
 
+    def measures(self) -> tuple[Metric, ...]:
+        """What is measured on every client's test rows, the score first.
+
+        Raises:
+            InputError: there is no such metric, or two have one name.
+        """
+        return make_measures(self.score, self.metrics or (), self.loss)
+
+    @property
+    def data_label(self) -> str:
+        """What folders call the data: the data set's name without what no folder's name should have."""
+        return self.dataset.replace(":", "-").replace("/", "-")
+
+    def selection(self) -> ModelSelection:
+        """How runs select a model.
+
+        Raises:
+            InputError: validation rows are given that nothing goes by.
+        """
+        best = None if self.select is None else Best(self.select)
+        patience = None if self.patience is None else Patience(self.patience, self.select or "worst")
+        if self.judged_on == "validation" and (best or patience):
+            raise InputError("judged_on = 'validation' leaves no rows to select by: leave select and patience out")
+        if self.validation is not None and self.judged_on == "test" and not (best or patience):
+            raise InputError("validation means nothing without select or patience: leave it out, or give one of them")
+        return ModelSelection(best, patience, self.measures()[0])
+
     def for_algorithm(self, algorithm: str, seed: int) -> Config:
         """The same job with another algorithm and seed."""
         return self.model_copy(update={"algorithm": algorithm, "seed": seed})
-
-
-def _paths(value: object) -> list[Path]:
-    return [Path(str(path)) for path in (value if isinstance(value, list | tuple) else [value])]
-
-
-def _own_data(values: Mapping[str, object]) -> str:
-    """What the user's own data are called, in place of a data set's name.
-
-    Raises:
-        InputError: they are not there, an option is missing, or one means nothing.
-    """
-    paths, label = _paths(values["data"]), values.get("dataset")
-    if not paths:
-        raise InputError("data names no file: give at least one")
-    files_of(paths)
-    if values.get("target") is None:
-        raise InputError("data needs target, the column of the classes")
-    # a finished run's file has both
-    if label is not None and label != label_of_files(paths):
-        raise InputError("give either data, your own files, or dataset, one that drfl knows: leave one out")
-    if values.get("data_dir") is not None:
-        raise InputError("data_dir means nothing to data, which names the files: leave it out")
-    return label_of_files(paths)
 
 
 def table_dir(config: Config) -> str | None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from drfl.experiments.build import Running
 from drfl.loop import Result
+from drfl.metrics import ACCURACY
 from drfl.rounds import FIRST
 from drfl.step_size import RISE
 
@@ -46,8 +47,12 @@ def end_checks(job: Running, result: Result) -> EndChecks:
 
 def _no_better_than_constant(job: Running, result: Result) -> str:
     """A sentence that names clients to whom always answering their most frequent class would be as good; else ""."""
-    majority, accuracy = job.fed.majority, result.evaluation.accuracy
-    if majority is None or (job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS):
+    majority, accuracy = job.fed.majority, result.evaluation.score
+    if (
+        majority is None
+        or job.fed.measures[0].name != ACCURACY.name
+        or (job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS)
+    ):
         return ""
     # A client of one class has nothing to tell apart.
     poor = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()

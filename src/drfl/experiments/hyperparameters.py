@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from drfl import ambiguity, sampling, user_code
+from drfl import ambiguity, local_optimizers, sampling, schedules, server_optimizers, user_code
 from drfl.algorithm import Algorithm
-from drfl.algorithms import ALGORITHMS
+from drfl.algorithms import ALGORITHMS, BASELINES
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError, unknown
 from drfl.local import LocalSGD
+from drfl.local_optimizers import LocalOptimizer
 from drfl.sampling import Sampling
+from drfl.schedules import Schedule
+from drfl.server_optimizers import ServerOptimizer
 
 Value = bool | int | float | str | None
 
@@ -25,6 +28,16 @@ SAMPLINGS: dict[str, Sampling] = {
     "everybody": sampling.everybody,
 }
 """Ways to draw the cohort from λ, by the names that configurations use."""
+
+KNOWN = {**ALGORITHMS, **BASELINES}
+"""Every algorithm that has a name."""
+
+PARSED: dict[type, Callable[[str], object]] = {
+    Schedule: schedules.parse,
+    LocalOptimizer: local_optimizers.parse,
+    ServerOptimizer: server_optimizers.parse,
+}
+"""Objects that configurations give by name, as in ``cosine:rounds=100``."""
 
 LOCAL = tuple(field.name for field in dataclasses.fields(LocalSGD))
 """The local solver's parameters; a configuration gives them beside the algorithm's own."""
@@ -50,7 +63,7 @@ def algorithm_name(text: str) -> str:
         InputError: there is none of that name, or what the reference names is no algorithm.
     """
     if not user_code.is_reference(text):
-        return canonical("algorithm", text, ALGORITHMS)
+        return canonical("algorithm", text, KNOWN)
     algorithm_class(text.strip())
     return text.strip()
 
@@ -62,7 +75,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
         InputError: what a reference names is no class of algorithms.
     """
     if not user_code.is_reference(name):
-        return ALGORITHMS[name]
+        return KNOWN[name]
     found = user_code.load("algorithm", name)
     if not isinstance(found, type):
         raise InputError(f"algorithm '{name}' is a {type(found).__name__}, not a class: name a class of algorithms")
@@ -94,10 +107,26 @@ def defaults_of(algorithm: str) -> dict[str, Value]:
             values[field.name] = next(name for name, draw in SAMPLINGS.items() if draw is default)
         elif default == Simplex():
             values[field.name] = "simplex"
+        elif isinstance(default, Schedule):
+            values[field.name] = str(default)
         # A class of the user's own may have defaults that no file can hold; it keeps them.
         elif field.name != "local" and isinstance(default, bool | int | float | str | None):
             values[field.name] = default
-    return {**values, **dataclasses.asdict(_local_of(algorithm))}
+    return {**values, **plain_local(_local_of(algorithm))}
+
+
+def plain_local(local: LocalSGD) -> dict[str, Value]:
+    """A local solver's fields as plain values."""
+    values = {name: getattr(local, name) for name in LOCAL}
+    return {name: str(value) if isinstance(value, tuple(PARSED)) else value for name, value in values.items()}
+
+
+def over_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value]:
+    """All parameters: those given over the defaults, of which epochs that are given take the place of steps."""
+    values = defaults_of(algorithm)
+    if given.get("epochs") not in (None, "none"):
+        values["steps"] = None
+    return {**values, **given}
 
 
 def takes(algorithm: str, name: str) -> bool:
@@ -128,7 +157,8 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
         if name not in known:
             raise unknown(f"parameter of {label}", name, known)
     given = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
-    local = dataclasses.replace(_local_of(algorithm), **given)
+    without = {"steps": None} if given.get("epochs") is not None and "steps" not in given else {}
+    local = dataclasses.replace(_local_of(algorithm), **without, **given)
     own = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
     missing = [f.name for f in _fields(algorithm) if f.name not in (*own, "local") and _required(f)]
     if missing:
@@ -155,8 +185,13 @@ def _convert(name: str, hint: typing.Any, value: Value) -> object:  # noqa: ANN4
         return SAMPLINGS[canonical("sampling", str(value), SAMPLINGS)]
     if hint is AmbiguitySet:
         return ambiguity.parse(str(value))
+    if hint == ServerOptimizer | None and value is None:
+        return None
     if (value == "full" and hint == int | None) or (value == "none" and types.NoneType in typing.get_args(hint)):
         return None
+    for kind, parse in PARSED.items():
+        if hint in (kind, kind | None):
+            return parse(str(value))
     if isinstance(value, bool) and hint is not bool:  # Python would take true for 1
         raise InputError(f"{name} = {str(value).lower()}: give a number")
     try:

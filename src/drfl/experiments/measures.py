@@ -7,17 +7,16 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy.special import stdtrit
-
 from drfl.errors import unknown
-from drfl.history import SMALL_IS_GOOD
+from drfl.history import columns_of, other_columns, smaller_is_better
+from drfl.metrics import ACCURACY, Measure
 
 NONE = "–"
 """What stands where there is no number."""
 
 
-class Measure(NamedTuple):
-    """How a metric is shown.
+class Column(NamedTuple):
+    """How a column of numbers over clients is shown.
 
     Args:
         name: in words.
@@ -38,28 +37,35 @@ class Measure(NamedTuple):
         """Name and unit."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
-
-_NAMES = {
-    "avg_accuracy": ("average accuracy", "%"),
-    "worst_accuracy": ("worst accuracy", "%"),
-    "std_accuracy": ("standard deviation", "points"),
-    "worst20_accuracy": ("worst-20 % accuracy", "%"),
-    "best20_accuracy": ("best-20 % accuracy", "%"),
-    "avg_loss": ("average loss", ""),
-    "worst_loss": ("worst loss", ""),
-}
+    def text(self, value: float) -> str:
+        """A value as it stands in a table under the label."""
+        return f"{self.scale * value:.{self.digits}f}"
 
 
-def measure(metric: str) -> Measure:
-    """How one of `drfl.history.Metrics` is shown.
+_WORDS = {"avg": "average", "worst": "worst", "worst20": "worst-20 %", "best20": "best-20 %"}
+
+
+def column(name: str, measures: Sequence[Measure] = (ACCURACY,)) -> Column:
+    """How a column of files is shown that holds statistics over clients, such as "worst_accuracy" or "avg_loss".
+
+    Args:
+        name: the column's.
+        measures: what was measured, the score first.
 
     Raises:
-        InputError: there is no such metric.
+        InputError: there is no such column.
     """
-    if metric not in _NAMES:
-        raise unknown("metric", metric, _NAMES)
-    name, unit = _NAMES[metric]
-    return Measure(name, unit, 100.0 if unit else 1.0, 1 if unit else 3, metric in SMALL_IS_GOOD)
+    known = (*columns_of(measures[0].name), *other_columns(measures))
+    if name not in known:
+        raise unknown("metric", name, known)
+    what, _, of = name.partition("_")
+    if of == "loss":
+        return Column(f"{_WORDS[what]} loss", "", 1.0, 3, True)
+    measure = next(measure for measure in measures if measure.name == of)
+    small = smaller_is_better(f"{what}_score", measure)
+    if what == "std":
+        return Column("standard deviation", "points" if measure.percent else "", measure.scale, measure.digits, small)
+    return Column(f"{_WORDS[what]} {measure.words}", measure.unit, measure.scale, measure.digits, small)
 
 
 class Interval(NamedTuple):
@@ -80,6 +86,8 @@ class Interval(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
         """Of at least one value."""
+        from scipy.special import stdtrit  # it takes a while to load
+
         n = len(values)
         if n < 2:
             return cls(statistics.fmean(values), math.nan, math.nan, n)

@@ -21,8 +21,9 @@ from drfl.errors import InputError
 from drfl.experiments.build import Job, job_of
 from drfl.experiments.config import REGISTRIES, Config
 from drfl.experiments.guards_and_failures import failures_of, guards_of
-from drfl.experiments.hyperparameters import SAMPLINGS, Value, canonical
+from drfl.experiments.hyperparameters import PARSED, SAMPLINGS, Value, canonical, plain_local
 from drfl.experiments.wrap import wrap_algorithm
+from drfl.metrics import Metric
 from drfl.task import Task
 
 CLIENTS = "clients"
@@ -41,7 +42,7 @@ class ObjectConfig(Config):
     partition: str = CLIENTS
     loss: str = "given"
     _algorithms: Mapping[str, Algorithm] = PrivateAttr(default_factory=dict)
-    _model: object = PrivateAttr(default=None)
+    _task: Task | None = PrivateAttr(default=None)
     _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
@@ -58,8 +59,11 @@ class ObjectConfig(Config):
                 raise InputError(f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)")
             if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
                 raise InputError(f"'{name}' is a {type(algorithm).__name__}, not an algorithm such as drfl.DRFA(m=10)")
-        config = cls.model_validate({"model": type(task.model).__name__, **settings})
-        config._algorithms, config._model = algorithms, task.model
+        score, *others = (metric.name for metric in task.measures)
+        about = {"model": type(task.model).__name__, "score": score, "metrics": tuple(others) or None}
+        config = cls.model_validate({**about, **settings})
+        config._algorithms, config._task = algorithms, task
+        target(config.until, task.measures[0])
         config._sources = _sources(_own((*algorithms.values(), task.model)))  # a worker process may not find them
         return config
 
@@ -68,6 +72,24 @@ class ObjectConfig(Config):
     def _known(cls, value: str, info: ValidationInfo) -> str:
         return canonical("engine", value, REGISTRIES["engine"]) if info.field_name == "engine" else value
 
+    @field_validator("score")
+    @classmethod
+    def _known_score(cls, value: str | None) -> str | None:
+        return value
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return values
+
+    def _model(self) -> object:
+        return None if self._task is None else self._task.model
+
+    def measures(self) -> tuple[Metric, ...]:
+        """Those of the task."""
+        assert self._task is not None
+        return self._task.measures
+
     @field_validator("algorithm")
     @classmethod
     def _algorithm(cls, value: str) -> str:
@@ -75,12 +97,11 @@ class ObjectConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _own_partition(cls, values: object) -> object:
+    def _own_data(cls, values: object) -> object:
         return values
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> ObjectConfig:
-        target(self.until)
         guards_of(self.guards)
         failures_of(self.faults or {})
         return self
@@ -95,12 +116,15 @@ class ObjectConfig(Config):
 
     def user_files(self, algorithms: Sequence[str]) -> dict[str, str]:
         """SHA-256 of the source of every class of the user's behind these algorithms and the model."""
-        kinds = (type(thing) for thing in (*(self._algorithms[name] for name in algorithms), self._model))
+        kinds = (
+            type(thing) for thing in (*(self._algorithms[name] for name in algorithms), self._task and self._task.model)
+        )
         return {name: self._sources[name] for kind in kinds if (name := f"class {kind.__qualname__}") in self._sources}
 
-    def user_modules(self) -> list[ModuleType]:
-        """The modules that these classes are from, less the program that runs."""
-        names = dict.fromkeys(kind.__module__ for kind in _own((*self._algorithms.values(), self._model)))
+    def user_modules(self, *functions: Callable[..., object]) -> list[ModuleType]:
+        """The modules that these classes, and functions of the user's, are from, less the program that runs."""
+        names = dict.fromkeys(kind.__module__ for kind in _own((*self._algorithms.values(), self._model())))
+        names |= dict.fromkeys(getattr(function, "__module__", "__main__") for function in functions)
         return [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
 
 
@@ -130,9 +154,11 @@ def _plain(thing: object) -> dict[str, Value]:
     fields = dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ()
     for name, value in ((field.name, getattr(thing, field.name)) for field in fields):
         if name == "local":
-            found |= dataclasses.asdict(value)
+            found |= plain_local(value)
         elif isinstance(value, bool | int | float | str | None):
             found[name] = value
+        elif isinstance(value, tuple(PARSED)):
+            found[name] = str(value)
         elif value in SAMPLINGS.values():
             found[name] = next(known for known, draw in SAMPLINGS.items() if draw is value)
         else:

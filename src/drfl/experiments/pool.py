@@ -6,21 +6,23 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import NamedTuple, Self
 
-from drfl.errors import DrflError
+import cloudpickle
+
+from drfl.errors import DrflError, InputError
 from drfl.experiments import cells
 from drfl.experiments.cells import Cell, Record
 
 Run = Callable[[Cell, Path | None], Record]
-"""Runs a cell, given where the data sets' files lie; a function of a module, as worker processes import it."""
+"""Runs a cell, given where the data sets' files lie."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -40,6 +42,28 @@ def one_thread_each() -> Iterator[None]:
                 os.environ[name] = value
 
 
+def pickled(what: object, own: Collection[ModuleType] = ()) -> bytes:
+    """An object as worker processes get it, by cloudpickle, so that what a notebook defines may be in it.
+
+    Args:
+        what: the object.
+        own: the user's modules, which the workers get whole, as they may not find them.
+
+    Raises:
+        InputError: it cannot be sent to another process.
+    """
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(what)
+    except Exception as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"what is run cannot be sent to another process ({why}): leave jobs out") from error
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
 class Pool:
     """Worker processes that run cells and keep their records.
 
@@ -48,23 +72,27 @@ class Pool:
 
     Args:
         workers: how many processes, at least 1.
-        run: what runs a cell.
+        run: what runs a cell; see :func:`pickled`.
         data_dir: where the data sets' files lie; None = the usual places.
+        own: the user's modules behind it, see :func:`pickled`.
+
+    Raises:
+        InputError: ``run`` cannot be sent to another process.
     """
 
-    def __init__(self, workers: int, run: Run, data_dir: Path | None = None) -> None:
-        self._cell_run, self._data_dir = run, data_dir
+    def __init__(self, workers: int, run: Run, data_dir: Path | None = None, own: Collection[ModuleType] = ()) -> None:
+        self._data_dir, payload = data_dir, pickled(run, own)
         self._threads = one_thread_each()
         self._threads.__enter__()
         context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(workers, mp_context=context, initializer=begin)
+        self._executor = ProcessPoolExecutor(workers, context, _enter, (payload,))
 
     def submit(self, cell: Cell, folder: Path) -> Future[Record]:
         """Have a cell run; its record is kept in the folder before the future has it.
 
         A damaged worker, e.g. one that the system killed for its memory, fails the future with an error of drfl's own.
         """
-        return self._executor.submit(_work, self._cell_run, cell, folder, self._data_dir)
+        return self._executor.submit(_work, cell, folder, self._data_dir)
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -169,7 +197,52 @@ def _leave_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _work(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
+class _Worker:
+    """What a worker process has."""
+
+    run: Run
+    failed: str = ""
+
+
+def _enter(payload: bytes) -> None:
+    begin()
+    try:
+        _Worker.run = staticmethod(cloudpickle.loads(payload))
+    except Exception as error:  # an error here would look like a process that was killed
+        _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _work(cell: Cell, folder: Path, data_dir: Path | None) -> Record:
+    if _Worker.failed:
+        raise InputError(f"what is run cannot be made in another process ({_Worker.failed}): leave jobs out")
+    return _kept(_Worker.run, cell, folder, data_dir)
+
+
+def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
     record = run(cell, data_dir)
     cells.write(folder, cell, record)
     return cells.read(folder, cell) or record
+
+
+class InProcess:
+    """In place of a :class:`Pool`, runs each cell in this process when it is submitted.
+
+    Args:
+        run: what runs a cell.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Run a cell; an error is raised here."""
+        future: Future[Record] = Future()
+        future.set_result(_kept(self._run, cell, folder, None))
+        return future
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to end."""

@@ -19,9 +19,11 @@ from drfl.experiments.artifacts import write_run
 from drfl.experiments.build import Running
 from drfl.experiments.config import table_dir
 from drfl.experiments.end_checks import EndChecks, end_checks
+from drfl.experiments.measures import column
 from drfl.experiments.run_directory import Claim, filled
-from drfl.history import SMALL_IS_GOOD, Metrics
+from drfl.history import Metrics
 from drfl.loop import Callback, Result, Step, run
+from drfl.metrics import Measure
 from drfl.run_state import CheckpointWriter, RunState
 
 MOST_SEEDS = 10_000
@@ -34,7 +36,7 @@ class Finished(NamedTuple):
     Args:
         job: what ran.
         result: how it ended.
-        stopped: why: "rounds", "target" or "interrupted".
+        stopped: why: "rounds", "target", "patience" or "interrupted".
     """
 
     job: Running
@@ -99,12 +101,16 @@ def execute(
             returned=config.returned,
             averaged=config.averaged,
             table_dir=table_dir(config),
-            callbacks=[*target(config.until), watch, *callbacks],
+            best=config.selection().best,
+            patience=config.selection().patience,
+            callbacks=[*target(config.until, job.fed.measures[0]), watch, *callbacks],
             certify=job.certify,
             start=start or job.first,
             keep=keep,
+            check_data=False,  # whoever makes jobs tells of them once, and knows how they were divided
         )
-    early = "interrupted" if watch.stop else "target"
+    impatient = result.selection is not None and result.selection.stopped
+    early = "interrupted" if watch.stop else "patience" if impatient else "target"
     return Finished(job, result, early if result.rounds < config.rounds else "rounds")
 
 
@@ -147,12 +153,14 @@ class Outcome(NamedTuple):
     Args:
         algorithm: its label, see :func:`drfl.user_code.label_of`.
         seed: its value.
-        stopped: "rounds" or "target", or "diverged" or "refused" where the run broke off.
+        stopped: "rounds", "target" or "patience", or "diverged" or "refused" where the run broke off.
         rounds: rounds done; 0 where it broke off.
         metrics: of the last model; None where it broke off.
         certificate: of the last iterate; None where there is none.
-        equal: of clients that were all equally good at this average accuracy; None where it broke off.
+        equal: of clients that were all equally good at this average accuracy; None where it broke off, or the score
+            is another.
         reason: the sentence that says why it broke off, or why it counts as failed though it has metrics.
+        others: average and worst over clients of the measures beside the score, see :func:`drfl.history.others_of`.
     """
 
     algorithm: str
@@ -163,6 +171,7 @@ class Outcome(NamedTuple):
     certificate: Certificate | None = None
     reason: str = ""
     equal: EqualClients | None = None
+    others: dict[str, float] = {}  # noqa: RUF012 - nobody writes to it
 
 
 def endings(outcomes: Sequence[Outcome], algorithm: str) -> str:
@@ -187,12 +196,18 @@ class Spread(NamedTuple):
         return middle if math.isnan(self.std) else f"{middle} ± {format(scale * self.std, std)}"
 
 
-def spreads(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Spread]]:
-    """Algorithm → metric → mean and spread over its seeds that did not diverge; in the outcomes' order."""
+def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spread]]:
+    """Algorithm → column → mean and spread over its seeds that did not diverge; in the outcomes' order.
+
+    Args:
+        outcomes: of the runs.
+        score: the name of their score, see :func:`drfl.history.columns_of`.
+    """
     table: dict[str, dict[str, Spread]] = {}
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
-        cells = [o.metrics for o in outcomes if o.algorithm == name and o.metrics is not None]
-        table[name] = {m: Spread.of([getattr(c, m) for c in cells]) for m in Metrics._fields} if cells else {}
+        own = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
+        cells = [{**metrics.named(score), **others} for metrics, others in own if metrics is not None]
+        table[name] = {c: Spread.of([cell[c] for cell in cells]) for c in cells[0]} if cells else {}
     return table
 
 
@@ -216,13 +231,19 @@ def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in found.items()}
 
 
-def best(table: dict[str, dict[str, Spread]], metric: str) -> set[str]:
-    """The algorithms whose mean is best to a tenth of a percent, as shown: most accuracy, least std or loss."""
-    means = {name: row[metric].mean for name, row in table.items() if row}
+def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:
+    """The algorithms whose mean is best to a thousandth, a tenth of a percent, as shown: most score, least std or loss.
+
+    Args:
+        table: from :func:`spreads`.
+        name: of a column.
+        measures: what was measured, the score first.
+    """
+    means = {algorithm: row[name].mean for algorithm, row in table.items() if row}
     if not means:
         return set()
-    top = (min if metric in SMALL_IS_GOOD else max)(means.values())
-    return {name for name, mean in means.items() if f"{mean:.3f}" == f"{top:.3f}"}
+    top = (min if column(name, measures).small else max)(means.values())
+    return {algorithm for algorithm, mean in means.items() if f"{mean:.3f}" == f"{top:.3f}"}
 
 
 def parse_seeds(text: str) -> list[int]:

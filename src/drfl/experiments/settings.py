@@ -45,16 +45,29 @@ class Settings:
         tuple[Path, ...] | None,
         Setting(
             "Your own tables in place of a data set: CSV, Parquet or npz files or a folder of them; several without "
-            "--group are one client each. Repeatable.",
+            "--group are one client each. Repeatable. Or a folder that save_to_disk of Hugging Face datasets wrote.",
             DATA,
         ),
     ] = None
-    target: Annotated[str | None, Setting("The column of their classes.", DATA)] = None
+    target: Annotated[
+        tuple[str, ...] | None,
+        Setting("The column of their classes. Repeatable for several numbers or labels, see --task.", DATA),
+    ] = None
+    task: Annotated[
+        Literal["classification", "regression", "multi-label"] | None,
+        Setting(
+            "What it holds: classification, a class a row; regression, numbers; multi-label, 0 or 1 for each label.",
+            DATA,
+            none="classification",
+        ),
+    ] = None
     group: Annotated[str | None, Setting("The column that names a row's client.", DATA, none="the files")] = None
     drop: Annotated[
         tuple[str, ...] | None, Setting("A column that is nothing to learn from, such as a name. Repeatable.", DATA)
     ] = None
-    dataset: Annotated[str, Setting("Data set; see 'drfl datasets'.", DATA)] = "digits"
+    dataset: Annotated[
+        str, Setting("Data set; see 'drfl datasets'. Of Hugging Face: hf:NAME or hf:FOLDER, with --target.", DATA)
+    ] = "digits"
     data_dir: Annotated[Path | None, Setting("Folder with the data set's files.", DATA, none="the usual places")] = None
     partition: Annotated[
         str,
@@ -62,7 +75,7 @@ class Settings:
             "zipf-dirichlet, one-class, dirichlet-drop, iid or natural, which is one client per group that the data "
             "set names.",
             DATA,
-            none="natural where there are groups, else zipf-dirichlet",
+            none="natural where there are groups, else zipf-dirichlet; iid where targets are no classes",
         ),
     ] = "zipf-dirichlet"
     clients: Annotated[
@@ -111,12 +124,15 @@ class Settings:
         Gt(0),
         Lt(1),
         Setting(
-            "Share of each client's training rows to test on, in place of the data set's test part.",
+            "Share of each client's training rows that is kept out of training, for --select and --patience.",
             DATA,
-            none="the test part",
-            hidden=True,
+            none="0.2 with one of these, else none",
         ),
     ] = None
+    judged_on: Annotated[
+        Literal["test", "validation"],
+        Setting("Which rows models are tested on: validation leaves the test rows alone, for tuning.", hidden=True),
+    ] = "test"
 
     model: Annotated[
         str,
@@ -127,8 +143,28 @@ class Settings:
         ),
     ] = "linear"
     loss: Annotated[
-        str, Setting("cross-entropy, squared, or one of your own as FILE.py:NAME, a value per sample.", TRAINING)
+        str,
+        Setting(
+            "cross-entropy, squared, binary-cross-entropy, mse, mae, huber, or one of your own as FILE.py:NAME, a "
+            "value per sample.",
+            TRAINING,
+            none="cross-entropy; regression: mse; multi-label: binary-cross-entropy",
+        ),
     ] = "cross-entropy"
+    score: Annotated[
+        str | None,
+        Setting(
+            "What says how well a client is served, so which is the worst: accuracy, balanced-accuracy, auc, f1, "
+            "log-loss, brier, calibration-error, mae, rmse, r2, or one of your own as FILE.py:NAME, a function of a "
+            "client's outputs and targets.",
+            TRAINING,
+            none="accuracy; rmse where the loss is mse, mae or huber",
+        ),
+    ] = None
+    metrics: Annotated[
+        tuple[str, ...] | None,
+        Setting("What else is measured on every client's test rows. Repeatable.", TRAINING, flag="--metric"),
+    ] = None
     cohort: Annotated[
         int | None,
         Ge(1),
@@ -191,6 +227,24 @@ class Settings:
             RUNNING,
         ),
     ] = "average"
+    select: Annotated[
+        str | None,
+        Setting(
+            "Return the model of the round that does best on the clients' validation rows, by worst, worst20 or "
+            "average (score), or loss (the worst client's).",
+            RUNNING,
+            none="the last round's",
+        ),
+    ] = None
+    patience: Annotated[
+        int | None,
+        Ge(1),
+        Setting(
+            "Stop when validation rows have shown no gain, by --select, else the worst client, in so many rounds.",
+            RUNNING,
+            none="never",
+        ),
+    ] = None
     averaged: Annotated[
         bool,
         Setting(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from drfl.data import Dataset
+from drfl.data.table_files import files_of
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import rounded, versions
-from drfl.experiments.build import build, load_data
+from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.runner import execute
@@ -20,15 +22,35 @@ from drfl.loop import Result
 NOT_IN_JOB = ("data_dir", "table_dir", "threads")
 """What a configuration has and a result does not depend on; cells always run on one thread."""
 
-OF_DATA = ("dataset", "data_dir", "features", "backbone", "feature_count", "resize", "dtype", "test_fraction")
+OF_DATA = (
+    *("dataset", "data_dir", "data", "target", "group", "drop"),
+    *("features", "backbone", "feature_count", "resize", "dtype", "test_fraction"),
+)
 """What the loaded data depend on."""
 
 
 def job_of(config: Config) -> dict[str, object]:
-    """The configuration as a cell's job: plain values, without the other algorithms' tables."""
+    """The configuration as a cell's job: plain values, without the other algorithms' tables.
+
+    Its ``files`` are the digests of the user's Python files and tables: with others it is another cell.
+    """
     own = {config.algorithm: config.algorithms.get(config.algorithm, {})}
-    plain = config.model_copy(update={"algorithms": own}).model_dump(mode="json", exclude_none=True)
+    files = {**config.user_files([config.algorithm]), **_tables(config)}
+    plain = config.model_copy(update={"algorithms": own, "files": files}).model_dump(mode="json", exclude_none=True)
     return {name: value for name, value in plain.items() if name not in NOT_IN_JOB}
+
+
+def _tables(config: Config) -> dict[str, str]:
+    """SHA-256 of the user's own tables, by path."""
+    found = files_of(config.data) if config.data is not None else []
+    states = [(path, path.stat()) for path in found]
+    return {path.as_posix(): _sha256(path, state.st_mtime_ns, state.st_size) for path, state in states}
+
+
+@functools.lru_cache(maxsize=1024)
+def _sha256(path: Path, modified: int, size: int) -> str:
+    """Of a file, which is read again only where its time or size is another."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 TEST = 20
@@ -58,13 +80,19 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
 
     Returns:
         ``stopped`` ("rounds", "target", "diverged" or "refused"), ``reason``, ``rounds``, ``rows`` (a row per evaluated
-        round: metrics and ledger), ``accuracy`` and ``samples`` per client, ``parameters``, ``seconds``, ``versions``.
+        round: metrics and ledger), ``score`` (its name), ``accuracy`` (the score) and ``samples`` per client,
+        ``parameters``, ``seconds``, ``versions``.
 
     Raises:
         InputError: the job cannot start.
     """
     config = load_config(None, {**job, "threads": 1, **({"data_dir": data_dir} if data_dir else {})})
-    ready = build(config, _data(*(getattr(config, name) for name in OF_DATA)))
+    return record_of(build(config, _data(*(getattr(config, name) for name in OF_DATA))))
+
+
+def record_of(ready: Job) -> Record:
+    """Run a job; what it gave is what :func:`train` returns."""
+    config = ready.config
     head: Record = {"parameters": config.parameters(config.algorithm, ready.data.n), "versions": versions()}
     start = time.perf_counter()
     try:
@@ -76,16 +104,22 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
 
 
 def _record(result: Result) -> Record:
+    score = result.history.score.name
     rows = [
-        {"round": row.round, **rounded(row.metrics), **{name: row.ledger[name] for name in LEDGER_COLUMNS}}
+        {
+            "round": row.round,
+            **rounded(row.metrics.named(score)),
+            **{name: row.ledger[name] for name in LEDGER_COLUMNS},
+        }
         for row in result.history.rows
     ]
     evaluation = result.evaluation
     return {
         "reason": "",
+        "score": score,
         "rounds": result.rounds,
         "rows": rows,
-        "accuracy": [round(x, DIGITS) for x in evaluation.accuracy.tolist()],
+        "accuracy": [round(x, DIGITS) for x in evaluation.score.tolist()],
         "samples": evaluation.samples.tolist(),
     }
 

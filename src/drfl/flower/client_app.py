@@ -23,7 +23,7 @@ from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.errors import InputError
 from drfl.federation import Gradients, Losses, Replies, TrainRequest
 from drfl.flower.identities import write_identity
-from drfl.flower.messages import Answer, Ask, Model, array_of, read_ask, vector_of, version, write_answer
+from drfl.flower.messages import Answer, Ask, Model, Tested, array_of, read_ask, vector_of, version, write_answer
 from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, validation_message
 from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
@@ -129,7 +129,8 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
             f"more than {MOST_PARAMETERS}: see what the sites claim, and set 'classes' for each in server.toml"
         )
     module = MODELS[model.model](shape, model.classes)
-    return Task(module.to(getattr(torch, model.dtype)), LOSSES[model.loss])
+    score, *others = model.metrics
+    return Task(module.to(getattr(torch, model.dtype)), LOSSES[model.loss], score, tuple(others))
 
 
 def engine_of(name: str, device: str) -> Engine:
@@ -193,10 +194,11 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     return answer._replace(gradients=counts[0], losses=counts[1], seconds=time.perf_counter() - start)
 
 
-def _test(fed: Simulation, w: Tensor) -> tuple[float, float, int]:
-    """Mean score, mean loss and number of the test rows of this one client."""
+def _test(fed: Simulation, w: Tensor) -> Tested:
+    """Of the test rows of this one client."""
     found = fed.evaluate(w)
-    return float(found.accuracy[0]), float(found.loss[0]), int(found.samples[0])
+    others = tuple(float(values[0]) for values in found.others)
+    return Tested(float(found.score[0]), float(found.loss[0]), int(found.samples[0]), others)
 
 
 def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:

@@ -15,10 +15,11 @@ from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError
 from drfl.federation import Evaluation, Federation, Ledger, R, Request, TrainRequest
 from drfl.flower.claims import same_shape
-from drfl.flower.messages import Answer, Ask, Model, version
+from drfl.flower.messages import Answer, Ask, Model, Tested, version
 from drfl.flower.nodes import Member, Roster
 from drfl.flower.traffic import Traffic
 from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
+from drfl.metrics import Measure, metric_of
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -29,7 +30,7 @@ class _LateTest:
 
     models: Sequence[Tensor]
     done: bool = False
-    found: list[dict[int, tuple[float, float, int]]] = field(default_factory=list)
+    found: list[dict[int, Tested]] = field(default_factory=list)
 
 
 class FlowerFederation(Federation):
@@ -69,16 +70,17 @@ class FlowerFederation(Federation):
     ) -> None:
         same_shape(members)
         # As the sites claimed before the run, and for the whole of it; see claims.admit for bounds on these claims.
-        sizes = torch.tensor([members[client].train for client in range(len(members))], dtype=torch.float64)
-        self.n, self.shares, self.w0 = len(members), sizes / sizes.sum(), w0
+        self.sizes = torch.tensor([members[client].train for client in range(len(members))])
+        self.n, self.shares, self.w0 = len(members), self.sizes.double() / self.sizes.sum(), w0
         self.ledger, self.standardisation = Ledger(), standardisation
+        self.measures = tuple(map(metric_of, model.metrics))
         shares = [members[client].majority for client in range(self.n)]
         told = [share for share in shares if share is not None]
         self.majority = torch.tensor(told, dtype=torch.float64) if len(told) == self.n else None
         self._post, self._names, self._model = Transport(grid, roster, deadline), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
         # Of the first and of the second model: each client's last result, which stands where it is not tested.
-        self._tested: tuple[dict[int, tuple[float, float, int]], ...] = {}, {}
+        self._tested: tuple[dict[int, Tested], ...] = {}, {}
         self._late: _LateTest | None = None
 
     @property
@@ -130,7 +132,7 @@ class FlowerFederation(Federation):
         late.done = True
         for client in everybody:
             tests = (answers[client].test, answers[client].also) if client in answers else ()
-            found = [test for test in tests if test is not None and _possible(*test)]
+            found = [test for test in tests if test is not None and _possible(test, self.measures)]
             if len(found) == len(late.models):
                 for own, test in zip(self._tested, found, strict=False):
                     own[client] = test
@@ -143,13 +145,16 @@ class FlowerFederation(Federation):
         asked = set() if request is None else set(request.cohort.tolist())
         return Exchanged({client: answer for client, answer in answers.items() if client in asked}, cost)
 
-    def _evaluation(self, tests: Mapping[int, tuple[float, float, int]]) -> Evaluation:
+    def _evaluation(self, tests: Mapping[int, Tested]) -> Evaluation:
         for client in range(self.n):
             if client not in tests:
                 raise InputError(f"site '{self._names[client]}' could not be tested: see the log for the reason")
-        accuracy, loss, samples = zip(*(tests[client] for client in range(self.n)), strict=True)
+        score, loss, samples, others = zip(*(tests[client] for client in range(self.n)), strict=True)
         double = torch.float64
-        return Evaluation(torch.tensor(accuracy, dtype=double), torch.tensor(loss, dtype=double), torch.tensor(samples))
+        rest = tuple(torch.tensor(values, dtype=double) for values in zip(*others, strict=True))
+        return Evaluation(
+            torch.tensor(score, dtype=double), torch.tensor(loss, dtype=double), torch.tensor(samples), rest
+        )
 
     def _exchange(
         self,
@@ -192,9 +197,13 @@ class FlowerFederation(Federation):
         return ClientRequest(ask._replace(request=own, version="" if shift is None else version(shift)), shift)
 
 
-def _possible(score: float, loss: float, samples: int) -> bool:
-    """Whether a test can have this result."""
-    return 0 <= score <= 1 and math.isfinite(loss) and samples > 0
+def _possible(test: Tested, measures: Sequence[Measure]) -> bool:
+    """Whether a test can have this result; a metric that is no fraction may be NaN, not defined on the site's rows."""
+    values = (test.score, *test.others)
+    if len(values) != len(measures) or not math.isfinite(test.loss) or test.samples <= 0:
+        return False
+    pairs = zip(values, measures, strict=True)
+    return all(0 <= value <= 1 if measure.percent else not math.isinf(value) for value, measure in pairs)
 
 
 def _stacked(request: Request[R], answers: Mapping[int, Answer]) -> R:

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, MetricRecordValues, Recor
 from pydantic import ValidationError
 from torch import Tensor
 
+from drfl import local_optimizers
 from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError
 from drfl.federation import GradientRequest, LossRequest, Request, TrainRequest
@@ -40,6 +41,7 @@ from drfl.flower.schema import (
 )
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.metrics import ACCURACY
 
 RAW = "drfl.vector"
 """How the bytes of an array are laid out: the numbers alone, in C order, little-endian."""
@@ -50,8 +52,8 @@ TYPES = {"float32": 4, "float64": 8}
 MOST_PARTS = 3
 """Vectors in one reply: a model, a snapshot and an average."""
 
-TEST = ("test score", "test loss", "test samples")
-ALSO = ("also score", "also loss", "also samples")
+TEST = ("test score", "test loss", "test samples", "test others")
+ALSO = ("also score", "also loss", "also samples", "also others")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Model:
         loss: its name, see :data:`drfl.models.LOSSES`.
         dtype: "float32" or "float64".
         classes: number of outputs.
+        metrics: what a test measures, see :data:`drfl.metrics.METRICS`; the score first.
         engine: see :data:`drfl.engine.ENGINES`.
     """
 
@@ -71,6 +74,7 @@ class Model:
     dtype: str
     classes: int
     engine: str = "auto"
+    metrics: tuple[str, ...] = (ACCURACY.name,)
 
 
 class Ask(NamedTuple):
@@ -97,12 +101,28 @@ class Ask(NamedTuple):
     also: Tensor | None = None
 
 
+class Tested(NamedTuple):
+    """What a test of a model gave.
+
+    Args:
+        score: the first of the model's metrics.
+        loss: mean loss.
+        samples: number of test rows.
+        others: the other metrics.
+    """
+
+    score: float
+    loss: float
+    samples: int
+    others: tuple[float, ...] = ()
+
+
 class Answer(NamedTuple):
     """A client's answer.
 
     Args:
         parts: the fields of the reply to the request, after ``clients``: a model (d,), a loss ().
-        test: mean score, mean loss and number of test samples, where they were asked for.
+        test: of the test rows, where it was asked for.
         gradients: samples whose gradient was computed.
         losses: samples whose loss was computed without.
         seconds: working time of the site.
@@ -113,14 +133,14 @@ class Answer(NamedTuple):
     """
 
     parts: tuple[Tensor, ...] = ()
-    test: tuple[float, float, int] | None = None
+    test: Tested | None = None
     gradients: int = 0
     losses: int = 0
     seconds: float = 0.0
     version: str = ""
     lacking: bool = False
     digest: str = "0" * 32
-    also: tuple[float, float, int] | None = None
+    also: Tested | None = None
 
 
 def version(vector: Tensor) -> str:
@@ -224,10 +244,9 @@ def write_answer(answer: Answer) -> RecordDict:
         else:
             # A loss is a float64 at both ends, which Flower's metrics hold exactly.
             numbers[f"part {place}"] = float(part)
-    if answer.test is not None:
-        numbers |= dict(zip(TEST, answer.test, strict=True))
-    if answer.also is not None:
-        numbers |= dict(zip(ALSO, answer.also, strict=True))
+    for names, tested in ((TEST, answer.test), (ALSO, answer.also)):
+        if tested is not None:
+            numbers |= dict(zip(names, (*tested[:3], list(tested.others)), strict=True))
     records = {"vectors": ArrayRecord(vectors), "numbers": MetricRecord(numbers), "answer": note(about)}
     return RecordDict(records)
 
@@ -250,7 +269,8 @@ def read_answer(content: RecordDict) -> Answer:
         raise ProtocolError("a reply has a part twice, or lacks one")
     parts = tuple({**vectors, **scalars}[place] for place in places)
     work = numbers.gradients, numbers.losses, numbers.seconds
-    return Answer(parts, numbers.test, *work, about.version, about.lacking, about.digest, numbers.also)
+    test, also = (None if t is None else Tested(*t[:3], tuple(t[3])) for t in (numbers.test, numbers.also))
+    return Answer(parts, test, *work, about.version, about.lacking, about.digest, also)
 
 
 def most_bytes(w: Tensor) -> int:
@@ -273,7 +293,7 @@ def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
     given = dict(record) if record is not None else {}
     parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
     tests = {field: tuple(given.pop(name, None) for name in names) for field, names in (("test", TEST), ("also", ALSO))}
-    tests = {field: None if found == (None, None, None) else found for field, found in tests.items()}
+    tests = {field: None if found == (None,) * len(found) else found for field, found in tests.items()}
     try:
         return Numbers.model_validate({**given, **tests, "parts": parts})
     except ValidationError as error:
@@ -285,7 +305,9 @@ def _note(request: Request) -> TrainNote | LossNote | GradientNote:
     # The key itself, not numbers drawn from it: a site draws the minibatches that a simulation would.
     key = KeyNote(seed=str(request.key.seed), path=list(request.key.path))
     if isinstance(request, TrainRequest):
-        local = LocalNote.model_validate(asdict(request.local), strict=False)  # a number may be NumPy's
+        plain = {name: getattr(request.local, name) for name in LocalNote.model_fields}
+        plain["optimizer"] = str(request.local.optimizer)
+        local = LocalNote.model_validate(plain, strict=False)  # a number may be NumPy's
         own = {"prox": float(request.prox), "snapshot": request.snapshot, "average": request.average}
         return TrainNote(kind="train", key=key, local=local, **own)
     batch = cast("LossRequest | GradientRequest", request).batch
@@ -302,8 +324,9 @@ def _request(plain: TrainNote | LossNote | GradientNote, client: int, w: Tensor)
     """
     key, cohort = Key(int(plain.key.seed), tuple(plain.key.path)), torch.tensor([client])
     if isinstance(plain, TrainNote):
-        local = LocalSGD(**plain.local.model_dump())
-        if plain.snapshot is not None and plain.snapshot > local.steps:
-            raise InputError(f"there is no step {plain.snapshot} of {local.steps} to take a snapshot after")
+        optimizer = local_optimizers.parse(plain.local.optimizer)
+        local = LocalSGD(**plain.local.model_dump(exclude={"optimizer"}), optimizer=optimizer)
+        if plain.snapshot is not None and plain.snapshot > local.tau:
+            raise InputError(f"there is no step {plain.snapshot} of {local.tau} to take a snapshot after")
         return TrainRequest(cohort, w, key, local, plain.prox, None, plain.snapshot, plain.average)
     return {"losses": LossRequest, "gradients": GradientRequest}[plain.kind](cohort, w, key, plain.batch)

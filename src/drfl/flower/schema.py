@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from drfl.errors import InputError
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Both ends must have the same; changed with every change of the messages that the other end would misread."""
 
 MOST_ROWS = 2**31
@@ -74,7 +74,7 @@ class Strict(BaseModel):
 class SiteIdentity(Strict):
     """A site's description of itself; see :class:`drfl.flower.nodes.Member`."""
 
-    protocol: Literal[3]
+    protocol: Literal[4]
     name: Name
     shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUT)]], Field(max_length=8), AfterValidator(_small)]
     classes: Annotated[int, Field(ge=1, le=MOST_CLASSES)]
@@ -89,19 +89,24 @@ class SiteIdentity(Strict):
 class AnswerNote(Strict):
     """The plain values of a reply; see :class:`drfl.flower.messages.Answer`."""
 
-    protocol: Literal[3]
+    protocol: Literal[4]
     parts: Annotated[int, Field(ge=0, le=3)]
     version: Annotated[str, Field(pattern="^(zero|[0-9a-f]{24})?$")]
     lacking: bool
     digest: Digest
 
 
-Tested = tuple[Number, Number, Annotated[int, Field(ge=0, le=MOST_ROWS)]]
-"""Mean score, mean loss, samples."""
+MOST_METRICS = 64
+"""What a test may measure beside the score."""
+
+Tested = tuple[
+    Number, Number, Annotated[int, Field(ge=0, le=MOST_ROWS)], Annotated[list[Number], Field(max_length=MOST_METRICS)]
+]
+"""Score, mean loss, samples, other metrics."""
 
 
 class Numbers(Strict):
-    """The numbers of a reply; the three of each test are all there or none."""
+    """The numbers of a reply; the four of each test are all there or none."""
 
     gradients: Counted
     losses: Counted
@@ -119,6 +124,7 @@ class ModelNote(Strict):
     dtype: Literal["float32", "float64"]
     classes: Annotated[int, Field(ge=0, le=MOST_CLASSES)]
     engine: Annotated[str, Field(max_length=64)]
+    metrics: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(min_length=1, max_length=MOST_METRICS)]
 
 
 class KeyNote(Strict):
@@ -132,9 +138,14 @@ Batch = Annotated[int, Field(ge=1, le=MOST_ROWS)] | None
 
 
 class LocalNote(Strict):
-    """See :class:`drfl.local.LocalSGD`, which has the ranges."""
+    """See :class:`drfl.local.LocalSGD`, which has the ranges; ``optimizer`` as :mod:`drfl.local_optimizers` writes it.
 
-    steps: Annotated[int, Field(ge=1, le=2**31)]
+    η is that of the round: a schedule stays at the server.
+    """
+
+    steps: Annotated[int, Field(ge=1, le=2**31)] | None
+    epochs: Annotated[int, Field(ge=1, le=2**31)] | None
+    optimizer: Annotated[str, Field(max_length=128)]
     lr: float
     batch: Batch
     momentum: float
@@ -172,7 +183,7 @@ class GradientNote(Strict):
 class AskNote(Strict):
     """The plain values of a request; see :class:`drfl.flower.messages.Ask`."""
 
-    protocol: Literal[3]
+    protocol: Literal[4]
     client: Annotated[int, Field(ge=0, le=2**31)]
     model: ModelNote
     test: bool

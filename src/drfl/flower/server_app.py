@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from drfl.algorithm import Algorithm
+from drfl.callbacks import describe
 from drfl.data.standardisation import Standardisation
 from drfl.errors import DivergedError, DrflError, InputError
 from drfl.experiments.artifacts import json_text
@@ -171,7 +172,8 @@ def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settin
         raise InputError(
             f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or leave it out"
         )
-    model = Model(config.model, config.loss, config.dtype, classes, config.engine)
+    names = tuple(metric.name for metric in config.measures())
+    model = Model(config.model, config.loss, config.dtype, classes, config.engine, names)
     # The key that a simulation uses too: the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
@@ -254,5 +256,4 @@ def _told(step: Step) -> None:
         LOG.info("round %d of %d", step.round, step.rounds)
     else:
         metrics = step.row.metrics
-        worst, average = 100 * metrics.worst_accuracy, 100 * metrics.avg_accuracy
-        LOG.info("round %d of %d: average %.2f %%, worst %.2f %%", step.round, step.rounds, average, worst)
+        LOG.info("round %d of %d: %s", step.round, step.rounds, describe(metrics, step.score))

@@ -120,6 +120,10 @@ MEANINGLESS = (
     "zipf",
     "features",
     "certificate",
+    "validation",
+    "select",
+    "patience",
+    "judged_on",
 )
 """Keys of a simulation's configuration that a deployed run does not have, as the data are the sites' own."""
 

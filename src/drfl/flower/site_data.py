@@ -81,6 +81,7 @@ def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
         values = [torch.from_numpy(arrays[name]) for name in ARRAYS if name in arrays]
     if len(values) == 3:
         raise InputError(f"'{path}' has test_inputs or test_targets without the other")
+    values[::2] = [x if x.is_floating_point() else x.double() for x in values[::2]]  # a table's, which are no tokens
     return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
 
 

@@ -45,6 +45,7 @@ from torch import Tensor
 
 from drfl import checks
 from drfl.algorithm import Algorithm, Sized, Wrapping
+from drfl.callbacks import describe
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
 from drfl.flower.federation import FlowerFederation
@@ -196,10 +197,12 @@ class _Book:
                 trained |= {"avg_loss": float(values.mean()), "worst_loss": float(values.max())}
             self.result.train_metrics_clientapp[step.round] = MetricRecord(trained)
         if step.row is not None:
-            found: dict[str, MetricRecordValues] = {**step.row.metrics._asdict(), "lambda": step.row.lam.tolist()}
+            found: dict[str, MetricRecordValues] = {
+                **step.row.metrics.named(step.score.name),
+                "lambda": step.row.lam.tolist(),
+            }
             self.result.evaluate_metrics_clientapp[step.round] = MetricRecord(found)
-            worst, average = 100 * step.row.metrics.worst_accuracy, 100 * step.row.metrics.avg_accuracy
-            log(INFO, "[ROUND %d/%d] average %.2f %%, worst %.2f %%", step.round, step.rounds, average, worst)
+            log(INFO, "[ROUND %d/%d] %s", step.round, step.rounds, describe(step.row.metrics, step.score))
         if self.evaluate_fn is not None:
             central = self.evaluate_fn(step.round, record(self.layout, step.state.w))
             if central is not None:

@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from drfl import figures
 from drfl.experiments.measures import NONE, signed
 from drfl.history import csv_text
 from drfl.papers import plots
@@ -144,7 +145,7 @@ def draw(collected: Collected, folder: Path) -> list[str]:
                 errors = list(_common(found[setting, method.name]))
                 if not errors:
                     continue
-                look, middle = plots.look(place), np.median(errors, axis=0)
+                look, middle = figures.look(place), np.median(errors, axis=0)
                 if len(errors) > 1:
                     low, high = np.min(errors, axis=0), np.max(errors, axis=0)
                     axis.fill_between(range(len(low)), low, high, color=look.colour, alpha=0.15, linewidth=0)
@@ -153,8 +154,8 @@ def draw(collected: Collected, folder: Path) -> list[str]:
                     markevery=spaced(len(middle), place),
                 )  # fmt: skip
             axis.set(title=title(collected, setting), xlabel="communication rounds", ylabel=DISTANCE)
-        plots.level(axes)
-        plots.legend(figure, axes)
+        figures.level(axes)
+        figures.legend(figure, axes)
     return ["figure"]
 
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from drfl import figures
 from drfl.errors import unknown
 from drfl.experiments.artifacts import json_text
-from drfl.experiments.measures import Interval, measure
-from drfl.history import DIGITS, LEDGER_COLUMNS, Metrics, csv_text
+from drfl.experiments.measures import Interval, column
+from drfl.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_text
 from drfl.papers import convergence, paired_tests, plots, rounds_to_target, tables
 from drfl.papers.convergence import error_curves
 from drfl.papers.plan import Collected, Plan
@@ -94,7 +95,7 @@ def _place(group: Sequence[Run]) -> dict[str, object]:
         "diverged": sum(run.stopped == "diverged" for run in group),
         "refused": sum(run.stopped == "refused" for run in group),
         "rounds": [run.rounds for run in group],
-        **({name: _interval(list(finals(ended, name).values())) for name in Metrics._fields} if ended else {}),
+        **({name: _interval(list(finals(ended, name).values())) for name in ACCURACY_COLUMNS} if ended else {}),
     }
 
 
@@ -126,7 +127,7 @@ def _extra(collected: Collected) -> dict[str, object]:
     return extra
 
 
-COLUMNS = ("setting", "method", "algorithm", "seed", "stopped", "rounds", *Metrics._fields, *LEDGER_COLUMNS)
+COLUMNS = ("setting", "method", "algorithm", "seed", "stopped", "rounds", *ACCURACY_COLUMNS, *LEDGER_COLUMNS)
 DISTANCE_COLUMNS = ("setting", "method", "algorithm", "seed", "stopped", "rounds", "squared_distance", "chosen")
 
 LEGENDS = {
@@ -146,11 +147,11 @@ def check(plan: Plan) -> None:
     spec = plan.spec
     if spec.kind == "table":
         return
-    plots.check()
+    figures.check()
     for panel in spec.panels if spec.kind in ("curves", "scatter") else ():
-        measure(panel.y)
+        column(panel.y)
         if spec.kind == "scatter":
-            measure(panel.x)
+            column(panel.x)
         elif panel.x not in plots.AXES:
             raise unknown("x axis", panel.x, plots.AXES)
     if spec.kind == "energy":
@@ -291,9 +292,9 @@ def _cells(collected: Collected) -> Iterator[list[object]]:
     algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
     for (setting, method), group in runs(collected).items():
         for run in group:
-            values: list[object] = [""] * (len(Metrics._fields) + len(LEDGER_COLUMNS))
+            values: list[object] = [""] * (len(ACCURACY_COLUMNS) + len(LEDGER_COLUMNS))
             if run.ended:
-                metrics = (f"{run.final[name]:.{DIGITS}f}" for name in Metrics._fields)
+                metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
                 values = [*metrics, *(int(run.final[name]) for name in LEDGER_COLUMNS)]
             yield [setting, method, algorithms[method], run.seed, run.stopped, run.rounds, *values]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drfl.experiments.measures import NONE, measure, signed
+from drfl.experiments.measures import NONE, column, signed
 from drfl.history import DIGITS, csv_text
 from drfl.key import Key
 from drfl.papers.plan import Collected
@@ -54,7 +54,7 @@ class Difference(NamedTuple):
             return "one pair only" if self.pairs else "no pair"
         if self.low <= 0 <= self.high:
             return "no difference seen"
-        return "better" if (self.mean > 0) != measure(self.metric).small else "worse"
+        return "better" if (self.mean > 0) != column(self.metric).small else "worse"
 
 
 def differences(collected: Collected) -> tuple[Difference, ...]:
@@ -126,13 +126,13 @@ def _table(collected: Collected, found: Sequence[Difference], metric: str) -> Re
     for method in dict.fromkeys(d.method for d in found):
         cells = {d.setting: TableEntry(_text(d)) for d in found if d.method == method}
         rows.append((TableEntry(f"{reference} − {method}"), *(cells[setting] for setting in settings)))
-    less = " (less is better)" if measure(metric).small else ""
-    title = f"Paired differences: {measure(metric).name}{less}, points"
+    less = " (less is better)" if column(metric).small else ""
+    title = f"Paired differences: {column(metric).name}{less}, points"
     return ResultTable(title, ("difference", *settings), tuple(rows))
 
 
 def _text(d: Difference) -> str:
-    scale = measure(d.metric).scale
+    scale = column(d.metric).scale
     if not d.pairs:
         return NONE
     middle = signed(scale * d.mean, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,81 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from drfl.errors import InputError, unknown
-from drfl.experiments.measures import Interval, measure
-from drfl.history import DIGITS, Metrics, csv_text
+from drfl.errors import unknown
+from drfl.experiments.measures import Interval, column
+from drfl.figures import legend, look, panels_of
+from drfl.history import ACCURACY_COLUMNS, DIGITS, csv_text
 from drfl.papers.plan import Collected
 from drfl.papers.records import EvaluatedRound, Place, Run, finals, runs
 from drfl.papers.specification import Panel
 from drfl.papers.tables import sentence
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.typing import RcKeyType
-
-
-DPI = 150
-PANEL = (4.2, 3.1)
-"""Width and height of a panel in inches."""
-
-IN_A_ROW = 3
-
-COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#8B5A2B"),
-    *("#6A3D9A", "#8C8C8C", "#7A9A01", "#00505C"),
-)
-"""Okabe and Ito's colours, which the colour-blind tell apart, a brown for the yellow, which is too pale; then more."""
-
-DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
-"""Of lengths without a common divisor with the colours': methods differ in all three, so that grey print tells them."""
-
-STYLE: dict[RcKeyType, float | str | bool] = {
-    "font.size": 9.0,
-    "axes.titlesize": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#E0E0E0",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4.0,
-    "svg.hashsalt": "drfl",
-    "svg.fonttype": "path",
-}
-
-
-class Look(NamedTuple):
-    """How a method is drawn, wherever it is.
-
-    Args:
-        colour: of line, marker and band.
-        dash: matplotlib's line style.
-        marker: matplotlib's marker.
-    """
-
-    colour: str
-    dash: str | tuple[float, tuple[float, ...]]
-    marker: str
-
-
-def look(place: int) -> Look:
-    """Of the method at this place in the specification."""
-    return Look(COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
-
-
-def check() -> None:
-    """Make sure that figures can be drawn.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("figures need matplotlib: pip install 'drfl[experiments]'")
 
 
 @contextmanager
@@ -95,48 +31,10 @@ def drawing(folder: Path, name: str, panels: int) -> Iterator[tuple[Figure, Sequ
     Raises:
         InputError: matplotlib is not installed.
     """
-    check()
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    across = 2 if panels == 4 else min(panels, IN_A_ROW)
-    down = -(-panels // across)
-    with mpl.rc_context():
-        mpl.rcdefaults()  # whatever the user's matplotlibrc says
-        mpl.rcParams.update(STYLE)
-        figure = Figure(
-            figsize=(PANEL[0] * across, PANEL[1] * down + 0.6),
-            dpi=DPI,
-            layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06),
-        )
-        FigureCanvasAgg(figure)
-        yield figure, [figure.add_subplot(down, across, k + 1) for k in range(panels)]
+    with panels_of(panels) as (figure, axes):
+        yield figure, axes
         figure.savefig(folder / f"{name}.png", metadata={"Software": None})
         figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
-
-
-def level(axes: Sequence[Axes]) -> None:
-    """Give all panels the same y axis."""
-    ends = [axis.get_ylim() for axis in axes]
-    for axis in axes:
-        axis.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
-
-
-def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, below them."""
-    found: dict[str, Artist] = {}
-    for axis in axes:
-        handles, names = axis.get_legend_handles_labels()
-        for handle, name in zip(handles, names, strict=True):
-            found.setdefault(str(name), handle)
-    if found:
-        longest = max(map(len, found))
-        room = int(figure.get_figwidth() * 13 / (longest + 7))  # about 13 letters an inch
-        columns = max(1, min(len(found), room))
-        rows = -(-len(found) // columns)
-        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=-(-len(found) // rows))
 
 
 AXES = {"round": "communication rounds", "iterations": "local iterations of a client", "bytes": "MB sent, both ways"}
@@ -144,7 +42,7 @@ AXES = {"round": "communication rounds", "iterations": "local iterations of a cl
 
 MEGA = 1e6
 
-COLUMNS = ("setting", "method", "seed", *AXES, *Metrics._fields)
+COLUMNS = ("setting", "method", "seed", *AXES, *ACCURACY_COLUMNS)
 
 
 class Curve(NamedTuple):
@@ -200,7 +98,7 @@ def to_csv(collected: Collected) -> str:
     for (setting, method), group in runs(collected).items():
         for run in group:
             for point in run.points:
-                metrics = (f"{point.values[name]:.{DIGITS}f}" for name in Metrics._fields)
+                metrics = (f"{point.values[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
                 where = (point.round, point.round * run.steps, int(point.bytes))
                 lines.append([setting, method, run.seed, *where, *metrics])
     return csv_text(COLUMNS, lines)
@@ -252,13 +150,13 @@ def _figure(collected: Collected, found: Mapping[Place, Sequence[Run]], setting:
                 _curves(axis, panel, groups)
                 for target in spec.targets:
                     if target.metric == panel.y:
-                        level = measure(panel.y).scale * target.value
+                        level = column(panel.y).scale * target.value
                         axis.axhline(level, color="#777777", linestyle=(0, (4, 3)), linewidth=0.9)
         legend(figure, axes)
 
 
 def _curves(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> None:
-    shown = measure(panel.y)
+    shown = column(panel.y)
     for place, (method, group) in enumerate(groups.items()):
         found, style = curve(group, panel.x, panel.y), look(place)
         if found is None:
@@ -279,7 +177,7 @@ def _curves(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> No
 
 def _points(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> None:
     """A point a method with a cross of its intervals; x and y are metrics."""
-    across, up = measure(panel.x), measure(panel.y)
+    across, up = column(panel.x), column(panel.y)
     for place, (method, group) in enumerate(groups.items()):
         values, others = finals(group, panel.x), finals(group, panel.y)
         if not values:

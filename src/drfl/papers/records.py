@@ -8,13 +8,13 @@ from typing import cast
 
 from drfl.experiments.cells import Record
 from drfl.experiments.hyperparameters import Value
-from drfl.history import LEDGER_COLUMNS, Metrics
+from drfl.history import ACCURACY_COLUMNS, LEDGER_COLUMNS
 from drfl.papers.plan import Collected
 
 Place = tuple[str, str]
 """Name of a setting, name of a method."""
 
-NUMBERS = (*Metrics._fields, *LEDGER_COLUMNS)
+NUMBERS = (*ACCURACY_COLUMNS, *LEDGER_COLUMNS)
 """What a point of a run holds beside its round."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from drfl.experiments.measures import NONE, Interval, Measure, measure
+from drfl.experiments.measures import NONE, Column, Interval, column
 from drfl.history import csv_text
 from drfl.papers.plan import Collected
 from drfl.papers.records import Place, Run, runs
@@ -45,7 +45,7 @@ def needed(energy: Energy) -> TargetLevel:
 
 def first(run: Run, target: TargetLevel) -> TargetReached | None:
     """When a run is first at a level (at most it, for metrics that are better the smaller); None if never."""
-    small = measure(target.metric).small
+    small = column(target.metric).small
     for point in run.points:
         value = point.values[target.metric]
         if value <= target.value if small else value >= target.value:
@@ -98,7 +98,7 @@ def summary(collected: Collected) -> list[dict[str, object]]:
 def _table(
     collected: Collected, found: Mapping[Place, Sequence[Run]], setting: str, target: TargetLevel
 ) -> ResultTable:
-    spec, shown = collected.plan.spec, measure(target.metric)
+    spec, shown = collected.plan.spec, column(target.metric)
     papers = spec.reached if spec.targets and target == spec.targets[0] else {}
     header = ["method", "rounds, seed by seed", "rounds", *(["paper's rounds"] if papers else []), "local iterations"]
     rows = []
@@ -137,7 +137,7 @@ def _missing(run: Run) -> str:
     return NONE if run.ended else run.stopped
 
 
-def _level(target: TargetLevel, shown: Measure) -> str:
+def _level(target: TargetLevel, shown: Column) -> str:
     unit = f" {shown.unit}" if shown.unit else ""
     sign = "≤" if shown.small else "≥"
     return f"{shown.name} {sign} {shown.scale * target.value:.4g}{unit}"

@@ -58,7 +58,7 @@ class ClosedForm(QuadraticFederation):
         def after(steps: int) -> Tensor:
             return w - torch.einsum("nij,nj->ni", Q, (1 - (1 - local.eta * h) ** steps) * along)
 
-        return Replies(cohort, after(local.steps), None if request.snapshot is None else after(request.snapshot))
+        return Replies(cohort, after(local.tau), None if request.snapshot is None else after(request.snapshot))
 
 
 FLOOR = 1e-26

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from drfl.errors import InputError, unknown
 from drfl.experiments.hyperparameters import Value
-from drfl.history import Metrics
+from drfl.history import ACCURACY_COLUMNS
 
 PAPERS = Path(__file__).parent
 """The folder of the papers' specifications, jobs and tuned hyperparameters."""
@@ -189,7 +189,7 @@ class Specification(_Part):
         _distinct("setting", settings)
         _distinct("method", methods)
         for metric in (*self.metrics, *(target.metric for target in self.targets)):
-            _known("metric", metric, Metrics._fields)
+            _known("metric", metric, ACCURACY_COLUMNS)
         for setting in self.stand_in.settings_job if self.stand_in is not None else ():
             _known("setting", setting, settings)
         for method in (*self.reached, *([self.reference] if self.reference else [])):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from drfl.experiments.measures import NONE, Interval, Measure, as_printed, measure
+from drfl.experiments.measures import NONE, Column, Interval, as_printed, column
 from drfl.papers.plan import Collected
 from drfl.papers.records import Place, Run, fate, finals, runs
 from drfl.papers.specification import Specification
@@ -60,7 +60,7 @@ def final(collected: Collected) -> tuple[ResultTable, ...]:
 
 
 def _final(collected: Collected, found: Mapping[Place, Sequence[Run]], metric: str) -> ResultTable:
-    spec, shown = collected.plan.spec, measure(metric)
+    spec, shown = collected.plan.spec, column(metric)
     methods = [method.name for method in spec.methods]
     header, columns = ["method"], [[TableEntry(name) for name in methods]]
     for setting in collected.plan.settings:
@@ -73,7 +73,7 @@ def _final(collected: Collected, found: Mapping[Place, Sequence[Run]], metric: s
     return ResultTable(sentence(shown.label), tuple(header), rows)
 
 
-def _ours(groups: Sequence[Sequence[Run]], metric: str, shown: Measure) -> list[TableEntry]:
+def _ours(groups: Sequence[Sequence[Run]], metric: str, shown: Column) -> list[TableEntry]:
     """A column of means; a method that broke off at some seed is never the best, as its mean leaves that seed out."""
     texts, means = [], {}
     for k, group in enumerate(groups):
@@ -91,7 +91,7 @@ def _ours(groups: Sequence[Sequence[Run]], metric: str, shown: Measure) -> list[
     return [TableEntry(text, k in means and means[k] == top) for k, text in enumerate(texts)]
 
 
-def _papers(spec: Specification, setting: str, metric: str, shown: Measure) -> list[TableEntry]:
+def _papers(spec: Specification, setting: str, metric: str, shown: Column) -> list[TableEntry]:
     place = spec.metrics.index(metric)
     numbers = {name: values[place] for name, values in spec.values[setting].items()}
     top = _best(numbers, shown)
@@ -103,7 +103,7 @@ def _papers(spec: Specification, setting: str, metric: str, shown: Measure) -> l
     ]
 
 
-def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: Measure) -> float | None:
+def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: Column) -> float | None:
     if not numbers:
         return None
     return (min if shown.small else max)(numbers.values())

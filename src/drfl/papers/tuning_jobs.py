@@ -9,7 +9,7 @@ from drfl.errors import InputError
 from drfl.experiments.config import load_config
 from drfl.experiments.hyperparameters import canonical
 from drfl.papers.specification import DEFAULTS, PAPERS, Specification, load_job, load_spec, names
-from drfl.tuning.job import TuningJob, from_file, of_values
+from drfl.tuning.job import JUDGED, TuningJob, from_file, of_values
 
 
 def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False) -> TuningJob:
@@ -32,7 +32,7 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False)
     if stand_in:
         name, changed = _stand_in(name)
         values |= changed
-    return of_values(name, values, changes, load_config(None, {**values, **changes}), stand_in=stand_in)
+    return of_values(name, values, changes, load_config(None, {**values, **changes, **JUDGED}), stand_in=stand_in)
 
 
 def _known(text: str) -> str:

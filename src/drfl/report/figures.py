@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from drfl.report.formatting import clean, count, percent, spread
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord
+from drfl.report.read_run import RunRecord, worst_first
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,11 +60,14 @@ def effective_clients(groups: Sequence[Group]) -> go.Figure:
     return figure
 
 
-def client_accuracies(groups: Sequence[Group]) -> go.Figure:
+def client_scores(groups: Sequence[Group]) -> go.Figure:
     """Clients from worst to best: a dot per client, and the mean over seeds at each rank as a line; see `DOTS`."""
     import numpy as np
 
-    figure = _figure("Clients, from worst to best", "Test accuracy (%)")
+    score = groups[0].score
+    figure = _figure(
+        "Clients, from worst to best", f"Test {score.words} (%)" if score.percent else f"Test {score.words}"
+    )
     shown = _with_dots(groups)
     most = DOTS // len(shown)
     for group, run in shown:
@@ -72,11 +75,11 @@ def client_accuracies(groups: Sequence[Group]) -> go.Figure:
     for group in groups:
         if len({len(run.clients) for run in group.runs}) > 1 or len(group.runs) == 1:
             continue
-        accuracy = 100 * np.sort([run.clients["accuracy"].to_numpy(np.float64) for run in group.runs], axis=1)
-        ranks = _ranks(accuracy.shape[1], most)
+        ranked = score.scale * np.array([worst_first(run)["score"].to_numpy(np.float64) for run in group.runs])
+        ranks = _ranks(ranked.shape[1], most)
         line = {"color": group.colour, "width": 2, "dash": group.dash}
         figure.add_scatter(
-            x=[rank + 1 for rank in ranks], y=_numbers(accuracy.mean(0)[ranks]), mode="lines", line=line,
+            x=[rank + 1 for rank in ranks], y=_numbers(ranked.mean(0)[ranks]), mode="lines", line=line,
             name=_label(group.label), legendgroup=group.key, hoverinfo="skip",
         )  # fmt: skip
     figure.update_layout(hovermode="closest")
@@ -85,7 +88,7 @@ def client_accuracies(groups: Sequence[Group]) -> go.Figure:
 
 
 def ranks_left_out(groups: Sequence[Group]) -> bool:
-    """Whether `client_accuracies` has room for only some of the clients of a run."""
+    """Whether `client_scores` has room for only some of the clients of a run."""
     shown = _with_dots(groups)
     return any(len(run.clients) > DOTS // len(shown) for _, run in shown)
 
@@ -227,7 +230,7 @@ def _ranks(n: int, most: int) -> list[int]:
 
 def _client_dots(group: Group, run: RunRecord, most: int) -> dict[str, object]:
     ranks = _ranks(len(run.clients), most)
-    clients = run.clients.sort_values("accuracy", kind="stable").iloc[ranks]
+    score, clients = run.score, worst_first(run).iloc[ranks]
     seed = "" if len(group.runs) == 1 else f", seed {_label(run.seed, 20)}"
     details = zip(
         (_label(name, 60) for name in clients["client"]),
@@ -241,11 +244,12 @@ def _client_dots(group: Group, run: RunRecord, most: int) -> dict[str, object]:
     name = _label(group.label, 40)
     dot = 4 if len(clients) > 200 else 7 if alone else 5
     return {
-        "x": [rank + 1 for rank in ranks], "y": _numbers(100 * clients["accuracy"]), "mode": "markers",
+        "x": [rank + 1 for rank in ranks], "y": _numbers(score.scale * clients["score"]), "mode": "markers",
         "marker": {"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
         "name": name, "legendgroup": group.key, "customdata": list(details),
         "hovertemplate": (
-            f"<b>%{{customdata[0]}}</b><br>{name.replace('%{', '% {')}{seed}<br>accuracy %{{y:.1f}} %"
+            f"<b>%{{customdata[0]}}</b><br>{name.replace('%{', '% {')}{seed}"
+            f"<br>{score.words} %{{y:.{score.digits}f}} {score.unit}"
             "<br>loss %{customdata[4]}<br>%{customdata[1]} test, %{customdata[2]} training samples"
             "<br>λ = %{customdata[3]} %<extra></extra>"
         ),

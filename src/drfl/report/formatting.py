@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
+from drfl.measure import Measure
+
 NOTHING = "\u2013"
 THIN = "\u202f"  # narrow no-break space, between a number and its unit
 
@@ -22,6 +24,11 @@ def percent(values: Sequence[float], digits: int = 1) -> str:
     A dash where a value is not finite: the mean of the others would hide the run that failed.
     """
     return spread([100 * value for value in values], digits)
+
+
+def scored(values: Sequence[float], score: Measure) -> str:
+    """Values of a score as it is shown, as :func:`percent`, without its unit."""
+    return spread([score.scale * value for value in values], score.digits)
 
 
 def spread(values: Sequence[float], digits: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from drfl.measure import Measure
 from drfl.report.formatting import clean
 from drfl.report.read_run import RunRecord, text
 
@@ -21,6 +22,7 @@ BLUE, VERMILION, PINK = "#2A7FC0", "#D55E00", "#CC79A7"  # blue lightened from #
 STYLES = {
     "FedAvg": (GREY, "solid"),
     "FedProx": (GREY, "dash"),
+    "FedNova": (GREY, "dot"),
     "SCAFFOLD": (GREEN, "solid"),
     "FedDyn": (GREEN, "dash"),
     "QFedAvg": (PINK, "solid"),
@@ -78,6 +80,16 @@ class Group:
     colour: str
     dash: str
     runs: tuple[RunRecord, ...]
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What was measured, the score first."""
+        return self.runs[0].measures
+
+    @property
+    def score(self) -> Measure:
+        """What says how well a client is served."""
+        return self.measures[0]
 
     @property
     def clients(self) -> int:

@@ -77,7 +77,15 @@ def write_report(records: Sequence[RunRecord], path: Path, title: str | None = N
 
 
 def _page(groups: Sequence[Group], title: str | None) -> Page:
-    """What the template is filled with."""
+    """What the template is filled with.
+
+    Raises:
+        InputError: the runs are judged by different measures.
+    """
+    for group in groups[1:]:
+        if group.measures != groups[0].measures:
+            first, other = (", ".join(m.name for m in g.measures) for g in (groups[0], group))
+            raise InputError(f"the runs measure different things ({first}; {other}): give runs of one kind")
     figures = Figures()
     runs = [run for group in groups for run in group.runs]
     return Page(

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, cast
 
 from drfl.csv_cells import unquoted
 from drfl.errors import InputError
+from drfl.measure import PLAIN, Measure
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-CLIENT_COLUMNS = ("client", "accuracy", "loss", "samples", "train_samples", "lambda")
+CLIENT_COLUMNS = ("client", "score", "loss", "samples", "train_samples", "lambda")
 CERTIFICATE = ("primal", "lower", "gap", "gradient_norm", "proven")
 """What a summary has beside the metrics where certificates were asked for."""
 
@@ -38,15 +39,17 @@ REMEDY = "give a folder that `drfl run` wrote"
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """What one run left behind. Accuracies are fractions.
+    """What one run left behind. Whatever the run's score, its statistics are "avg_score", "worst_score" and so on.
 
     Args:
         label: what tables call the run; the directory's name.
         config: the nested tables of config.toml; empty if unknown.
         summary: the object in summary.json: at least ``algorithm``.
-        history: a row per evaluated round, with the columns of `drfl.history.COLUMNS`.
-        clients: (N rows) the final state of every client: client, accuracy, loss, samples, train_samples, lambda.
+        history: a row per evaluated round: round, the fields of :class:`drfl.history.Metrics`, the ledger's counters.
+        clients: (N rows) the final state of every client: client, score, loss, samples, train_samples, lambda, and a
+            column for every other measure.
         lam: a row per evaluated round: ``round``, then λ in a column per client, in the order of ``clients``.
+        measures: what was measured, the score first.
     """
 
     label: str
@@ -55,6 +58,12 @@ class RunRecord:
     history: pd.DataFrame
     clients: pd.DataFrame
     lam: pd.DataFrame
+    measures: tuple[Measure, ...] = (PLAIN,)
+
+    @property
+    def score(self) -> Measure:
+        """What says how well a client is served."""
+        return self.measures[0]
 
     @property
     def algorithm(self) -> str:
@@ -67,8 +76,8 @@ class RunRecord:
         return text(self.summary, "seed")
 
     def final(self, metric: str) -> float:
-        """A metric of the final model, a fraction (losses: as they are); NaN if missing or not finite."""
-        return number(table(self.summary, "final"), metric)
+        """A field of :class:`drfl.history.Metrics`, or a column of another measure; NaN if missing or not finite."""
+        return number(table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
 
     @property
     def proven(self) -> bool:
@@ -83,7 +92,7 @@ class RunRecord:
     def diverged(self) -> bool:
         """Whether a metric of the final model is not a finite number; a missing certificate says nothing."""
         final = table(self.summary, "final")
-        return any(math.isnan(number(final, metric)) for metric in final if metric not in CERTIFICATE)
+        return any(math.isnan(number(final, f"{what}_loss")) for what in ("avg", "worst"))
 
 
 def load_run(directory: Path) -> RunRecord:
@@ -95,13 +104,17 @@ def load_run(directory: Path) -> RunRecord:
     Raises:
         InputError: the folder or a file is missing or damaged; one line that names the file and the remedy.
     """
-    from drfl.history import COLUMNS
+    from drfl.history import LEDGER_COLUMNS, Metrics, columns_of
 
     directory = Path(directory)
     if not os.path.isdir(directory):  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{directory} is not a run directory: there is no such folder; {REMEDY}")
     summary = _summary(directory)
-    clients = _frame(directory, "clients.csv", CLIENT_COLUMNS, words=("client",))
+    measures = measures_of(summary)
+    score, names = measures[0].name, columns_of(measures[0].name)
+    wanted = [score if name == "score" else name for name in CLIENT_COLUMNS]
+    clients = _frame(directory, "clients.csv", wanted, words=("client",)).rename(columns={score: "score"})
+    history = _frame(directory, "history.csv", ("round", *names, *LEDGER_COLUMNS, "flagged_mass"))
     lam = _frame(directory, "lambda.csv", ("round",))
     if (abs(lam.iloc[:, 1:].to_numpy(float) - 0.5) > 0.5 + ROUNDING).any():  # NaN may be: a report leaves it out
         raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
@@ -111,10 +124,28 @@ def load_run(directory: Path) -> RunRecord:
         label=directory.resolve().name,  # not the path: a report is shared, a home folder's name is not
         config=_config(directory),
         summary=summary,
-        history=_frame(directory, "history.csv", COLUMNS),
+        history=history.rename(columns=dict(zip(names, Metrics._fields, strict=True))),
         clients=clients,
         lam=lam,
+        measures=measures,
     )
+
+
+def worst_first(run: RunRecord) -> pd.DataFrame:
+    """The clients of a run, the worst first; those on whose rows the score is not defined last."""
+    return run.clients.sort_values("score", kind="stable", ascending=run.score.more_is_better)
+
+
+def measures_of(summary: Mapping[str, object]) -> tuple[Measure, ...]:
+    """What a run has measured, the score first, as its summary says; accuracy where it says nothing legible."""
+    try:
+        found = tuple(
+            Measure(str(m["name"]), more_is_better=bool(m["more_is_better"]), percent=bool(m["percent"]))
+            for m in cast("list[dict[str, object]]", listed(summary, "measures"))
+        )
+    except (InputError, KeyError, TypeError):
+        return (PLAIN,)
+    return found or (PLAIN,)
 
 
 def number(values: Mapping[str, object], key: str) -> float:

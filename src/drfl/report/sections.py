@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from drfl.report import figures as draw
 from drfl.report.content import Figure, Section
-from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific
+from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific, scored
 from drfl.report.groups import Group
 from drfl.report.tables import certificate_table
 
@@ -48,20 +48,27 @@ def sections(groups: Sequence[Group], figures: Figures) -> list[Section]:
 
 
 def curves(groups: Sequence[Group], figures: Figures) -> Section:
-    """Average, worst and std of accuracy over the rounds."""
+    """Average, worst and std of the score over the rounds."""
+    score = groups[0].score
     panels = (
-        ("avg_accuracy", "Average accuracy", "Test accuracy"),
-        ("worst_accuracy", "Worst client's accuracy", "Test accuracy"),
-        ("std_accuracy", "Std over clients", "Standard deviation"),
+        ("avg_score", f"Average {score.words}", f"Test {score.words}"),
+        ("worst_score", f"Worst client's {score.words}", f"Test {score.words}"),
+        ("std_score", "Std over clients", "Standard deviation"),
     )
     plots = [
-        figures.add(draw.curves(groups, column, axis), _alt(f"{title} over the rounds", groups, column), heading=title)
+        figures.add(
+            draw.curves(groups, column, axis, score.unit),
+            _alt(f"{title} over the rounds", groups, column),
+            heading=title,
+        )
         for column, title, axis in panels
     ]
     note = "The axes are fitted to the later rounds; double-click for all, drag to zoom in."
     if max(len(group.runs) for group in groups) > 1:
         note = "Lines are means over seeds, bands reach from the lowest to the highest seed. " + note
-    return Section("curves", "Accuracy over the rounds", plots, note, columns="three")
+    return Section(
+        "curves", f"{score.words[:1].upper()}{score.words[1:]} over the rounds", plots, note, columns="three"
+    )
 
 
 def losses(groups: Sequence[Group], figures: Figures) -> Section:
@@ -75,8 +82,10 @@ def losses(groups: Sequence[Group], figures: Figures) -> Section:
 
 
 def clients(groups: Sequence[Group], figures: Figures) -> Section:
-    """The final accuracy of every client."""
-    alt = _alt("Clients' final test accuracy, from worst to best", groups, "worst_accuracy", "worst client")
+    """The final score of every client."""
+    alt = _alt(
+        f"Clients' final test {groups[0].score.words}, from worst to best", groups, "worst_score", "worst client"
+    )
     note = "Each dot is a client under the final model; point at one for its name, samples and λ."
     if max(len(group.runs) for group in groups) > 1:
         note += " Lines are means over seeds at each rank, where the rank is not the same client in every seed."
@@ -85,7 +94,7 @@ def clients(groups: Sequence[Group], figures: Figures) -> Section:
         note += " among them; clients.csv has them all."
     if len(groups) > 1:
         note += " Equal service for all is a flat line."
-    return Section("clients", "Clients", [figures.add(draw.client_accuracies(groups), alt)], note)
+    return Section("clients", "Clients", [figures.add(draw.client_scores(groups), alt)], note)
 
 
 def mixture(groups: Sequence[Group], figures: Figures) -> Section:
@@ -152,5 +161,8 @@ def certificate(groups: Sequence[Group], figures: Figures) -> Section:
 
 def _alt(what: str, groups: Sequence[Group], metric: str, name: str = "final") -> str:
     """The figure in words: what it shows, and each algorithm's final number."""
-    ends = ", ".join(f"{clean(group.label, 60)} {percent(group.finals(metric))} %" for group in groups)
+    ends = ", ".join(
+        f"{clean(group.label, 60)} {scored(group.finals(metric), group.score)} {group.score.unit}".rstrip()
+        for group in groups
+    )
     return f"{what}; {name}: {ends}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from drfl.report.content import Card, Takeaway
-from drfl.report.formatting import NOTHING, THIN, clean, count, duration, listing, mean, percent, plural, size
+from drfl.report.formatting import NOTHING, THIN, clean, count, duration, listing, mean, plural, scored, size
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, listed, number, text
+from drfl.report.read_run import RunRecord, listed, number, text, worst_first
 
 
 def headline(groups: Sequence[Group]) -> str:
@@ -52,7 +52,23 @@ def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
 def notices(groups: Sequence[Group]) -> list[str]:
     """What the reader must know before believing the numbers; empty if all went as planned."""
     most = max(len(group.runs) for group in groups)
-    return [f"{group.label}{line}" for group in groups for line in _notices_on(group, most)]
+    return [*(f"{group.label}{line}" for group in groups for line in _notices_on(group, most)), *_told(groups)]
+
+
+def _told(groups: Sequence[Group]) -> list[str]:
+    """Failures and warnings of the runs, each once, with all whose they are."""
+    found: dict[str, list[tuple[str, RunRecord]]] = {}
+    for group in groups:
+        for run in group.runs:
+            lines = [text(run.summary, "failure")] if run.summary.get("failure") else []
+            for line in (*lines, *map(str, listed(run.summary, "warnings"))):
+                found.setdefault(line, []).append((group.label, run))
+    told = []
+    for line, owners in found.items():
+        labels = list(dict.fromkeys(label for label, _ in owners))
+        runs = list({run.seed: run for _, run in owners}.values())
+        told.append(f"{listing(labels)}: {clean(line, 400)}{_seeds(runs)}.")
+    return told
 
 
 def _notices_on(group: Group, most: int) -> list[str]:
@@ -64,15 +80,15 @@ def _notices_on(group: Group, most: int) -> list[str]:
         said.append(f" diverged{_seeds(diverged)}: its final metrics are not all finite numbers.")
     if len(runs) < most:
         said.append(f" has {plural(len(runs), 'run')} where others have {most}: those missing may have failed.")
-    for reason, words in (("interrupted", "was interrupted"), ("target", "had reached its target and stopped")):
+    for reason, words in (
+        ("interrupted", "was interrupted"),
+        ("target", "had reached its target and stopped"),
+        ("patience", "had gained nothing on validation rows and stopped"),
+    ):
         early = [run for run in runs if text(run.summary, "stopped") == reason]
         if early:
             rounds = _span(number(run.summary, "rounds") for run in early)
             said.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(early)}.")
-    for run in runs:
-        told = [text(run.summary, "failure")] if run.summary.get("failure") else []
-        told += [str(line) for line in listed(run.summary, "warnings")]
-        said += [f": {clean(line, 400)}{_seeds([run])}." for line in told]
     skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
     if skipping:
         skipped = sum(int(number(run.summary, "skipped_rounds")) for run in skipping)
@@ -88,12 +104,12 @@ def cards(groups: Sequence[Group]) -> list[Card]:
     """The few numbers that matter: of the one algorithm, or the best of several and whose they are."""
     if len(groups) > 1:
         return [
-            _best_card(groups, metric, title, best)
-            for metric, title, best in (
-                ("worst_accuracy", "Best for the worst client", max),
-                ("worst20_accuracy", f"Best for the worst 20{THIN}%", max),
-                ("avg_accuracy", "Best on average", max),
-                ("std_accuracy", "Smallest std over clients", min),
+            _best_card(groups, metric, title)
+            for metric, title in (
+                ("worst_score", "Best for the worst client"),
+                ("worst20_score", f"Best for the worst 20{THIN}%"),
+                ("avg_score", "Best on average"),
+                ("std_score", "Smallest std over clients"),
             )
         ]
     group = groups[0]
@@ -101,32 +117,34 @@ def cards(groups: Sequence[Group]) -> list[Card]:
     worst = ""
     if len(group.runs) == 1:
         clients = group.runs[0].clients
-        if clients["accuracy"].notna().all():
-            worst = clean(clients["client"].tolist()[int(clients["accuracy"].argmin())], 40)
+        if clients["score"].notna().all():
+            worst = clean(worst_first(group.runs[0])["client"].iloc[0], 40)
     return [
-        _card("Worst client", group, "worst_accuracy", worst),
-        _card(f"Worst 20{THIN}% of clients", group, "worst20_accuracy"),
-        _card("Average over clients", group, "avg_accuracy"),
-        _card("Std over clients", group, "std_accuracy"),
+        _card("Worst client", group, "worst_score", worst),
+        _card(f"Worst 20{THIN}% of clients", group, "worst20_score"),
+        _card("Average over clients", group, "avg_score"),
+        _card("Std over clients", group, "std_score"),
         Card("Sent, up and down", size(bytes_sent)),
     ]
 
 
 def takeaway(groups: Sequence[Group]) -> Takeaway | None:
     """Who serves the worst-off client best, by how much, and whether the seeds leave doubt; None for one algorithm."""
-    scored = {group.key: mean(group.finals("worst_accuracy")) for group in groups}
-    ranked = sorted((g for g in groups if math.isfinite(scored[g.key])), key=lambda g: -scored[g.key])
+    score = groups[0].score
+    sign = 1 if score.more_is_better else -1
+    means = {group.key: sign * mean(group.finals("worst_score")) for group in groups}
+    ranked = sorted((g for g in groups if math.isfinite(means[g.key])), key=lambda g: -means[g.key])
     if len(ranked) < 2:
         return None
     best, rivals = ranked[0], ranked[1:]
     rival = next((group for group in rivals if group.label == "FedAvg"), rivals[0])
-    gain = 100 * (scored[best.key] - scored[rival.key])
-    rest = (
-        f"serves the worst-off client best: {percent(best.finals('worst_accuracy'))}{THIN}%, "
-        f"{gain:.1f} points more than {rival.label}."
-    )
-    lowest = min(best.finals("worst_accuracy"))
-    near = [group.label for group in rivals if max(group.finals("worst_accuracy")) >= lowest]
+    gain = score.scale * (means[best.key] - means[rival.key])
+    told = scored(best.finals("worst_score"), score)
+    found = f"{told}{THIN}%" if score.percent else f"{score.words} {told}"
+    more = f"{gain:.{score.digits}f}{' points' if score.percent else ''} {'more' if sign > 0 else 'less'}"
+    rest = f"serves the worst-off client best: {found}, {more} than {rival.label}."
+    lowest = min(sign * value for value in best.finals("worst_score"))
+    near = [group.label for group in rivals if max(sign * x for x in group.finals("worst_score")) >= lowest]
     if near and len(best.runs) > 1:
         rest += f" Its seeds overlap with those of {listing(near)}."
     elif len(best.runs) == 1:
@@ -134,8 +152,10 @@ def takeaway(groups: Sequence[Group]) -> Takeaway | None:
     return Takeaway(best.label, rest)
 
 
-def _best_card(groups: Sequence[Group], metric: str, title: str, best: Callable[[Iterable[float]], float]) -> Card:
-    means = {group.key: round(100 * mean(group.finals(metric)), 1) for group in groups}
+def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
+    score = groups[0].score
+    best = min if metric == "std_score" or not score.more_is_better else max
+    means = {group.key: round(score.scale * mean(group.finals(metric)), score.digits) for group in groups}
     finite = [value for value in means.values() if math.isfinite(value)]
     if not finite:
         return Card(title, NOTHING)
@@ -144,10 +164,10 @@ def _best_card(groups: Sequence[Group], metric: str, title: str, best: Callable[
 
 
 def _card(title: str, group: Group, metric: str, note: str = "") -> Card:
-    """A metric of the final models in percent."""
-    value = percent(group.finals(metric))
+    """A statistic of the final models' scores."""
+    value = scored(group.finals(metric), group.score)
     middle, _, spread = value.partition(" ± ")
-    return Card(title, middle, spread, "" if value == NOTHING else f"{THIN}%", note)
+    return Card(title, middle, spread, f"{THIN}%" if group.score.percent and value != NOTHING else "", note)
 
 
 def _distinct(groups: Sequence[Group], name: str) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from drfl.measure import Measure
 from drfl.report.content import Cell, Table
 from drfl.report.formatting import (
     NOTHING,
@@ -15,28 +16,33 @@ from drfl.report.formatting import (
     mean,
     percent,
     scientific,
+    scored,
     size,
     spread,
 )
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, number, table
+from drfl.report.read_run import RunRecord, number, table, worst_first
 
-METRICS = (
-    ("avg_accuracy", "Average", max),
-    ("worst_accuracy", "Worst client", max),
-    ("std_accuracy", "Std over clients", min),
-    ("worst20_accuracy", f"Worst 20{THIN}%", max),
-)
+METRICS = {
+    "avg_score": "Average",
+    "worst_score": "Worst client",
+    "std_score": "Std over clients",
+    "worst20_score": f"Worst 20{THIN}%",
+}
 TABLE_ROWS = 1000
 
 
 def summary_table(groups: Sequence[Group]) -> Table:
-    """A row per algorithm: accuracies in percent, mean ± std over seeds, the best in bold, and what it cost."""
-    shown = {metric: _bold_best(groups, metric, best) for metric, _, best in METRICS}
+    """A row per algorithm: the score, mean ± std over seeds, the best in bold, other measures, and what it cost."""
+    score, *others = groups[0].measures
+    heads = dict(METRICS) | {f"{what}_{m.name}": f"{word} {m.words}" for m in others for what, word in WORDS.items()}
+    shown = {name: _bold_best(groups, name, score) for name in METRICS}
+    for measure in others:
+        shown |= {f"{what}_{measure.name}": _bold_best(groups, f"{what}_{measure.name}", measure) for what in WORDS}
     rows = [
         [
             Cell(group.label, line=group),
-            *(shown[metric][i] for metric, _, _ in METRICS),
+            *(shown[name][i] for name in heads),
             size(mean(run.ledger("bytes_up") for run in group.runs)),
             size(mean(run.ledger("bytes_down") for run in group.runs)),
             str(len(group.runs)),
@@ -44,20 +50,27 @@ def summary_table(groups: Sequence[Group]) -> Table:
         for i, group in enumerate(groups)
     ]
     many = max(len(group.runs) for group in groups) > 1
-    caption = "Test accuracy of the final model over clients, in percent" + (
+    unit = ", in percent" if score.percent else ""
+    caption = f"Test {score.words} of the final model over clients{unit}" + (
         "; mean ± sample standard deviation over seeds" if many else ""
     )
-    head = ["Algorithm", *(title for _, title, _ in METRICS), "Sent up", "Sent down", "Seeds"]
+    head = ["Algorithm", *heads.values(), "Sent up", "Sent down", "Seeds"]
     return Table(caption, head, rows)
 
 
-def _bold_best(groups: Sequence[Group], metric: str, best: Callable[[list[float]], float]) -> list[Cell]:
-    """(groups,) the metric's cells; what is shown alike is bold alike."""
-    means = [round(100 * mean(group.finals(metric)), 1) for group in groups]
+WORDS = {"avg": "Average", "worst": "Worst"}
+"""What is said of the measures beside the score."""
+
+
+def _bold_best(groups: Sequence[Group], name: str, measure: Measure) -> list[Cell]:
+    """(groups,) the cells of a statistic of this measure; what is shown alike is bold alike."""
+    means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
     finite = [value for value in means if math.isfinite(value)]
-    top = best(finite) if finite and len(groups) > 1 else None
+    small = name == "std_score" or not measure.more_is_better
+    top = (min if small else max)(finite) if finite and len(groups) > 1 else None
     return [
-        Cell(percent(group.finals(metric)), strong=value == top) for group, value in zip(groups, means, strict=True)
+        Cell(scored(group.finals(name), measure), strong=value == top)
+        for group, value in zip(groups, means, strict=True)
     ]
 
 
@@ -77,16 +90,19 @@ def certificate_table(groups: Sequence[Group]) -> Table:
 
 def client_table(run: RunRecord) -> Table:
     """Every client of a run, worst first."""
-    clients = run.clients.sort_values("accuracy", kind="stable").head(TABLE_ROWS)
+    clients = worst_first(run).head(TABLE_ROWS)
+    score, *others = (measure for measure in run.measures if measure is run.score or measure.name in clients)
+    names = ("score", *(measure.name for measure in others), "loss", "samples", "train_samples", "lambda")
     rows = [
-        [clean(name, 60), percent([accuracy]), spread([loss], 3), count(test), count(train), percent([lam], 2)]
-        for name, accuracy, loss, test, train, lam in zip(
-            clients["client"],
-            *(clients[c].astype(float) for c in ("accuracy", "loss", "samples", "train_samples", "lambda")),
-            strict=True,
-        )
-    ]
-    head = ["Client", "Accuracy (%)", "Loss", "Test samples", "Training samples", "λ (%)"]
+        [
+            clean(name, 60),
+            *(scored([value], measure) for value, measure in zip(values, (score, *others), strict=False)),
+            spread([values[-4]], 3), count(values[-3]), count(values[-2]), percent([values[-1]], 2),
+        ]
+        for name, *values in zip(clients["client"], *(clients[c].astype(float) for c in names), strict=True)
+    ]  # fmt: skip
+    measured = [m.words[:1].upper() + m.words[1:] + (" (%)" if m.percent else "") for m in (score, *others)]
+    head = ["Client", *measured, "Loss", "Test samples", "Training samples", "λ (%)"]
     caption = "Clients of the final model, worst first"
     if len(run.clients) > TABLE_ROWS:
         caption = f"The {TABLE_ROWS} worst of {len(run.clients)} clients; clients.csv has them all"
@@ -101,8 +117,8 @@ def runs_table(groups: Sequence[Group]) -> Table:
             group.label,
             clean(run.seed, 24),
             count(number(run.summary, "rounds")),
-            percent([run.final("avg_accuracy")]),
-            percent([run.final("worst_accuracy")]),
+            scored([run.final("avg_score")], group.score),
+            scored([run.final("worst_score")], group.score),
             spread([run.final("worst_loss")], 3),
             clean(run.summary.get("device", NOTHING), 40),
             duration(number(run.summary, "wall_seconds")),
@@ -110,7 +126,8 @@ def runs_table(groups: Sequence[Group]) -> Table:
         for group in groups
         for run in group.runs
     ]
-    head = ["Run", "Algorithm", "Seed", "Rounds", "Average (%)", "Worst (%)", "Worst loss", "Device", "Time"]
+    unit = " (%)" if groups[0].score.percent else ""
+    head = ["Run", "Algorithm", "Seed", "Rounds", f"Average{unit}", f"Worst{unit}", "Worst loss", "Device", "Time"]
     return Table("Runs", head, rows, words=2)
 
 

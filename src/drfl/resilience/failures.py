@@ -79,16 +79,17 @@ class Stragglers(NamedTuple):
     deadline: float | None
     key: Key
 
-    def times(self, request: Request[R]) -> Tensor:
-        """(N,) float64, how long this request takes each client."""
-        steps = request.local.steps if isinstance(request, TrainRequest) else 1
+    def times(self, request: Request[R], sizes: Tensor | None = None) -> Tensor:
+        """(N,) float64, how long this request takes each client; ``sizes`` (N,) their samples, for local epochs."""
+        everybody = torch.arange(len(self.pace))
+        steps = request.local.steps_of(sizes, everybody).double() if isinstance(request, TrainRequest) else 1
         z = torch.from_numpy(self.key.fold(request.kind).generator().standard_normal(len(self.pace)))
         # E[exp(σz − σ²/2)] = 1: the jitter changes the spread of the times, not their mean.
         return steps * self.pace * torch.exp(self.jitter * z - self.jitter**2 / 2)
 
-    def rows(self, request: Request[R], clients: Tensor) -> Tensor:
+    def rows(self, request: Request[R], clients: Tensor, sizes: Tensor | None = None) -> Tensor:
         """(k'',) the rows of the reply of these clients (k',) as they arrive; equal times in the reply's order."""
-        at = self.times(request)[clients]
+        at = self.times(request, sizes)[clients]
         order = at.argsort(stable=True)
         return order if self.deadline is None else order[at[order] <= self.deadline]
 
@@ -142,7 +143,11 @@ class UnreliableFederation(WrappedFederation):
             rows = self.duplicates.rows(request, self.n, reply.clients)
             self.ledger.up(len(rows) - len(reply.clients), size)
             reply = answers(reply, rows)
-        return reply if self.stragglers is None else answers(reply, self.stragglers.rows(request, reply.clients))
+        return (
+            reply
+            if self.stragglers is None
+            else answers(reply, self.stragglers.rows(request, reply.clients, self.sizes))
+        )
 
 
 JITTER = 0.5

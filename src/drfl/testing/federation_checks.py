@@ -168,9 +168,9 @@ def prox_pulls(served: FederationSubject) -> None:
 
 def snapshot_is_after_its_step(served: FederationSubject) -> None:
     """The snapshot of step t is the model after t steps, the last one being the model itself; catches t off by one."""
-    for t in range(1, LOCAL.steps + 1):
+    for t in range(1, LOCAL.tau + 1):
         _same(served, TrainCall(snapshot=t))
-    reply = TrainCall(snapshot=LOCAL.steps).of(served.both()[0])
+    reply = TrainCall(snapshot=LOCAL.tau).of(served.both()[0])
     served.close(given(reply.snapshot), reply.w, "the snapshot after the last step")
 
 
@@ -223,8 +223,11 @@ def evaluates_every_client(served: FederationSubject) -> None:
     """Every client's test data are scored by themselves, however many there are."""
     mine, oracle = served.both()
     got, want = mine.evaluate(oracle.w0), oracle.evaluate(oracle.w0)
-    for name in want._fields:
+    for name in ("score", "loss", "samples"):
         served.close(getattr(got, name), getattr(want, name), f"the evaluation's {name}")
+    require(len(got.others) == len(want.others), f"it has {len(got.others)} further metrics, not {len(want.others)}")
+    for metric, values, wanted in zip(oracle.measures[1:], got.others, want.others, strict=True):
+        served.close(values, wanted, f"the evaluation's {metric.name}")
 
 
 def describes_its_clients(served: FederationSubject) -> None:

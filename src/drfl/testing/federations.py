@@ -159,7 +159,9 @@ class PermutedClients(WrappedFederation):
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
-        return Evaluation(*(part[self.order] for part in self.fed.evaluate(w)))
+        score, loss, samples, others = self.fed.evaluate(w)
+        mixed = tuple(values[self.order] for values in others)
+        return Evaluation(score[self.order], loss[self.order], samples[self.order], mixed)
 
 
 class ConstantFederation(Federation):

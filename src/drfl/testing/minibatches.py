@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from drfl.data import ClientData
 from drfl.local import LocalSGD
+from drfl.metrics import Metric
 from drfl.task import Task
 from drfl.testing.federation_checks import (
     BATCH,
@@ -153,7 +154,7 @@ def _coded_task() -> Task:
         model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
     with torch.no_grad():
         model.weight.fill_(1.0)
-    return Task(model, _itself, _itself)
+    return Task(model, _itself, Metric("itself", _itself, per_sample=True))
 
 
 def _itself(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from drfl.federation import (
     Request,
     TrainRequest,
 )
+from drfl.local_optimizers import refuse
 
 
 class QuadraticFederation(Federation):
@@ -66,11 +67,12 @@ class QuadraticFederation(Federation):
     def local_steps(self, request: TrainRequest) -> Replies:
         """The models of a request's cohort, step by step."""
         cohort, w, local, prox, shift = request.cohort, request.w, request.local, request.prox, request.shift
+        refuse("QuadraticFederation", local.optimizer, "its steps are plain ones")
         A, b = self.A[cohort], self.b[cohort]
         constant = (0 if shift is None else shift) - b - prox * w
         u, velocity = w.repeat(len(cohort), 1), torch.zeros_like(b)
         total, at_snapshot = torch.zeros_like(b), None
-        for step in range(1, local.steps + 1):
+        for step in range(1, local.tau + 1):
             direction = torch.bmm(A, u[:, :, None])[:, :, 0] + constant + (local.weight_decay + prox) * u
             velocity = local.momentum * velocity + direction
             u = u - local.eta * velocity
@@ -79,7 +81,7 @@ class QuadraticFederation(Federation):
             total = total + u if request.average else total
             if step == request.snapshot:
                 at_snapshot = u
-        return Replies(cohort, u, at_snapshot, total / local.steps if request.average else None)
+        return Replies(cohort, u, at_snapshot, total / local.tau if request.average else None)
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """Training losses stand in for test losses; the accuracy is exp(−loss)."""

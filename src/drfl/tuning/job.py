@@ -1,71 +1,27 @@
-"""What is tuned, and the figure that trials are compared by."""
+"""What is tuned."""
 
 from __future__ import annotations
 
-import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError, unknown
-from drfl.experiments.cells import Record
+from drfl.experiments.build import VALIDATION
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.hyperparameters import Value, algorithm_name
 from drfl.experiments.training_cells import NOT_IN_JOB
-from drfl.history import DIGITS
-
-Metric = Literal["worst_accuracy", "worst20_accuracy", "avg_accuracy"]
-"""What can be tuned for, each a statistic over clients."""
-
-METRICS: Mapping[Metric, str] = {
-    "worst_accuracy": "the worst client's accuracy",
-    "worst20_accuracy": "the mean accuracy of the worst 20 % of the clients",
-    "avg_accuracy": "the mean accuracy of the clients",
-}
+from drfl.measure import Measure
 
 FIRST_SEED = 1000
 """Tuning's seeds begin here, so that its partitions and initial models are others than those of seeds 0, 1, …"""
 
-VALIDATION = 0.2
-"""The share of each client's training rows that it is tested on, where the job says nothing else."""
+JUDGED = {"judged_on": "validation"}
+"""What every run of a job is tested on."""
 
-BROKEN = ("diverged", "refused")
-"""How a run ends that has no model to judge."""
-
-
-def sentence(metric: Metric) -> str:
-    """The criterion in words, for files."""
-    return (
-        f"mean over the seeds of {METRICS[metric]} after the last round, on rows held out of the clients' training "
-        "rows; a run that breaks off scores 0; test data are not touched"
-    )
-
-
-def score(record: Record, metric: Metric) -> float:
-    """One run's: the metric of its last model, 0 where it broke off.
-
-    Args:
-        record: of a training cell, see `drfl.experiments.training_cells.train`.
-        metric: which statistic over clients.
-
-    Returns:
-        A fraction.
-    """
-    rows = record["rows"]
-    if record["stopped"] in BROKEN or not isinstance(rows, list) or not rows:
-        return 0.0
-    return float(rows[-1][metric])
-
-
-def mean(scores: Sequence[float]) -> float:
-    """A trial's score: the mean over its seeds, to as many digits as files have."""
-    return round(statistics.fmean(scores), DIGITS)
-
-
-OURS = ("algorithm", "seed", "evaluate_every", "until", "certificate")
+OURS = ("algorithm", "seed", "evaluate_every", "until", "certificate", "select", "patience", "judged_on")
 """Keys of a configuration that tuning sets itself; those of a job are passed over."""
 
 ELSEWHERE = {
@@ -100,9 +56,13 @@ class TuningJob:
         Raises:
             InputError: a value is impossible.
         """
-        rounds = load_config(None, self.values).rounds
-        own = {"algorithm": algorithm, "algorithms": {algorithm: table}, "seed": seed, "evaluate_every": rounds}
-        return load_config(None, {**self.values, **own})
+        values = {**self.values, **JUDGED}
+        own = {"algorithm": algorithm, "algorithms": {algorithm: table}, "seed": seed}
+        return load_config(None, {**values, **own, "evaluate_every": load_config(None, values).rounds})
+
+    def measure(self) -> Measure:
+        """The runs' score."""
+        return load_config(None, {**self.values, **JUDGED}).measures()[0]
 
 
 def from_file(path: Path, changes: Mapping[str, object]) -> TuningJob:
@@ -115,7 +75,7 @@ def from_file(path: Path, changes: Mapping[str, object]) -> TuningJob:
     Raises:
         InputError: no such file, or an impossible value.
     """
-    config = load_config(path, changes)
+    config = load_config(path, {**changes, **JUDGED})
     return of_values(path.stem, tomllib.loads(path.read_text(encoding="utf-8")), changes, config)
 
 
@@ -138,7 +98,13 @@ def of_values(
         raise InputError("rounds = 0: there is nothing to tune without a round")
     left_out = (*OURS, *NOT_IN_JOB, "algorithms")
     plain = {key: value for key, value in {**values, **changes}.items() if key not in left_out}
-    return TuningJob(name, {"validation": VALIDATION, **plain}, config.algorithms, stand_in, config.data_dir)
+    return TuningJob(
+        name,
+        {"validation": VALIDATION, **plain},
+        config.algorithms,
+        stand_in,
+        config.data_dir,
+    )
 
 
 def chosen_algorithms(text: str | None, job: TuningJob) -> list[str]:

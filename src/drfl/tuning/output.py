@@ -11,12 +11,14 @@ import tomli_w
 from drfl.atomic_files import atomic_write
 from drfl.errors import InputError
 from drfl.experiments.artifacts import versions
+from drfl.experiments.hyperparameters import Value
 from drfl.experiments.manifest import Manifest, read_manifest
 from drfl.experiments.run_directory import held
 from drfl.history import DIGITS, csv_text
-from drfl.tuning.job import BROKEN, sentence
-from drfl.tuning.search import Search, Trial, best, needed
+from drfl.tuning.criterion import BROKEN
+from drfl.tuning.search import Search
 from drfl.tuning.study import FILE
+from drfl.tuning.suggestion import Trial, needed
 
 TRIALS = "trials.csv"
 
@@ -75,8 +77,8 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
     Raises:
         InputError: they cannot be written.
     """
-    path = folder / f"{search.job.name}.toml"
-    texts = {folder / TRIALS: _csv(search, trials), path: tomli_w.dumps(content(search, trials, command))}
+    path = folder / f"{search.name}.toml"
+    texts = {folder / TRIALS: trials_csv(search, trials), path: tomli_w.dumps(content(search, trials, command))}
     try:
         for place, text in texts.items():
             with atomic_write(place) as file:
@@ -88,41 +90,41 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
 
 def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str) -> dict[str, object]:
     """The hyperparameter file as plain values."""
-    config = search.job.config(search.algorithms[0], {}, search.seeds[0])
     found = {**versions(), "optuna": needed().__version__}
     return {
         "provenance": {
             "command": command,
-            "criterion": sentence(search.metric),
-            "metric": search.metric,
+            "criterion": search.criterion.sentence(),
+            "metric": search.criterion.metric,
             "trials": search.trials,
             "seeds": list(search.seeds),
-            "rounds": config.rounds,
-            "validation": config.validation,
-            "stand_in": search.job.stand_in,
-            "device": config.device,
-            "job": dict(search.job.values),
+            **search.about,
             "versions": {name: found[name] for name in ("python", "platform", "drfl", "torch", "numpy", "optuna")},
         },
-        "algorithms": {name: best(own).table for name, own in trials.items()},
-        "scores": {name: _scores(own) for name, own in trials.items()},
+        "algorithms": {name: _plain(search.best(own).table) for name, own in trials.items()},
+        "scores": {name: _scores(search, name, own) for name, own in trials.items()},
     }
 
 
-def _scores(trials: Sequence[Trial]) -> dict[str, object]:
-    chosen = best(trials)
+def _plain(table: Mapping[str, Value]) -> dict[str, Value]:
+    """The table as TOML can hold it."""
+    return {name: "none" if value is None else value for name, value in table.items()}
+
+
+def _scores(search: Search, name: str, trials: Sequence[Trial]) -> dict[str, object]:
+    chosen, defaults = search.best(trials), search.subjects[name].defaults() is not None
     ends = [stopped for trial in trials for stopped in trial.stopped]
     return {
         "score": chosen.score,
         "trial": chosen.number,
-        "default": trials[0].score,
+        **({"default": trials[0].score} if defaults else {}),
         "trials": len(trials),
         **{how: ends.count(how) for how in BROKEN},
     }
 
 
-def _csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
-    """A row per trial: its parameters, score, and what each seed gave ("diverged" and "refused" count 0)."""
+def trials_csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
+    """A row per trial: its parameters, score, and what each seed gave ("diverged" and "refused" count as the worst)."""
     names = list(dict.fromkeys(name for own in trials.values() for trial in own for name in trial.table))
     header = ["algorithm", "trial", *names, "score", *(f"seed{seed}" for seed in search.seeds)]
     rows = [

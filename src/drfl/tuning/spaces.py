@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.algorithms import EVERYBODY
 from drfl.experiments.config import Config
 from drfl.experiments.hyperparameters import Value
+from drfl.tuning.suggestion import Places
+
+if TYPE_CHECKING:
+    import optuna
 
 
 class Dimension(NamedTuple):
@@ -47,6 +51,7 @@ SPACES: dict[str, Space] = {
     "FedProx": (LR, Dimension("mu", 0.001, 3.0)),
     "SCAFFOLD": (LR, Dimension("server_lr", 0.5, 2.0)),
     "FedDyn": (LR, Dimension("mu", 0.01, 3.0)),
+    "FedNova": (LR,),
     "QFedAvg": (LR, Dimension("q", 0.05, 5.0)),
     "DeltaFL": (LR, Dimension("theta", 0.1, 0.9, log=False)),
     "AFL": (LR, Dimension("gamma", 1e-4, 0.1)),
@@ -63,7 +68,7 @@ SPACES: dict[str, Space] = {
 }
 """By algorithm. The ranges hold the papers' values, drfl's defaults and the best of the MNIST table.
 
-For one that is not listed the step size alone is tuned.
+FedNova has no hyperparameter of its own. For one that is not listed the step size alone is tuned.
 """
 
 DIGITS = 3
@@ -93,15 +98,19 @@ def around(algorithm: str, lr: float) -> Space:
     return tuple(own if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
 
 
-def table_at(algorithm: str, base: Mapping[str, Value], point: Mapping[str, float]) -> dict[str, Value]:
+def draw(space: Space, trial: optuna.Trial) -> dict[str, Value]:
+    """A value by dimension, to three significant digits, drawn by the trial."""
+    return {d.name: rounded(trial.suggest_float(d.name, d.low, d.high, log=d.log)) for d in space}
+
+
+def table_at(space: Space, base: Mapping[str, Value], point: Mapping[str, Value]) -> dict[str, Value]:
     """The algorithm's parameters at a point of its space.
 
     Args:
-        algorithm: its name.
+        space: the algorithm's.
         base: what all trials have in common.
         point: a value by dimension, for all of them.
     """
-    space = SPACES.get(algorithm, (LR,))
     own = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in space}
     return {**base, **own}
 
@@ -117,11 +126,26 @@ def default_table(config: Config, base: Mapping[str, Value]) -> dict[str, Value]
     return {**base, **({} if lr is None else {"lr": lr})}
 
 
-def point_of(config: Config, space: Space) -> dict[str, float]:
-    """Where a configuration lies in a space: the dimensions that it has a number in the range for."""
-    values, found = config.parameters(config.algorithm), {}
+def default_point(values: Mapping[str, Value], space: Space) -> dict[str, Value]:
+    """Where an algorithm's own parameters lie in a space; empty unless each dimension has a number in its range.
+
+    Args:
+        values: the parameters.
+        space: the algorithm's.
+    """
+    found: dict[str, Value] = {}
     for dimension in space:
         value = values.get(dimension.parameter or dimension.name)
-        if isinstance(value, int | float) and dimension.low <= value <= dimension.high:
-            found[dimension.name] = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return {}
+        if not dimension.low <= value <= dimension.high:
+            return {}
+        found[dimension.name] = float(value)
     return found
+
+
+def places(space: Space) -> Places:
+    """The dimensions in Optuna's terms."""
+    from optuna.distributions import FloatDistribution
+
+    return {d.name: FloatDistribution(d.low, d.high, log=d.log) for d in space}

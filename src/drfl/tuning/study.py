@@ -5,20 +5,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from drfl.errors import DrflError, InputError
 from drfl.experiments import cells
 from drfl.experiments.cells import Cell, Record
-from drfl.experiments.hyperparameters import Value
-from drfl.experiments.pool import Pool, result
-from drfl.experiments.training_cells import run_cell as training_cell
-from drfl.tuning import job
-from drfl.tuning.search import Search, Trial, distribution, needed
-from drfl.tuning.spaces import Space
+from drfl.experiments.measures import Column
+from drfl.experiments.pool import result
+from drfl.tuning.criterion import BROKEN
+from drfl.tuning.search import Search
+from drfl.tuning.suggestion import Point, Trial, direction, needed
+from drfl.user_code import label_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -39,13 +39,14 @@ class Store:
 
     Args:
         folder: where the file lies or is made.
+        smaller: whether less is better, in a study that is made.
 
     Raises:
         InputError: Optuna is missing, or the file cannot be used.
     """
 
-    def __init__(self, folder: Path) -> None:
-        optuna = needed()
+    def __init__(self, folder: Path, *, smaller: bool = False) -> None:
+        optuna, self._direction = needed(), direction(smaller)
         self.path = folder / FILE
         with self._readable():
             # by a function, as a URL would read signs such as ? and { in the path its own way
@@ -77,7 +78,7 @@ class Store:
         optuna = needed()
         with self._readable():
             study = optuna.create_study(
-                storage=self._storage, study_name=algorithm, direction="maximize", load_if_exists=True
+                storage=self._storage, study_name=algorithm, direction=self._direction, load_if_exists=True
             )
             known = study.user_attrs.get(_FINGERPRINT)
             if known is None:
@@ -89,17 +90,18 @@ class Store:
             for frozen in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
                 own = frozen.user_attrs.get(_TRIAL)
                 if own is not None:
-                    trial = Trial(own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]))
+                    trial = Trial(
+                        own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions
+                    )
                     found.setdefault(trial.number, trial)
         return [found[number] for number in _run(found)]
 
-    def add(self, algorithm: str, trial: Trial, space: Space) -> None:
+    def add(self, algorithm: str, trial: Trial) -> None:
         """Keep a trial that ended.
 
         Args:
             algorithm: whose.
             trial: which.
-            space: where it was looked for.
 
         Raises:
             DrflError: the file cannot be written to.
@@ -109,7 +111,7 @@ class Store:
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,
-            distributions={d.name: distribution(d) for d in space if d.name in trial.point},
+            distributions=dict(trial.places),
             user_attrs={_TRIAL: own},
         )
         try:
@@ -169,27 +171,48 @@ class Ended(NamedTuple):
     total: int
     share: float
 
+    def told(self, column: Column) -> str:
+        """The trial in a line.
+
+        Args:
+            column: how scores are shown.
+        """
+        broken = sorted({how for how in self.trial.stopped if how in BROKEN})
+        fate = f", {' and '.join(broken)} at some seeds" if broken else ""
+        score, best = (f"{column.text(value)} {column.unit}".rstrip() for value in (self.trial.score, self.best))
+        name = label_of(self.algorithm)
+        return f"{name} trial {self.trial.number}: {column.name} {score} (best {best}){fate}"
+
 
 @dataclass
 class _Running:
-    """A trial under way: its place and the records of its seeds so far."""
+    """A trial under way: its point and the records of its seeds so far."""
 
-    point: dict[str, float]
-    table: dict[str, Value]
+    point: Point
     cells: list[Cell]
     records: dict[str, Record] = field(default_factory=dict)
 
 
+class Submitter(Protocol):
+    """Runs cells and keeps their records, as :class:`drfl.experiments.pool.Pool`."""
+
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Have a cell run; its record is kept in the folder before the future has it."""
+        ...
+
+
+MakePool = Callable[[], AbstractContextManager[Submitter]]
+
+
 def run(
-    search: Search, folder: Path, *, workers: int, data_dir: Path | None, ended: Callable[[Ended], None]
+    search: Search, folder: Path, *, pool: MakePool, ended: Callable[[Ended], None] = lambda end: None
 ) -> dict[str, list[Trial]]:
     """Run what is missing of the trials.
 
     Args:
         search: what is to be found out.
         folder: where trials and records are kept.
-        workers: processes.
-        data_dir: where the data set's files lie.
+        pool: makes what runs the cells; called where there is something to run.
         ended: told of each trial that ended now.
 
     Returns:
@@ -199,11 +222,11 @@ def run(
         InputError: what is in the folder is of another search, or a run cannot start.
         DrflError: a worker died, or the folder cannot be written to.
     """
-    with Store(folder) as store:
-        trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.algorithms}
+    with Store(folder, smaller=search.criterion.smaller) as store:
+        trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
         if any(len(own) < search.trials for own in trials.values()):
-            with Pool(workers, training_cell, data_dir) as pool:
-                _Loop(search, store, pool, folder / CELLS, trials, ended).run()
+            with pool() as at_work:
+                _Loop(search, store, at_work, folder / CELLS, trials, ended).run()
     return trials
 
 
@@ -214,7 +237,7 @@ class _Loop:
         self,
         search: Search,
         store: Store,
-        pool: Pool,
+        pool: Submitter,
         folder: Path,
         trials: dict[str, list[Trial]],
         ended: Callable[[Ended], None],
@@ -224,12 +247,12 @@ class _Loop:
         self._running: dict[str, _Running] = {}
         self._futures: dict[Future[Record], tuple[str, Cell]] = {}
         missing = {a: search.trials - len(own) for a, own in trials.items()}
-        self._cost = {a: sum(c.cost for c in search.cells(a, search.first(a)[1])) for a in search.algorithms}
-        self._whole = sum(self._cost[a] * missing[a] for a in search.algorithms)
+        self._cost = {a: sum(c.cost for c in search.cells(a, search.following(a, ()).table)) for a in search.subjects}
+        self._whole = sum(self._cost[a] * missing[a] for a in search.subjects)
         self._spent = 0.0
 
     def run(self) -> None:
-        for algorithm in self._search.algorithms:
+        for algorithm in self._search.subjects:
             self._go_on(algorithm)
         while self._futures:
             done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
@@ -252,8 +275,8 @@ class _Loop:
                 return
 
     def _begin(self, algorithm: str) -> None:
-        point, table = self._search.following(algorithm, self._trials[algorithm])
-        running = self._running[algorithm] = _Running(point, table, self._search.cells(algorithm, table))
+        point = self._search.following(algorithm, self._trials[algorithm])
+        running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
         for cell in running.cells:
             record = cells.read(self._folder, cell)
             if record is not None:
@@ -266,16 +289,17 @@ class _Loop:
         mine = self._trials[algorithm]
         trial = Trial(
             number=len(mine),
-            point=running.point,
-            table=running.table,
-            scores=tuple(job.score(record, self._search.metric) for record in records),
+            point=running.point.values,
+            table=running.point.table,
+            scores=tuple(self._search.criterion.of(record) for record in records),
             stopped=tuple(str(record["stopped"]) for record in records),
+            places=running.point.places,
         )
-        self._store.add(algorithm, trial, self._search.space(algorithm))
+        self._store.add(algorithm, trial)
         mine.append(trial)
         del self._running[algorithm]
         self._spent += self._cost[algorithm]
         total = self._search.trials * len(self._trials)
         finished = sum(map(len, self._trials.values()))
-        best = max(own.score for own in mine)
+        best = self._search.best(mine).score
         self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))

@@ -233,8 +233,8 @@ class PooledTest(Simulation):
 
     def evaluate(self, w):
         e = super().evaluate(w)
-        pooled = (e.accuracy * e.samples).sum() / e.samples.sum()
-        return e._replace(accuracy=torch.full_like(e.accuracy, float(pooled)))
+        pooled = (e.score * e.samples).sum() / e.samples.sum()
+        return e._replace(score=torch.full_like(e.score, float(pooled)))
 
 
 class EqualShares(Simulation):

@@ -123,7 +123,7 @@ def _seed(path: Path, run: RunRecord) -> int:
 
 
 def _rounds(path: Path, run: RunRecord, target: float) -> int | None:
-    reached = run.history[run.history["worst_accuracy"] >= target - 1e-9]  # files have six decimals
+    reached = run.history[run.history["worst_score"] >= target - 1e-9]  # files have six decimals
     if len(reached):
         return int(reached["round"].iloc[0])
     stopped = run.summary.get("stopped")

@@ -54,9 +54,10 @@ class Meter(WrappedFederation):
         before = self.ledger.totals()
         reply = self.fed.ask(request)
         cost = {name: value - before[name] for name, value in self.ledger.totals().items()}
-        steps, asked = request.local.steps if isinstance(request, TrainRequest) else 0, request.cohort
+        asked = request.cohort
+        steps = int(request.local.steps_of(self.sizes, asked).sum()) if isinstance(request, TrainRequest) else 0
         self._asked[asked] = True
-        self._add("steps", asked, steps * len(asked))
+        self._add("steps", asked, steps)
         self._add("samples", asked, cost["gradient_evaluations"])
         self._add("local_samples", asked, cost["gradient_evaluations"] if steps else 0)
         self._add("down", asked, cost["bytes_down"])

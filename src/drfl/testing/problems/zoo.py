@@ -56,7 +56,7 @@ class Quadratic(Problem):
         functions = cast(LeastSquares, self.functions)
         H, b = functions.hessians, functions.linear
         power, total = torch.eye(self.d, dtype=torch.float64).expand_as(H), torch.zeros_like(H)
-        for _ in range(local.steps):  # S_i = η Σ_{k<τ} (I − ηH_i)^k H_i, and H_i a_i = b_i
+        for _ in range(local.tau):  # S_i = η Σ_{k<τ} (I − ηH_i)^k H_i, and H_i a_i = b_i
             total = total + local.eta * power
             power = power - local.eta * power @ H
         left, right = torch.einsum("n,nij->ij", p, total @ H), torch.einsum("n,nij,nj->i", p, total, b)

@@ -1,0 +1,74 @@
+"""Normalised averaging of clients that take different numbers of local steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from drfl import sampling
+from drfl.algorithm import Info
+from drfl.algorithms.drift import moves
+from drfl.algorithms.fedavg import Averaging, FedAvgState
+from drfl.errors import InputError
+from drfl.federation import Federation
+from drfl.key import Key
+from drfl.local_optimizers import refuse
+from drfl.sampling import Cohort
+
+
+@dataclass(frozen=True)
+class FedNova(Averaging):
+    """FedNova (Wang et al. 2020, §4): FedAvg whose local moves are normalised by their numbers of steps.
+
+    Minimises Σ_i p_i f_i(x) with the very p_i, where FedAvg minimises a sum in which clients of many steps count more.
+
+    ============ ================= =====================================================
+    paper        code              meaning
+    ============ ================= =====================================================
+    x^(t,0)      ``state.w``       (d,) global model
+    x_i^(t,τ_i)  ``up.w``          (d,) local model after the last of τ_i steps
+    a_i          in ``norms``      (τ_i,) weights of client i's gradients in its move; all 1 without momentum
+    ‖a_i‖₁       ``norms``         τ_i, or (τ_i − β(1 − β^τ_i)/(1 − β))/(1 − β) with momentum β
+    d_i          in ``merge``      (d,) normalised gradient (x − x_i)/(η‖a_i‖₁)
+    p_i          ``p``             the clients' shares of the samples, or all alike, among those who answered
+    τ_eff        ``tau``           Σ_i p_i ‖a_i‖₁
+    ============ ================= =====================================================
+
+    Args:
+        m: cohort size.
+        local: what a client runs, usually with ``epochs``: with ``steps`` all τ_i are alike, and this is FedAvg.
+        by_samples: weight clients by their samples (the default) or all alike.
+        server: what the server makes of the mean move; None = it takes it.
+
+    Deviations: clients are drawn uniformly without replacement; τ_eff is over those who answered. Weight decay is part
+    of f_i.
+
+    Raises:
+        InputError: m > N or the federation does not know τ_i (when first used); the local solver projects or is not
+            SGD: x − x_i is then no sum of gradients.
+    """
+
+    def __post_init__(self) -> None:
+        refuse("FedNova", self.local.optimizer, "it needs x − x_i to be a sum of gradients")
+        if self.local.radius is not None:
+            raise InputError(
+                "FedNova cannot take a local solver with radius: it needs x − x_i to be a sum of gradients"
+            )
+
+    def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
+        """One round: local steps at a uniform cohort, then the mean of the normalised moves, times τ_eff·η."""
+        x = state.w
+
+        D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
+        up = fed.train(D.clients, x, self.local, key.fold("sgd"))
+        if not up.clients.numel():
+            return state, Info.nobody(D)
+
+        steps = self.local.steps_of(fed.sizes, up.clients)
+        norms = torch.tensor([self.local.effective(tau_i) for tau_i in steps.tolist()], dtype=torch.float64)
+        p = Cohort(D.clients, self.weights(fed)[D.clients]).weights_of(up.clients)
+        tau = p @ norms
+
+        model = up.merged(lambda x_i: x + moves(x_i, x, (tau * p / norms).to(x)))  # x − τ_eff·η Σ_i p_i d_i
+        return self.served(state, model), Info(D, up.clients, average=model.average)

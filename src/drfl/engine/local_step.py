@@ -1,0 +1,79 @@
+"""The local optimisers on the parameters of one model, or on those of a stack of models, in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from drfl.engine.sgd import SGDStep, rounded
+from drfl.federation import TrainRequest
+from drfl.local_optimizers import SAM, Adam
+
+
+class LocalStep(Protocol):
+    """A step of a local optimiser on one parameter at a time."""
+
+    def start(self, u: Tensor) -> Sequence[Tensor]:
+        """The state of a parameter (…) before the first step."""
+        ...
+
+    def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
+        """Move a parameter u against its gradient g in step t = 1, 2, …; neither g nor ``fixed`` is written to."""
+        ...
+
+
+class AdamStep(NamedTuple):
+    """u ← u − lr·m̂/(√v̂ + ε) along (fixed + pull·u) + g, see :class:`drfl.local_optimizers.Adam`."""
+
+    lr: float
+    pull: float
+    adam: Adam
+
+    def start(self, u: Tensor) -> Sequence[Tensor]:
+        """m = v = 0."""
+        return torch.zeros_like(u), torch.zeros_like(u)
+
+    def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
+        """See :class:`LocalStep`."""
+        (m, v), (beta1, beta2) = state, (self.adam.beta1, self.adam.beta2)
+        direction = g
+        if self.pull:
+            direction = g + (self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull))
+        elif fixed is not None:
+            direction = g + fixed
+        m.mul_(beta1).add_(direction, alpha=1 - beta1)
+        v.mul_(beta2).addcmul_(direction, direction, value=1 - beta2)
+        deviation = v.sqrt().div_(math.sqrt(1 - beta2**t)).add_(self.adam.epsilon)
+        u.addcdiv_(m, deviation, value=-self.lr / (1 - beta1**t))
+
+
+def local_step(request: TrainRequest) -> LocalStep:
+    """The step of a request's optimiser; of :class:`drfl.local_optimizers.SAM` the one at the point it started from."""
+    plain = SGDStep.of(request)
+    if isinstance(request.local.optimizer, Adam):
+        return AdamStep(rounded([request.local.eta], request.w)[0], plain.pull, request.local.optimizer)
+    return plain
+
+
+def ascent(sam: SAM, gradients: Sequence[Tensor], clients: int | None = None) -> list[Tensor]:
+    """rho·g/‖g‖, parameter by parameter, the norm over all of them; 0 where g is.
+
+    Args:
+        sam: with rho.
+        gradients: of each parameter (…), or (k, …) of a stack of k models.
+        clients: k; None = of one model.
+    """
+    if clients is None:
+        scale = sam.rho / _above_0(torch.stack([g.norm() for g in gradients]).norm())
+        return [scale * g for g in gradients]
+    norms = torch.stack([g.reshape(clients, -1).norm(dim=1) for g in gradients]).norm(dim=0)
+    scale = sam.rho / _above_0(norms)
+    return [scale.view(clients, *[1] * (g.dim() - 1)) * g for g in gradients]
+
+
+def _above_0(norm: Tensor) -> Tensor:
+    return norm.clamp(min=torch.finfo(norm.dtype).tiny ** 0.5)

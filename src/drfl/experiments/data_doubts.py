@@ -1,0 +1,22 @@
+"""What the data of a run give reason to doubt, where nobody has made them so on purpose."""
+
+from __future__ import annotations
+
+from drfl.data import DATASETS, ClientData
+from drfl.data.checks import doubts
+from drfl.experiments.build import Running
+from drfl.experiments.end_checks import BY_CLASS
+
+
+def data_doubts(job: Running) -> tuple[str, ...]:
+    """The sentences of :func:`drfl.data.checks.doubts` on a run's clients.
+
+    None on a data set that drfl knows and has divided itself, as the papers do, and on a deployment, whose sites alone
+    know their rows.
+    """
+    if not isinstance(job.data, ClientData):
+        return ()
+    partition = None if job.partition is None else job.partition.recipe.get("partition")
+    if job.config.data is None and job.config.dataset in DATASETS and partition != "natural":
+        return ()
+    return doubts(job.data, by_class=partition in BY_CLASS)

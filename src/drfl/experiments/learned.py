@@ -1,0 +1,106 @@
+"""Model, loss and metrics by name, or of the user's own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import cast
+
+from torch import nn
+
+from drfl import user_code
+from drfl.errors import InputError
+from drfl.metrics import Metric, MetricFn, metric_of
+from drfl.models import LOSSES, MODELS
+from drfl.task import SampleFn, default_score
+
+
+def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model by its name, or from the user's function, class or module.
+
+    Args:
+        name: one of :data:`drfl.models.MODELS`, or a reference.
+        shape: of an input.
+        classes: the number of outputs that are needed.
+
+    Raises:
+        InputError: the user's function fails, or gives no module.
+    """
+    if not user_code.is_reference(name):
+        return MODELS[name](shape, classes)
+    found = user_code.load("model", name)
+    if isinstance(found, nn.Module):
+        return copy.deepcopy(found)
+    if not callable(found):
+        raise InputError(f"model '{name}' is a {type(found).__name__}: name a function that gives a torch module")
+    parameters = inspect.signature(found).parameters.values()
+    given = (shape, classes) if sum(p.default is p.empty for p in parameters) == 2 else ()
+    try:
+        made = found(*given)
+    except Exception as error:
+        raise InputError(
+            f"model '{name}' of {given or 'nothing'}: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise InputError(f"model '{name}' gave a {type(made).__name__}, not a torch module")
+    return made
+
+
+def make_loss(name: str) -> SampleFn:
+    """A loss by its name, or the user's function, module or class of modules.
+
+    Raises:
+        InputError: the user's object cannot be called.
+    """
+    if not user_code.is_reference(name):
+        return LOSSES[name]
+    found = user_code.load("loss", name)
+    if isinstance(found, type):
+        found = found()
+    if not callable(found):
+        raise InputError(f"loss '{name}' is a {type(found).__name__}: name a function of outputs and targets")
+    return cast("SampleFn", found)
+
+
+def make_measures(score: str | None, metrics: Sequence[str], loss: str) -> tuple[Metric, ...]:
+    """What is measured on every client's test rows, the score first.
+
+    Args:
+        score: the name of one of :data:`drfl.metrics.METRICS`, or a reference to a function or a
+            :class:`drfl.metrics.Metric`; None = what the loss suggests, see :func:`drfl.task.default_score`.
+        metrics: the others, in the same way.
+        loss: see :func:`make_loss`.
+
+    Raises:
+        InputError: there is no such metric, or two have one name.
+    """
+    first = default_score(make_loss(loss)) if score is None else _metric(score)
+    found = (first, *(_metric(name) for name in metrics))
+    names = [metric.name for metric in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"the metric '{name}' is given twice, as score and among metrics: keep one")
+    return found
+
+
+def _metric(name: str) -> Metric:
+    if not user_code.is_reference(name):
+        return metric_of(name)
+    found = user_code.load("metric", name)
+    if not (isinstance(found, Metric) or (callable(found) and not isinstance(found, type))):
+        raise InputError(
+            f"metric '{name}' is a {type(found).__name__}: name a function of a client's outputs and targets, or a "
+            "drfl.Metric"
+        )
+    return metric_of(cast("Metric | MetricFn", found))
+
+
+def metric_name(text: str) -> str:
+    """A metric's name as configurations keep it: as :data:`drfl.metrics.METRICS` has it, or the reference.
+
+    Raises:
+        InputError: there is no such metric.
+    """
+    found = _metric(text)
+    return text.strip() if user_code.is_reference(text) else found.name

@@ -1,0 +1,65 @@
+"""How the values of a metric are read and shown; apart from :mod:`drfl.metrics`, as reports do without torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from drfl.errors import InputError
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
+"""What metrics are called in sentences, where it is not their name."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is known of a metric without its function: how its values are read and shown.
+
+    Args:
+        name: what files and tables call it: small letters, digits and _.
+        more_is_better: whether the worst client is the one with the smallest value.
+        percent: whether it is a fraction in [0, 1] that readers want in percent.
+
+    Raises:
+        InputError: the name is none.
+    """
+
+    name: str
+    more_is_better: bool = field(default=True, kw_only=True)
+    percent: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or NAME.fullmatch(self.name) is None:
+            raise InputError(f"metric {self.name!r}: name it by small letters, digits and _, beginning with a letter")
+        if self.name == "loss":
+            raise InputError("a metric cannot be called 'loss': files have the loss under that name, give another")
+
+    @property
+    def scale(self) -> float:
+        """What values are multiplied by where they are shown."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def digits(self) -> int:
+        """How many decimals are shown."""
+        return 1 if self.percent else 3
+
+    @property
+    def unit(self) -> str:
+        """Behind a value that is shown."""
+        return "%" if self.percent else ""
+
+    @property
+    def words(self) -> str:
+        """Its name in a sentence."""
+        return WORDS.get(self.name, self.name.replace("_", " "))
+
+    def shown(self, value: float) -> str:
+        """A value with its unit, as in "87.9 %" or "0.912"."""
+        return f"{self.scale * value:.{self.digits}f} {self.unit}".rstrip()
+
+
+PLAIN = Measure("accuracy", percent=True)
+"""What a run measures that says nothing else."""

@@ -1,0 +1,267 @@
+"""How good a client's outputs are: accuracy, AUC, calibration error, RMSE, or any function of outputs and targets."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from drfl.errors import InputError, unknown
+from drfl.measure import NAME, Measure
+
+MetricFn = Callable[[Tensor, Tensor], Tensor | float]
+"""(a client's outputs (n, …), its targets (n, …)) → a number, or one value per sample, whose mean counts."""
+
+
+@dataclass(frozen=True)
+class Metric(Measure):
+    """A number that says how good a model's outputs are on one client's rows.
+
+    Args:
+        name: what files and tables call it: small letters, digits and _.
+        function: of the client's outputs (n, …) and targets (n, …), both on the CPU, outputs float64: a number, NaN
+            where it is not defined on these rows, or one value per sample (n, …), whose mean counts.
+        more_is_better: whether the worst client is the one with the smallest value.
+        percent: whether it is a fraction in [0, 1] that readers want in percent.
+        per_sample: whether the function is known to give one value per sample, which is then computed along with the
+            losses, in the model's type, and for all clients at once.
+
+    Raises:
+        InputError: the name is none, or the function cannot be called.
+    """
+
+    function: MetricFn
+    per_sample: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.function):
+            raise InputError(f"metric '{self.name}' is a {type(self.function).__name__}, not a function")
+
+    def of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The metric on a client's rows; NaN where it is not defined, or an output is not finite.
+
+        Args:
+            outputs: (n, …) float64 on the CPU.
+            targets: (n, …) on the CPU.
+
+        Raises:
+            InputError: the function failed, or gave neither a number nor one value per sample.
+        """
+        if not bool(torch.isfinite(outputs).all()):
+            return math.nan
+        try:
+            value = self.function(outputs, targets)
+            found = torch.as_tensor(value, dtype=torch.float64)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"metric '{self.name}' of outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}: "
+                f"{type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
+        if found.dim() and found.shape[0] != len(outputs):
+            raise InputError(
+                f"metric '{self.name}' gave values of shape {tuple(found.shape)} for {len(outputs)} samples: return a "
+                "number, or one value per sample"
+            )
+        return float(found.mean())
+
+
+def are_classes(outputs: Tensor, targets: Tensor) -> bool:
+    """Whether outputs (n, C) are the logits of classes, one of which is each target (n,)."""
+    return outputs.dim() == targets.dim() + 1 and outputs.shape[1] > 1 and not targets.is_floating_point()
+
+
+def argmax_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the largest of the outputs (B, classes) is the target (B,), else 0."""
+    return (outputs.argmax(1) == targets).to(outputs.dtype)
+
+
+def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the sign of a logit agrees with the target in {0, 1}, else 0; outputs and targets (B,), (B, 1) or (B, L).
+
+    With L labels a sample's value is the share of labels that are right.
+    """
+    right = ((outputs.flatten(1) if outputs.dim() > 1 else outputs[:, None]) > 0) == (
+        (targets.flatten(1) if targets.dim() > 1 else targets[:, None]) > 0.5
+    )
+    return right.to(outputs.dtype).mean(1)
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """:func:`argmax_accuracy` where targets are classes, :func:`binary_accuracy` where they are 0 or 1; (B,)."""
+    return argmax_accuracy(outputs, targets) if are_classes(outputs, targets) else binary_accuracy(outputs, targets)
+
+
+def _columns(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities and truths (n, K) of each class or label; of two classes or one logit, of the second alone."""
+    if are_classes(outputs, targets):
+        first = 0 if outputs.shape[1] > 2 else 1
+        classes = torch.arange(first, outputs.shape[1])
+        return outputs.softmax(1)[:, first:], targets[:, None] == classes
+    return outputs.reshape(len(outputs), -1).sigmoid(), targets.reshape(len(outputs), -1) > 0.5
+
+
+def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """The mean recall over the classes that occur; over labels, the mean of each label's."""
+    if are_classes(outputs, targets):
+        truth = targets[:, None] == torch.arange(outputs.shape[1])
+        right = truth & (outputs.argmax(1) == targets)[:, None]
+        return float((right.sum(0) / truth.sum(0).double()).nanmean())
+    p, truth = _columns(outputs, targets)
+    both = torch.stack([truth, ~truth])
+    recalls = (both & ((p > 0.5) == truth)).sum(1) / both.sum(1).double()  # (2, K)
+    return float(recalls.nanmean(0).mean())
+
+
+def auc(outputs: Tensor, targets: Tensor) -> float:
+    """Area under the ROC curve; of more than two classes the mean over classes, one against the rest.
+
+    Classes and labels that all rows have, or none, are left out; NaN where none is left.
+    """
+    from scipy.stats import rankdata
+
+    p, truth = _columns(outputs, targets)
+    positive = truth.sum(0).double()
+    # Mann and Whitney's count of the pairs in order, ties for half: all columns at once, where scikit-learn spends
+    # milliseconds a column on checking its input, more than a small client's training takes
+    ranks = torch.from_numpy(rankdata(p.numpy(), axis=0))
+    in_order = (ranks * truth).sum(0) - positive * (positive + 1) / 2
+    return float((in_order / (positive * (len(p) - positive))).nanmean())  # 0/0 where all are so, or none
+
+
+def f1(outputs: Tensor, targets: Tensor) -> float:
+    """F1 of the second of two classes; of more classes, or labels, the mean over those that occur or are predicted."""
+    p, truth = _columns(outputs, targets)
+    guess = p > 0.5
+    if are_classes(outputs, targets):
+        guess = outputs.argmax(1)[:, None] == torch.arange(outputs.shape[1])[-p.shape[1] :]
+    return float((2 * (guess & truth).sum(0) / (guess.sum(0) + truth.sum(0)).double()).nanmean())
+
+
+def log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """−log of the probability of what is so, (n,) or (n, L)."""
+    if are_classes(outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+    y = targets.reshape(outputs.shape).to(outputs.dtype)
+    return torch.nn.functional.binary_cross_entropy_with_logits(outputs, y, reduction="none")
+
+
+def brier(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared distance of the probabilities from what is so (Brier 1950), (n,).
+
+    Summed over classes where there are more than two; of two classes, one logit and each of L labels, the second's.
+    """
+    p, truth = _columns(outputs, targets)
+    squares = (p - truth.to(p.dtype)).square()
+    return squares.sum(1) if are_classes(outputs, targets) else squares.mean(1)
+
+
+BINS = 15
+
+
+def calibration_error(outputs: Tensor, targets: Tensor) -> float:
+    """Expected calibration error (Guo et al. 2017, eq. 3): |accuracy − confidence| in 15 bins of confidence, weighted.
+
+    Of few rows it is biased upwards: compare clients with their numbers of rows in mind. Of labels, their mean.
+    """
+    if are_classes(outputs, targets):
+        confidence, chosen = outputs.softmax(1).max(1)
+        return _calibration(confidence, chosen == targets)
+    columns = zip(*(each.T for each in _columns(outputs, targets)), strict=True)
+    errors = [_calibration(torch.maximum(p, 1 - p), (p > 0.5) == truth) for p, truth in columns]
+    return math.fsum(errors) / len(errors)
+
+
+def _calibration(confidence: Tensor, right: Tensor) -> float:
+    place = (confidence * BINS).ceil().long().clamp(1, BINS) - 1  # bins ((b−1)/B, b/B]
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, place, right.double() - confidence.double())
+    return float(gaps.abs().sum() / len(confidence))
+
+
+def mae(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Absolute errors, (n, …)."""
+    return (outputs - targets.reshape(outputs.shape)).abs()
+
+
+def rmse(outputs: Tensor, targets: Tensor) -> float:
+    """Root of the mean squared error."""
+    return float((outputs - targets.reshape(outputs.shape)).square().mean().sqrt())
+
+
+def r2(outputs: Tensor, targets: Tensor) -> float:
+    """Coefficient of determination; NaN for fewer than two rows."""
+    from sklearn.metrics import r2_score
+
+    if len(outputs) < 2:
+        return math.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of constant targets
+        return float(r2_score(targets.reshape(len(outputs), -1).numpy(), outputs.reshape(len(outputs), -1).numpy()))
+
+
+ACCURACY = Metric("accuracy", accuracy, percent=True, per_sample=True)
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        ACCURACY,
+        Metric("balanced_accuracy", balanced_accuracy, percent=True),
+        Metric("auc", auc),
+        Metric("f1", f1),
+        Metric("log_loss", log_loss, more_is_better=False),
+        Metric("brier", brier, more_is_better=False),
+        Metric("calibration_error", calibration_error, more_is_better=False),
+        Metric("mae", mae, more_is_better=False),
+        Metric("rmse", rmse, more_is_better=False),
+        Metric("r2", r2),
+    )
+}
+"""Every metric by the name that the command, the files and the tables know it by."""
+
+OF_CLASSES = frozenset(
+    {
+        argmax_accuracy,
+        binary_accuracy,
+        accuracy,
+        balanced_accuracy,
+        auc,
+        f1,
+        log_loss,
+        brier,
+        calibration_error,
+    }
+)
+"""The functions that take targets for classes, or for labels that are there or not."""
+
+
+def metric_of(given: Metric | MetricFn | str) -> Metric:
+    """A metric, whichever way it was given.
+
+    Args:
+        given: a metric; the name of one of :data:`METRICS`; or a function, which is called by its name ("score" where
+            it has none) and of which more is better.
+
+    Raises:
+        InputError: there is none of that name, or a function has no name that files could use.
+    """
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, str):
+        plain = given.strip().lower().replace("-", "_")
+        if plain not in METRICS:
+            raise unknown("metric", given, METRICS)
+        return METRICS[plain]
+    if given in (argmax_accuracy, binary_accuracy, accuracy):
+        return Metric("accuracy", given, percent=True, per_sample=True)
+    name = getattr(given, "__name__", type(given).__name__)
+    if name == "<lambda>":
+        return Metric("score", given)
+    if isinstance(given, type) or NAME.fullmatch(str(name)) is None:
+        raise InputError(f"a metric is called '{name}', which no file can: wrap it as drfl.Metric('name', function)")
+    return Metric(str(name), given)

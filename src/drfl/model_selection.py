@@ -1,0 +1,175 @@
+"""Which round's model a run returns, and when it stops, by the clients' validation rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drfl import checks
+from drfl.client_table import ClientTable
+from drfl.errors import unknown
+from drfl.history import Metrics, columns_of, smaller_is_better
+from drfl.measure import Measure
+
+SHORT = {"worst": "worst_score", "worst20": "worst20_score", "average": "avg_score", "loss": "worst_loss"}
+"""The metrics that model selection goes by, by their short names; "loss" is the worst client's."""
+
+
+def selection_field(metric: str, score: Measure) -> str:
+    """The field of :class:`drfl.history.Metrics` behind a short name or a column's name.
+
+    Raises:
+        InputError: there is none.
+    """
+    names = dict(zip(columns_of(score.name), Metrics._fields, strict=True)) | SHORT
+    if metric not in names and metric not in Metrics._fields:
+        raise unknown("metric", metric, names)
+    return names.get(metric, metric)
+
+
+@dataclass(frozen=True)
+class Best:
+    """Return the model of the evaluated round that does best on the clients' validation rows.
+
+    By the worst client, as group DRO is evaluated (Sagawa et al. 2020, §3.1), for every algorithm alike. The first of
+    equal rounds wins. Test rows have no say.
+
+    Args:
+        metric: "worst", "worst20" or "average", of the score; "loss", the worst client's; or a column of the history.
+    """
+
+    metric: str = "worst"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Stop when the clients' validation rows have shown no gain for so many rounds.
+
+    Args:
+        rounds: how many; they count from the last evaluated round that was better than all before.
+        metric: see :class:`Best`.
+        delta: how much better it must be, ≥ 0, in the metric's unit.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    rounds: int = 20
+    metric: str = "worst"
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.whole("rounds", self.rounds)
+        checks.non_negative("delta", self.delta)
+
+
+class Selected(NamedTuple):
+    """What model selection knows of the rounds so far.
+
+    Args:
+        w: (d,) the best model.
+        lam: (N,) float64, the mixture with it.
+        round: () int64, when that was.
+        value: () float64, its metric on validation rows, signed so that more is better; −∞ before the first.
+        level: () float64, what :class:`Patience` measures gains from.
+        since: () int64, the round of the last gain.
+        models: (N, d) with a model that serves all, None; else the clients' own.
+    """
+
+    w: Tensor
+    lam: Tensor
+    round: Tensor
+    value: Tensor
+    level: Tensor
+    since: Tensor
+    models: ClientTable | None = None
+
+    @classmethod
+    def start(cls, w: Tensor, lam: Tensor, models: ClientTable | None = None) -> Selected:
+        """No round yet; (w, lam) stands in until there is one, as does ``models``, a table of the right size."""
+        zero, least = torch.zeros((), dtype=torch.int64), torch.tensor(-math.inf, dtype=torch.float64)
+        # Copies: a checkpoint takes no two tensors that share memory.
+        return cls(w.clone(), lam.clone(), zero, least, least.clone(), zero.clone(), models)
+
+    def wrong(self) -> str | None:
+        """See :class:`drfl.algorithm.Consistent`."""
+        return "a round is negative" if self.round < 0 or self.since < 0 else None
+
+
+class ModelSelection(NamedTuple):
+    """How a run selects.
+
+    Args:
+        best: which model it returns; None = as without.
+        patience: when it stops; None = at its end.
+        score: the run's.
+    """
+
+    best: Best | None
+    patience: Patience | None
+    score: Measure
+
+    def check(self) -> None:
+        """Refuse metrics that there are not.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        for rule in (self.best, self.patience):
+            if rule is not None:
+                selection_field(rule.metric, self.score)
+
+    def after(
+        self, before: Selected, r: int, w: Tensor, lam: Tensor, metrics: Metrics, models: ClientTable | None = None
+    ) -> Selected:
+        """With one more evaluated round.
+
+        Args:
+            before: what was known.
+            r: the round.
+            w: (d,) its model.
+            lam: (N,) its mixture.
+            metrics: of the model, on validation rows.
+            models: (N, d) where every client has its own.
+        """
+        found, here = before, torch.tensor(r)
+        value = self._value(self.best, metrics)
+        if self.best is not None and bool(value > before.value):  # NaN is not
+            found = found._replace(w=w.clone(), lam=lam.clone(), round=here, value=value, models=models)
+        gain = self._value(self.patience, metrics)
+        if self.patience is not None and bool(gain > before.level + self.patience.delta):
+            found = found._replace(level=gain, since=here.clone())
+        return found
+
+    def stops(self, selected: Selected, r: int) -> bool:
+        """Whether patience is at its end after round r."""
+        return self.patience is not None and r - int(selected.since) >= self.patience.rounds
+
+    def _value(self, rule: Best | Patience | None, metrics: Metrics) -> Tensor:
+        if rule is None:
+            return torch.tensor(-math.inf, dtype=torch.float64)
+        field = selection_field(rule.metric, self.score)
+        sign = -1.0 if smaller_is_better(field, self.score) else 1.0
+        return torch.tensor(sign * getattr(metrics, field), dtype=torch.float64)
+
+
+class Selection(NamedTuple):
+    """How model selection ended.
+
+    Args:
+        part: which rows it went by: "validation".
+        metric: the metric of the model that is returned; None where only patience was asked for.
+        round: of that model.
+        value: of the metric, on validation rows.
+        stopped: whether patience ended the run.
+    """
+
+    part: str
+    metric: str | None
+    round: int
+    value: float
+    stopped: bool

@@ -1,0 +1,141 @@
+"""LocalOnly, Pooled and FineTuned, against what they stand for done by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support.marks import only
+from torch import nn
+
+import drfl
+from drfl.checkpoint import Checkpoints, resume_point
+from drfl.errors import InputError
+from drfl.key import Key
+from drfl.resilience import Protected
+from drfl.run_state import first
+
+LOCAL = drfl.LocalSGD(steps=4, lr=0.3, batch=8)
+ENGINES = [drfl.Loop(), drfl.Stacked(), drfl.Threads()]
+
+
+def clients():
+    """Four clients of different sizes, each with its own rule."""
+    draw, made = torch.Generator().manual_seed(7), {}
+    for i in range(4):
+        x = torch.randn(40 + 10 * i, 4, generator=draw)
+        made[f"c{i}"] = (x, (x[:, i] > 0).long())
+    return drfl.ClientData.from_arrays(made, test_fraction=0.3)
+
+
+def simulation(data=None, engine=None, **options):
+    with Key(2).torch_scope():
+        return drfl.Simulation(data or clients(), drfl.Task(nn.Linear(4, 2)), engine=engine, **options)
+
+
+def of_one(data, i):
+    """A federation of client i alone."""
+    return drfl.ClientData(
+        data.inputs,
+        data.targets,
+        (data.train[i],),
+        data.test_inputs,
+        data.test_targets,
+        (data.test[i],),
+        (data.names[i],),
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("returned", only(1, ["average", "last"]))
+def test_local_only_is_fedavg_at_each_client_alone(engine, returned):
+    data = clients()
+    found = drfl.run(drfl.LocalOnly(local=LOCAL), simulation(data, engine), rounds=5, returned=returned)
+    for i in range(data.n):
+        one = simulation(of_one(data, i), engine, first=i)
+        alone = drfl.run(drfl.FedAvg(local=LOCAL), one, rounds=5, returned=returned)
+        assert float(found.evaluation.score[i]) == float(alone.evaluation.score[0])
+        assert float(found.evaluation.loss[i]) == pytest.approx(float(alone.evaluation.loss[0]), rel=1e-6)
+    ledger = found.history.last.ledger
+    assert (ledger["bytes_up"], ledger["bytes_down"], ledger["gradient_evaluations"]) == (0, 0, 5 * 4 * 4 * 8)
+
+
+def test_pooled_is_fedavg_at_one_client_that_holds_everything():
+    data = clients()
+    whole = drfl.ClientData(
+        data.inputs,
+        data.targets,
+        (torch.cat(data.train),),
+        data.test_inputs,
+        data.test_targets,
+        (data.test[0],),
+        ("all",),
+    )
+    found = drfl.run(drfl.Pooled(local=LOCAL), simulation(data), rounds=6)
+    assert torch.equal(found.model, drfl.run(drfl.FedAvg(local=LOCAL), simulation(whole), rounds=6).model)
+    assert found.evaluation.score.shape == (4,)
+    assert found.history.last.ledger["bytes_up"] == 0
+    assert found.history.last.ledger["gradient_evaluations"] == 6 * 4 * 8
+
+
+def test_fine_tuned_is_fedavg_and_a_few_steps_more():
+    fed, algorithm = simulation(), drfl.FineTuned(local=LOCAL, fine_steps=3)
+    found, plain = (drfl.run(a, simulation(), rounds=6) for a in (algorithm, drfl.FedAvg(local=LOCAL)))
+    assert torch.equal(found.model, plain.model)
+    assert found.history.last.ledger == plain.history.last.ledger
+    tuned = fed.train(torch.arange(4), found.model, drfl.LocalSGD(3, 0.3, 8), Key(0).fold("personal").fold("sgd"))
+    expected = [float(fed.evaluate(w).score[i]) for i, w in enumerate(tuned.w)]
+    assert found.evaluation.score.tolist() == expected
+    assert found.evaluation.score.min() > plain.evaluation.score.min()  # every client has a rule of its own
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    only(
+        ["FineTuned"],
+        [drfl.LocalOnly(local=LOCAL), drfl.FineTuned(local=LOCAL), drfl.Pooled(local=LOCAL)],
+        ["LocalOnly", "FineTuned", "Pooled"],
+    ),
+)
+def test_resumed_and_selected_as_if_they_had_never_stopped(algorithm, tmp_path):
+    data, options = clients().with_validation(0.3), {"rounds": 9, "best": drfl.Best("loss")}
+    whole = drfl.run(algorithm, simulation(data), **options)
+    stop = [lambda step: step.round == 5]
+    drfl.run(algorithm, simulation(data), keep=Checkpoints(tmp_path, dict, every=1), callbacks=stop, **options)
+    fed = simulation(data)
+    point = resume_point(tmp_path, algorithm, fed, fresh=first(algorithm, fed, selects=True))
+    assert point is not None
+    again = drfl.run(algorithm, fed, start=point.progress, **options)
+    assert again.history.to_csv() == whole.history.to_csv()
+    assert again.selection == whole.selection
+    assert torch.equal(again.evaluation.score, whole.evaluation.score)
+    chosen = next(r for r in whole.history.rows if r.round == whole.selection.round)  # pyright: ignore
+    assert chosen.validation is not None
+    assert chosen.validation.worst_loss == pytest.approx(whole.selection.value)  # pyright: ignore
+
+
+def test_a_step_size_is_found_and_wrappers_pass_the_models_on():
+    for algorithm in (drfl.LocalOnly(), drfl.FineTuned(), drfl.Pooled()):
+        found = drfl.run(Protected(algorithm), simulation(), rounds=8)
+        assert found.step_size is not None
+        assert int(found.step_size.lowered) == 0
+    assert found.evaluation.score.shape == (4,)
+
+
+def test_clients_elsewhere_have_no_pool_and_no_models_of_their_own():
+    class Elsewhere(drfl.Federation):
+        def __init__(self):
+            inside = simulation()
+            self.n, self.shares, self.w0, self.ledger, self.inside = 4, inside.shares, inside.w0, inside.ledger, inside
+
+        def ask(self, request):
+            return self.inside.ask(request)
+
+        def evaluate(self, w):
+            return self.inside.evaluate(w)
+
+    with pytest.raises(InputError, match="leave Pooled to simulations"):
+        drfl.run(drfl.Pooled(local=LOCAL), Elsewhere(), rounds=1)
+    with pytest.raises(InputError, match="leave LocalOnly and FineTuned out"):
+        drfl.run(drfl.LocalOnly(local=LOCAL), Elsewhere(), rounds=1)
+    with pytest.raises(InputError, match="fine_steps"):
+        drfl.FineTuned(fine_steps=0)

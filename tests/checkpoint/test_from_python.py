@@ -1,0 +1,89 @@
+"""`drfl.run(…, checkpoints=drfl.Checkpoints(folder))`: the same call again goes on, another one is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import drfl
+from drfl.errors import InputError
+
+ALGORITHM = drfl.DRFA(m=2, local=drfl.LocalSGD(steps=2, batch=4))
+
+
+def federation(shift=0.0):
+    torch.manual_seed(5)
+    arrays = [(torch.randn(12, 3) + i + shift, torch.randint(0, 2, (12,))) for i in range(3)]
+    return drfl.Simulation(drfl.ClientData.from_arrays(arrays), drfl.Task(torch.nn.Linear(3, 2)))
+
+
+def killed_at(r):
+    def callback(step):
+        if step.round == r:
+            raise KeyboardInterrupt
+
+    return [callback]
+
+
+def run(folder=None, algorithm=ALGORITHM, fed=None, **options):
+    checkpoints = None if folder is None else drfl.Checkpoints(folder, every=2)
+    return drfl.run(algorithm, fed or federation(), **{"rounds": 7, "checkpoints": checkpoints, **options})
+
+
+@pytest.fixture
+def killed(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(str(tmp_path), callbacks=killed_at(5))
+    return tmp_path
+
+
+def test_the_same_call_goes_on_and_ends_as_one_that_never_stopped(killed):
+    seen = []
+    again = run(killed, callbacks=[lambda step: seen.append(step.round)])
+    assert seen == [4, 5, 6, 7]
+    whole = run()
+    assert again.history.to_csv() == whole.history.to_csv()
+    assert torch.equal(again.model, whole.model)
+    assert run(killed, rounds=9).history.to_csv() == run(rounds=9).history.to_csv()  # more rounds are no other run
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seed": 1}, "with seed = 0, not 1"),
+        ({"evaluate_every": 2}, "with evaluate_every = 1, not 2"),
+        (
+            {"algorithm": drfl.DRFA(m=2, local=drfl.LocalSGD(steps=3, batch=4))},
+            r"with algorithm.local.steps = '2', not '3'",
+        ),
+        ({"algorithm": drfl.FedAvg(m=2)}, "with algorithm = 'DRFA', not 'FedAvg'"),
+        ({"fed": federation(0.5)}, "with data = "),
+    ],
+)
+def test_another_run_is_refused_in_one_line(changes, said, killed):
+    before = sorted(path.name for path in killed.iterdir())
+    with pytest.raises(InputError, match=said) as caught:
+        run(killed, **changes)
+    assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in killed.iterdir()) == before
+
+
+def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_used(killed, caplog):
+    (killed / "round-00000004" / "state.safetensors").write_bytes(b"")
+    assert run(killed).history.to_csv() == run().history.to_csv()
+    assert "round-00000004 cannot be used" in caplog.text
+
+
+def test_one_object_may_serve_several_runs(tmp_path):
+    keep = drfl.Checkpoints(tmp_path / "a", every=3)
+    first = run(checkpoints=keep)
+    assert run(checkpoints=keep).history.to_csv() == first.history.to_csv()
+    with pytest.raises(InputError, match="with seed = 0, not 1"):
+        run(checkpoints=keep, seed=1)
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(InputError, match="every must be an integer of at least 1, not 0"):
+        drfl.Checkpoints(tmp_path, every=0)
+    with pytest.raises(InputError, match="leave start and keep out"):
+        run(tmp_path, keep=lambda progress, stopping: None)

@@ -1,0 +1,116 @@
+"""`drfl tune` with an algorithm, a space and a score of the user's own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.small_search import Here
+
+from drfl.cli import tune
+from drfl.cli.app import call
+from drfl.experiments.config import load_config
+
+MINE = """
+from dataclasses import dataclass
+
+import torch
+from drfl.algorithms.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Halfway(FedAvg):
+    share: float = 1.0
+
+    @staticmethod
+    def space(trial):
+        return {"share": trial.suggest_float("share", 0.1, 0.5)}
+
+
+@dataclass(frozen=True)
+class Plain(FedAvg):
+    share: float = 1.0
+
+
+def wide(trial):
+    return {"share": trial.suggest_float("share", 0.6, 0.9), "batch": trial.suggest_categorical("batch", [4, 8])}
+
+
+def wrong(trial):
+    return {"shares": trial.suggest_float("share", 0.6, 0.9)}
+
+
+def surprise(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
+SMALL = ["--trials", "2", "--seeds", "1", "--jobs", "1", "--out", "a"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune, "Pool", Here())
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "mine.py").write_text(MINE)
+
+
+def tried(*arguments):
+    """The exit code and the rows of the trials."""
+    code = call(["tune", "job.toml", *SMALL, *arguments])
+    with open("a/trials.csv", newline="") as file:
+        return code, list(csv.DictReader(file))
+
+
+def test_the_space_of_the_class_and_one_that_is_named(capsys):
+    both = "mine.py:Halfway,mine.py:Plain"
+    code, rows = tried("--algorithms", both, "--space", "Plain=mine.py:wide", "--criterion", "average", "--json")
+    assert code == 0
+    values = {(row["algorithm"].rpartition(":")[2], row["trial"]): row for row in rows}
+    assert 0.1 <= float(values["Halfway", "1"]["share"]) <= 0.5
+    assert 0.6 <= float(values["Plain", "1"]["share"]) <= 0.9
+    assert values["Plain", "1"]["batch"] in ("4", "8")
+    content = json.loads(capsys.readouterr().out)
+    assert content["provenance"]["metric"] == "avg_accuracy"
+    assert content["provenance"]["command"].endswith("--criterion average --space Plain=mine.py:wide")
+    chosen = load_config(Path("job.toml"), {"algorithms": content["algorithms"]})
+    for name, table in content["algorithms"].items():
+        assert table.items() <= chosen.parameters(name).items()
+
+
+def test_a_score_of_which_less_is_better(capsys):
+    code, rows = tried("--algorithms", "FedAvg", "--set", "score=log-loss", "--json")
+    assert code == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["scores"]["FedAvg"]["score"] == min(float(row["score"]) for row in rows)
+    assert "the worst client's log loss" in content["provenance"]["criterion"]
+
+
+def test_another_space_and_another_file_are_other_searches(tmp_path, capsys):
+    own = ["--algorithms", "mine.py:Plain"]
+    assert tried(*own)[0] == 0
+    capsys.readouterr()
+    assert call(["tune", "job.toml", *SMALL, *own, "--space", "mine.py:wide"]) == 2
+    assert "has trials of mine.py:Plain with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--algorithms", "mine.py:Plain", "--space", "wide"], "is not of the form ALGORITHM=FILE.py:FUNCTION"),
+        (["--algorithms", "mine.py:Plain", "--space", "mine.py:wid"], "did you mean 'wide'"),
+        (["--algorithms", "mine.py:Plain,FedAvg", "--space", "mine.py:wide"], "say of which algorithm, Plain="),
+        (["--algorithms", "FedAvg", "--space", "AFL=mine.py:wide"], "is for AFL, which is not tuned"),
+        (["--algorithms", "mine.py:Plain", "--space", "mine.py:wrong"], "shares"),
+        (["--algorithms", "mine.py:Plain", "--space", "mine.py:surprise"], "the space of Plain: TypeError"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_line_and_leave_nothing(arguments, said, tmp_path, capsys):
+    assert call(["tune", "job.toml", *SMALL, *arguments]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,192 @@
+"""What clients' data give reason to doubt, in the library, the command and the files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import warnings
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from drfl import DataWarning, FedAvg, LocalSGD, Simulation, Task, run
+from drfl import compare as compare_objects
+from drfl.cli.app import call
+from drfl.data import ClientData
+from drfl.data.checks import FEW, MOST, doubts
+
+
+def clients(sizes=(120, 120, 120), classes=2, p=2):
+    """Clients with a third as many test rows, of normal columns and mixed classes."""
+    g = torch.Generator().manual_seed(0)
+    pairs = {f"site {k}": (torch.randn(n, p, generator=g), torch.arange(n) % classes) for k, n in enumerate(sizes)}
+    return ClientData.from_arrays(pairs, test_fraction=1 / 3)
+
+
+def test_nothing_is_said_of_sound_data():
+    assert doubts(clients()) == ()
+    assert doubts(clients().standardised()) == ()
+
+
+def test_few_test_rows_smallest_first_and_the_rest_counted():
+    assert doubts(clients((FEW * 3, FEW * 3))) == ()
+    (line,) = doubts(clients((120, 30, 57, 9, 12, 15)))
+    assert line.startswith("fewer than 20 test rows at site 3 (3), site 4 (4), site 5 (5) and 2 more clients: ")
+
+
+def with_test_targets(data, change):
+    targets = data.test_targets.clone()
+    change(targets)
+    return dataclasses.replace(data, test_targets=targets)
+
+
+def test_one_class_at_some():
+    data = clients()
+    one = with_test_targets(data, lambda y: y.index_fill_(0, data.test[1], 1))
+    (line,) = doubts(one)
+    assert line == "all test rows are of one class at site 1: always answering it is right there"
+    assert doubts(one, by_class=True) == ()
+    assert doubts(with_test_targets(data, lambda y: y.fill_(1))) == ()  # where all are so, it is the design
+    floats = dataclasses.replace(data, targets=data.targets.double(), test_targets=data.targets.double() * 0)
+    assert doubts(floats) == ()
+
+
+def test_names_that_look_the_same():
+    data = dataclasses.replace(clients(), names=("Ward 1", "ward  1", "Ward 2"))
+    (line,) = doubts(data)
+    assert line.startswith("names of clients differ by blanks or case alone: 'Ward 1' and 'ward  1'; ")
+
+
+def test_a_slip_in_a_column_is_found_whatever_the_scale():
+    data = clients()
+    inputs = data.inputs.double() / 1e4
+    slip = int(data.train[2][0])
+    inputs[slip, 1] = 80.0  # in units of 1e-4
+    data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs, columns=("age", "dose"))
+    for found in (data, data.standardised()):
+        (line,) = doubts(found)
+        assert line.startswith(
+            "a value more than 10,000 interquartile ranges from the median in column 'dose' at site 2:"
+        )
+    # a column that is mostly one value has no spread to go by
+    inputs[:, 1] = 0
+    inputs[slip, 1] = 80.0
+    assert doubts(dataclasses.replace(data, inputs=inputs, test_inputs=inputs)) == ()
+    # unless it is absurd; here in a test row
+    row = int(data.test[1][3])
+    inputs[slip, 1], inputs[row, 1] = 0, 1e12
+    data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
+    far, large = doubts(data)
+    assert "in column 'dose' at site 1: look for a slip" in far
+    assert "in column 'dose' at site 1: no step size suits" in large
+    assert doubts(data.standardised()) == (far,)
+
+
+def test_a_column_in_another_unit_at_one_client():
+    data = clients()
+    inputs = data.inputs.double() + 70
+    inputs[torch.cat((data.train[1], data.test[1])), 1] *= 1000
+    data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs, columns=("age", "weight"))
+    for found in (data, data.standardised()):
+        (line,) = doubts(found)
+        assert line.startswith("values spread 100 times as far or as little as at other clients, as in another unit: ")
+        assert re.search(r"unit: column 'weight' at site 1 \([\d.e+]+ times\)$", line)
+    assert doubts(data, by_class=True) == ()
+    two = clients((120, 120))
+    inputs = two.inputs.clone()
+    inputs[torch.cat((two.train[0], two.test[0])), 0] /= 1000
+    (line,) = doubts(dataclasses.replace(two, inputs=inputs, test_inputs=inputs))
+    assert "column 0 at site 1 (" in line
+
+
+def test_large_columns_that_nobody_standardised():
+    data = clients()
+    inputs = data.inputs * torch.tensor([1.0, 1e7])
+    raw = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
+    (line,) = doubts(raw)
+    assert line.startswith("values beyond 1,000,000 in column 1 at site ")
+    assert doubts(raw.standardised()) == ()
+
+
+def test_a_column_that_one_client_does_not_measure():
+    data = clients((120, 120, 30))
+    inputs = data.inputs.clone()
+    inputs[:, 0] = (inputs[:, 0] > 0).float()  # of two values: often all alike somewhere
+    inputs[data.train[0], 0] = 0
+    inputs[data.train[1], 1] = -1
+    inputs[data.train[2], 1] = 0.5
+    data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
+    line = doubts(data)[-1]
+    assert line.endswith("are constant, as where nobody measures them: column 1 at site 1, column 1 at site 2")
+    assert doubts(data, by_class=True) == doubts(data)[:-1]
+
+
+def test_large_pools_and_pictures_are_not_looked_through(monkeypatch):
+    monkeypatch.setattr("drfl.data.checks.MOST", 10)
+    assert MOST > 10
+    data = clients()
+    assert doubts(dataclasses.replace(data, inputs=data.inputs * 1e9, test_inputs=data.inputs * 1e9)) == ()
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    k = range(120)
+    frame = {"x": [i * 37 % 101 for i in k], "ill": [i % 2 * (i > 12) for i in k], "site": ["AB"[i > 12] for i in k]}
+    pd.DataFrame(frame).to_csv("all.csv", index=False)
+
+
+LINES = ["fewer than 20 test rows at A (4): ", "all test rows are of one class at A: "]
+
+
+@pytest.mark.usefixtures("table")
+def test_the_command_says_so_before_it_trains_and_in_its_files(capsys):
+    words = "--data all.csv --target ill --group site --rounds 1 --steps 1"
+    assert call(f"run {words} --algorithm FedAvg --out r".split()) in (0, 1)
+    err = capsys.readouterr().err
+    for line in LINES:
+        assert err.count(line) == 1
+    assert err.index(LINES[1]) < err.index("round 1")
+    told = json.loads(Path("r/summary.json").read_text())["warnings"]
+    assert [any(line.startswith(start) for line in told) for start in LINES] == [True, True]
+    assert call(f"compare {words} --algorithms FedAvg,DRFA --seeds 2 --out c --json".split()) in (0, 1)
+    out, err = capsys.readouterr()
+    assert [err.count(line) for line in LINES] == [1, 1]  # once, not once a run
+    assert json.loads(out)["warnings"] == json.loads(Path("c/summary.json").read_text())["warnings"]
+    # and once in the report, with whose it is
+    report = Path("c/report.html").read_text()
+    assert report.count(LINES[1][:-1]) == 1
+    assert "FedAvg and DRFA: all test rows are of one class at A" in report
+
+
+def test_the_papers_jobs_say_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in ("--partition one-class", "--clients 30", "--partition iid --clients 60"):
+        assert call(f"run --dataset digits {words} --rounds 1 --steps 1 --out r --overwrite --json".split()) in (0, 1)
+        assert "test rows" not in capsys.readouterr().err
+        assert not [w for w in json.loads(Path("r/summary.json").read_text())["warnings"] if "test rows" in w]
+
+
+def test_a_run_in_python_warns():
+    fed = Simulation(clients((12, 120)), Task(torch.nn.Linear(2, 2)))
+    algorithm = FedAvg(m=2, local=LocalSGD(steps=1, lr=0.1))
+    with pytest.warns(DataWarning, match=r"^fewer than 20 test rows at site 0 \(4\): ") as told:
+        run(algorithm, fed, rounds=1)
+    assert [warning.filename for warning in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(algorithm, fed, rounds=1, check_data=False)
+        run(algorithm, Simulation(clients(), Task(torch.nn.Linear(2, 2))), rounds=1)
+
+
+def test_objects_from_python_are_looked_at_too():
+    lines: list[str] = []
+    algorithm = FedAvg(m=2, local=LocalSGD(steps=1, lr=0.1))
+    found = compare_objects(
+        {"mean": algorithm}, clients((12, 120)), Task(torch.nn.Linear(2, 2)), rounds=1, seeds=1, progress=lines.append
+    )
+    assert found.warnings[0].startswith("fewer than 20 test rows at site 0 (4): ")
+    assert found.warnings[0] in lines

@@ -1,0 +1,170 @@
+"""Metrics of a client's outputs and targets, against scikit-learn and by hand, and on their way through a run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from sklearn import metrics as reference
+from torch import nn
+
+import drfl
+from drfl.errors import InputError
+from drfl.history import Metrics
+from drfl.metrics import METRICS, Metric, metric_of
+
+generator = torch.Generator().manual_seed(5)
+BINARY = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+MANY = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+REAL = torch.randn(40, 1, generator=generator, dtype=torch.float64)
+TWO = torch.randint(0, 2, (40,), generator=generator)
+FOUR = torch.randint(0, 4, (40,), generator=generator)
+LABELS = torch.randint(0, 2, (40, 4), generator=generator).double()
+NUMBERS = REAL[:, 0] + torch.randn(40, generator=generator, dtype=torch.float64)
+
+P2, P4, PL = BINARY.softmax(1), MANY.softmax(1), MANY.sigmoid()
+CASES = [
+    ("accuracy", BINARY, TWO, reference.accuracy_score(TWO, P2.argmax(1))),
+    ("accuracy", MANY, FOUR, reference.accuracy_score(FOUR, P4.argmax(1))),
+    ("accuracy", MANY, LABELS, 1 - reference.hamming_loss(LABELS, PL > 0.5)),
+    ("accuracy", REAL, TWO, reference.accuracy_score(TWO, REAL[:, 0] > 0)),
+    ("balanced_accuracy", MANY, FOUR, reference.balanced_accuracy_score(FOUR, P4.argmax(1))),
+    ("auc", BINARY, TWO, reference.roc_auc_score(TWO, P2[:, 1])),
+    ("auc", MANY, FOUR, reference.roc_auc_score(FOUR, P4, multi_class="ovr")),
+    ("auc", MANY, LABELS, reference.roc_auc_score(LABELS, PL)),
+    ("auc", REAL, TWO, reference.roc_auc_score(TWO, REAL[:, 0])),
+    ("f1", BINARY, TWO, reference.f1_score(TWO, P2.argmax(1))),
+    ("f1", MANY, FOUR, reference.f1_score(FOUR, P4.argmax(1), average="macro")),
+    ("f1", MANY, LABELS, reference.f1_score(LABELS, PL > 0.5, average="macro")),
+    ("log_loss", MANY, FOUR, reference.log_loss(FOUR, P4)),
+    ("log_loss", REAL, TWO, reference.log_loss(TWO, REAL[:, 0].sigmoid())),
+    ("brier", BINARY, TWO, reference.brier_score_loss(TWO, P2[:, 1])),
+    ("brier", MANY, FOUR, float((P4 - nn.functional.one_hot(FOUR, 4)).square().sum(1).mean())),
+    ("mae", REAL, NUMBERS, reference.mean_absolute_error(NUMBERS, REAL)),
+    ("rmse", REAL, NUMBERS, reference.mean_squared_error(NUMBERS, REAL) ** 0.5),
+    ("r2", REAL, NUMBERS, reference.r2_score(NUMBERS, REAL)),
+]
+
+
+@pytest.mark.parametrize(("name", "outputs", "targets", "expected"), CASES)
+def test_as_scikit_learn(name, outputs, targets, expected):
+    assert METRICS[name].of(outputs, targets) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_calibration_error_by_hand():
+    """Two bins: confidence 0.6 with two of four right, confidence 0.9 with all of two right."""
+    p = torch.tensor([0.6, 0.6, 0.6, 0.6, 0.9, 0.9], dtype=torch.float64)
+    outputs, y = torch.stack([torch.zeros(6, dtype=torch.float64), p.logit()], 1), torch.tensor([1, 1, 0, 0, 1, 1])
+    expected = (4 * 0.1 + 2 * 0.1) / 6
+    assert METRICS["calibration_error"].of(outputs, y) == pytest.approx(expected)
+    assert METRICS["calibration_error"].of(p.logit()[:, None], y) == pytest.approx(expected)
+
+
+def test_one_class_alone_has_no_auc_and_few_rows_no_r2():
+    assert math.isnan(METRICS["auc"].of(BINARY, torch.zeros(40, dtype=torch.int64)))
+    assert math.isnan(METRICS["r2"].of(REAL[:1], NUMBERS[:1]))
+    assert METRICS["balanced_accuracy"].of(BINARY, torch.zeros(40, dtype=torch.int64)) >= 0
+    assert all(math.isnan(metric.of(torch.full_like(BINARY, math.nan), TWO)) for metric in METRICS.values())
+
+
+def clients(n=3, regression=False):
+    draw = torch.Generator().manual_seed(1)
+    made = {}
+    for i in range(n):
+        x = torch.randn(30 + 10 * i, 4, generator=draw)
+        y = x @ torch.tensor([1.0, -1.0, 0.5, 0.0]) + 0.3 * i * torch.randn(len(x), generator=draw)
+        made[f"site {i}"] = (x, y if regression else (y > 0).long())
+    return drfl.ClientData.from_arrays(made, test_fraction=0.4)
+
+
+def spread(outputs, targets):
+    """Not one value per sample: needs all of a client's rows."""
+    return float(outputs.std()) / len(targets)
+
+
+@pytest.mark.parametrize("engine", [drfl.Loop(), drfl.Stacked(), drfl.Threads()])
+def test_all_engines_measure_the_same_and_the_worst_goes_by_the_score(engine):
+    data, metrics = clients(), ("accuracy", "brier", "f1", spread, Metric("miss", lambda o, y: o.argmax(1) != y))
+    task = drfl.Task(nn.Linear(4, 2), score="auc", metrics=metrics)
+    fed = drfl.Simulation(data, task, engine=engine)
+    found = fed.evaluate(fed.w0)
+    for i, rows in enumerate(data.test):
+        with torch.no_grad():
+            outputs, y = task.model(data.test_inputs[rows]).double(), data.test_targets[rows]
+        assert float(found.score[i]) == pytest.approx(METRICS["auc"].of(outputs, y))
+        for metric, values in zip(task.measures[1:], found.others, strict=True):
+            assert float(values[i]) == pytest.approx(metric.of(outputs, y), abs=1e-6)
+    assert found.others[-1] + found.others[0] == pytest.approx(torch.ones(3))
+
+
+def test_a_score_of_which_less_is_better_has_the_largest_for_its_worst():
+    fed = drfl.Simulation(clients(regression=True), drfl.Task(nn.Linear(4, 1), nn.MSELoss(), metrics=("r2", "mae")))
+    result = drfl.run(drfl.FedAvg(), fed, rounds=5)
+    assert result.history.score is METRICS["rmse"]
+    end = result.evaluation
+    assert result.history.last.metrics == Metrics.of(end, METRICS["rmse"])
+    assert result.history.last.metrics.worst_score == float(end.score.max())
+    assert result.history.last.metrics.worst20_score == float(end.score.max())
+    assert result.history.last.others["worst_r2"] == float(end.others[0].min())
+    assert result.history.last.others["worst_mae"] == float(end.others[1].max())
+    assert {"worst_rmse", "worst_r2", "avg_mae", "last_worst_rmse"} <= set(result.history.to_frame().columns)
+    assert "worst RMSE" in repr(result)
+
+
+def test_clients_whose_score_is_not_defined_have_no_say():
+    data = clients()
+    alone = drfl.ClientData.from_arrays(
+        {"a": (data.inputs[:20], torch.ones(20).long()), "b": (data.inputs, data.targets)}
+    )
+    result = drfl.run(drfl.FedAvg(), drfl.Simulation(alone, drfl.Task(nn.Linear(4, 2), score="auc")), rounds=2)
+    assert result.evaluation.score.isnan().tolist() == [True, False]
+    assert (
+        result.history.last.metrics.worst_score
+        == result.history.last.metrics.avg_score
+        == float(result.evaluation.score[1])
+    )
+
+
+def test_multi_label():
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(2))
+    y = (x[:, :3] > 0).float()
+    data = drfl.ClientData.from_arrays([(x[:30], y[:30]), (x[30:], y[30:])], test_fraction=0.4)
+    task = drfl.Task(nn.Linear(4, 3), nn.BCEWithLogitsLoss(), metrics=("auc", "f1"))
+    result = drfl.run(drfl.DRFA(local=drfl.LocalSGD(lr=0.5)), drfl.Simulation(data, task), rounds=30)
+    assert result.history.last.metrics.worst_score > 0.85
+    assert result.evaluation.others[0].min() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"score": "acuracy"}, "unknown metric 'acuracy': did you mean 'accuracy'"),
+        ({"score": "auc", "metrics": ("auc",)}, "'auc' is given twice"),
+        ({"score": nn.Linear}, "wrap it as drfl.Metric"),
+        ({"metrics": (lambda o, y: 0, lambda o, y: 1)}, "'score' is given twice"),
+    ],
+)
+def test_metrics_that_cannot_be(given, words):
+    with pytest.raises(InputError, match=words):
+        drfl.Task(nn.Linear(4, 2), **given)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Metric("Worst", len), "small letters"),
+        (lambda: Metric("loss", len), "cannot be called 'loss'"),
+        (lambda: Metric("mine", 3), "is a int, not a function"),
+        (
+            lambda: metric_of(Metric("mine", lambda o, y: 1 / 0)).of(BINARY, TWO),
+            "metric 'mine' of .* ZeroDivisionError",
+        ),
+        (lambda: Metric("mine", lambda o, y: torch.ones(3)).of(BINARY, TWO), r"shape \(3,\) for 40 samples"),
+        (lambda: METRICS["mae"].of(BINARY, NUMBERS), "metric 'mae' of outputs"),
+    ],
+)
+def test_what_is_wrong_with_a_metric_is_one_line(make, words):
+    with pytest.raises(InputError, match=words) as raised:
+        make()
+    assert "\n" not in str(raised.value)

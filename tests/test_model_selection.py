@@ -1,0 +1,137 @@
+"""Model selection and early stopping by validation rows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import drfl
+from drfl.checkpoint import Checkpoints, resume_point
+from drfl.errors import InputError
+from drfl.history import Metrics
+from drfl.key import Key
+from drfl.metrics import ACCURACY, METRICS
+from drfl.model_selection import Best, ModelSelection, Patience, Selected
+from drfl.run_state import first
+
+
+def clients(flipped=False):
+    """Three clients; ``flipped``: with other test rows."""
+    draw = torch.Generator().manual_seed(3)
+    train, test = {}, {}
+    for i in range(3):
+        x = torch.randn(60, 5, generator=draw)
+        y = (x[:, i] + torch.randn(60, generator=draw) > 0).long()
+        train[f"c{i}"], test[f"c{i}"] = (x[:40], y[:40]), (x[40:], 1 - y[40:] if flipped else y[40:])
+    return drfl.ClientData.from_arrays(train, test).with_validation(0.3)
+
+
+ALGORITHM = drfl.DRFA(local=drfl.LocalSGD(lr=0.5))
+WITHOUT = drfl.ClientData.from_arrays([(torch.randn(9, 5), torch.arange(9) % 2)])
+
+
+def simulation(data=None):
+    with Key(1).torch_scope():
+        return drfl.Simulation(data or clients(), drfl.Task(nn.Linear(5, 2)))
+
+
+def run(data=None, rounds=12, **options):
+    return drfl.run(ALGORITHM, simulation(data), rounds=rounds, **options)
+
+
+def test_validation_rows_are_training_rows_that_no_longer_train():
+    data, whole = clients(), clients()
+    assert data.validation is not None
+    for train, held, name in zip(data.train, data.validation, data.names, strict=True):
+        assert len(train) == 28
+        assert len(held) == 12
+        assert not set(train.tolist()) & set(held.tolist()), name
+    assert all(torch.equal(a, b) for a, b in zip(data.validation, whole.validation or (), strict=True))
+    with pytest.raises(InputError, match="validation rows already"):
+        data.with_validation()
+
+
+def test_the_best_round_by_the_worst_validation_client_is_returned():
+    """Against every round's model, tested by hand."""
+    data, models = clients(), []
+    result = run(data, best=Best("worst"), callbacks=[lambda step: models.append(step.model.clone())])
+    fed = simulation(data)
+    worst = [float(fed.validate(w).score.min()) for w in models]
+    at = worst.index(max(worst))
+    assert result.selection == ("validation", "worst_accuracy", at, max(worst), False)
+    assert torch.equal(result.model, models[at])
+    assert result.returned == "selected"
+    assert torch.equal(result.evaluation.score, fed.evaluate(models[at]).score)
+    assert result.history.last.metrics == Metrics.of(result.evaluation)
+    held = [row.validation.worst_score for row in result.history.rows if row.validation is not None]
+    assert held[:-1] == worst[:-1]
+    assert "validation_worst_accuracy" in result.history.to_csv().splitlines()[0]
+
+
+def test_test_rows_have_no_say():
+    ends = [run(clients(flipped), best=Best("average"), patience=Patience(4)) for flipped in (False, True)]
+    assert torch.equal(ends[0].model, ends[1].model)
+    assert ends[0].selection == ends[1].selection
+    assert ends[0].rounds == ends[1].rounds
+
+
+def metrics(worst):
+    return Metrics(worst, worst, 0.0, worst, worst, 1 - worst, 1 - worst)
+
+
+def test_patience_counts_from_the_last_gain_that_is_large_enough():
+    select = ModelSelection(Best(), Patience(3, delta=0.05), ACCURACY)
+    at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
+    for r, worst in enumerate([0.5, 0.54, 0.6, 0.61, math.nan, 0.62, 0.9]):
+        at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), metrics(worst))
+        ends.append(select.stops(at, r))
+    assert ends == [False, False, False, False, False, True, False]
+    assert int(at.round) == 6
+    assert at.w.tolist() == [6.0]
+
+
+def test_scores_of_which_less_is_better_and_losses():
+    for metric, score in (("worst", METRICS["rmse"]), ("loss", ACCURACY), ("worst_rmse", METRICS["rmse"])):
+        select, at = ModelSelection(Best(metric), None, score), Selected.start(torch.zeros(1), torch.ones(1))
+        for r, value in enumerate([3.0, 1.0, 2.0]):
+            found = metrics(value)._replace(worst_loss=value)
+            at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), found)
+        assert (int(at.round), float(at.value)) == (1, -1.0), metric
+
+
+def test_a_resumed_run_selects_what_one_that_never_stopped_would(tmp_path):
+    options = {"best": Best("worst20"), "patience": Patience(30)}
+    whole = run(**options)
+    run(keep=Checkpoints(tmp_path, dict, every=1), callbacks=[lambda step: step.round == 7], **options)
+    fed = simulation()
+    point = resume_point(tmp_path, ALGORITHM, fed, fresh=first(ALGORITHM, fed, selects=True))
+    assert point is not None
+    resumed = run(start=point.progress, **options)
+    assert torch.equal(resumed.model, whole.model)
+    assert resumed.selection == whole.selection
+    assert resumed.history.to_csv() == whole.history.to_csv()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: run(best=Best("best")), "unknown metric 'best'.*worst_accuracy"),
+        (lambda: Patience(0), "rounds must be"),
+        (lambda: Patience(3, delta=-1.0), "delta must be"),
+        (
+            lambda: run(WITHOUT, best=Best()),
+            "no validation",
+        ),
+        (lambda: clients().with_validation(1.5), "validation rows already"),
+        (
+            lambda: WITHOUT.with_validation(1.0),
+            "between",
+        ),
+    ],
+)
+def test_what_cannot_be(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
