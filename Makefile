@@ -23,6 +23,9 @@ help:
 demo: $(VENV)/.user
 	$(BIN)/drfl compare examples/one_class.toml --seeds 5 --out runs/demo --overwrite
 
+# The tests start many processes; where Python is told to keep no bytecode each of them would compile drfl anew.
+export PYTHONDONTWRITEBYTECODE =
+
 # a process a core, each of one thread: the models of the tests are too small to share out
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto

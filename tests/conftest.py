@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from hypothesis import settings
@@ -19,10 +21,17 @@ LONG = ("conformance/test_mutations.py", "fuzz/test_fuzz.py", "resilience/test_e
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the tests of long modules, before pytest picks by marks."""
+    """Mark the tests of long modules and what ``one_in`` leaves out, before pytest picks by marks."""
+    seen = Counter[str]()
     for item in items:
         if item.path.as_posix().endswith(LONG):
             item.add_marker(pytest.mark.long)
+        sample = item.get_closest_marker("one_in")
+        if sample is not None and item.get_closest_marker("long") is None:
+            function = item.nodeid.partition("[")[0]
+            if seen[function] % sample.args[0]:
+                item.add_marker(pytest.mark.long)
+            seen[function] += 1
 
 
 @pytest.fixture

@@ -60,6 +60,7 @@ def value_at(problem, ambiguity, w, lam):
 @pytest.mark.parametrize("method", METHODS, ids=["pooled", "gradient"])
 @pytest.mark.parametrize("ambiguity", SETS, ids=str)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
+@pytest.mark.one_in(4)
 def test_no_gap_at_the_saddle_point(problem, ambiguity, method):
     w, lam, value = problem.saddle(ambiguity)
     found = certify(certifier_of(problem, method), problem.federation(Loop()), w, lam, ambiguity=ambiguity)
@@ -70,6 +71,7 @@ def test_no_gap_at_the_saddle_point(problem, ambiguity, method):
 
 @pytest.mark.parametrize("ambiguity", SETS, ids=str)
 @pytest.mark.parametrize("problem", only(3, PROBLEMS, [p.name for p in PROBLEMS]))
+@pytest.mark.one_in(4)
 def test_both_sides_enclose_the_saddle_value(problem, ambiguity):
     value, fed = problem.saddle(ambiguity).value, problem.federation(Loop())
     for seed in range(3):

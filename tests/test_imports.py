@@ -52,6 +52,7 @@ def test_the_whole_library_loads_torch_and_numpy_only():
     assert not (PLOTTING | COMMAND) & modules
 
 
+@pytest.mark.long
 def test_a_run_in_the_library_loads_no_more():
     modules = loaded(
         "import torch, drfl\n"
@@ -74,6 +75,7 @@ def test_a_run_in_the_library_loads_no_more():
         "rum",
     ],
 )
+@pytest.mark.one_in(3)
 def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
     modules = called(*arguments.split())
     assert "typer" in modules
@@ -99,9 +101,10 @@ def test_python_m_drfl_is_the_command():
 
 def test_the_table_the_type_checkers_names_and_all_agree():
     table = {name: f"drfl.{module}" for module, names in drfl._NAMES.items() for name in names}
-    modules = {"models": "drfl", "sampling": "drfl"}
+    modules = {name: home for name, home in imports().items() if home == "drfl"}
     assert imports() == table | modules
-    assert sorted(drfl.__all__) == sorted(table | modules)
+    assert {"data", "metrics", "models", "sampling", "schedules", "testing"} <= set(modules) <= set(drfl._MODULES)
+    assert sorted(drfl.__all__) == sorted([*table, "models", "sampling"])
     assert sum(map(len, drfl._NAMES.values())) == len(table), "a name stands twice in the table"
 
 

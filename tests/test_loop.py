@@ -190,6 +190,7 @@ def test_average():
 @pytest.mark.parametrize(
     "name", only(["FedNova", "SCAFFOLD", "DRFA", "DualDRDM", "ScaffPD"], [a for a in ALGORITHMS if a != "QFedAvg"])
 )
+@pytest.mark.one_in(2)
 def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
     """Of the mean global models of the rounds, and of the mixtures that they started from."""
     algorithm, steps = make(name), []

@@ -42,6 +42,7 @@ def test_samples_may_be_mapped():
 
 @pytest.mark.parametrize("algorithm", [DRDM(m=3, local=LocalSGD(steps=3, lr=0.1)), ScaffPD()], ids=["DRDM", "ScaffPD"])
 @pytest.mark.parametrize("loss", only(["squared", "huber"], LOSSES))
+@pytest.mark.one_in(5)
 def test_every_engine_trains_by_it_alike(algorithm, loss, engine):
     of_labels, data = loss in LOSSES_OF["classification"], pools()
     if not of_labels:

@@ -91,6 +91,11 @@ def test_a_comparison_is_drawn_with_the_intervals_of_its_means(tmp_path):
     )  # fmt: skip
     rows = found.to_histories()
     assert len(rows) == 2 * 3 * 4
+    clients = found.to_clients()
+    assert clients.groupby(["algorithm", "seed"]).size().eq(DATA.n).all()
+    worst = clients.groupby(["algorithm", "seed"])["accuracy"].min()
+    known = found.to_frame().set_index(["algorithm", "seed"])["worst_accuracy"]
+    assert worst.to_dict() == pytest.approx(known.to_dict(), abs=1e-6)
     figure = found.plot("worst", "std")
     assert [axis.get_ylabel() for axis in figure.axes] == ["worst accuracy (%)", "std of accuracy (%) (less is better)"]
     ends = rows[(rows["algorithm"] == "two") & (rows["round"] == 3)]["worst_accuracy"] * 100

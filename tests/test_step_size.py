@@ -277,6 +277,7 @@ LIES = {
 
 @pytest.mark.parametrize("n", [3, 10])
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+@pytest.mark.one_in(3)
 def test_one_client_that_lies_about_its_gradient_moves_it_little(lie, n):
     """About twofold at most either way; with three clients, one of whom must be believed, a little more."""
     for seed in range(8):

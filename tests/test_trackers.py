@@ -74,6 +74,7 @@ def test_a_resumed_run_hides_what_was_written_of_its_rounds(tmp_path):
     assert [step for step, _ in events(tmp_path)["worst_accuracy"]] == [0, 1]
 
 
+@pytest.mark.long
 def test_mlflow_has_the_history_and_the_params(store):
     tracker = MLflow("study", uri=store, name="mine", params={"gamma": 0.01})
     frame = go(tracker).history.to_frame()

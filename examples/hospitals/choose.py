@@ -40,17 +40,26 @@ GRID = {
     "DRFA": grid("gamma", (0.001, 0.01)),
     "ScaffPD": grid("sigma", (0.01, 0.1)),  # as far as the others' γ in a round: it is not multiplied by the ten steps
     "DualDRDM": grid("gamma", (0.001, 0.01)),
+    "FineTuned": grid("fine_steps", (5, 20)),
+    "LocalOnly": grid("lr", (0.05, 0.1)),
+    "Pooled": grid("lr", (0.05, 0.1)),
 }
 
 
 def worst_loss(model: str, algorithm: str, setting: dict[str, float], seed: int, dataset: Dataset) -> float:
     """The largest of the sites' validation losses after the last round; infinite where the run diverged."""
-    own = {"algorithm": algorithm, "seed": seed, "validation": VALIDATION, "algorithms": {algorithm: setting}}
+    own = {
+        "algorithm": algorithm,
+        "seed": seed,
+        "validation": VALIDATION,
+        "judged_on": "validation",
+        "algorithms": {algorithm: setting},
+    }
     job = build(load_config(HERE / f"{model}.toml", own), dataset)
     try:
         rounds, returned = job.config.rounds, job.config.returned
         result = run(
-            job.algorithm, job.fed, rounds=rounds, seed=seed, evaluate_every=rounds, returned=returned
+            job.algorithm, job.fed, rounds=rounds, seed=seed, evaluate_every=rounds, returned=returned, check_data=False
         )  # fmt: skip
     except DivergedError:
         return math.inf

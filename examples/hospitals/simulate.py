@@ -1,9 +1,9 @@
-"""Four hospitals that learn together: who is served how well by FedAvg, DRFA, SCAFF-PD and dual DRDM?
+"""Four hospitals that learn together: who is served how well by FedAvg, DRFA, SCAFF-PD and dual DRDM? Or alone?
 
     python examples/hospitals/simulate.py [--seeds 5] [--rounds R] [--out DIR]
 
 Runs what linear.toml and mlp.toml say at every seed, and tests the last model on every site's test patients. Prints the
-table, and writes table.md, sites.csv (a row a model, algorithm, seed and site) and summary.json. Takes about half a
+table, and writes table.md, sites.csv (a row a model, algorithm, seed and site) and summary.json. Takes about a
 minute on an idle core.
 """
 
@@ -22,6 +22,8 @@ from scoring import BINS, scores
 from site_table import BASELINE, COLUMNS, Site, cells, table
 from torch import Tensor
 
+from drfl.algorithm import personal_models
+from drfl.client_table import ClientTable
 from drfl.data import ClientData, Dataset, load
 from drfl.errors import DrflError
 from drfl.experiments.artifacts import json_text, versions
@@ -41,6 +43,9 @@ RUNS: dict[str, tuple[str, dict[str, float]]] = {
     "DRFA, γ = 0.01": ("DRFA", {"gamma": 0.01}),  # robust in earnest, whatever the validation rows say
     "ScaffPD": ("ScaffPD", {}),
     "DualDRDM": ("DualDRDM", {}),
+    "FineTuned": ("FineTuned", {}),
+    "LocalOnly": ("LocalOnly", {}),
+    "Pooled": ("Pooled", {}),
 }
 """Row of the table → algorithm, and how it departs from the model's file."""
 
@@ -70,18 +75,34 @@ def simulate(model: str, name: str, seed: int, dataset: Dataset, rounds: int | N
     """One run, and how well its last model does at every site."""
     job = build(config_of(model, name, seed, rounds), dataset)
     rounds, returned = job.config.rounds, job.config.returned
-    result = run(job.algorithm, job.fed, rounds=rounds, seed=seed, evaluate_every=max(1, rounds), returned=returned)
-    return served(job, name, result.model, result.lam)
+    result = run(
+        job.algorithm,
+        job.fed,
+        rounds=rounds,
+        seed=seed,
+        evaluate_every=max(1, rounds),
+        returned=returned,
+        check_data=False,
+    )
+    own = personal_models(job.algorithm, result.state, result.model, job.fed, Key(seed))
+    return served(job, name, result.model, result.lam, own)
 
 
-def served(job: Job, name: str, w: Tensor, lam: Tensor) -> list[Site]:
-    """How well the model w (d,) of a run does at every site, and the λ (N,) that it ended with."""
+def served(job: Job, name: str, w: Tensor, lam: Tensor, own: ClientTable | None = None) -> list[Site]:
+    """How well the model w (d,) of a run, or each site's own (N, d), does at every site, and the final λ (N,)."""
     everybody, config = torch.arange(job.data.n), job.config
-    trained = job.fed.losses(everybody, w, Key(config.seed)).values
-    measured = zip(trained.tolist(), job.fed.evaluate(w).loss.tolist(), lam.tolist(), strict=True)
+    models = [w if own is None else own[client][0] for client in everybody.split(1)]
+    trained = [
+        float(job.fed.losses(client, model, Key(config.seed)).values)
+        for client, model in zip(everybody.split(1), models, strict=True)
+    ]
+    test = job.fed.evaluate(w) if own is None else job.fed.evaluate_each(own)
+    measured = zip(models, trained, test.loss.tolist(), lam.tolist(), strict=True)
     return [
-        Site(config.model, name, config.seed, site, len(ill), int(ill.sum()), scores(risks(job, w, x), ill), *numbers)
-        for (site, x, ill), numbers in zip(tested(job.data), measured, strict=True)
+        Site(
+            config.model, name, config.seed, site, len(ill), int(ill.sum()), scores(risks(job, model, x), ill), *numbers
+        )
+        for (site, x, ill), (model, *numbers) in zip(tested(job.data), measured, strict=True)
     ]
 
 

@@ -3,7 +3,6 @@
 from collections import namedtuple
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 import drfl
@@ -17,7 +16,7 @@ class FedAdam:  # Reddi et al. 2021, algorithm 2
     local: drfl.LocalSGD
 
     def init(self, fed):
-        return AdamState(fed.w0, torch.zeros_like(fed.w0), torch.zeros_like(fed.w0))
+        return AdamState(fed.w0, 0 * fed.w0, 0 * fed.w0)
 
     def round(self, s, fed, key):
         D = drfl.sampling.uniform(fed.n, self.m, key.fold("cohort"))
@@ -34,11 +33,13 @@ def clients(seed):
     return drfl.ClientData.from_dataset(drfl.load("digits"), parts, drfl.Key(seed)).with_validation(0.2)
 
 
-if __name__ == "__main__":
+def task(seed):
     layers = nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(288, 10)
-    task = drfl.Task(drfl.models.without_batch_norm(nn.Sequential(*layers)), score="auc", metrics=("f1", "accuracy"))
-    local = drfl.LocalSGD(lr=0.2, lr_schedule=drfl.schedules.Cosine(60, final=0.1))
-    mine = {"FedAdam": FedAdam(5, local), "DRFA": drfl.DRFA(5, local=local), "DualDRDM": drfl.DualDRDM(5, local=local)}
-    result = drfl.compare(mine, clients, task, rounds=60, select="worst", patience=15, jobs=2, out="runs/own")
-    print(result.to_markdown())
-    result.plot("worst", "avg").savefig("runs/own/worst.pdf")
+    return drfl.Task(drfl.models.without_batch_norm(nn.Sequential(*layers)), score="auc", metrics=("f1", "accuracy"))
+
+
+local = drfl.LocalSGD(lr=0.2, lr_schedule=drfl.schedules.Cosine(60, final=0.1))
+mine = {"FedAdam": FedAdam(5, local), "DRFA": drfl.DRFA(5, local=local), "DualDRDM": drfl.DualDRDM(5, local=local)}
+result = drfl.compare(mine, clients, task, rounds=60, select="worst", patience=15, out="runs/own")
+print(result.to_markdown())
+result.plot("worst", "avg").savefig("runs/own/worst.pdf")

@@ -54,7 +54,19 @@ _MODULES = (
 
 if TYPE_CHECKING:
     # For type checkers and editors, which do not follow the table; tests/test_imports.py has the two agree.
+    from drfl import ambiguity as ambiguity
+    from drfl import augmentations as augmentations
+    from drfl import certificate as certificate
+    from drfl import data as data
+    from drfl import local_optimizers as local_optimizers
+    from drfl import metrics as metrics
     from drfl import models, sampling
+    from drfl import schedules as schedules
+    from drfl import server_optimizers as server_optimizers
+    from drfl import testing as testing
+    from drfl import theory as theory
+    from drfl import trackers as trackers
+    from drfl import training_noise as training_noise
     from drfl.algorithm import Algorithm, Info, State
     from drfl.algorithms import (
         AFL,

@@ -49,7 +49,8 @@ def compare(
     Args:
         algorithms: by the name that tables and folders give them.
         data: the clients' samples; or those at a seed, where the seed is to divide them too.
-        task: model, loss and score; or those at a seed, where the seed is to draw the initial model too.
+        task: model, loss and score; or a function of the seed that makes them, while torch's generator stands at the
+            seed, so that every seed has an initial model of its own, the same one for all algorithms.
         rounds: of communication.
         seeds: how many, from 0; or which.
         out: the folder to fill: a run's folder per algorithm and seed, the table, ``report.html``. None = none is kept.
@@ -125,7 +126,8 @@ def tune(
         space: gives the algorithm of a trial, whose ``suggest_float`` and the like draw the parameters. It must depend
             on them alone, as it is called again for every run.
         data: the clients' samples; or those at a seed, where the seed is to divide them too.
-        task: model, loss and score; or those at a seed, where the seed is to draw the initial model too.
+        task: model, loss and score; or a function of the seed that makes them, while torch's generator stands at the
+            seed, so that every seed has an initial model of its own, the same one for all algorithms.
         rounds: of communication, in every run.
         trials: how many points are tried, by Optuna's tree-structured Parzen estimator.
         seeds: runs of each trial; their mean counts.

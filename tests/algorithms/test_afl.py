@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("ambiguity", [Simplex(), Simplex(0.05), ChiSquare(0.05), ChiSquare(2.0)], ids=repr)
+@pytest.mark.one_in(4)
 def test_rounds_are_the_papers(after, steps, ambiguity):
     same_as(references.afl, AFL(gamma=0.05, dual_after=after, ambiguity=ambiguity, local=LocalSGD(steps=steps, lr=0.1)))
 

@@ -52,6 +52,7 @@ LOSSES = {"everybody answers": (), "two do not train": (1, 4), "nobody trains": 
 @pytest.mark.parametrize("method", every(3, METHODS.values(), METHODS))
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 @pytest.mark.parametrize("silent", LOSSES.values(), ids=LOSSES)
+@pytest.mark.one_in(7)
 def test_mean_over_the_local_steps(method, momentum, silent):
     """A round of t steps from the same state ends where the round of four was after t."""
     f = curved_quadratics().functions

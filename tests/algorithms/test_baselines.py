@@ -47,6 +47,7 @@ def of_one(data, i):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("returned", only(1, ["average", "last"]))
+@pytest.mark.one_in(3)
 def test_local_only_is_fedavg_at_each_client_alone(engine, returned):
     data = clients()
     found = drfl.run(drfl.LocalOnly(local=LOCAL), simulation(data, engine), rounds=5, returned=returned)
@@ -113,6 +114,7 @@ def test_resumed_and_selected_as_if_they_had_never_stopped(algorithm, tmp_path):
     assert chosen.validation.worst_loss == pytest.approx(whole.selection.value)  # pyright: ignore
 
 
+@pytest.mark.long
 def test_a_step_size_is_found_and_wrappers_pass_the_models_on():
     for algorithm in (drfl.LocalOnly(), drfl.FineTuned(), drfl.Pooled()):
         found = drfl.run(Protected(algorithm), simulation(), rounds=8)

@@ -93,6 +93,7 @@ def test_the_whole_path_in_closed_form(make):
 
 @every_method
 @pytest.mark.parametrize("unit", [1e-150, 1e-12, 1000.0, 1e12, 1e150, -1.0])
+@pytest.mark.one_in(5)
 def test_the_unit_of_the_loss_does_not_matter(make, unit):
     """Nor does its sign: negative losses are as good as positive ones."""
     ours = mixtures(make, (unit * np.array(paths())).tolist())
@@ -254,6 +255,7 @@ def test_reports_of_equal_losses_leave_the_mixture_where_it_is(k):
     [(references.drfa, DRFA), (references.drfa, DRFAProx), (references.drdm, DRDM), (references.dual_drdm, DualDRDM)],
 )
 @pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.one_in(2)
 def test_rounds_with_and_without(reference, make, centred):
     """As the second implementation has them, some of the clients silent."""
     options = {} if make in (DRFA, DRFAProx) else {"mu": 0.7}

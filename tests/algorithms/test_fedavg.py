@@ -54,6 +54,7 @@ def test_what_is_sent_to_clients(algorithm, prox):
 
 @pytest.mark.parametrize("samples", [None, (1, 2, 3, 4, 10)])
 @pytest.mark.parametrize("tau", [1, 5])
+@pytest.mark.one_in(2)
 def test_they_stop_where_they_should(samples, tau):
     """At the weighted optimum after one local step, off it by a known amount after more; μ weakens the drift."""
     problem, local = Quadratics.random(samples=samples), LocalSGD(steps=tau, lr=0.2, batch=None)

@@ -41,6 +41,7 @@ def test_what_is_sent_to_clients():
     [({}, {}), ({"momentum": 0.6}, {"m": 2, "mu": 3.0}), ({"weight_decay": 0.5}, {"m": 2})],
     ids=str,
 )
+@pytest.mark.one_in(3)
 def test_it_reaches_the_optimum(solver, options):
     """Of the mean of all f_i (weight decay included), whatever the local steps and whoever takes part."""
     problem = Quadratics.random()

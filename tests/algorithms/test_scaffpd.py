@@ -24,6 +24,7 @@ LOCAL = LocalSGD(steps=3, lr=0.1)
     ids=str,
 )
 @pytest.mark.parametrize("ambiguity", [Simplex(), ChiSquare(0.05), ChiSquare(2.0)], ids=repr)
+@pytest.mark.one_in(4)
 def test_rounds_are_the_papers(options, ambiguity):
     same_as(references.scaffpd, ScaffPD(sigma=0.05, ambiguity=ambiguity, local=LOCAL, **options))
 

@@ -28,6 +28,7 @@ def test_every_set_is_tried():
 
 
 @pytest.mark.parametrize("name", every(3, CASES))
+@pytest.mark.one_in(3)
 def test_optimality_conditions(name):
     kin = [other for other in CASES if type(CASES[other](4)) is type(CASES[name](4))]
     for n, share in LENGTHS.items():
@@ -37,6 +38,7 @@ def test_optimality_conditions(name):
 
 
 @pytest.mark.parametrize("name", SOLVED)
+@pytest.mark.one_in(3)
 def test_agrees_with_a_solver(name):
     g = np.random.default_rng(7)
     v = g.normal(size=(4, 6)) * 10 ** g.uniform(-1, 0.5, (4, 1))
@@ -48,6 +50,7 @@ def test_agrees_with_a_solver(name):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+@pytest.mark.one_in(5)
 def test_the_conditions_notice_a_millionth(name, scale):
     """The residual is no formality: an answer moved by 1e-6 within Σλ = 1, or given to another vector, is refused."""
     g, ambiguity = np.random.default_rng(3), CASES[name](5)

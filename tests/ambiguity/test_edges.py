@@ -73,6 +73,7 @@ def test_equal_entries_get_equal_weights(name):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.one_in(3)
 def test_order_of_clients_does_not_matter(name):
     ambiguity, order = CASES[name](8), torch.randperm(8, generator=torch.Generator().manual_seed(1))
     if getattr(ambiguity, "prior", None) is None:
@@ -240,6 +241,7 @@ def test_worst_cases_by_hand():
 
 
 @pytest.mark.parametrize("name", every(4, CASES))
+@pytest.mark.one_in(2)
 def test_many_clients(name):
     if name == "Simplex(0.01)":
         return  # for up to 100

@@ -60,6 +60,7 @@ def test_the_same_call_goes_on_and_ends_as_one_that_never_stopped(killed):
         ({"fed": federation(0.5)}, "with data = "),
     ],
 )
+@pytest.mark.one_in(2)
 def test_another_run_is_refused_in_one_line(changes, said, killed):
     before = sorted(path.name for path in killed.iterdir())
     with pytest.raises(InputError, match=said) as caught:
@@ -68,6 +69,7 @@ def test_another_run_is_refused_in_one_line(changes, said, killed):
     assert sorted(path.name for path in killed.iterdir()) == before
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_used(killed, caplog):
     (killed / "round-00000004" / "state.safetensors").write_bytes(b"")
     assert run(killed).history.to_csv() == run().history.to_csv()

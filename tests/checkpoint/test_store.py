@@ -90,6 +90,7 @@ class Fake:
 
 @pytest.mark.parametrize("name", ["state.safetensors", "run.json", "SHA256SUMS"])
 @pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+@pytest.mark.one_in(3)
 def test_a_damaged_newest_one_is_passed_over(name, how, tmp_path):
     kept(tmp_path)
     path = tmp_path / "round-00000004" / name

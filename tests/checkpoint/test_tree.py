@@ -55,6 +55,7 @@ def test_every_state_comes_back_whole(name):
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "QFedAvg"])
+@pytest.mark.one_in(3)
 def test_every_average_comes_back_whole(name):
     fed, kept = digits(), []
     given = {"m": 6, "steps": 2, "lr": 0.05}
@@ -83,6 +84,7 @@ AROUND = {
 
 @pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
 @pytest.mark.parametrize("name", ["DRDM", "ScaffPD", "FedAvg"])
+@pytest.mark.one_in(4)
 def test_what_wrappers_remember_keeps_its_shape_too(name, around):
     fed = digits()
     algorithm, kept = around(make(name, {"m": 6, "steps": 1})), []

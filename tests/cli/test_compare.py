@@ -79,6 +79,7 @@ def test_a_comparison_without_certificates_says_nothing_of_them(tmp_path):
         assert "gap" not in (tmp_path / "a" / name).read_text()
 
 
+@pytest.mark.long
 def test_all_algorithms_meet_the_same_partition_at_a_seed(tmp_path):
     call(["compare", *SMALL, *THREE, "--out", "a"])
     for seed in (0, 1):
@@ -196,6 +197,7 @@ def test_json_prints_one_object_and_nothing_else(capsys):
     assert printed.err == ""
 
 
+@pytest.mark.long
 def test_the_file_says_which_algorithms(tmp_path):
     (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.DRFA]\n[algorithms.FedAvg]\nlr = 0.2\n")
     assert call(["compare", "job.toml", "--seeds", "3,5", "--out", "a"]) == 0

@@ -153,6 +153,7 @@ def test_cells_that_broke_off_are_remembered(stop, tmp_path, capsys):
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
+@pytest.mark.long
 def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys):
     stop("DRDM-seed0", 3)
     assert call(["compare", *JOB, "--out", "a"]) == 130

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from drfl.algorithms import ALGORITHMS
+from drfl.algorithms import ALGORITHMS, BASELINES
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli.app import call
 from drfl.data import DATASETS
@@ -19,17 +19,17 @@ from drfl.server_optimizers import SERVER_OPTIMIZERS
 def test_algorithms(capsys):
     assert call(["algorithms"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in ALGORITHMS)
+    assert all(name in out for name in (*ALGORITHMS, *BASELINES))
     assert "gamma=" in out
     assert "steps=1" in out.replace("steps=10", "")  # AFL has its own number
-    assert "all but AFL the cohort size m" in out
+    assert "all but AFL, LocalOnly, Pooled the cohort size m" in out
     assert [name for name in (*AMBIGUITY_SETS, *SAMPLINGS, *SCHEDULES, *SERVER_OPTIMIZERS) if name not in out] == []
 
 
 def test_algorithms_as_json_have_their_defaults(capsys):
     assert call(["algorithms", "--json"]) == 0
     found = {row["name"]: row["parameters"] for row in json.loads(capsys.readouterr().out)}
-    assert list(found) == list(ALGORITHMS)
+    assert list(found) == [*ALGORITHMS, *BASELINES]
     assert found["DRDM"]["mu"] == ALGORITHMS["DRDM"](m=1).mu
     assert found["DRDM"]["sampling"] == "with-replacement"
 

@@ -148,6 +148,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path,
         (lambda content: content["identity"]["config"].update(lr=0.7), "the run to resume has lr = 0.7, not no value"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_one_whose_content_is_wrong_is_told_and_the_one_before_is_used(change, why, stop, tmp_path, capsys):
     stop(5)
     call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])

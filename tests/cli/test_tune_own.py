@@ -88,6 +88,7 @@ def test_a_score_of_which_less_is_better(capsys):
     assert "the worst client's log loss" in content["provenance"]["criterion"]
 
 
+@pytest.mark.long
 def test_another_space_and_another_file_are_other_searches(tmp_path, capsys):
     own = ["--algorithms", "mine.py:Plain"]
     assert tried(*own)[0] == 0

@@ -262,6 +262,7 @@ def test_numbers_and_labels_are_read_as_such():
         ),
     ],
 )
+@pytest.mark.one_in(2)
 def test_a_run_has_the_loss_and_the_score_of_its_task(words, score, below, capsys):
     assert call(f"run {words} --algorithm FedAvg --out r".split()) == 0, capsys.readouterr().err
     found = json.loads(Path("r/summary.json").read_text())

@@ -76,6 +76,7 @@ def train_both(pair_of_federations, local, cohort=None):
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 @pytest.mark.parametrize("engine", [Stacked(), Stacked(0.002), Threads(3)], ids=repr)
+@pytest.mark.one_in(5)
 def test_training(solver, engine):
     replies = train_both(pair(MANY, engine), LocalSGD(**{"steps": 4, "lr": 0.1, **solver}))
     for a, b in zip(*replies, strict=True):
@@ -92,6 +93,7 @@ def test_numbers_beyond_the_models_type_diverge(bad, engine):
 
 @pytest.mark.parametrize("model", only(["linear", "group_norm"], MODELS.values(), MODELS))
 @pytest.mark.parametrize("batch", [8, None])
+@pytest.mark.one_in(3)
 def test_models(model, batch):
     sizes = (1, 2, 9, 20)
     for engine in (Stacked(), Stacked(0.005), Threads(2)):
@@ -116,6 +118,7 @@ def test_losses_gradients_evaluation(model):
 
 @pytest.mark.parametrize("snapshot", [None, 1, 3])
 @pytest.mark.parametrize("average", [False, True])
+@pytest.mark.one_in(5)
 def test_only_what_was_asked_for(engine, snapshot, average):
     fed = federation((3, 50), engine=engine)
     replies = fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3, lr=0.1), Key(0), snapshot=snapshot, average=average)
@@ -185,6 +188,7 @@ def test_dense_targets(engine):
 
 
 @pytest.mark.parametrize("prox", [0.1, 0.7, 3.0])
+@pytest.mark.one_in(3)
 def test_a_model_that_nothing_moves_stays_to_the_bit(engine, prox):
     """The pull towards w is 0 at w: its rounding must not carry float32 models away, step by step."""
     fed = federation(engine=engine, dtype=torch.float32)

@@ -36,6 +36,7 @@ KEPT = ["linear, epochs, momentum", "linear, adam, epochs", "linear, sam", "line
 
 
 @pytest.mark.parametrize(("solver", "model"), only(KEPT, CASES, NAMES))
+@pytest.mark.one_in(2)
 def test_engines_agree(solver, model):
     sizes, local = (1, 20, 31, 33), LocalSGD(lr=0.1, **solver)
     replies, costs = [], []

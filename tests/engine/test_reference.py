@@ -34,6 +34,7 @@ def close(tensor, array):
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 @pytest.mark.parametrize("prox", [0.0, 0.7])
 @pytest.mark.parametrize("batch", only(2, [None, 8, 32]))
+@pytest.mark.one_in(3)
 def test_local_steps(engine, solver, prox, batch):
     """Every step, snapshot and mean, with a shift; samples as drawn from the documented keys."""
     data, fed, key = pools(), federation(engine=engine), Key(6)

@@ -32,6 +32,7 @@ def plain(function, arguments):
     ("model", "scripted"),
     [(models.linear, True), (models.mlp, True), (models.cnn, False), (group_norm_net, False)],
 )
+@pytest.mark.one_in(2)
 def test_the_papers_models_are_traced(model, scripted):
     """Not only left to the function that a failed trace falls back on."""
     fed = federation((9, 20, 12), model=model, shape=(1, 8, 8), engine=Stacked())

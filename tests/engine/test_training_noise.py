@@ -70,6 +70,7 @@ def trained(fed, cohort=(0, 1, 2, 3), **solver):
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 @pytest.mark.parametrize(("model", "augment"), only(["dropout, a layer twice", "both"], TASKS.values(), TASKS))
+@pytest.mark.one_in(5)
 def test_engines_agree(model, augment, solver, caplog):
     oracle = trained(simulation(model, augment), **solver)
     quiet = trained(simulation(lambda: model().eval(), None), **solver)
@@ -81,6 +82,7 @@ def test_engines_agree(model, augment, solver, caplog):
     assert caplog.messages == []  # that it cannot be
 
 
+@pytest.mark.one_in(2)
 def test_a_client_s_masks_do_not_depend_on_the_cohort(engine):
     fed = simulation(engine=engine)
     together = trained(fed, batch=16)
@@ -88,6 +90,7 @@ def test_a_client_s_masks_do_not_depend_on_the_cohort(engine):
         torch.testing.assert_close(trained(fed, (i,), batch=16)[0], together[i], rtol=0, atol=1e-10)
 
 
+@pytest.mark.one_in(2)
 def test_reports_gradients_and_tests_are_without_it(engine):
     noisy, quiet = simulation(channels, Flip(1.0), engine), simulation(lambda: channels().eval(), None, engine)
     everybody = torch.arange(4)

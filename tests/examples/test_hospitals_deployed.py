@@ -50,6 +50,7 @@ class Here:
 
 
 @pytest.mark.parametrize(("model", "algorithm"), [("linear", "FedAvg"), ("linear", "DRFA"), ("mlp", "DualDRDM")])
+@pytest.mark.one_in(2)
 def test_a_deployed_run_is_the_simulated_one(model, algorithm, tmp_path):
     config = deployment.configured(model, algorithm, seed=0, rounds=2)
     data = build(config).data

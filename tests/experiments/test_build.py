@@ -91,6 +91,7 @@ def test_clients_learn_from_features(features):
     assert held.data.inputs.equal(job.data.inputs)
 
 
+@pytest.mark.long
 def test_a_comparison_makes_them_once(features, tmp_path, monkeypatch):
     asked = []
 

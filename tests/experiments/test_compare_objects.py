@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -67,6 +68,18 @@ def test_each_run_is_the_one_that_run_makes(tmp_path):
     assert found.to_latex().count(r"\\") == 3
     assert found._repr_html_().count("<tr>") == 3
     assert len(repr(found)) < 200
+
+
+def test_a_function_of_the_seed_needs_no_seeding(tmp_path):
+    def unseeded(seed):
+        return drfl.Task(nn.Linear(4, 2))
+
+    alike = {"one": drfl.FedAvg(m=3), "two": drfl.FedAvg(m=3)}
+    rows = [drfl.compare(alike, clients, unseeded, **QUIET).to_frame().set_index(["seed", "algorithm"]) for _ in "ab"]
+    pd.testing.assert_frame_equal(*rows)
+    worst = rows[0]["worst_loss"].unstack()
+    assert worst["one"].equals(worst["two"])
+    assert worst["one"].nunique() == 2
 
 
 def test_without_a_folder_nothing_is_left(tmp_path, monkeypatch):
@@ -150,6 +163,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(changes, part, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_another_object_of_the_name_is_refused(tmp_path):
     drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
     others = {**PAIR, "DRFA": replace(PAIR["DRFA"], gamma=0.5)}

@@ -38,6 +38,7 @@ def test_it_is_trained_and_kept(quick, home, lines):
 
 
 @pytest.mark.parametrize("how", ["cut", "gone", "told_cut", "told_gone", "other_training", "no_table"])
+@pytest.mark.one_in(3)
 def test_what_does_not_fit_together_is_made_anew(how, quick, home, lines, monkeypatch):
     first = load_backbone("cnn-digits", lines.append)
     weights, told = (home / "cache/drfl/backbones" / f"cnn-digits.{end}" for end in ("safetensors", "json"))

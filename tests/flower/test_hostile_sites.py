@@ -94,6 +94,7 @@ def serve(folder, behaviour, algorithm="DualDRDM", more="cohort = 4"):
 
 
 @pytest.mark.parametrize("name", every(16, BEHAVIOURS))
+@pytest.mark.one_in(2)
 def test_a_run_ends_with_results_or_with_one_line(name, tmp_path, caplog):
     behaviour = BEHAVIOURS[name]
     told = None

@@ -45,6 +45,7 @@ AVERAGED = ("DRFA", "DRDM", "protected")
 
 
 @pytest.mark.parametrize("name", only(["FedAvg", "ScaffPD", "DualDRDM", "solver", "protected"], ALGORITHMS))
+@pytest.mark.one_in(2)
 def test_every_number_is_that_of_the_simulation(name):
     options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))

@@ -196,6 +196,7 @@ class Dozing(InProcessGrid):
 
 
 @pytest.mark.parametrize("algorithm", only(["FedAvg"], ["DualDRDM", "ScaffPD", "FedAvg"]))
+@pytest.mark.long
 def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(algorithm, tmp_path):
     path = settings(tmp_path, rounds=6, more="min_replies = 2\nengine = 'loop'\nstandardise = false").read_text()
     path = path.replace("wait = 0.05", "wait = 0.05\ngrace = 0.01").replace('"DualDRDM"', f'"{algorithm}"')

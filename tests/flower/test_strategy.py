@@ -68,6 +68,7 @@ def flattened(record):
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.one_in(2)
 def test_model_and_lambda_are_those_of_the_simulation(name):
     algorithm, parameters = KINDS[name]
     found = DrflStrategy(algorithm(**parameters), **ALL, seed=3).start(grid_with_own_model(), initial(), num_rounds=4)

@@ -20,7 +20,9 @@ from drfl.papers.specification import PAPERS
 
 PAGES = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("ambiguity", "certificate", "data", "own", "scale", "testing", "theory", "tuning")
+    for name in (
+        *("ambiguity", "certificate", "data", "metrics", "models", "own", "scale", "testing", "theory", "tuning"),
+    )
 }
 
 
@@ -30,7 +32,10 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-@pytest.mark.parametrize("page", only(["ambiguity", "own"], ["ambiguity", "certificate", "own", "testing", "theory"]))
+@pytest.mark.parametrize(
+    "page",
+    only(["metrics", "own"], ["ambiguity", "certificate", "metrics", "models", "own", "testing", "theory"]),
+)
 def test_the_code_prints_what_the_page_shows(page, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", ModuleType("page"))  # dataclasses look their module up
     names: dict[str, object] = {"__name__": "page"}

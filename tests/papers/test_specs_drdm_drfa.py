@@ -52,6 +52,7 @@ def test_jobs_are_configurations(name):
 
 @pytest.mark.parametrize(("quick", "stand_in"), only(1, [(True, True), (False, False)]))
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.one_in(3)
 def test_every_specification_plans(name, quick, stand_in, tuned):
     spec = load_spec(name)
     made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))

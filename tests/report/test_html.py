@@ -15,6 +15,7 @@ import pytest
 from drfl.errors import InputError
 from drfl.report import figures, render, write_report
 from drfl.report.groups import group_runs
+from drfl.report.tables import by_client_tables
 
 EVIL = '</script><script>alert(1)</script><!--<b onclick="x">\'&amp;%{y}{{ 6 * 7 }}{% x %}'
 
@@ -326,3 +327,19 @@ def test_very_many_clients_are_thinned_out_and_the_page_says_so(record):
     dotted = [trace for trace in both.data if trace.mode == "markers"]
     assert [len(trace.x) for trace in dotted] == [figures.DOTS // 2] * 2
     assert [len(trace.x) for trace in both.data if trace.mode == "lines"] == [figures.DOTS // 2]
+
+
+def test_clients_with_names_have_a_row_each(record):
+    names = ["North", "South", "East"]
+    runs = [record(f"{a}-{s}", a, s, clients=3, names=names) for a in ("FedAvg", "DRFA") for s in range(2)]
+    (table,) = by_client_tables(group_runs(runs))
+    assert table.head == ["Client", "FedAvg", "DRFA"]
+    south = [100 * run.clients["score"][1] for run in runs[2:]]
+    assert table.rows[1] == ["South", table.rows[1][1], f"{np.mean(south):.1f} ± {np.std(south, ddof=1):.1f}"]
+    assert "Accuracy by client, in percent" in Page(render(runs)).text
+
+
+def test_clients_of_a_random_partition_have_none(record):
+    numbered = [record(f"run-{s}", seed=s, clients=2, names=["client-0", "client-1"]) for s in range(2)]
+    other = [record(f"other-{s}", seed=s, clients=2, names=[f"{s}a", "b"]) for s in range(2)]
+    assert by_client_tables(group_runs(numbered)) == by_client_tables(group_runs(other)) == []

@@ -23,6 +23,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.one_in(5)
 def test_nothing_happens_where_nothing_can(name):
     alone, faulty, mine, theirs = algorithm(name), Faulty(algorithm(name)), small(), small()
     pairs = zip(rounds(alone, mine, 3), rounds(faulty, theirs, 3), strict=True)
@@ -34,6 +35,7 @@ def test_nothing_happens_where_nothing_can(name):
 
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.one_in(5)
 def test_every_algorithm_goes_on(name, kind):
     fed, heard = small(), []
     faulty = Faulty(algorithm(name), FAULTS[kind])
@@ -52,6 +54,7 @@ def test_every_algorithm_goes_on(name, kind):
     ("name", "table"),
     [("SCAFFOLD", "c_i"), ("FedDyn", "h"), ("DRDM", "h"), ("DualDRDM", "h"), ("ScaffPD", "reports")],
 )
+@pytest.mark.one_in(4)
 def test_rows_of_those_who_did_not_answer_stay(name, table, kind):
     missed = changed = 0
     for before, after, info in rounds(Faulty(algorithm(name), FAULTS[kind]), small(), 8):

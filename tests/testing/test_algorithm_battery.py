@@ -165,6 +165,7 @@ def test_variants_take_what_there_is_and_leave_the_given_one_alone():
     assert not hasattr(subject.variant(), "hidden")
 
 
+@pytest.mark.long
 def test_a_local_step_size_is_found_where_there_is_none():
     """For the algorithm and for the special cases alike; one that is given stays."""
     automatic = LocalSGD(steps=1)

@@ -16,6 +16,7 @@ from drfl.testing import (
 
 
 @pytest.mark.parametrize("check", FEDERATION_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.one_in(3)
 def test_simulations_pass(check, engine):
     assert verdict(check, FederationSubject(lambda data, task: Simulation(data, task, engine=engine))) is None
 

@@ -37,6 +37,7 @@ def gap(functions, optimum, ambiguity, saddle):
 
 
 @pytest.mark.parametrize(("name", "ambiguity"), CASES, ids=str)
+@pytest.mark.one_in(5)
 def test_there_is_no_duality_gap(name, ambiguity):
     problem = PROBLEMS[name]
     saddle = problem.saddle(ambiguity)

@@ -113,6 +113,7 @@ def test_a_run_that_breaks_off_is_never_the_best():
         tuned(data=clients(True), learned=task(True), first=first, trials=1)
 
 
+@pytest.mark.long
 def test_data_and_task_may_be_functions_of_the_seed():
     def learned(seed):
         torch.manual_seed(seed)

@@ -126,6 +126,7 @@ def test_trials_of_others_in_the_file_have_no_say(done, tmp_path):
         ({"tables": {"FedAvg": {"by_samples": False}}}, "with FedAvg.by_samples = nothing, not False"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_the_trials_of_another_search_are_refused(done, changes, said):
     folder = done[2]
     with pytest.raises(InputError, match=said) as caught:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,26 +25,20 @@ from drfl.experiments.comparison import (
     start,
 )
 from drfl.experiments.comparison_processes import compare_in_processes
-from drfl.experiments.comparison_results import IF_EQUAL, Comparison, shown_columns, write_comparison
+from drfl.experiments.comparison_results import Comparison, columns_beside, score_columns, table, write_comparison
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import ended
-from drfl.experiments.measures import column
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
 from drfl.experiments.runner import (
     Outcome,
     Spread,
     StopSignal,
-    best,
-    endings,
-    equal_worst,
-    gaps,
     parse_seeds,
-    spreads,
 )
 from drfl.loop import Callback
-from drfl.metrics import ACCURACY, Measure
+from drfl.metrics import ACCURACY
 from drfl.user_code import label_of
 
 BROKEN = 1
@@ -164,30 +158,13 @@ def _names(text: str | None, file: Mapping[str, object]) -> list[str]:
 
 
 def _print(comparison: Comparison, directory: Path) -> None:
-    measures = comparison.measures
-    table, shown = spreads(comparison.outcomes, measures[0].name), shown_columns(measures, fifth=True)
-    config = comparison.config
-    view = Table(
-        title=f"{config.dataset}, {_length(config)}, {_seeds(comparison)}",
-        title_justify="left",
-    )
-    view.add_column("algorithm")
-    for of, heading in shown.items():
-        for text in (heading, *IF_EQUAL.get(of, ())):
-            view.add_column(text, justify="right")
-    winners = {of: best(table, of, measures) for of in shown}
-    equal = equal_worst(comparison.outcomes)
-    if config.certificate:
-        view.add_column("gap", justify="right")
-    if config.until:
-        view.add_column("rounds to target", justify="right")
-    for name, row in table.items():
-        cells = list(_cells(name, row, winners, measures, endings(comparison.outcomes, name)))
-        if measures[0].name == ACCURACY.name:
-            cells.insert(2, f"{100 * equal[name]:.1f}" if name in equal else "")
-        view.add_row(name, *cells, *_gap(comparison, name), *_reached(comparison, name))
-    console.out.print(view)
-    if measures[0].name == ACCURACY.name:
+    """The table of the score, those of the other measures, two at a time, as a terminal is narrow, and the report."""
+    score, *others = comparison.measures
+    plain = score.name == ACCURACY.name
+    _print_table(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
+    for i in range(0, len(others), 2):
+        _print_table(comparison, columns_beside(others[i : i + 2]))
+    if plain:
         console.out.print(
             "if equal: the mean worst client of clients that are all equally good, by the size of test sets"
         )
@@ -195,6 +172,27 @@ def _print(comparison: Comparison, directory: Path) -> None:
         console.out.print(f"report: {directory / 'report.html'}", markup=False)
     else:
         console.out.print(f"every run failed, so there is no report: {directory / 'compare.csv'}", markup=False)
+
+
+FIFTH = 5
+"""Of so many clients the worst fifth is the worst one."""
+
+
+def _title(comparison: Comparison) -> str:
+    return f"{comparison.config.dataset}, {_length(comparison.config)}, {_seeds(comparison)}"
+
+
+def _print_table(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> None:
+    """Print some columns; how many rounds a target took stands with the first, which has a title."""
+    head, rows = table(comparison, "[bold]{}[/bold]", shown)
+    view = Table(title=title, title_justify="left")
+    reached = title is not None and comparison.config.until is not None
+    view.add_column(head[0])
+    for text in (*head[1:], *(["rounds to target"] if reached else [])):
+        view.add_column(text, justify="right")
+    for cells in rows:
+        view.add_row(*cells, *(_reached(comparison, cells[0]) if reached else []))
+    console.out.print(view)
 
 
 def _seeds(comparison: Comparison) -> str:
@@ -213,32 +211,10 @@ def _length(config: Config) -> str:
     )
 
 
-def _gap(comparison: Comparison, name: str) -> list[str]:
-    """The duality gap, in a list of one cell; an empty list where it was not asked for."""
-    if comparison.config.certificate is None:
-        return []
-    gap = gaps([outcome for outcome in comparison.outcomes if outcome.algorithm == name])
-    return [gap[name].text(".3g", ".2g") if name in gap else "–"]
-
-
 def _reached(comparison: Comparison, name: str) -> list[str]:
-    """How many rounds the target took, in a list of one cell; an empty list without a target."""
-    if comparison.config.until is None:
-        return []
+    """How many rounds the target took, in a list of one cell."""
     rounds = [o.rounds for o in comparison.outcomes if o.algorithm == name and o.stopped == "target"]
     runs = sum(o.algorithm == name for o in comparison.outcomes)
     if not rounds:
         return [f"none of {runs}"]
     return [f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {runs})"]
-
-
-def _cells(
-    name: str, row: Mapping[str, Spread], winners: Mapping[str, set[str]], measures: Sequence[Measure], missing: str
-) -> Iterator[str]:
-    for of, winner in winners.items():
-        if of not in row:
-            yield missing
-            continue
-        look = column(of, measures)
-        text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
-        yield f"[bold]{text}[/bold]" if name in winner else text

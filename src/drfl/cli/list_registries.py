@@ -9,7 +9,7 @@ import json
 from rich.markup import escape
 from rich.table import Table
 
-from drfl.algorithms import ALGORITHMS
+from drfl.algorithms import ALGORITHMS, BASELINES
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import console
 from drfl.data import describe
@@ -20,8 +20,8 @@ from drfl.server_optimizers import SERVER_OPTIMIZERS
 
 
 def algorithms_command(as_json: bool) -> None:
-    """Print every algorithm with what it does and its own parameters."""
-    rows = [(name, _summary(cls), defaults_of(name)) for name, cls in ALGORITHMS.items()]
+    """Print every algorithm and baseline with what it does and its own parameters."""
+    rows = [(name, _summary(cls), defaults_of(name)) for name, cls in {**ALGORITHMS, **BASELINES}.items()]
     if as_json:
         print(json.dumps([{"name": name, "summary": text, "parameters": values} for name, text, values in rows]))
         return
@@ -31,7 +31,7 @@ def algorithms_command(as_json: bool) -> None:
         own = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
         table.add_row(name, escape(text), escape(_shown(own)))
     console.out.print(table)
-    without = ", ".join(name for name in ALGORITHMS if not takes(name, "m"))
+    without = ", ".join(name for name in (*ALGORITHMS, *BASELINES) if not takes(name, "m"))
     console.out.print(
         f"All take the local solver's {_shown(local)}, and all but {without} the cohort size m (up to ten"
     )

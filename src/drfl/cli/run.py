@@ -14,7 +14,7 @@ from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
 from drfl.experiments.artifacts import json_text, summary
 from drfl.experiments.build import build, load_data
-from drfl.experiments.comparison_results import shown_columns
+from drfl.experiments.comparison_results import score_columns
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.data_doubts import data_doubts
 from drfl.experiments.resume import checkpoint_writer, is_finished, kept_config, key_of, load_resume_point
@@ -99,7 +99,7 @@ def _print(finished: Finished, directory: Path) -> None:
         title_justify="left",
     )
     table.add_column("iterate")
-    headings = shown_columns(result.history.measures[:1], fifth=True).values()
+    headings = score_columns(result.history.score, fifth=True).values()
     for heading in (*headings, "avg loss", "worst loss", *(("gap",) if asked else ())):
         table.add_column(heading, justify="right")
     for name, (m, certificate) in rows.items():

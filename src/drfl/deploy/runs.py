@@ -15,7 +15,7 @@ from rich.table import Table
 from drfl.deploy.flower_cli import ask, environment, program
 from drfl.deploy.paths import DeploymentFolder
 from drfl.errors import DrflError, InputError
-from drfl.experiments.comparison_results import shown_columns
+from drfl.experiments.comparison_results import columns_beside, score_columns
 from drfl.experiments.measures import column
 from drfl.report.read_run import measures_of
 
@@ -36,7 +36,12 @@ def print_result(folder: DeploymentFolder) -> None:
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
     table = Table(title=escape(title), title_justify="left")
     measures = measures_of(summary)
-    headings = {**shown_columns(measures, fifth=True), "avg_loss": "avg loss", "worst_loss": "worst loss"}
+    headings = {
+        **score_columns(measures[0], fifth=True),
+        **columns_beside(measures[1:]),
+        "avg_loss": "avg loss",
+        "worst_loss": "worst loss",
+    }
     for heading in headings.values():
         table.add_column(heading, justify="right")
     looks = {name: column(name, measures) for name in headings}

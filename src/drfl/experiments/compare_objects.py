@@ -29,13 +29,14 @@ from drfl.experiments.comparison import (
     start,
 )
 from drfl.experiments.comparison_processes import compare_in_processes
-from drfl.experiments.comparison_results import Comparison, read_histories, write_comparison
+from drfl.experiments.comparison_results import Comparison, write_comparison
 from drfl.experiments.config import one_line
 from drfl.experiments.manifest import ended
 from drfl.experiments.objects import ObjectConfig, object_jobs
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import check_free, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal
+from drfl.key import Key
 from drfl.task import Task
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ def compare_objects(
             raise InputError("resume and overwrite need out, the folder of the comparison")
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
             found = _compared(build, design, Path(folder) / "comparison", options, own)
-            return found._replace(directory=None, histories=read_histories(found))
+            return found._replace(directory=None, histories=found.to_histories(), served=found.to_clients())
     return _compared(build, design, options.out, options, own)
 
 
@@ -171,7 +172,7 @@ def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
-    """A function of the seed, whatever was given.
+    """A function of the seed, whatever was given. While the user's works, torch's generator stands at the seed.
 
     Raises:
         InputError: it is neither such an object nor a function.
@@ -183,7 +184,8 @@ def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable
         raise InputError(f"{what} is {named}: give a drfl.{kind.__name__}, or a function that gives one of a seed")
 
     def made(seed: int) -> T:
-        found = given(seed)
+        with Key(seed).fold(what).torch_scope():  # else layers would begin elsewhere at every call
+            found = given(seed)
         if not isinstance(found, kind):
             raise InputError(f"{what}({seed}) gave a {type(found).__name__}, not a drfl.{kind.__name__}")
         return found

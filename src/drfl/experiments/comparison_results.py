@@ -47,6 +47,7 @@ class Comparison(NamedTuple):
         directory: the folder that holds the runs and the report; None where it was not kept.
         warnings: what the data give reason to doubt, at the first seed.
         histories: of the runs, where no folder is kept that has them; see :meth:`to_histories`.
+        served: their clients, likewise; see :meth:`to_clients`.
     """
 
     config: Config
@@ -57,6 +58,7 @@ class Comparison(NamedTuple):
     directory: Path | None = None
     warnings: tuple[str, ...] = ()
     histories: pd.DataFrame | None = None
+    served: pd.DataFrame | None = None
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -84,7 +86,11 @@ class Comparison(NamedTuple):
 
     def to_histories(self) -> pd.DataFrame:
         """A row per run and evaluated round: algorithm, seed and the columns of the run's history.csv."""
-        return read_histories(self) if self.histories is None else self.histories
+        return read_runs(self, "history.csv") if self.histories is None else self.histories
+
+    def to_clients(self) -> pd.DataFrame:
+        """A row per run and client: algorithm, seed and the columns of clients.csv, such as client and auc."""
+        return read_runs(self, "clients.csv") if self.served is None else self.served
 
     def plot(self, *shown: str) -> Figure:
         """Curves of the algorithms over the rounds, see :func:`drfl.plots.plot_histories`.
@@ -146,15 +152,15 @@ class Comparison(NamedTuple):
         }
 
 
-def read_histories(comparison: Comparison) -> pd.DataFrame:
-    """The histories in the folder of a comparison, see :meth:`Comparison.to_histories`."""
+def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
+    """A CSV file of every run in the folder of a comparison, under each other, see :meth:`Comparison.to_histories`."""
     import pandas as pd
 
     assert comparison.directory is not None
     order = [label_of(algorithm) for algorithm in comparison.algorithms]
-    frames = [pd.DataFrame(columns=["algorithm", "seed", "round"])]
+    frames = [pd.DataFrame(columns=["algorithm", "seed"])]
     for outcome in sorted(comparison.outcomes, key=lambda o: (order.index(o.algorithm), o.seed)):
-        file = comparison.directory / cell_name(outcome.algorithm, outcome.seed) / "history.csv"
+        file = comparison.directory / cell_name(outcome.algorithm, outcome.seed) / name
         if file.exists():  # not of a run that broke off
             run = pd.read_csv(file)
             run.insert(0, "seed", outcome.seed)
@@ -200,20 +206,28 @@ def markdown(comparison: Comparison) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
 
 
-def table(comparison: Comparison, bold: str) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of average, worst and std in percent, mean ± std over seeds.
+def table(
+    comparison: Comparison, bold: str, shown: Mapping[str, str] | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table of average, worst and std, mean ± std over seeds.
 
     "If equal" is what the worst client would be on average if all were equally good: see :mod:`drfl.equal_clients`.
 
     Args:
         comparison: what ran.
         bold: a format for the best of a column.
+        shown: column → its heading; None = the score's and those of the measures beside it. Certificates stand in a
+            table that has the score's.
     """
     measures = comparison.measures
-    known, shown = spreads(comparison.outcomes, measures[0].name), shown_columns(measures)
+    if shown is None:
+        shown = score_columns(measures[0]) | columns_beside(measures[1:])
+    known, gap, equal = spreads(comparison.outcomes, measures[0].name), gaps(comparison.outcomes), {}
     winners = {name: best(known, name, measures) for name in shown}
-    asked, gap = comparison.config.certificate is not None, gaps(comparison.outcomes)
-    equal = equal_worst(comparison.outcomes)
+    worst = f"worst_{measures[0].name}"
+    asked = comparison.config.certificate is not None and worst in shown
+    if measures[0].name == ACCURACY.name and worst in shown:
+        equal = equal_worst(comparison.outcomes)
     rows = []
     for name, row in known.items():
         cells = [name]
@@ -223,32 +237,30 @@ def table(comparison: Comparison, bold: str) -> tuple[list[str], list[list[str]]
                 look = column(of, measures)
                 text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
             cells.append(bold.format(text) if name in winners[of] else text)
-            if of == "worst_accuracy":
+            if of == worst and equal:
                 cells.append(f"{100 * equal[name]:.1f}" if name in equal else "–")
         if asked:
             cells.append(gap[name].text(".3g", ".2g") if name in gap else "–")
         rows.append(cells)
-    heads = [text for of, heading in shown.items() for text in (heading, *IF_EQUAL.get(of, ()))]
+    heads = [text for of, head in shown.items() for text in (head, *(["if equal %"] if of == worst and equal else []))]
     return ["algorithm", *heads, *(["gap"] if asked else [])], rows
 
 
-IF_EQUAL = {"worst_accuracy": ("if equal %",)}
-"""What stands behind which column."""
-
-
-def shown_columns(measures: Sequence[Measure], *, fifth: bool = False) -> dict[str, str]:
-    """The columns of a table of algorithms with their headings; ``fifth``: the worst fifth of the clients too."""
-    score, others = measures[0], measures[1:]
+def score_columns(score: Measure, *, fifth: bool = False) -> dict[str, str]:
+    """The columns of the score with their headings; ``fifth``: the worst fifth of the clients too."""
     plain = score.name == ACCURACY.name
+    of = [score.unit] if plain else [score.words, score.unit]
+    found = {f"{what}_{score.name}": " ".join((word, *of)).rstrip() for what, word in WORDS.items()}
+    found[f"std_{score.name}"] = "std"
+    return found | ({f"worst20_{score.name}": f"worst 20 {score.unit}" if plain else "worst fifth"} if fifth else {})
 
-    def heading(what: str, measure: Measure) -> str:
-        return " ".join((what, *(() if plain and measure is score else (measure.words,)), measure.unit)).rstrip()
 
-    names = {"avg": "average", "worst": "worst", "std": "std"}
-    found = {f"{what}_{score.name}": "std" if what == "std" else heading(word, score) for what, word in names.items()}
-    if fifth:
-        found[f"worst20_{score.name}"] = heading("worst 20", score) if plain else "worst fifth"
-    return found | {f"{what}_{m.name}": heading(names[what], m) for m in others for what in ("avg", "worst")}
+def columns_beside(others: Sequence[Measure]) -> dict[str, str]:
+    """The columns of the measures beside the score with their headings."""
+    return {f"{what}_{m.name}": f"{word} {m.words} {m.unit}".rstrip() for m in others for what, word in WORDS.items()}
+
+
+WORDS = {"avg": "average", "worst": "worst"}
 
 
 def _rounded(gap: Spread) -> dict[str, float]:

@@ -58,7 +58,7 @@ def wrap_algorithm(
         keep: how many answers of a cohort are wanted; None = all.
         data: the clients' samples, for a guard that keeps some of them; None where only the clients have them.
         task: the model and its loss, for the same.
-        names: (N,) what the log calls the clients; empty = by their numbers.
+        names: (N,) what the log calls the clients; empty = those of ``data``, or by their numbers.
 
     Raises:
         InputError: a number is out of range.
@@ -66,7 +66,9 @@ def wrap_algorithm(
     if keep is not None:
         algorithm = OverSelection(algorithm, keep)
     guards = tuple(_at(guard, data, task, config.device) for guard in guards_of(config.guards))
-    protected = Protected(algorithm, norm=config.max_norm, guards=guards, names=names)
+    protected = Protected(
+        algorithm, norm=config.max_norm, guards=guards, names=names or (data.names if data is not None else ())
+    )
     return _called_off(_failing(protected, config), config)
 
 

@@ -103,7 +103,7 @@ class Section:
         figures: in order.
         note: said above the figures; nothing if empty.
         columns: how many figures may stand side by side where the page is wide: "two", "three", or "" for one.
-        table: below the figures.
+        tables: below the figures.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Section:
     figures: Sequence[Figure]
     note: str = ""
     columns: str = ""
-    table: Table | None = None
+    tables: Sequence[Table] = ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from drfl.report import figures as draw
 from drfl.report.content import Figure, Section
 from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific, scored
 from drfl.report.groups import Group
-from drfl.report.tables import certificate_table
+from drfl.report.tables import by_client_tables, certificate_table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -94,7 +94,8 @@ def clients(groups: Sequence[Group], figures: Figures) -> Section:
         note += " among them; clients.csv has them all."
     if len(groups) > 1:
         note += " Equal service for all is a flat line."
-    return Section("clients", "Clients", [figures.add(draw.client_scores(groups), alt)], note)
+    plot = figures.add(draw.client_scores(groups), alt)
+    return Section("clients", "Clients", [plot], note, tables=by_client_tables(groups))
 
 
 def mixture(groups: Sequence[Group], figures: Figures) -> Section:
@@ -156,7 +157,7 @@ def certificate(groups: Sequence[Group], figures: Figures) -> Section:
     if any((group.curve("gap")[1] <= 0).any() for group in groups):
         note += " A gap of 0 or, by rounding, below has no place in the figure."
     plot = figures.add(draw.gaps(groups), alt)
-    return Section("certificate", "Duality gap", [plot], note, table=certificate_table(groups))
+    return Section("certificate", "Duality gap", [plot], note, tables=[certificate_table(groups)])
 
 
 def _alt(what: str, groups: Sequence[Group], metric: str, name: str = "final") -> str:

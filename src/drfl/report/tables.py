@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from drfl.measure import Measure
@@ -107,6 +108,37 @@ def client_table(run: RunRecord) -> Table:
     if len(run.clients) > TABLE_ROWS:
         caption = f"The {TABLE_ROWS} worst of {len(run.clients)} clients; clients.csv has them all"
     return Table(caption, head, rows)
+
+
+MOST_NAMED = 30
+"""Clients with a row of their own in a report of several runs."""
+
+NUMBERED = re.compile(r"client-\d+")
+"""A client of a random partition, who is another one at every seed."""
+
+
+def by_client_tables(groups: Sequence[Group]) -> list[Table]:
+    """Of several runs on the same few clients with names of their own: for each measure, clients against algorithms."""
+    runs = [run for group in groups for run in group.runs]
+    names = runs[0].clients["client"].tolist()
+    same = all(run.clients["client"].tolist() == names for run in runs)
+    if len(runs) == 1 or not same or len(names) > MOST_NAMED or any(NUMBERED.fullmatch(name) for name in names):
+        return []
+    found = []
+    for measure in groups[0].measures:
+        kept = "score" if measure is groups[0].score else measure.name
+        if not all(kept in run.clients for run in runs):
+            continue
+        rows = [
+            [
+                clean(name, 60),
+                *(scored([float(run.clients[kept].iloc[i]) for run in group.runs], measure) for group in groups),
+            ]
+            for i, name in enumerate(names)
+        ]
+        caption = f"{measure.words[:1].upper()}{measure.words[1:]} by client" + (", in percent" * measure.percent)
+        found.append(Table(caption, ["Client", *(group.label for group in groups)], rows))
+    return found
 
 
 def runs_table(groups: Sequence[Group]) -> Table:

@@ -155,6 +155,7 @@ def test_a_cost_by_hand():
 
 @pytest.mark.parametrize("name", ["FedAvg", "DRDM", "ScaffPD"])
 @pytest.mark.parametrize("rate_min", [None, 5e5])
+@pytest.mark.one_in(2)
 def test_the_closed_form_and_the_bill_of_a_run_agree(name, rate_min):
     channel, log = Channel.uniform(8, 1e6, 3.0), []
     fading = None if rate_min is None else Rayleigh(channel, rate_min)

@@ -68,6 +68,7 @@ def test_where_nobody_is_absent_it_is_the_federation_inside():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.one_in(2)
 def test_every_algorithm_goes_on_without_them(name):
     fading, log, answers = some_fading(), [], []
     algorithm = OverChannel(Metered(ALGORITHMS[name], log), fading)

@@ -1,0 +1,80 @@
+"""The examples of one's own: as short as they are said to be, and running as they stand, from another folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+from nbclient import NotebookClient
+from tests.support.scripts import ROOT
+
+OWN = ROOT / "examples" / "own"
+HOSPITALS = ["Cleveland", "Hungary", "Switzerland", "VA Long Beach"]
+
+
+def lines(path):
+    """Those with code."""
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line and line[0] not in '"#']
+
+
+def ran(command, folder):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    found = subprocess.run(
+        command, cwd=folder, env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_they_are_short():
+    assert len(lines(OWN / "own_study.py")) <= 30
+    assert len(lines(OWN / "four_hospitals.sh")) <= 10
+
+
+@pytest.mark.long
+def test_a_study_of_ones_own(tmp_path):
+    out = ran([sys.executable, OWN / "own_study.py"], tmp_path)
+    assert [line.split("|")[1].strip() for line in out.strip().splitlines()[-3:]] == ["FedAdam", "DRFA", "DualDRDM"]
+    assert "worst AUC" in out
+    assert "worst F1" in out
+    folder = tmp_path / "runs" / "own"
+    assert (folder / "worst.pdf").read_bytes().startswith(b"%PDF")
+    assert (folder / "report.html").is_file()
+    rows = pd.read_csv(folder / "compare.csv")
+    assert rows.groupby("algorithm")["seed"].nunique().eq(5).all()
+    assert (rows["stopped"] == "patience").any()
+
+
+@pytest.mark.long
+def test_four_csv_files(tmp_path):
+    ran(["sh", OWN / "four_hospitals.sh"], tmp_path)
+    folder = tmp_path / "runs" / "hospitals"
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert all(f'<th scope="row">{name}</th>' in page for name in HOSPITALS)
+    assert "AUC by client" in page
+    assert "Calibration error by client" in page
+    clients = pd.read_csv(folder / "LocalOnly-seed0" / "clients.csv")
+    assert clients["client"].tolist() == HOSPITALS
+    assert clients["auc"].isna().tolist() == [False, False, True, False]
+
+
+@pytest.mark.long
+def test_the_notebook_runs(tmp_path):
+    shutil.copytree(OWN / "hospitals", tmp_path / "hospitals")
+    stored = nbformat.read(OWN / "notebook.ipynb", as_version=4)
+    fresh = nbformat.read(OWN / "notebook.ipynb", as_version=4)
+    NotebookClient(fresh, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    for old, new in zip(stored.cells, fresh.cells, strict=True):
+        if old.cell_type == "code":
+            assert kinds(old) == kinds(new), old.source
+
+
+def kinds(cell):
+    """Of what a cell shows, but for the bars, which are drawn as often as there is time."""
+    return [(out.output_type, sorted(out.get("data", {}))) for out in cell.outputs if out.get("name") != "stderr"]
