@@ -85,6 +85,7 @@ def test_both_sides_enclose_the_saddle_value(problem, ambiguity):
 
 
 @pytest.mark.parametrize("ambiguity", SETS, ids=str)
+@pytest.mark.one_in(2)
 def test_weak_duality(ambiguity):
     """No mixture makes this model worse than the primal side, no model makes this mixture better than the lower."""
     problem = logistic()

@@ -26,12 +26,14 @@ every_variant = pytest.mark.parametrize(("reference", "make"), VARIANTS.values()
 
 @every_variant
 @pytest.mark.parametrize("solver", [{}, {"steps": 1}, {"momentum": 0.5, "weight_decay": 0.2}], ids=str)
+@pytest.mark.one_in(2)
 def test_rounds_are_the_papers(reference, make, solver):
     same_as(reference, make(m=3, gamma=0.05, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
 
 
 @every_variant
 @pytest.mark.parametrize("draw", [sampling.without_replacement, sampling.everybody])
+@pytest.mark.one_in(2)
 def test_every_sampling(reference, make, draw):
     # a floor, as there must be four clients to draw without replacement
     same_as(reference, make(m=3, gamma=0.05, sampling=draw, ambiguity=Simplex(0.05), local=LocalSGD(steps=3, lr=0.1)))

@@ -26,6 +26,7 @@ NAN, INF = math.nan, math.inf
 
 @pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 5.0])
 @pytest.mark.parametrize("solver", [{}, {"momentum": 0.5, "weight_decay": 0.2}], ids=str)
+@pytest.mark.one_in(2)
 def test_rounds_are_the_papers(q, solver):
     same_as(references.qfedavg, QFedAvg(q=q, local=LocalSGD(steps=3, lr=0.1, **solver)))
 

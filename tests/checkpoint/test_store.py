@@ -32,6 +32,7 @@ def kept(folder, every=2, rounds=5, name="DRDM", **options):
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", only(["DRDM", "ScaffPD"], ALGORITHMS))
+@pytest.mark.one_in(2)
 def test_a_resumed_run_ends_as_one_that_never_stopped(name, every, tmp_path):
     options = {"rounds": 7, "evaluate_every": every}
     whole = run(ALGORITHMS[name], digits(), seed=3, **options)

@@ -146,6 +146,7 @@ def test_engines_and_threads_give_the_same_history_in_float64(tmp_path):
 CERTIFIED = [*SMALL, "--algorithm", "DRFA", "--param", "weight_decay=0.01", "--certificate"]
 
 
+@pytest.mark.long
 def test_a_certificate_is_told_and_kept(tmp_path, capsys):
     assert call(["run", *CERTIFIED, "--averaged", "--out", "a"]) == 0
     history = rows(tmp_path / "a/history.csv")

@@ -224,6 +224,7 @@ def test_a_round_that_catches_everything_is_played_like_any_other():
 
 
 @pytest.mark.parametrize(("stop", "every"), [(0, 1), (2, 1), (2, 2), (3, 2)])
+@pytest.mark.one_in(2)
 def test_a_round_played_in_advance_is_dropped_where_a_callback_stops_the_run(stop, every, tmp_path):
     """What it leaves is what a run leaves that has no more rounds than those; in the traffic it shows."""
 

@@ -91,6 +91,7 @@ class Dying(InProcessGrid):
         return super().push_messages(messages)
 
 
+@pytest.mark.long
 def test_a_server_that_died_goes_on_and_ends_with_the_same_bytes(tmp_path):
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
     whole = server_app.serve(grid_of(), settings(tmp_path / "one"))

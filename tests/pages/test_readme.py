@@ -28,6 +28,7 @@ def test_the_ten_lines_for_your_own_data_run(capsys):
 
 
 @pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines() if "drfl " in line])
+@pytest.mark.one_in(2)
 def test_the_commands_shown_exist(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.toml").write_text("rounds = 1\n")

@@ -26,6 +26,7 @@ def a_cell(algorithm: str, grid: dict[str, list[float]], seed: int = 0, rounds: 
     return cell(job, MethodRow(name="one", algorithm=algorithm, grid=grid, parameters=parameters), seed, rounds)
 
 
+@pytest.mark.long
 def test_scaffpd_ends_in_the_saddle_point_and_drfa_does_not():
     near = approach(a_cell("ScaffPD", SCAFFPD).job)
     assert near["errors"][-1] < FLOOR

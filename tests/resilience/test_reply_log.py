@@ -43,6 +43,7 @@ def recorded(folder, algorithm, wrap, rounds=6):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.one_in(3)
 def test_a_simulation_without_faults_that_plays_the_list_ends_with_the_same_bits(name, tmp_path):
     algorithm = ALGORITHMS[name]
     a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(Protected(inner), FAULTS))

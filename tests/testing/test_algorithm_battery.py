@@ -147,6 +147,7 @@ def test_a_claim_about_sampled_cohorts_is_tested():
         check_algorithm(FedAvg(local=ONE), solves=also_sampled(WEIGHTED))
 
 
+@pytest.mark.long
 def test_a_special_case_that_does_not_hold():
     wrong = Reduction("mu=1 is FedAvg", FedProx(mu=1.0), FedAvg())
     with pytest.raises(ConformanceError, match=r"'mu=1 is FedAvg' does not hold: .* w by "):

@@ -74,6 +74,7 @@ def test_test_rows_have_no_say_and_validation_rows_of_the_data_are_taken():
     assert tuned().trials != found.trials
 
 
+@pytest.mark.long
 def test_it_goes_on_from_its_folder_with_the_same_trials(tmp_path):
     lines = []
     tuned(trials=2, out=tmp_path / "kept", progress=lines.append)

@@ -31,6 +31,7 @@ def done(tmp_path_factory):
     return search, trials, folder, files(search, trials, folder)
 
 
+@pytest.mark.long
 def test_every_algorithm_has_as_many_trials_and_begins_with_its_defaults(done):
     _, trials, _, _ = done
     assert list(trials) == ["FedAvg", "DRFA"]
