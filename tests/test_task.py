@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import drfl
 from drfl import models
 from drfl.errors import InputError
 from drfl.key import Key
@@ -222,3 +223,9 @@ def test_binary_classification():
     with torch.no_grad():
         expected = functional.binary_cross_entropy_with_logits(model(X), y, reduction="none")[:, 0]
     torch.testing.assert_close(losses_of(task, y), expected)
+
+
+def test_images_before_a_linear_layer_are_told_the_remedy():
+    task = drfl.Task(torch.nn.Linear(64, 10))
+    with pytest.raises(drfl.InputError, match=r"put torch.nn.Flatten\(\) in front of it"):
+        task.check(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))

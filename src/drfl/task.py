@@ -213,9 +213,11 @@ class Task:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            # Images and a linear layer: torch's sentence does not say what is missing.
+            flat = "; put torch.nn.Flatten() in front of it" if x.dim() > 2 and "mat1 and mat2" in reason else ""
             raise InputError(
                 f"the model and its loss do not fit the data (inputs {tuple(x.shape)} {x.dtype}, "
-                f"targets {tuple(y.shape)} {y.dtype}): {reason}"
+                f"targets {tuple(y.shape)} {y.dtype}): {reason}{flat}"
             ) from error
         if any(not torch.equal(b, before[name]) for name, b in self.model.named_buffers()):
             raise InputError(

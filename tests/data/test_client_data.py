@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
+import drfl
 from drfl import Simulation, Task, checks
 from drfl.data import IID, ClientData, Dataset, OneClass, Partition, ZipfDirichlet, make_partition
 from drfl.errors import InputError
@@ -325,3 +326,17 @@ def test_iid_divides_rows_without_classes():
     ):
         with pytest.raises(InputError, match=part):
             Dataset("odd", x, targets, x, targets, 1, task=task)
+
+
+def test_a_data_set_is_divided_by_a_partition_or_a_way_to_divide():
+    digits, way = drfl.load("digits"), drfl.DirichletDrop(clients=6, alpha=0.3)
+    found = drfl.ClientData.from_dataset(digits, way, drfl.Key(4))
+    known = drfl.ClientData.from_dataset(digits, make_partition(digits, way, drfl.Key(4)))
+    assert [rows.tolist() for rows in found.train] == [rows.tolist() for rows in known.train]
+    for dataset, partition, told in (
+        ("digits", way, "dataset is 'digits': give a data set"),
+        (digits, "dirichlet", "partition is 'dirichlet': give one such as"),
+        (digits, drfl.DirichletDrop, "partition is <class"),
+    ):
+        with pytest.raises(drfl.InputError, match=told):
+            drfl.ClientData.from_dataset(dataset, partition)

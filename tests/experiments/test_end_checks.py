@@ -7,17 +7,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import drfl
 from drfl.experiments.end_checks import end_checks
 from drfl.metrics import ACCURACY
+from drfl.resilience import Protected
 
 
-def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9):
+def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9, algorithm=None):
     """A job and a result, as far as the checks look at them."""
     n = len(accuracy)
     job = SimpleNamespace(
         fed=SimpleNamespace(
             majority=None if majority is None else torch.tensor(majority, dtype=torch.float64), measures=(ACCURACY,)
         ),
+        algorithm=algorithm or drfl.FedAvg(m=1),
         partition=SimpleNamespace(recipe={"partition": partition}),
         data=SimpleNamespace(names=tuple(f"site {i}" for i in range(n))),
     )
@@ -43,6 +46,13 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
 )
 def test_a_loss_above_the_start_is_a_failure(losses, rounds, fails):
     assert (end_checks(*finished([0.9], [0.5], losses=losses, rounds=rounds)).failure is not None) == fails
+
+
+def test_what_is_fine_tuned_begins_as_well_as_it_may_end():
+    tuned = Protected(drfl.FineTuned(m=1))
+    assert end_checks(*finished([0.9], [0.5], losses=(1.0, 1.1), algorithm=tuned)).failure is None
+    assert end_checks(*finished([0.9], [0.5], losses=(1.0, float("nan")), algorithm=tuned)).failure is not None
+    assert end_checks(*finished([0.9], [0.5], losses=(1.0, 1.1), algorithm=Protected(drfl.LocalOnly()))).failure
 
 
 def test_clients_served_no_better_than_by_a_constant_are_named_worst_first():

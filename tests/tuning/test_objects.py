@@ -129,7 +129,7 @@ def test_data_and_task_may_be_functions_of_the_seed():
     [
         ({"own": Halfway}, "space is Halfway: give a function of an Optuna trial"),
         ({"own": Halfway(m=3)}, "space is Halfway: give a function"),
-        ({"own": lambda trial: {"lr": 0.1}}, "not an algorithm such as"),
+        ({"own": lambda trial: {"lr": 0.1}}, "give an algorithm such as"),
         ({"own": lambda trial: 1 / 0}, "the space of algorithm: ZeroDivisionError: division by zero"),
         ({"own": partial(space, m=9)}, "m=9"),
         ({"criterion": "wurst"}, "unknown criterion 'wurst'.*did you mean 'worst'"),

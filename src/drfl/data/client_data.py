@@ -234,8 +234,15 @@ class ClientData:
             key: names the draws of such a way.
 
         Raises:
-            InputError: when the partition's indices go beyond the data set, or it cannot be divided so.
+            InputError: when the partition's indices go beyond the data set, it cannot be divided so, or what is given
+                is no data set or no partition.
         """
+        if not isinstance(dataset, Dataset):
+            raise InputError(f"dataset is {dataset!r:.60}: give a data set such as drfl.load('digits')")
+        if isinstance(partition, type) or not isinstance(partition, Partition | PartitionMethod | Natural):
+            raise InputError(
+                f"partition is {partition!r:.60}: give one such as drfl.DirichletDrop(clients=10, alpha=0.3)"
+            )
         if not isinstance(partition, Partition):
             partition = make_partition(dataset, partition, key)
         data = cls(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+from drfl.algorithm import core_of
+from drfl.algorithms import FineTuned
 from drfl.experiments.build import Running
 from drfl.loop import Result
 from drfl.metrics import ACCURACY
@@ -37,6 +40,8 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     failure = None
     # The first rounds on split classes may raise the loss a little. Not "end > most": NaN is no success either.
     most = start.avg_loss + (RISE * abs(start.avg_loss) if result.rounds < FIRST else 0)
+    if isinstance(core_of(job.algorithm), FineTuned):
+        most = math.inf  # what it begins with is tuned too, and may fit a client as well as anything does
     if not end.avg_loss <= most:
         failure = (
             f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "

@@ -58,7 +58,7 @@ class ObjectConfig(Config):
             if isinstance(algorithm, type):
                 raise InputError(f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)")
             if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
-                raise InputError(f"'{name}' is a {type(algorithm).__name__}, not an algorithm such as drfl.DRFA(m=10)")
+                raise InputError(f"'{name}' is {algorithm!r:.60}: give an algorithm such as drfl.DRFA(m=10)")
         score, *others = (metric.name for metric in task.measures)
         about = {"model": type(task.model).__name__, "score": score, "metrics": tuple(others) or None}
         config = cls.model_validate({**about, **settings})
