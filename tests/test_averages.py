@@ -14,11 +14,12 @@ from drfl.algorithm import mixture_of
 from drfl.algorithms import AFL, DRFA, FedAvg
 from drfl.averages import DECAY, Average, DecayingAverage
 from drfl.checkpoint import Checkpoints, resume_point
-from drfl.federation import WrappedFederation, answers
+from drfl.federation import WrappedFederation
 from drfl.history import Metrics
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.loop import run
+from drfl.requests import answers
 from drfl.testing import DropoutFederation, QuadraticFederation, Recording
 from drfl.testing.state import bits_differ
 

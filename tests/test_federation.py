@@ -8,19 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl import sampling
-from drfl.federation import (
-    Bundling,
-    Federation,
-    Ledger,
-    Losses,
-    LossRequest,
-    Replies,
-    TrainRequest,
-    WrappedFederation,
-    answers,
-)
+from drfl.federation import Bundling, Federation, Ledger, WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import Losses, LossRequest, Replies, TrainRequest, answers
 from drfl.testing import ConstantFederation
 
 

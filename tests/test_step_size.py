@@ -21,10 +21,11 @@ from drfl.checkpoint import Checkpoints, resume_point
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
 from drfl.errors import DivergedError
-from drfl.federation import Gradients, Losses, WrappedFederation
+from drfl.federation import WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.loop import run
+from drfl.requests import Gradients, Losses
 from drfl.resilience import Faulty, Protected, Quorum
 from drfl.sampling import Cohort
 from drfl.step_size import StepSize, capped, find, rises, with_step_size

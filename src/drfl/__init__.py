@@ -32,7 +32,7 @@ _NAMES = {
     ),
     "engine": ("Auto", "Engine", "Loop", "Simulation", "Stacked", "Threads"),
     "errors": ("DataWarning", "DivergedError", "DrflError", "InputError", "NonFiniteError"),
-    "federation": ("Evaluation", "Federation", "Gradients", "Ledger", "Losses", "Replies"),
+    "federation": ("Evaluation", "Federation", "Ledger"),
     "history": ("History", "Metrics", "Row"),
     "key": ("Key",),
     "layout": ("Layout",),
@@ -41,6 +41,7 @@ _NAMES = {
     "study": ("compare", "tune"),
     "model_selection": ("Best", "Patience"),
     "metrics": ("METRICS", "Metric", "argmax_accuracy", "binary_accuracy"),
+    "requests": ("Gradients", "Losses", "Replies"),
     "task": ("Task",),
 }
 """Which of the package's modules has which public names."""
@@ -95,7 +96,7 @@ if TYPE_CHECKING:
     from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
     from drfl.engine import Auto, Engine, Loop, Simulation, Stacked, Threads
     from drfl.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError
-    from drfl.federation import Evaluation, Federation, Gradients, Ledger, Losses, Replies
+    from drfl.federation import Evaluation, Federation, Ledger
     from drfl.history import History, Metrics, Row
     from drfl.key import Key
     from drfl.layout import Layout
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from drfl.loop import Result, Step, run
     from drfl.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
     from drfl.model_selection import Best, Patience
+    from drfl.requests import Gradients, Losses, Replies
     from drfl.study import compare, tune
     from drfl.task import Task
 else:  # hidden from type checkers, who would believe any name of a module that has __getattr__

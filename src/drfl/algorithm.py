@@ -9,9 +9,10 @@ from torch import Tensor
 
 from drfl.ambiguity import AmbiguitySet
 from drfl.client_table import ClientTable
-from drfl.federation import Federation, Losses
+from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import Losses
 from drfl.sampling import Cohort
 
 
@@ -64,7 +65,7 @@ class Info(NamedTuple):
         cohort: who was asked to train.
         answered: (k',) who did.
         losses: the reports behind the dual step, where there was one.
-        average: (d,) mean of the global model over the round's local steps, see :class:`drfl.federation.Merged`; None
+        average: (d,) mean of the global model over the round's local steps, see :class:`drfl.requests.Merged`; None
             where the clients were not asked for it, or the algorithm has none.
     """
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from drfl import sampling
 from drfl.algorithm import Algorithm, S, Wrapping
 from drfl.errors import InputError
-from drfl.federation import Federation, Gradients, answers
+from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import Gradients, answers
 from drfl.schedules import Constant, Schedule
 
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from drfl import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAGA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.dual import RATE, SnapshotMethod, no_squares, step_size
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.federation import Losses
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import Losses
 from drfl.testing import DropoutFederation, Hyperplane, QuadraticFederation
 
 LOSSES = (0.8, 1.0, 1.1, 0.7, 1.4)

@@ -11,9 +11,10 @@ from tests.support.problems import federation
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
 from drfl.engine import Loop, Stacked, Threads
 from drfl.errors import InputError
-from drfl.federation import TrainRequest, WrappedFederation
+from drfl.federation import WrappedFederation
 from drfl.local import LocalSGD
 from drfl.loop import run
+from drfl.requests import TrainRequest
 from drfl.testing import ConstantFederation
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from drfl.federation import TrainRequest
 from drfl.flower.messages import Answer, Ask, Model, read_answer, read_ask, write_answer, write_ask
 from drfl.flower.settings import read_server, read_site
 from drfl.flower.site_data import load_site
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import TrainRequest
 
 from .judge import Parser
 from .mutate import damaged, reworded, written

@@ -14,7 +14,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from tests.flower.conftest import federation, grid_of, site
 
 from drfl.data import Standardisation
-from drfl.federation import GradientRequest, LossRequest, TrainRequest
 from drfl.flower import nodes, transport
 from drfl.flower.client_app import identity
 from drfl.flower.in_process import InProcessGrid
@@ -23,6 +22,7 @@ from drfl.flower.nodes import member_of
 from drfl.flower.schema import PROTOCOL
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import GradientRequest, LossRequest, TrainRequest
 
 from .judge import Parser
 from .mutate import NUMBERS, WORDS, reworded

@@ -11,7 +11,7 @@ from tests.support.problems import pools, task_of
 
 from drfl import InputError, Key
 from drfl.engine import Loop
-from drfl.federation import Losses, LossRequest
+from drfl.requests import Losses, LossRequest
 from drfl.resilience import (
     Audit,
     Clip,

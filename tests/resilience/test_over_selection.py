@@ -9,8 +9,8 @@ from tests.resilience.subjects import EVERYBODY, N, algorithm, rounds, same, sma
 from drfl import run
 from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError
-from drfl.federation import answers
 from drfl.key import Key
+from drfl.requests import answers
 from drfl.resilience import FailureModel, Faulty, FirstK, OverSelection
 from drfl.testing import DropoutFederation, Recording
 from drfl.testing.state import leaves

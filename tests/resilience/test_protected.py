@@ -15,7 +15,8 @@ from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
 from drfl.engine import Loop
 from drfl.errors import DivergedError, NonFiniteError
-from drfl.federation import TrainRequest, WrappedFederation
+from drfl.federation import WrappedFederation
+from drfl.requests import TrainRequest
 from drfl.resilience import Clip, LambdaConcentration, Protected, Quarantine, RobustClip, Trim
 from drfl.testing import DropoutFederation, Recording
 from drfl.testing.attacks import Claims, Inflated, Scaled

@@ -10,7 +10,7 @@ from tests.resilience.federations import EVERYBODY, LOCAL, N, fed_of
 
 from drfl import Key
 from drfl.errors import NonFiniteError
-from drfl.federation import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
 from drfl.resilience import Reason, check_row, validated
 from drfl.resilience.validation import REASONS
 

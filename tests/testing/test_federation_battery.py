@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drfl.engine import Loop, Simulation
-from drfl.federation import Losses, LossRequest
+from drfl.requests import Losses, LossRequest
 from drfl.testing import (
     FEDERATION_CHECKS,
     DropoutFederation,

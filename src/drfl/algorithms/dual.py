@@ -11,9 +11,10 @@ from torch import Tensor
 from drfl import checks
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError, NonFiniteError
-from drfl.federation import Federation, Losses, Merged
+from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD, refuse_epochs
+from drfl.requests import Losses, Merged
 from drfl.sampling import Sampling, size, uniform, with_replacement
 from drfl.schedules import Constant, Schedule
 

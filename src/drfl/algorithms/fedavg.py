@@ -10,9 +10,10 @@ from torch import Tensor
 
 from drfl import checks, sampling
 from drfl.algorithm import Info
-from drfl.federation import Federation, Merged, Replies
+from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import Merged, Replies
 from drfl.sampling import Cohort
 from drfl.server_optimizers import Moments, ServerOptimizer
 

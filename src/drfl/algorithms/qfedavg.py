@@ -14,10 +14,11 @@ from drfl.algorithms import dual
 from drfl.algorithms.drift import summed
 from drfl.algorithms.fedavg import FedAvgState, uniform_weights
 from drfl.errors import InputError
-from drfl.federation import Federation, Losses
+from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.local_optimizers import refuse
+from drfl.requests import Losses
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from drfl.algorithms.dual import ascend, check_schedule, first_mixture, no_squar
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.client_table import ClientTable
 from drfl.errors import InputError
-from drfl.federation import Federation, Gradients, Losses
+from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD, refuse_epochs
 from drfl.local_optimizers import refuse
+from drfl.requests import Gradients, Losses
 from drfl.schedules import Constant, Schedule
 
 

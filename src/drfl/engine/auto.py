@@ -14,9 +14,9 @@ from drfl.engine.sgd import convolutional
 from drfl.engine.stacked import Stacked
 from drfl.engine.threads import Threads
 from drfl.engine.tracing import LOG, first_line, model_of
-from drfl.federation import TrainRequest
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import TrainRequest
 from drfl.task import Task
 
 SMALL = 4096

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl.engine.batches import Batches, ClientRows
-from drfl.federation import TrainRequest
+from drfl.requests import TrainRequest
 from drfl.task import Task
 
 

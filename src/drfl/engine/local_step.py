@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from drfl.engine.sgd import SGDStep, rounded
-from drfl.federation import TrainRequest
 from drfl.local_optimizers import SAM, Adam
+from drfl.requests import TrainRequest
 
 
 class LocalStep(Protocol):

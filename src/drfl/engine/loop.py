@@ -9,8 +9,8 @@ from torch import Tensor
 
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
-from drfl.federation import TrainRequest
 from drfl.local_optimizers import SAM, Adam
+from drfl.requests import TrainRequest
 
 
 @dataclass(frozen=True)

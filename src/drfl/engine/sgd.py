@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
-from drfl.federation import TrainRequest
 from drfl.metrics import Metric
+from drfl.requests import TrainRequest
 from drfl.task import SampleFn
 
 

@@ -18,22 +18,9 @@ from drfl.engine.base import Engine, PooledData
 from drfl.engine.batches import ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
 from drfl.errors import InputError
-from drfl.federation import (
-    SCALAR_BYTES,
-    Evaluation,
-    Federation,
-    GradientRequest,
-    Gradients,
-    Ledger,
-    Losses,
-    LossRequest,
-    Part,
-    R,
-    Replies,
-    Request,
-    TrainRequest,
-)
+from drfl.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
 from drfl.hashing import digest_of
+from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest
 from drfl.task import Task
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16}

@@ -14,8 +14,8 @@ from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import evaluated, fixed_part, functional, mean_losses
 from drfl.engine.tracing import Function, captured, replayed, traced
-from drfl.federation import TrainRequest
 from drfl.local_optimizers import SAM
+from drfl.requests import TrainRequest
 
 GRAPHS = 8
 """CUDA graphs kept: each holds the memory of its stack."""

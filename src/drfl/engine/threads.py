@@ -16,8 +16,8 @@ from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import channels_last, evaluated, fixed_part, images, mean_losses
-from drfl.federation import TrainRequest
 from drfl.local_optimizers import SAM
+from drfl.requests import TrainRequest
 from drfl.training_noise import dropout_layers
 
 

@@ -21,7 +21,6 @@ from drfl.data import ClientData
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.errors import InputError
-from drfl.federation import Gradients, Losses, Replies, TrainRequest
 from drfl.flower.identities import write_identity
 from drfl.flower.messages import Answer, Ask, Model, Tested, array_of, read_ask, vector_of, version, write_answer
 from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, validation_message
@@ -29,6 +28,7 @@ from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
 from drfl.hashing import digest_of
 from drfl.models import LOSSES, MODELS
+from drfl.requests import Gradients, Losses, Replies, TrainRequest
 from drfl.task import Task
 
 T = TypeVar("T")

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError
-from drfl.federation import Evaluation, Federation, Ledger, R, Request, TrainRequest
+from drfl.federation import Evaluation, Federation, Ledger
 from drfl.flower.claims import same_shape
 from drfl.flower.messages import Answer, Ask, Model, Tested, version
 from drfl.flower.nodes import Member, Roster
 from drfl.flower.traffic import Traffic
 from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
 from drfl.metrics import Measure, metric_of
+from drfl.requests import R, Request, TrainRequest
 
 LOG = logging.getLogger("drfl.flower")
 

@@ -21,7 +21,6 @@ from torch import Tensor
 from drfl import local_optimizers
 from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError
-from drfl.federation import GradientRequest, LossRequest, Request, TrainRequest
 from drfl.flower.schema import (
     MOST_TEXT,
     PROTOCOL,
@@ -42,6 +41,7 @@ from drfl.flower.schema import (
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.metrics import ACCURACY
+from drfl.requests import GradientRequest, LossRequest, Request, TrainRequest
 
 RAW = "drfl.vector"
 """How the bytes of an array are laid out: the numbers alone, in C order, little-endian."""

@@ -154,7 +154,7 @@ class LocalNote(Strict):
 
 
 class TrainNote(Strict):
-    """See :class:`drfl.federation.TrainRequest`."""
+    """See :class:`drfl.requests.TrainRequest`."""
 
     kind: Literal["train"]
     key: KeyNote
@@ -165,7 +165,7 @@ class TrainNote(Strict):
 
 
 class LossNote(Strict):
-    """See :class:`drfl.federation.LossRequest`."""
+    """See :class:`drfl.requests.LossRequest`."""
 
     kind: Literal["losses"]
     key: KeyNote
@@ -173,7 +173,7 @@ class LossNote(Strict):
 
 
 class GradientNote(Strict):
-    """See :class:`drfl.federation.GradientRequest`."""
+    """See :class:`drfl.requests.GradientRequest`."""
 
     kind: Literal["gradients"]
     key: KeyNote

@@ -13,11 +13,12 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from drfl.federation import SCALAR_BYTES, Ledger, Request, TrainRequest
+from drfl.federation import SCALAR_BYTES, Ledger
 from drfl.flower.messages import Answer, Ask, array_of, most_bytes, read_answer, write_ask
 from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
 from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
 from drfl.flower.traffic import Traffic
+from drfl.requests import Request, TrainRequest
 from drfl.resilience.validation import Reason, check_row
 
 TOLERATED = 2
@@ -370,7 +371,7 @@ def _check(ask: Ask, answer: Answer) -> None:
 
 
 def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """The parts in the places of :class:`drfl.federation.Replies`: an average may come without a snapshot."""
+    """The parts in the places of :class:`drfl.requests.Replies`: an average may come without a snapshot."""
     if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
         return parts[0], None, parts[1]
     return parts

@@ -19,10 +19,10 @@ from drfl.errors import DivergedError, InputError, unknown
 from drfl.experiments.artifacts import versions
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.hyperparameters import Value, canonical, defaults_of, make, takes
-from drfl.federation import Replies, TrainRequest
 from drfl.local import LocalSGD
 from drfl.loop import Step, run
 from drfl.papers.specification import Job, MethodRow
+from drfl.requests import Replies, TrainRequest
 from drfl.testing.problems import LeastSquares, Quadratic, robust_regression
 from drfl.testing.quadratic_federation import QuadraticFederation
 

@@ -12,17 +12,9 @@ from torch import Tensor
 from drfl import checks
 from drfl.algorithm import Info
 from drfl.errors import InputError
-from drfl.federation import (
-    Federation,
-    GradientRequest,
-    LossRequest,
-    R,
-    Request,
-    TrainRequest,
-    WrappedFederation,
-    answers,
-)
+from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
+from drfl.requests import GradientRequest, LossRequest, R, Request, TrainRequest, answers
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 KINDS = (TrainRequest.kind, LossRequest.kind, GradientRequest.kind)

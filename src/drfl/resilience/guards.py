@@ -12,8 +12,9 @@ from torch import Tensor
 from drfl import checks
 from drfl.data import ClientData
 from drfl.engine import Engine, Simulation
-from drfl.federation import Federation, GradientRequest, Losses, LossRequest
+from drfl.federation import Federation
 from drfl.key import Key
+from drfl.requests import GradientRequest, Losses, LossRequest
 from drfl.task import Task
 
 

@@ -10,8 +10,9 @@ import torch
 from drfl import checks
 from drfl.algorithm import Info
 from drfl.errors import InputError
-from drfl.federation import Federation, R, Request, WrappedFederation, answers
+from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
+from drfl.requests import R, Request, answers
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 

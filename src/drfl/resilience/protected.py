@@ -11,18 +11,9 @@ from torch import Tensor
 
 from drfl import checks
 from drfl.algorithm import Info, mixture_of
-from drfl.federation import (
-    Federation,
-    GradientRequest,
-    LossRequest,
-    R,
-    Request,
-    WrappedFederation,
-    answers,
-    reports_of,
-    with_reports,
-)
+from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
+from drfl.requests import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
 from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
 from drfl.resilience.validation import FAULTS, REASONS, Checked, validated
 from drfl.resilience.wrappers import S, Wrapper, WrapperState

@@ -19,10 +19,11 @@ import torch
 from drfl.algorithm import Info
 from drfl.atomic_files import atomic_write
 from drfl.errors import InputError
-from drfl.federation import Federation, R, Request, WrappedFederation, answers
+from drfl.federation import Federation, WrappedFederation
 from drfl.history import csv_text
 from drfl.key import Key
 from drfl.loop import Step
+from drfl.requests import R, Request, answers
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 COLUMNS = ("round", "kind", "key", "clients")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from drfl.errors import NonFiniteError
-from drfl.federation import LossRequest, R, Request, TrainRequest, answers
+from drfl.requests import LossRequest, R, Request, TrainRequest, answers
 
 
 class Reason(StrEnum):

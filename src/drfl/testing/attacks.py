@@ -17,8 +17,9 @@ from torch import Tensor
 from drfl import checks
 from drfl.data import ClientData
 from drfl.errors import InputError
-from drfl.federation import Federation, Gradients, Losses, R, Request, WrappedFederation, reports_of, with_reports
+from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
+from drfl.requests import Gradients, Losses, R, Request, reports_of, with_reports
 
 
 class Dishonest(WrappedFederation):

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
-from drfl.federation import SCALAR_BYTES, Federation, Gradients, Losses, Replies
+from drfl.federation import SCALAR_BYTES, Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import Gradients, Losses, Replies
 from drfl.task import Task
 from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
 from drfl.testing.report import CheckError, require

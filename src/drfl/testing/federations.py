@@ -11,22 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.federation import (
-    Evaluation,
-    Federation,
-    Gradients,
-    Ledger,
-    Losses,
-    LossRequest,
-    R,
-    Replies,
-    Request,
-    TrainRequest,
-    WrappedFederation,
-    answers,
-)
+from drfl.federation import Evaluation, Federation, Ledger, WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest, answers
 
 
 class DropoutFederation(WrappedFederation):

@@ -7,19 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from drfl.federation import (
-    Evaluation,
-    Federation,
-    Gradients,
-    Ledger,
-    Losses,
-    LossRequest,
-    R,
-    Replies,
-    Request,
-    TrainRequest,
-)
+from drfl.federation import Evaluation, Federation, Ledger
 from drfl.local_optimizers import refuse
+from drfl.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest
 
 
 class QuadraticFederation(Federation):

@@ -9,7 +9,8 @@ from tests.conformance.wrong.trap import right
 
 from drfl.algorithm import Info
 from drfl.algorithms import SCAFFOLD, DeltaFL, FedAvg, FedDyn, FedProx, QFedAvg
-from drfl.federation import Losses, LossRequest, TrainRequest, WrappedFederation
+from drfl.federation import WrappedFederation
+from drfl.requests import Losses, LossRequest, TrainRequest
 from drfl.sampling import Cohort
 
 

@@ -14,8 +14,9 @@ from drfl import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.drfa import DRFAState
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.federation import LossRequest, TrainRequest, WrappedFederation
+from drfl.federation import WrappedFederation
 from drfl.key import Key
+from drfl.requests import LossRequest, TrainRequest
 from drfl.sampling import Cohort
 
 

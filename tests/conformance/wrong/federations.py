@@ -14,7 +14,7 @@ from drfl.engine import Loop, Simulation, simulation
 from drfl.engine.base import Models
 from drfl.engine.batches import Batches
 from drfl.errors import InputError
-from drfl.federation import LossRequest, TrainRequest
+from drfl.requests import LossRequest, TrainRequest
 from drfl.task import Task
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from drfl.algorithm import Info
-from drfl.federation import Federation, R, Request, TrainRequest, WrappedFederation
+from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
+from drfl.requests import R, Request, TrainRequest
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 
