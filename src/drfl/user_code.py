@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -145,4 +146,8 @@ def _broken(kind: str, reference: str, path: Path, error: Exception) -> InputErr
 
 
 def _is_own(name: str, value: object, module: ModuleType) -> bool:
-    return not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    """Whether a name may be meant: what the module defines, and objects such as a metric; not what it imports."""
+    if name.startswith("_"):
+        return False
+    made = not hasattr(value, "__name__") and (callable(value) or dataclasses.is_dataclass(value))
+    return made or getattr(value, "__module__", None) == module.__name__

@@ -216,3 +216,10 @@ def test_worker_processes_know_it_too(folder):
     assert [call(f"{words} --jobs {k} --out r{k}".split()) for k in (1, 2)] == [0, 0]
     for name in ("compare.csv", "table.md", "config.toml", "Halfway-seed1/history.csv", "DRFA-seed0/model.safetensors"):
         assert (folder / "r1" / name).read_bytes() == (folder / "r2" / name).read_bytes()
+
+
+def test_what_a_file_has_is_listed_its_objects_too(folder, capsys):
+    text = "from __future__ import annotations\nimport math\nimport drfl\nLIMIT = 3\n"
+    text += "def rate(outputs, targets): ...\ncost = drfl.Metric('cost', rate, more_is_better=False)\n"
+    (folder / "scores.py").write_text(text)
+    assert "unknown name in scores.py 'x': known are rate, cost" in said("run --score scores.py:x --out r", capsys)
