@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from drfl.flower.messages import Answer, Ask, Model, read_answer, read_ask, write_answer, write_ask
+from drfl.flower.messages import Answer, Ask, Model, Tested, read_answer, read_ask, write_answer, write_ask
 from drfl.flower.settings import read_server, read_site
 from drfl.flower.site_data import load_site
 from drfl.key import Key
@@ -101,7 +101,9 @@ def whole():
     w = torch.arange(5, dtype=torch.float32)
     request = TrainRequest(torch.tensor([1]), w, Key(3).fold("a"), LocalSGD(lr=0.1), 0.1, None, 2, True)
     ask = write_ask(Ask(1, Model("linear", "cross-entropy", "float32", 2), w, request, True, "zero"), w)
-    answer = write_answer(Answer((w, w, torch.tensor(0.5, dtype=torch.float64)), (0.5, 0.1, 7), 3, 4, 0.1, "ab" * 12))
+    answer = write_answer(
+        Answer((w, w, torch.tensor(0.5, dtype=torch.float64)), Tested(0.5, 0.1, 7, (0.2,)), 3, 4, 0.1, "ab" * 12)
+    )
     return ask, answer
 
 

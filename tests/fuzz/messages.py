@@ -17,7 +17,7 @@ from drfl.data import Standardisation
 from drfl.flower import nodes, transport
 from drfl.flower.client_app import identity
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Answer, Ask, Model, read_ask, write_answer, write_ask
+from drfl.flower.messages import Answer, Ask, Model, Tested, read_ask, write_answer, write_ask
 from drfl.flower.nodes import member_of
 from drfl.flower.schema import PROTOCOL
 from drfl.key import Key
@@ -49,8 +49,9 @@ def originals() -> dict[str, list[dict]]:
     )  # fmt: skip
     loss, by = torch.tensor(0.5, dtype=torch.float64), Standardisation(*torch.ones(2, 6, dtype=torch.float64))
     answers = (
-        Answer((w,), (0.5, 0.1, 15), 16, 0, 0.1), Answer((w, w), None, 16, 0, 0.1, "0" * 24), Answer((loss,), None),
-        Answer((w, loss), None), Answer(lacking=True), Answer((), (0.5, 0.1, 15), also=(0.6, 0.2, 15)),
+        Answer((w,), Tested(0.5, 0.1, 15), 16, 0, 0.1), Answer((w, w), None, 16, 0, 0.1, "0" * 24),
+        Answer((loss,), None), Answer((w, loss), None), Answer(lacking=True),
+        Answer((), Tested(0.5, 0.1, 15, (0.2,)), also=Tested(0.6, 0.2, 15, (0.3,))),
     )  # fmt: skip
     return {
         "ask": [plain(write_ask(Ask(1, model, w, request, True, "zero", by, w), w)) for request in requests],

@@ -317,13 +317,13 @@ def test_very_many_clients_are_thinned_out_and_the_page_says_so(record):
     assert "dots stand at even steps of the rank" in page
     assert "The 1000 worst of 5001 clients; clients.csv has them all" in page
     assert "at even steps" not in render([few])
-    dots = figures.client_accuracies(group_runs([many])).data[0]
+    dots = figures.client_scores(group_runs([many])).data[0]
     assert len(dots.x) == figures.DOTS
     assert (dots.x[0], dots.x[-1]) == (1, 5001)
-    accuracy = sorted(100 * many.clients["accuracy"])
+    accuracy = sorted(100 * many.clients["score"])
     assert list(dots.y) == pytest.approx([accuracy[x - 1] for x in dots.x], rel=1e-4)
     cells = [("a", "DRFA", 0), ("b", "DRFA", 1), ("c", "FedAvg", 0)]
-    both = figures.client_accuracies(group_runs([record(*cell, clients=3000, rounds=1) for cell in cells]))
+    both = figures.client_scores(group_runs([record(*cell, clients=3000, rounds=1) for cell in cells]))
     dotted = [trace for trace in both.data if trace.mode == "markers"]
     assert [len(trace.x) for trace in dotted] == [figures.DOTS // 2] * 2
     assert [len(trace.x) for trace in both.data if trace.mode == "lines"] == [figures.DOTS // 2]
