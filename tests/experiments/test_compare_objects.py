@@ -133,7 +133,7 @@ def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
         ({"algorithms": {"a/b": drfl.FedAvg(m=3)}}, "call it by letters, digits and _"),
         ({"algorithms": {3: drfl.FedAvg(m=3)}}, "call it by letters, digits and _"),
         ({"algorithms": {"a": drfl.FedAvg}}, "is the class FedAvg: give an object"),
-        ({"algorithms": {"a": "FedAvg"}}, "is a str, not an algorithm"),
+        ({"algorithms": {"a": "FedAvg"}}, "'a' is 'FedAvg': give an algorithm"),
         ({"algorithms": {"a": drfl.FedAvg(m=30)}}, "m"),
         ({"data": drfl.Simulation(DATA, TASK)}, "data is Simulation: give a drfl.ClientData"),
         ({"data": lambda seed: 3}, r"data\(0\) gave a int, not a drfl.ClientData"),
