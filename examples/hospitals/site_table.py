@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from scoring import Scores
 
+from drfl.experiments.measures import Interval
 from drfl.experiments.runner import Spread
 
 BASELINE = "no model"
@@ -83,6 +84,32 @@ def table(sites: Sequence[Site]) -> str:
         by_site = [_by_site(shown, own) for shown in (*MEASURES, *DETAILS)]
         parts += [f"## {model}\n", _ends(own), *by_site]
     return "\n".join(parts)
+
+
+PAIRS = (("FedAvg", "LocalOnly"), ("FedAvg", "Pooled"), ("FineTuned", "FedAvg"))
+"""Joining against staying alone, against giving the records away, and what tuning at the end adds."""
+
+DIFFERENCES = ("model", "pair", "site", "measure", "seeds", "difference", "half_width")
+
+
+def differences(sites: Sequence[Site]) -> list[list[object]]:
+    """Rows of differences.csv: the mean over seeds of one algorithm's measure minus another's, and its 95 % t-interval.
+
+    The pairs are of one seed: the same partition and initial model. Seeds share no noise but the test patients, all of
+    the site; each interval stands for itself.
+    """
+    rows = []
+    for model in dict.fromkeys(site.model for site in sites):
+        by = _grouped([site for site in sites if site.model == model])
+        names = list(dict.fromkeys(site.site for site in sites))
+        for first, second in PAIRS:
+            for shown in MEASURES:
+                for name, *both in zip(names, _values(shown, by[first]), _values(shown, by[second]), strict=True):
+                    if all(map(_defined, both)):
+                        found = Interval.of([a - b for a, b in zip(*both, strict=True)])
+                        numbers = (found.n, f"{found.mean:.6f}", f"{found.half:.6f}")
+                        rows.append([model, f"{first} − {second}", name, shown.name.removesuffix(" %"), *numbers])
+    return rows
 
 
 def _ends(sites: Sequence[Site]) -> str:

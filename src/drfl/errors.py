@@ -34,7 +34,7 @@ class DivergedError(DrflError, ArithmeticError):
 
 
 class DataWarning(UserWarning):
-    """Clients' data give reason to doubt who the worst client is; see :func:`drfl.data.checks.doubts`."""
+    """The clients' data leave it uncertain who the worst client is; see :func:`drfl.data.checks.data_warnings`."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

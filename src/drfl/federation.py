@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -80,7 +80,19 @@ class Ledger:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Book nothing within the block: for evaluations, which are no part of the algorithm."""
-        before = self.totals()
+        with self._set_back(self.totals()):
+            yield
+
+    @contextmanager
+    def unsent(self) -> Iterator[None]:
+        """Book the computation of the block, but no communication: for models that do not leave their client."""
+        sent = self.totals()
+        del sent["gradient_evaluations"], sent["loss_evaluations"]
+        with self._set_back(sent):
+            yield
+
+    @contextmanager
+    def _set_back(self, before: Mapping[str, int]) -> Iterator[None]:
         try:
             yield
         finally:
@@ -249,9 +261,9 @@ class Bundling(Protocol):
 
 
 @runtime_checkable
-class Doubtful(Protocol):
-    """A federation that knows its clients' data, and what is to be doubted of them."""
+class DataChecked(Protocol):
+    """A federation that can check its clients' data."""
 
-    def doubts(self) -> tuple[str, ...]:
-        """A sentence each, see :func:`drfl.data.checks.doubts`."""
+    def data_warnings(self) -> tuple[str, ...]:
+        """A sentence each, see :func:`drfl.data.checks.data_warnings`."""
         ...

@@ -14,7 +14,7 @@ from drfl.algorithm import Algorithm, Info, Personal, S, State, core_of
 from drfl.averages import Average
 from drfl.certificate import Certifier
 from drfl.errors import DataWarning, DrflError, InputError
-from drfl.federation import Bundling, Doubtful, Federation
+from drfl.federation import Bundling, DataChecked, Federation
 from drfl.history import Row
 from drfl.key import Key
 from drfl.metrics import ACCURACY, Measure
@@ -99,7 +99,7 @@ def run(
         start: the progress of an earlier run of the same call; None = from the beginning. With the same algorithm,
             federation and seed the result is that of a run that never stopped, bit for bit.
         keep: called with the progress after every round, to start from later.
-        check_data: warn, with :class:`drfl.errors.DataWarning`, of what the clients' data give reason to doubt, where
+        check_data: warn, with :class:`drfl.errors.DataWarning`, of what is conspicuous in the clients' data, where
             the federation is one that knows them, such as :class:`drfl.Simulation`.
 
     Where the algorithm's local solver has no step size, one is found before the first round, see
@@ -199,8 +199,8 @@ def _check_objects(algorithm: object, fed: object) -> None:
 
 def _warn_of_data(fed: Federation, asked: bool) -> None:
     """At the line that called :func:`run`."""
-    if asked and isinstance(fed, Doubtful):
-        for line in fed.doubts():
+    if asked and isinstance(fed, DataChecked):
+        for line in fed.data_warnings():
             warnings.warn(line, DataWarning, stacklevel=3)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -265,3 +265,15 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
     if isinstance(given, type) or NAME.fullmatch(str(name)) is None:
         raise InputError(f"a metric is called '{name}', which no file can: wrap it as drfl.Metric('name', function)")
     return Metric(str(name), given)
+
+
+def check_distinct(measures: Sequence[Metric]) -> None:
+    """Refuse two metrics of one name, as files and tables would mix them up.
+
+    Raises:
+        InputError: naming the metric.
+    """
+    names = [metric.name for metric in measures]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"the metric '{twice}' is given twice, as score and among metrics: keep one")

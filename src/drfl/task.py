@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from drfl.errors import InputError
 from drfl.layout import Layout
-from drfl.metrics import ACCURACY, METRICS, OF_CLASSES, Metric, MetricFn, are_classes, metric_of
+from drfl.metrics import ACCURACY, METRICS, OF_CLASSES, Metric, MetricFn, are_classes, check_distinct, metric_of
 from drfl.training_noise import Augmentation, Uniform, dropout_layers, keyed
 
 SampleFn = Callable[[Tensor, Tensor], Tensor]
@@ -117,10 +117,7 @@ class Task:
         score = default_score(self.loss) if self.score is None else self.score
         others = (self.metrics,) if isinstance(self.metrics, str | Metric) else tuple(self.metrics)
         measures = tuple(metric_of(given) for given in (score, *others))
-        names = [metric.name for metric in measures]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"the metric '{twice}' is given twice, as score and among metrics: keep one")
+        check_distinct(measures)
         object.__setattr__(self, "measures", measures)
 
     @property

@@ -7,6 +7,7 @@ Example:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -52,7 +53,7 @@ class Store(Protocol):
         ...
 
 
-class Tracker:
+class Tracker(ABC):
     """Callback that opens its store at the first step, and closes it after the last round or at the end of ``with``.
 
     Outside of ``with`` a run that a callback or an error ends early leaves the store open; no number is lost by that.
@@ -62,9 +63,9 @@ class Tracker:
         self._store: Store | None = None
         self._ended = False
 
+    @abstractmethod
     def open(self, round: int) -> Store:
         """The store, for rounds from this one on."""
-        raise NotImplementedError
 
     def __call__(self, step: Step) -> None:
         """Send this step's row, where the round was evaluated.

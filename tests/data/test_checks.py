@@ -1,4 +1,4 @@
-"""What clients' data give reason to doubt, in the library, the command and the files."""
+"""Checks of clients' data, in the library, the command and the files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drfl import DataWarning, FedAvg, LocalSGD, Simulation, Task, run
 from drfl import compare as compare_objects
 from drfl.cli.app import call
 from drfl.data import ClientData
-from drfl.data.checks import FEW, MOST, doubts
+from drfl.data.checks import FEW, MOST, data_warnings
 
 
 def clients(sizes=(120, 120, 120), classes=2, p=2):
@@ -27,13 +27,13 @@ def clients(sizes=(120, 120, 120), classes=2, p=2):
 
 
 def test_nothing_is_said_of_sound_data():
-    assert doubts(clients()) == ()
-    assert doubts(clients().standardised()) == ()
+    assert data_warnings(clients()) == ()
+    assert data_warnings(clients().standardised()) == ()
 
 
 def test_few_test_rows_smallest_first_and_the_rest_counted():
-    assert doubts(clients((FEW * 3, FEW * 3))) == ()
-    (line,) = doubts(clients((120, 30, 57, 9, 12, 15)))
+    assert data_warnings(clients((FEW * 3, FEW * 3))) == ()
+    (line,) = data_warnings(clients((120, 30, 57, 9, 12, 15)))
     assert line.startswith("fewer than 20 test rows at site 3 (3), site 4 (4), site 5 (5) and 2 more clients: ")
 
 
@@ -46,17 +46,17 @@ def with_test_targets(data, change):
 def test_one_class_at_some():
     data = clients()
     one = with_test_targets(data, lambda y: y.index_fill_(0, data.test[1], 1))
-    (line,) = doubts(one)
+    (line,) = data_warnings(one)
     assert line == "all test rows are of one class at site 1: always answering it is right there"
-    assert doubts(one, by_class=True) == ()
-    assert doubts(with_test_targets(data, lambda y: y.fill_(1))) == ()  # where all are so, it is the design
+    assert data_warnings(one, by_class=True) == ()
+    assert data_warnings(with_test_targets(data, lambda y: y.fill_(1))) == ()  # where all are so, it is the design
     floats = dataclasses.replace(data, targets=data.targets.double(), test_targets=data.targets.double() * 0)
-    assert doubts(floats) == ()
+    assert data_warnings(floats) == ()
 
 
 def test_names_that_look_the_same():
     data = dataclasses.replace(clients(), names=("Ward 1", "ward  1", "Ward 2"))
-    (line,) = doubts(data)
+    (line,) = data_warnings(data)
     assert line.startswith("names of clients differ by blanks or case alone: 'Ward 1' and 'ward  1'; ")
 
 
@@ -67,22 +67,22 @@ def test_a_slip_in_a_column_is_found_whatever_the_scale():
     inputs[slip, 1] = 80.0  # in units of 1e-4
     data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs, columns=("age", "dose"))
     for found in (data, data.standardised()):
-        (line,) = doubts(found)
+        (line,) = data_warnings(found)
         assert line.startswith(
             "a value more than 10,000 interquartile ranges from the median in column 'dose' at site 2:"
         )
     # a column that is mostly one value has no spread to go by
     inputs[:, 1] = 0
     inputs[slip, 1] = 80.0
-    assert doubts(dataclasses.replace(data, inputs=inputs, test_inputs=inputs)) == ()
+    assert data_warnings(dataclasses.replace(data, inputs=inputs, test_inputs=inputs)) == ()
     # unless it is absurd; here in a test row
     row = int(data.test[1][3])
     inputs[slip, 1], inputs[row, 1] = 0, 1e12
     data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
-    far, large = doubts(data)
+    far, large = data_warnings(data)
     assert "in column 'dose' at site 1: look for a slip" in far
     assert "in column 'dose' at site 1: no step size suits" in large
-    assert doubts(data.standardised()) == (far,)
+    assert data_warnings(data.standardised()) == (far,)
 
 
 def test_a_column_in_another_unit_at_one_client():
@@ -91,14 +91,14 @@ def test_a_column_in_another_unit_at_one_client():
     inputs[torch.cat((data.train[1], data.test[1])), 1] *= 1000
     data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs, columns=("age", "weight"))
     for found in (data, data.standardised()):
-        (line,) = doubts(found)
+        (line,) = data_warnings(found)
         assert line.startswith("values spread 100 times as far or as little as at other clients, as in another unit: ")
         assert re.search(r"unit: column 'weight' at site 1 \([\d.e+]+ times\)$", line)
-    assert doubts(data, by_class=True) == ()
+    assert data_warnings(data, by_class=True) == ()
     two = clients((120, 120))
     inputs = two.inputs.clone()
     inputs[torch.cat((two.train[0], two.test[0])), 0] /= 1000
-    (line,) = doubts(dataclasses.replace(two, inputs=inputs, test_inputs=inputs))
+    (line,) = data_warnings(dataclasses.replace(two, inputs=inputs, test_inputs=inputs))
     assert "column 0 at site 1 (" in line
 
 
@@ -106,9 +106,9 @@ def test_large_columns_that_nobody_standardised():
     data = clients()
     inputs = data.inputs * torch.tensor([1.0, 1e7])
     raw = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
-    (line,) = doubts(raw)
+    (line,) = data_warnings(raw)
     assert line.startswith("values beyond 1,000,000 in column 1 at site ")
-    assert doubts(raw.standardised()) == ()
+    assert data_warnings(raw.standardised()) == ()
 
 
 def test_a_column_that_one_client_does_not_measure():
@@ -119,16 +119,16 @@ def test_a_column_that_one_client_does_not_measure():
     inputs[data.train[1], 1] = -1
     inputs[data.train[2], 1] = 0.5
     data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
-    line = doubts(data)[-1]
+    line = data_warnings(data)[-1]
     assert line.endswith("are constant, as where nobody measures them: column 1 at site 1, column 1 at site 2")
-    assert doubts(data, by_class=True) == doubts(data)[:-1]
+    assert data_warnings(data, by_class=True) == data_warnings(data)[:-1]
 
 
 def test_large_pools_and_pictures_are_not_looked_through(monkeypatch):
     monkeypatch.setattr("drfl.data.checks.MOST", 10)
     assert MOST > 10
     data = clients()
-    assert doubts(dataclasses.replace(data, inputs=data.inputs * 1e9, test_inputs=data.inputs * 1e9)) == ()
+    assert data_warnings(dataclasses.replace(data, inputs=data.inputs * 1e9, test_inputs=data.inputs * 1e9)) == ()
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from drfl.federation import Ledger
 from drfl.flower import nodes, transport
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, read_ask, write_answer
-from drfl.flower.transport import LONGEST, PendingRequest, SiteHealth
+from drfl.flower.site_health import LONGEST, SiteHealth
+from drfl.flower.transport import PendingRequest
 from drfl.key import Key
 from drfl.local import LocalSGD
 

@@ -64,16 +64,15 @@ class LocalOnly:
     def round(self, state: LocalOnlyState, fed: Federation, key: Key) -> tuple[LocalOnlyState, Info]:
         """Local steps at every client from its own model."""
         models, average, rounds = state.models, state.average, state.rounds + 1
-        weight, sent, answered = (DECAY + 1) / (int(rounds) + DECAY), fed.ledger.totals(), list[int]()
+        weight, answered = (DECAY + 1) / (int(rounds) + DECAY), list[int]()
         for i in range(fed.n):
             client = torch.tensor([i])
-            up = fed.train(client, models[client][0], self.local, key.fold("sgd"))
+            with fed.ledger.unsent():
+                up = fed.train(client, models[client][0], self.local, key.fold("sgd"))
             if up.clients.numel():
                 models = models.put(client, up.w)
                 average = average.put(client, average[client] + weight * (up.w - average[client]))
                 answered.append(i)
-        for name in ("bytes_down", "bytes_up", "messages"):  # of a model that has never left its client
-            setattr(fed.ledger, name, sent[name])
         D = everybody(fed.shares.double(), fed.n, key.fold("D"))
         if not answered:
             return state, Info.nobody(D)
@@ -110,10 +109,8 @@ class Pooled:
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Steps on the union."""
-        sent, one = fed.ledger.totals(), fed.pooled()
-        up = one.train(torch.tensor([0]), state.w, self.local, key.fold("sgd"))
-        for name in ("bytes_down", "bytes_up", "messages"):
-            setattr(fed.ledger, name, sent[name])
+        with fed.ledger.unsent():
+            up = fed.pooled().train(torch.tensor([0]), state.w, self.local, key.fold("sgd"))
         D = everybody(fed.shares.double(), fed.n, key.fold("D"))
         return FedAvgState(up.w[0]), Info(D, torch.arange(fed.n))
 

@@ -68,10 +68,10 @@ def compare_command(options: CompareOptions) -> int:
         ) as claim,
     ):
         start(claim, ready, console.warn)
-        for line in ready.doubts:
+        for line in ready.warnings:
             console.warn(line)
         outcomes = _outcomes(ready, claim, watch, options)
-        comparison = Comparison(*design, outcomes, ready.clients, claim.directory, ready.doubts)
+        comparison = Comparison(*design, outcomes, ready.clients, claim.directory, ready.warnings)
         if not comparison.outcomes:
             how = f"--resume --out {claim.directory} goes on" if claim.resumable else "nothing is kept"
             raise StoppedError(f"interrupted before one run was finished: {how}")
@@ -160,11 +160,10 @@ def _names(text: str | None, file: Mapping[str, object]) -> list[str]:
 def _print(comparison: Comparison, directory: Path) -> None:
     """The table of the score, those of the other measures, two at a time, as a terminal is narrow, and the report."""
     score, *others = comparison.measures
-    plain = score.name == ACCURACY.name
     _print_table(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
     for i in range(0, len(others), 2):
         _print_table(comparison, columns_beside(others[i : i + 2]))
-    if plain:
+    if score.name == ACCURACY.name:
         console.out.print(
             "if equal: the mean worst client of clients that are all equally good, by the size of test sets"
         )

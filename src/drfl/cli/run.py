@@ -16,7 +16,7 @@ from drfl.experiments.artifacts import json_text, summary
 from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import score_columns
 from drfl.experiments.config import Config, config_of, read_file
-from drfl.experiments.data_doubts import data_doubts
+from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.resume import checkpoint_writer, is_finished, kept_config, key_of, load_resume_point
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
@@ -43,7 +43,7 @@ def run_command(options: RunOptions) -> int:
         place, anew = out or default, out is None
         with claimed(place, resume=resume, overwrite=options.overwrite, anew=anew, tell=console.warn) as claim:
             start = load_resume_point(claim, job, console.warn, key) if resume else None
-            for line in data_doubts(job):
+            for line in warnings_of(job):
                 console.warn(line)
             with console.progress(label_of(config.algorithm), quiet) as show:
                 finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))

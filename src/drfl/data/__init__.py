@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drfl.data.catalogue import DATASETS, DatasetInfo, describe, load, load_pixels
-from drfl.data.checks import doubts
+from drfl.data.checks import data_warnings
 from drfl.data.client_data import ClientData
 from drfl.data.dataset import Dataset, Pixels
 from drfl.data.formats import read_idx, write_idx
@@ -29,8 +29,8 @@ __all__ = [
     "Standardisation",
     "Standardise",
     "ZipfDirichlet",
+    "data_warnings",
     "describe",
-    "doubts",
     "largest_remainder",
     "load",
     "load_pixels",

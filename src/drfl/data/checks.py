@@ -1,4 +1,4 @@
-"""What clients' data give reason to doubt before anything is trained on them: above all, who the worst client is."""
+"""Checks of clients' data before anything is trained on them: above all, of who the worst client would be."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST = 2**24
 """Numbers in a table beyond which its columns are not looked at: it may be a file mapped into memory."""
 
 
-def doubts(data: ClientData, by_class: bool = False) -> tuple[str, ...]:
+def data_warnings(data: ClientData, by_class: bool = False) -> tuple[str, ...]:
     """What a user should know of the data before believing in the worst client, a sentence each.
 
     Clients with fewer than :data:`FEW` test rows; clients whose test rows are all of one class where others' are not;

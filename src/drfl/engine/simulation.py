@@ -12,7 +12,7 @@ from torch import Tensor
 from drfl import checks
 from drfl.client_table import ClientTable
 from drfl.data import ClientData
-from drfl.data.checks import doubts
+from drfl.data.checks import data_warnings
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData
 from drfl.engine.batches import ClientRows, draw, draw_epochs
@@ -93,9 +93,9 @@ class Simulation(Federation):
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p>{self._data._repr_html_()}"
 
-    def doubts(self) -> tuple[str, ...]:
-        """What the clients' data give reason to doubt, see :func:`drfl.data.checks.doubts`."""
-        return doubts(self._data)
+    def data_warnings(self) -> tuple[str, ...]:
+        """What is conspicuous in the clients' data, see :func:`drfl.data.checks.data_warnings`."""
+        return data_warnings(self._data)
 
     def ask(self, request: Request[R]) -> R:
         """See :class:`drfl.federation.Federation`. Everybody who is asked answers.

@@ -18,7 +18,7 @@ from drfl.algorithm import State, flagged
 from drfl.certificate import Certificate
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
-from drfl.experiments.data_doubts import data_doubts
+from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
 from drfl.loop import Result
@@ -94,7 +94,7 @@ def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
         "selection": None if result.selection is None else {**result.selection._asdict(), "test_rows_had_a_say": False},
         "step_size": _step_size(result.step_size, job.data.names),
         "failure": checks.failure,
-        "warnings": [*data_doubts(job), *checks.warnings],
+        "warnings": [*warnings_of(job), *checks.warnings],
         "measures": [
             {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent} for m in job.fed.measures
         ],

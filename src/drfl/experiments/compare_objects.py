@@ -87,7 +87,7 @@ def compare_objects(
             raise InputError("resume and overwrite need out, the folder of the comparison")
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
             found = _compared(build, design, Path(folder) / "comparison", options, own)
-            return found._replace(directory=None, histories=found.to_histories(), served=found.to_clients())
+            return found._replace(directory=None, histories=found.to_histories(), client_rows=found.to_clients())
     return _compared(build, design, options.out, options, own)
 
 
@@ -102,7 +102,7 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
     ready = PreparedComparison.of(design, build, kept)
     if kept is not None and ended(out):
         tidy(out, "comparison")
-        return Comparison(*design, kept_outcomes(out, ready), ready.clients, out, ready.doubts)
+        return Comparison(*design, kept_outcomes(out, ready), ready.clients, out, ready.warnings)
     watch, outcomes = StopSignal(), list[Outcome]()
     with (
         _shown(options.progress, design) as (tell, show),
@@ -111,7 +111,7 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
         ) as claim,
     ):
         start(claim, ready, tell)
-        for line in ready.doubts:
+        for line in ready.warnings:
             tell(line)
         if options.jobs == 1:
             found = compare(ready, claim, watch, warn=tell)
@@ -122,7 +122,7 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
             show(outcome, len(outcomes))
         if not outcomes:
             raise StoppedError("interrupted before one run was finished")
-        comparison = Comparison(*design, tuple(outcomes), ready.clients, out, ready.doubts)
+        comparison = Comparison(*design, tuple(outcomes), ready.clients, out, ready.warnings)
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
         claim.finished = len(outcomes) == len(design.cells)

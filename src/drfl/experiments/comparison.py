@@ -18,7 +18,7 @@ from drfl.experiments.artifacts import config_toml, json_text, write_run
 from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.comparison_results import cell_name
 from drfl.experiments.config import Config
-from drfl.experiments.data_doubts import data_doubts
+from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.manifest import CONFIG, IDENTITY, has_checkpoints, read_manifest
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
@@ -66,14 +66,14 @@ class PreparedComparison(NamedTuple):
         build: makes its runs.
         clients: N.
         identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.resume.identity`.
-        doubts: what its data give reason to doubt, see :mod:`drfl.experiments.data_doubts`.
+        warnings: what is conspicuous in its data, see :mod:`drfl.experiments.data_warnings`.
     """
 
     design: Design
     build: Build
     clients: int
     identity: Mapping[str, object]
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     @classmethod
     def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
@@ -95,7 +95,7 @@ class PreparedComparison(NamedTuple):
             if before is not None:
                 check_settings(job, _own(before, job.config))
             if not found:
-                found.append((job.data.n, identity(job), data_doubts(job)))
+                found.append((job.data.n, identity(job), warnings_of(job)))
         return cls(design, build, *found[0])
 
 

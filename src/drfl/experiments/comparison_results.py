@@ -45,9 +45,9 @@ class Comparison(NamedTuple):
         outcomes: the cells that ended, in the order they did.
         clients: N.
         directory: the folder that holds the runs and the report; None where it was not kept.
-        warnings: what the data give reason to doubt, at the first seed.
+        warnings: what is conspicuous in the data, at the first seed.
         histories: of the runs, where no folder is kept that has them; see :meth:`to_histories`.
-        served: their clients, likewise; see :meth:`to_clients`.
+        client_rows: their clients, likewise; see :meth:`to_clients`.
     """
 
     config: Config
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
     directory: Path | None = None
     warnings: tuple[str, ...] = ()
     histories: pd.DataFrame | None = None
-    served: pd.DataFrame | None = None
+    client_rows: pd.DataFrame | None = None
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -90,7 +90,7 @@ class Comparison(NamedTuple):
 
     def to_clients(self) -> pd.DataFrame:
         """A row per run and client: algorithm, seed and the columns of clients.csv, such as client and auc."""
-        return read_runs(self, "clients.csv") if self.served is None else self.served
+        return read_runs(self, "clients.csv") if self.client_rows is None else self.client_rows
 
     def plot(self, *shown: str) -> Figure:
         """Curves of the algorithms over the rounds, see :func:`drfl.plots.plot_histories`.

@@ -11,7 +11,7 @@ from torch import nn
 
 from drfl import user_code
 from drfl.errors import InputError
-from drfl.metrics import Metric, MetricFn, metric_of
+from drfl.metrics import Metric, MetricFn, check_distinct, metric_of
 from drfl.models import LOSSES, MODELS
 from drfl.task import SampleFn, default_score
 
@@ -77,10 +77,7 @@ def make_measures(score: str | None, metrics: Sequence[str], loss: str) -> tuple
     """
     first = default_score(make_loss(loss)) if score is None else _metric(score)
     found = (first, *(_metric(name) for name in metrics))
-    names = [metric.name for metric in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"the metric '{name}' is given twice, as score and among metrics: keep one")
+    check_distinct(found)
     return found
 
 

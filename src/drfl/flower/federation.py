@@ -40,7 +40,7 @@ class FlowerFederation(Federation):
     A request is one message to each client. A test of the model and the request after it go in one where that sends
     the same model, see :class:`drfl.federation.Bundling`. A client that fails, is offline or takes too long counts as
     silent, and so does one whose reply cannot be read or has the wrong shape or type; after several such exchanges it
-    is skipped for a while, see :class:`drfl.flower.transport.SiteHealth`. NaN and distance are for
+    is skipped for a while, see :class:`drfl.flower.site_health.SiteHealth`. NaN and distance are for
     :class:`drfl.resilience.Protected` to judge. A late or duplicate reply is ignored. The ledger counts vectors and
     losses that really travel for requests, a repetition again and a shift that the site keeps not at all; ``traffic``
     counts every byte, tests too.

@@ -1,15 +1,15 @@
-"""What the data of a run give reason to doubt, where nobody has made them so on purpose."""
+"""What is conspicuous in the data of a run, where nobody has made them so on purpose."""
 
 from __future__ import annotations
 
 from drfl.data import DATASETS, ClientData
-from drfl.data.checks import doubts
+from drfl.data.checks import data_warnings
 from drfl.experiments.build import Running
 from drfl.experiments.end_checks import BY_CLASS
 
 
-def data_doubts(job: Running) -> tuple[str, ...]:
-    """The sentences of :func:`drfl.data.checks.doubts` on a run's clients.
+def warnings_of(job: Running) -> tuple[str, ...]:
+    """The sentences of :func:`drfl.data.checks.data_warnings` on a run's clients.
 
     None on a data set that drfl knows and has divided itself, as the papers do, and on a deployment, whose sites alone
     know their rows.
@@ -19,4 +19,4 @@ def data_doubts(job: Running) -> tuple[str, ...]:
     partition = None if job.partition is None else job.partition.recipe.get("partition")
     if job.config.data is None and job.config.dataset in DATASETS and partition != "natural":
         return ()
-    return doubts(job.data, by_class=partition in BY_CLASS)
+    return data_warnings(job.data, by_class=partition in BY_CLASS)
