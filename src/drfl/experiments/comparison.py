@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from drfl.assessment.equal_clients import equal_clients
 from drfl.atomic_files import atomic_write
-from drfl.equal_clients import equal_clients
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import config_toml, json_text, write_run
 from drfl.experiments.build import Job, build, load_data
@@ -318,7 +318,7 @@ def _run(
         failure = finished.checks.failure or ""
         equal = None
         if job.fed.measures[0].name == ACCURACY.name:
-            equal = equal_clients(last.metrics.avg_score, result.evaluation.samples)
+            equal = equal_clients(last.metrics.avg_score, result.evaluation.samples.numpy())
         outcome = Outcome(
             label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate, failure, equal,
             dict(last.others),

@@ -211,7 +211,8 @@ def table(
 ) -> tuple[list[str], list[list[str]]]:
     """Head and rows of a table of average, worst and std, mean ± std over seeds.
 
-    "If equal" is what the worst client would be on average if all were equally good: see :mod:`drfl.equal_clients`.
+    "If equal" is what the worst client would be on average if all were equally good: see
+    :mod:`drfl.assessment.equal_clients`.
 
     Args:
         comparison: what ran.

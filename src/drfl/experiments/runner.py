@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import torch
 
+from drfl.assessment.equal_clients import EqualClients
 from drfl.callbacks import target
 from drfl.certificate import Certificate
-from drfl.equal_clients import EqualClients
 from drfl.errors import InputError
 from drfl.experiments.artifacts import write_run
 from drfl.experiments.build import Running

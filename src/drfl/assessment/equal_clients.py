@@ -5,25 +5,29 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
 GRID = 10_000
 """Points at which the law of the smallest accuracy is taken; the mean is exact to half of their distance."""
 
 
 class EqualClients(NamedTuple):
-    """Expected statistics over clients. Accuracies are fractions.
+    """Statistics over clients that are all equally good. Accuracies are fractions.
 
     Args:
         worst: mean of the smallest accuracy.
         std: root mean square of the standard deviation over clients.
+        low: the smallest accuracy is below this with probability 2.5 %.
+        high: and above this with probability 2.5 %.
     """
 
     worst: float
     std: float
+    low: float
+    high: float
 
 
-def equal_clients(accuracy: float, samples: Tensor) -> EqualClients:
+def equal_clients(accuracy: float, samples: NDArray[np.float64] | NDArray[np.int64]) -> EqualClients:
     """What would be seen if every client's true accuracy were the same, by the noise of test sets alone.
 
     Client i's accuracy is then a binomial fraction of n_i independent test samples, so that the smallest one exceeds x
@@ -31,15 +35,16 @@ def equal_clients(accuracy: float, samples: Tensor) -> EqualClients:
 
     Args:
         accuracy: p, of all clients.
-        samples: (N,) int64 test samples n_i ≥ 1.
+        samples: (N,) test samples n_i ≥ 1.
     """
     from scipy.stats import binom  # a second to load, which only comparisons need
 
-    n, counts = np.unique(samples.numpy(force=True), return_counts=True)
+    n, counts = np.unique(np.asarray(samples), return_counts=True)
     x = (np.arange(GRID) + 0.5) / GRID
     log = np.zeros(GRID)
     with np.errstate(divide="ignore"):  # log 0 = −∞ is right
         for size, clients in zip(n, counts, strict=True):
             log += clients * binom.logsf(np.floor(x * size), size, accuracy)
-    variance = accuracy * (1 - accuracy) * float(counts @ (1 / n)) / counts.sum()
-    return EqualClients(float(np.exp(log).mean()), float(np.sqrt(variance * (1 - 1 / counts.sum()))))
+    exceeds, variance = np.exp(log), accuracy * (1 - accuracy) * float(counts @ (1 / n)) / counts.sum()
+    low, high = (float(np.count_nonzero(exceeds > q)) / GRID for q in (0.975, 0.025))
+    return EqualClients(float(exceeds.mean()), float(np.sqrt(variance * (1 - 1 / counts.sum()))), low, high)

@@ -6,10 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import binom
 
-from drfl.equal_clients import equal_clients
+from drfl.assessment.equal_clients import equal_clients
 
 
 @pytest.mark.parametrize("sizes", [[3], [2, 3], [4, 1, 2]])
@@ -19,16 +18,16 @@ def test_the_worst_is_that_of_an_enumeration(sizes, p):
     for hits in itertools.product(*(range(n + 1) for n in sizes)):
         law = np.prod([binom.pmf(k, n, p) for k, n in zip(hits, sizes, strict=True)])
         mean += law * min(k / n for k, n in zip(hits, sizes, strict=True))
-    assert equal_clients(p, torch.tensor(sizes)).worst == pytest.approx(mean, abs=1e-4)
+    assert equal_clients(p, np.array(sizes)).worst == pytest.approx(mean, abs=1e-4)
 
 
 def test_thirty_clients_of_twenty_samples():
     drawn = np.random.default_rng(0).binomial(20, 0.949, (20_000, 30)) / 20
-    found = equal_clients(0.949, torch.full((30,), 20))
+    found = equal_clients(0.949, np.full(30, 20))
     assert found.worst == pytest.approx(drawn.min(1).mean(), abs=2e-3)
     assert found.std == pytest.approx(np.sqrt(drawn.var(1).mean()), rel=0.02)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_certain_answers_have_no_noise(p):
-    assert equal_clients(p, torch.tensor([1, 7])) == (p, 0.0)
+    assert equal_clients(p, np.array([1, 7]))[:2] == (p, 0.0)

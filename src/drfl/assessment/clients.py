@@ -1,0 +1,213 @@
+"""All that one model's test results allow to be said: of each client, of the worst one, and of one not yet seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drfl.assessment.equal_clients import EqualClients, equal_clients
+from drfl.assessment.homogeneity import Homogeneity, homogeneity
+from drfl.assessment.scores import (
+    BinaryScores,
+    BoundedScores,
+    Floats,
+    RankScores,
+    RealScores,
+    select,
+)
+from drfl.assessment.unseen import UnseenClient, unseen_client
+from drfl.assessment.worst import WorstScore, could_be_worst, worst_score
+from drfl.errors import InputError
+from drfl.html_table import html_table
+from drfl.measure import Measure, Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ClientScores = BinaryScores | BoundedScores | RankScores | RealScores
+
+METHODS = {
+    Rows.BINARY: "Clopper–Pearson",
+    Rows.UNIT: "bounds of Hoeffding and of Maurer and Pontil",
+    Rows.RANKS: "Hoeffding's bound of U-statistics",
+    Rows.REAL: "Student's t (approximate: the rows' values have no bounds)",
+}
+"""What intervals are made by."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Assessment:
+    """One model on the test rows of N clients. Values are as measured: where less is better the worst is the largest.
+
+    Args:
+        measure: what was measured.
+        level: of every interval and set, e.g. 0.95.
+        names: (N,) of the clients.
+        samples: (N,) test rows.
+        values: (N,) measured; NaN where the measure is not defined on a client's rows.
+        low: (N,) lower ends of the clients' intervals, simultaneous over clients; NaN where there is no value.
+        high: (N,) upper ends.
+        worst: the worst client, and an interval for its true value.
+        candidates: (N,) bool, the clients that could be the worst: a truly worst one is left out with probability at
+            most 1 − level. One without a value could be.
+        p_worst: (N,) p-values of being the worst; NaN where there is no value.
+        equal: what equally good clients would show; None unless rows are right or wrong.
+        homogeneity: tests that all are equally good; None for one client, and of AUC.
+        unseen: what is known of a client not yet seen; its ``low`` is the worse end.
+        independent: whether no two clients share a test row.
+    """
+
+    measure: Measure
+    level: float
+    names: tuple[str, ...]
+    samples: NDArray[np.int64]
+    values: Floats
+    low: Floats
+    high: Floats
+    worst: WorstScore
+    candidates: NDArray[np.bool_]
+    p_worst: Floats = field(repr=False)
+    equal: EqualClients | None
+    homogeneity: Homogeneity | None
+    unseen: UnseenClient
+    independent: bool
+
+    @property
+    def order(self) -> list[int]:
+        """The clients, the worst measured first, those without a value last."""
+        return np.argsort(turned(self.values, self.measure), kind="stable").tolist()
+
+    @property
+    def method(self) -> str:
+        """What the intervals are made by."""
+        return METHODS[self.measure.rows]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a client, in their order: client, samples, the measure, low, high, could_be_worst, p_worst."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "client": self.names,
+                "samples": self.samples,
+                self.measure.name: self.values,
+                "low": self.low,
+                "high": self.high,
+                "could_be_worst": self.candidates,
+                "p_worst": self.p_worst,
+            }
+        )
+
+    def __repr__(self) -> str:
+        shown, i = self.measure.shown, self.order[0]
+        return (
+            f"<Assessment of {len(self.names)} clients: worst {self.measure.words} {shown(self.values[i])} "
+            f"({self.names[i]}), truly between {shown(self.worst.low)} and {shown(self.worst.high)}; "
+            f"{int(self.candidates.sum())} could be the worst>"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), self.to_frame().iloc[self.order].head(10))
+
+
+def turned(values: Floats, measure: Measure) -> Floats:
+    """Values such that larger is better, or such turned back: 1 − x of rows in [0, 1], −x of others."""
+    if measure.more_is_better:
+        return values
+    return -values if measure.rows == Rows.REAL else 1 - values
+
+
+def scores_of(measure: Measure, sums: Floats) -> ClientScores:
+    """The clients' scores, turned such that larger is better.
+
+    Args:
+        measure: what was measured.
+        sums: (N, 3) of the clients' rows, see :class:`drfl.federation.Evaluation`.
+
+    Raises:
+        InputError: the measure says nothing of single rows.
+    """
+    first, second, third = np.asarray(sums, dtype=np.float64).T
+    if measure.rows == Rows.RANKS:
+        return RankScores(first, second, third)
+    if measure.rows == Rows.BINARY:
+        return BinaryScores(first, second if measure.more_is_better else first - second)
+    if measure.rows == Rows.UNIT:
+        found = BoundedScores(first, second, third)
+        return found if measure.more_is_better else found.mirrored()
+    if measure.rows == Rows.REAL:
+        return RealScores(first, second if measure.more_is_better else -second, third)
+    raise InputError(
+        f"{measure.words} is a number of all rows together, for which there is no interval here: assess a measure that "
+        "has a value for every row, such as accuracy, or auc"
+    )
+
+
+def assess_clients(
+    measure: Measure,
+    names: Sequence[str],
+    sums: Floats,
+    samples: NDArray[np.int64],
+    *,
+    level: float = 0.95,
+    independent: bool = True,
+) -> Assessment:
+    """Assess a model by what its test said.
+
+    Args:
+        measure: what was measured.
+        names: (N,) of the clients.
+        sums: (N, 3) of their rows, see :class:`drfl.federation.Evaluation`.
+        samples: (N,) test rows.
+        level: of intervals and sets, in (0, 1).
+        independent: whether no two clients share a test row; if they do, the set of candidates is larger.
+
+    Raises:
+        InputError: the measure says nothing of single rows, the level is none, or no client has a value.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"level {level} must be between 0 and 1, e.g. 0.95")
+    every = scores_of(measure, sums)
+    known = np.isfinite(every.values)
+    if not known.any():
+        raise InputError(f"{measure.words} is not defined on any client's test rows: assess another measure")
+    scores, alpha = select(every, known), 1 - level
+
+    def in_place(values: Floats, otherwise: float = np.nan) -> Floats:
+        found = np.full(len(names), otherwise)
+        found[known] = values
+        return found
+
+    def interval(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+        low, high = turned(low, measure), turned(high, measure)
+        return (low, high) if measure.more_is_better else (high, low)
+
+    each = alpha / (2 * np.count_nonzero(known))
+    low, high = interval(scores.lower(each), scores.upper(each))
+    worst, p = worst_score(scores, alpha), could_be_worst(scores, alpha, independent=independent)
+    ends = interval(np.array([worst.low]), np.array([worst.high]))
+    equal = None
+    if isinstance(scores, BinaryScores) and measure.more_is_better:
+        equal = equal_clients(scores.count.sum() / scores.n.sum(), scores.n)
+    test = None if len(scores.n) < 2 or isinstance(scores, RankScores) else homogeneity(scores)
+    unseen = unseen_client(scores.values, level)
+    return Assessment(
+        measure=measure,
+        level=level,
+        names=tuple(names),
+        samples=samples,
+        values=turned(every.values, measure),
+        low=in_place(low),
+        high=in_place(high),
+        worst=WorstScore(float(turned(np.array([worst.value]), measure)[0]), float(ends[0][0]), float(ends[1][0])),
+        candidates=in_place(p, 1.0) > alpha,
+        p_worst=in_place(p),
+        equal=equal,
+        homogeneity=test,
+        unseen=unseen._replace(low=float(turned(np.array([unseen.low]), measure)[0])),
+        independent=independent,
+    )

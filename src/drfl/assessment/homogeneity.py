@@ -1,0 +1,88 @@
+"""Do the clients differ at all? Tests that all true scores are the same, and their spread without the noise."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RealScores
+
+DRAWS = 9_999
+"""Of the table under the hypothesis: p-values are multiples of 1/10,000."""
+
+MOST = 10_000_000
+"""Numbers drawn at most: with more clients there are fewer draws, and coarser p-values, never too small ones."""
+
+FEWEST = 199
+
+
+class Homogeneity(NamedTuple):
+    """Whether scores differ over clients more than by the noise of test sets.
+
+    Args:
+        p_spread: p-value of "all true scores are the same", by the spread over clients.
+        p_worst: the same by the worst client's measured score; NaN where it is not known.
+        exact: whether the p-values hold whatever the sizes of the test sets.
+        std: population standard deviation of the measured scores over clients.
+        std_true: that of the true scores, estimated: the noise of the test sets taken out; NaN where a client has
+            fewer than two rows.
+    """
+
+    p_spread: float
+    p_worst: float
+    exact: bool
+    std: float
+    std_true: float
+
+
+def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneity:
+    """The tests of N ≥ 2 clients with rows.
+
+    Of binary scores: exact, given how many answers are right altogether, which under the hypothesis says nothing of the
+    clients. Tables with the same margins are drawn (multivariate hypergeometric), and the observed one is counted among
+    them (Dwass 1957). Of others: Cochran's Q, which is approximate.
+
+    Args:
+        scores: of N clients, all with rows.
+    """
+    spread = _spread(scores)
+    if isinstance(scores, BinaryScores):
+        return Homogeneity(*_drawn(scores), True, *spread)
+    weight = np.maximum(1.0, scores.n - 1) * scores.n / np.maximum(_squares(scores), 1e-300)
+    mean = weight @ scores.values / weight.sum()
+    q = float(weight @ (scores.values - mean) ** 2)
+    return Homogeneity(float(special.chdtrc(len(scores.n) - 1, q)), np.nan, False, *spread)
+
+
+def _drawn(scores: BinaryScores) -> tuple[float, float]:
+    """p-values by Pearson's χ² and by the smallest share."""
+    n, total = scores.n.astype(np.int64), int(scores.count.sum())
+    draws = int(np.clip(MOST // len(n), FEWEST, DRAWS))
+    rng, below = np.random.Generator(np.random.Philox(0)), np.zeros(2)
+    size = max(1, MOST // (10 * len(n)))
+    for start in range(0, draws, size):
+        tables = rng.multivariate_hypergeometric(n, total, size=min(size, draws - start), method="marginals")
+        # χ² is, up to constants that depend on the margins alone, Σ x²/n; ties count against the observation.
+        below[0] += np.count_nonzero((tables**2 / n).sum(1) >= (scores.count**2 / n).sum() * (1 - 1e-12))
+        below[1] += np.count_nonzero((tables / n).min(1) <= scores.values.min() * (1 + 1e-12))
+    spread, worst = (below + 1) / (draws + 1)
+    return float(spread), float(worst)
+
+
+def _spread(scores: BinaryScores | BoundedScores | RealScores) -> tuple[float, float]:
+    """Standard deviations over clients: the measured one, and that of the true scores by the method of moments."""
+    measured, clients = float(np.var(scores.values)), len(scores.n)
+    if (scores.n < 2).any():
+        return measured**0.5, np.nan
+    # E var(measured) = var(true) + (1 − 1/N)·mean of the clients' variances, each estimated without bias.
+    noise = float(np.mean(_squares(scores) / (scores.n * (scores.n - 1)))) * (1 - 1 / clients)
+    return measured**0.5, max(0.0, measured - noise) ** 0.5
+
+
+def _squares(scores: BinaryScores | BoundedScores | RealScores) -> Floats:
+    """(N,) sums over rows of squared deviations from the client's mean."""
+    if isinstance(scores, BinaryScores):
+        return scores.count * (1 - scores.values)
+    return np.maximum(0.0, scores.squares - scores.total * scores.values)

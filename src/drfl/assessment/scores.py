@@ -1,0 +1,292 @@
+"""What test rows say of each client's true score: tests that it is above or below a value, and their inversion.
+
+A client's true score μ_i is the mean over the population that its test rows were drawn from. Every class here answers
+the same four questions for all clients at once; larger is better in all of them. The p-values hold whatever n_i, except
+those of :class:`RealScores`, which are approximate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+Floats = NDArray[np.float64]
+
+HALVINGS = 60
+"""Of an interval of length 1, down to the last digit of a float64."""
+
+
+class Scores(Protocol):
+    """N clients' test results; ``theta`` and ``alpha`` broadcast against (N,)."""
+
+    @property
+    def n(self) -> Floats:
+        """(N,) test rows."""
+        ...
+
+    @property
+    def values(self) -> Floats:
+        """(N,) the measured scores; NaN where a client has none."""
+        ...
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Between which numbers a true score lies."""
+        ...
+
+    def above(self, theta: Floats | float) -> Floats:
+        """p-values of the hypotheses μ_i ≤ θ: small where client i is better than θ."""
+        ...
+
+    def below(self, theta: Floats | float) -> Floats:
+        """p-values of the hypotheses μ_i ≥ θ: small where client i is worse than θ."""
+        ...
+
+    def lower(self, alpha: Floats | float) -> Floats:
+        """Bounds that μ_i is below with probability at most α."""
+        ...
+
+    def upper(self, alpha: Floats | float) -> Floats:
+        """Bounds that μ_i is above with probability at most α."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryScores:
+    """Right or wrong in every row: exact binomial tails (Clopper, Pearson 1934).
+
+    Args:
+        n: (N,) test rows, ≥ 0.
+        count: (N,) right answers.
+    """
+
+    n: Floats
+    count: Floats
+    range = (0.0, 1.0)
+
+    @property
+    def values(self) -> Floats:
+        """(N,) shares of right answers."""
+        return _quotient(self.count, self.n)
+
+    def above(self, theta: Floats | float) -> Floats:
+        """P(B(n_i, θ) ≥ count_i)."""
+        # betainc is nan where its first argument is 0: no right answer speaks for nothing.
+        return np.where(self.count > 0, special.betainc(np.maximum(self.count, 1), self.n - self.count + 1, theta), 1.0)
+
+    def below(self, theta: Floats | float) -> Floats:
+        """P(B(n_i, θ) ≤ count_i)."""
+        wrong = self.n - self.count
+        return np.where(wrong > 0, special.betaincc(self.count + 1, np.maximum(wrong, 1), theta), 1.0)
+
+    def lower(self, alpha: Floats | float) -> Floats:
+        """Clopper and Pearson's."""
+        found = special.betaincinv(np.maximum(self.count, 1), self.n - self.count + 1, alpha)
+        return np.where(self.count > 0, found, 0.0)
+
+    def upper(self, alpha: Floats | float) -> Floats:
+        """Clopper and Pearson's."""
+        wrong = self.n - self.count
+        return np.where(wrong > 0, special.betainccinv(self.count + 1, np.maximum(wrong, 1), alpha), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedScores:
+    """A number in [0, 1] for every row, known by its sum and its sum of squares.
+
+    Two bounds, each at α/2: Hoeffding's with the relative entropy (Hoeffding 1963, Theorem 1), which knows the mean
+    alone, and Maurer and Pontil's (2009, Theorem 4), which is better where rows vary little.
+
+    Args:
+        n: (N,) test rows, ≥ 0.
+        total: (N,) sums over rows.
+        squares: (N,) sums of squares.
+    """
+
+    n: Floats
+    total: Floats
+    squares: Floats
+    range = (0.0, 1.0)
+
+    @property
+    def values(self) -> Floats:
+        """(N,) means."""
+        return _quotient(self.total, self.n)
+
+    def above(self, theta: Floats | float) -> Floats:
+        """Of the smaller of the two bounds, twice."""
+        mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
+        two = np.minimum(_entropy_tail(self.n, mean, theta), self._bernstein_tail(mean - theta))
+        return np.where(mean > theta, np.minimum(1.0, 2 * two), 1.0)
+
+    def below(self, theta: Floats | float) -> Floats:
+        """Those of 1 − score above 1 − θ."""
+        return self.mirrored().above(1 - np.asarray(theta, dtype=np.float64))
+
+    def lower(self, alpha: Floats | float) -> Floats:
+        """The larger of the two bounds."""
+        mean, half = np.nan_to_num(self.values), np.asarray(alpha, dtype=np.float64) / 2
+        log = np.log(2 / half)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bernstein = mean - np.sqrt(2 * self._variance() * log / self.n) - 7 * log / (3 * (self.n - 1))
+        return np.fmax(entropy_lower(self.n, mean, half), np.where(self.n > 1, bernstein, 0.0))
+
+    def upper(self, alpha: Floats | float) -> Floats:
+        """One minus the lower bounds of 1 − score."""
+        return 1 - self.mirrored().lower(alpha)
+
+    def mirrored(self) -> BoundedScores:
+        """Of 1 − score."""
+        return BoundedScores(self.n, self.n - self.total, self.n - 2 * self.total + self.squares)
+
+    def _variance(self) -> Floats:
+        """(N,) unbiased; 0 for fewer than two rows."""
+        spread = self.squares - self.total * np.nan_to_num(self.values)
+        return np.where(self.n > 1, np.maximum(0.0, spread) / np.maximum(1.0, self.n - 1), 0.0)
+
+    def _bernstein_tail(self, distance: Floats) -> Floats:
+        """The δ at which Maurer and Pontil's bound is just so far from the mean."""
+        # distance = √(2V/n)·√l + 7/(3(n−1))·l with l = ln(2/δ), a quadratic equation in √l
+        a, b = 7 / (3 * np.maximum(1.0, self.n - 1)), np.sqrt(2 * self._variance() / np.maximum(1.0, self.n))
+        root = (-b + np.sqrt(b**2 + 4 * a * np.maximum(0.0, distance))) / (2 * a)
+        return np.where(self.n > 1, np.minimum(1.0, 2 * np.exp(-(root**2))), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class RankScores:
+    """The area under the ROC curve, known by Mann and Whitney's count.
+
+    It is a mean over pairings of min(n⁺, n⁻) independent pairs of rows each, to which Hoeffding's bound applies
+    (Hoeffding 1963, Section 5b), given how many rows each class has. It holds for every law of the outputs, so it is
+    wide.
+
+    Args:
+        positive: (N,) rows of the positive class.
+        negative: (N,) rows of the other.
+        pairs: (N,) pairs in order, ties for half.
+    """
+
+    positive: Floats
+    negative: Floats
+    pairs: Floats
+    range = (0.0, 1.0)
+
+    @property
+    def n(self) -> Floats:
+        """(N,) test rows."""
+        return self.positive + self.negative
+
+    @property
+    def values(self) -> Floats:
+        """(N,) areas; NaN where one of the classes has no row."""
+        return _quotient(self.pairs, self.positive * self.negative)
+
+    def above(self, theta: Floats | float) -> Floats:
+        """Hoeffding's."""
+        mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
+        return np.where(mean > theta, _entropy_tail(self._independent(), mean, theta), 1.0)
+
+    def below(self, theta: Floats | float) -> Floats:
+        """Those of the classes exchanged, above 1 − θ."""
+        return self._mirrored().above(1 - np.asarray(theta, dtype=np.float64))
+
+    def lower(self, alpha: Floats | float) -> Floats:
+        """Hoeffding's."""
+        return entropy_lower(self._independent(), np.nan_to_num(self.values), np.asarray(alpha, dtype=np.float64))
+
+    def upper(self, alpha: Floats | float) -> Floats:
+        """One minus the lower bounds with the classes exchanged."""
+        return 1 - self._mirrored().lower(alpha)
+
+    def _mirrored(self) -> RankScores:
+        return RankScores(self.negative, self.positive, self.positive * self.negative - self.pairs)
+
+    def _independent(self) -> Floats:
+        return np.minimum(self.positive, self.negative)
+
+
+@dataclass(frozen=True, eq=False)
+class RealScores:
+    """A number without bounds for every row: Student's t, which is **approximate**.
+
+    Without bounds on the rows nothing holds for every law (Bahadur, Savage 1956). With few rows, or one that is far
+    from the others, the interval can be too short.
+
+    Args:
+        n: (N,) test rows, ≥ 0.
+        total: (N,) sums over rows.
+        squares: (N,) sums of squares.
+    """
+
+    n: Floats
+    total: Floats
+    squares: Floats
+    range = (-np.inf, np.inf)
+
+    @property
+    def values(self) -> Floats:
+        """(N,) means."""
+        return _quotient(self.total, self.n)
+
+    def above(self, theta: Floats | float) -> Floats:
+        """The t-test's; 1 for fewer than two rows."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = (self.values - theta) / self._error()
+        return np.where(self.n > 1, np.nan_to_num(special.stdtr(np.maximum(1.0, self.n - 1), -t), nan=1.0), 1.0)
+
+    def below(self, theta: Floats | float) -> Floats:
+        """The t-test's; 1 for fewer than two rows."""
+        return RealScores(self.n, -self.total, self.squares).above(-np.asarray(theta, dtype=np.float64))
+
+    def lower(self, alpha: Floats | float) -> Floats:
+        """The t-interval's; −∞ for fewer than two rows."""
+        quantile = special.stdtrit(np.maximum(1.0, self.n - 1), 1 - np.asarray(alpha, dtype=np.float64))
+        return np.where(self.n > 1, np.nan_to_num(self.values) - quantile * self._error(), -np.inf)
+
+    def upper(self, alpha: Floats | float) -> Floats:
+        """The t-interval's; ∞ for fewer than two rows."""
+        return -RealScores(self.n, -self.total, self.squares).lower(alpha)
+
+    def _error(self) -> Floats:
+        """(N,) of the means."""
+        spread = np.maximum(0.0, self.squares - self.total * np.nan_to_num(self.values))
+        return np.sqrt(spread / np.maximum(1.0, self.n - 1) / np.maximum(1.0, self.n))
+
+
+S = TypeVar("S", bound=Scores)
+
+
+def select(scores: S, clients: NDArray[np.intp] | NDArray[np.bool_]) -> S:
+    """Those of some clients."""
+    return type(scores)(*(getattr(scores, part.name)[clients] for part in fields(scores)))  # pyright: ignore
+
+
+def _quotient(a: Floats, b: Floats) -> Floats:
+    return np.divide(a, b, out=np.full(np.shape(a), np.nan), where=b > 0)
+
+
+def relative_entropy(a: Floats, b: Floats) -> Floats:
+    """kl(a ‖ b) of two Bernoulli laws."""
+    return special.rel_entr(a, b) + special.rel_entr(1 - a, 1 - b)
+
+
+def _entropy_tail(n: Floats, mean: Floats, theta: Floats) -> Floats:
+    """P(mean of n ≥ ``mean``) at most, where the true mean is θ; only where mean > θ."""
+    return np.exp(-n * relative_entropy(mean, theta))
+
+
+def entropy_lower(n: Floats, mean: Floats, alpha: Floats) -> Floats:
+    """The smallest θ ≤ mean with n·kl(mean ‖ θ) ≤ ln(1/α), by bisection; 0 where n is 0."""
+    shape = np.broadcast_shapes(np.shape(n), np.shape(alpha))
+    # Kept outside: the bound is the end of the bracket at which the tail is still at most α.
+    outside, inside = np.zeros(shape), np.broadcast_to(mean, shape).astype(np.float64)
+    log = -np.log(alpha)
+    for _ in range(HALVINGS):
+        middle = (outside + inside) / 2
+        holds = n * relative_entropy(mean, middle) > log
+        outside, inside = np.where(holds, middle, outside), np.where(holds, inside, middle)
+    return np.where(n > 0, outside, 0.0)

@@ -1,0 +1,129 @@
+"""An assessment in sentences, each of which says no more than its method allows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from drfl.assessment.clients import Assessment
+from drfl.assessment.sample_size import rows_for_worst
+from drfl.errors import InputError
+
+NAMED = 5
+"""Clients that a sentence names at most."""
+
+DIFFERENCE = 0.05
+"""How much worse a client is for which the test rows needed are told."""
+
+
+def sentences(found: Assessment) -> list[str]:
+    """What may be said, the most important first."""
+    return [
+        *_worst(found),
+        _candidates(found),
+        *_equal(found),
+        _unseen(found),
+        *_rows_needed(found),
+    ]
+
+
+def headline(found: Assessment) -> str:
+    """Of the worst client, with its interval, in a line."""
+    i, shown = found.order[0], found.measure.shown
+    return (
+        f"{found.names[i]} measures worst, {shown(float(found.values[i]))} on {found.samples[i]:,} test rows; the true "
+        f"{found.measure.words} of the worst client, whoever it is, is between {shown(found.worst.low)} and "
+        f"{shown(found.worst.high)} ({_level(found)})"
+    )
+
+
+def _worst(found: Assessment) -> list[str]:
+    lines = [f"{headline(found)}."]
+    without = [name for name, value in zip(found.names, found.values, strict=True) if np.isnan(value)]
+    if without:
+        lines.append(
+            f"Of {_listed(without)} nothing is said, as {found.measure.words} is not defined on the test rows there."
+        )
+    return lines
+
+
+def _candidates(found: Assessment) -> str:
+    who = [found.names[i] for i in found.order if found.candidates[i]]
+    n = len(found.names)
+    if len(who) == 1 < n:
+        return f"No other client than {who[0]} could be the worst ({_level(found)})."
+    if len(who) == n:
+        return f"Any of the {n:,} clients could be the worst." if n > 1 else "There is one client."
+    return f"{len(who):,} of {n:,} clients could be the worst ({_level(found)}): {_listed(who)}."
+
+
+def _equal(found: Assessment) -> list[str]:
+    test, equal, scale = found.homogeneity, found.equal, found.measure.scale
+    if test is None:
+        return []
+    lines, shown = [], found.measure.shown
+    if equal is not None:
+        lines.append(
+            f"If all clients were equally good the worst of them would measure {shown(equal.worst)} on average, and "
+            f"between {shown(equal.low)} and {shown(equal.high)} in 95 of 100 federations with these test sizes."
+        )
+    differ = test.p_spread if np.isnan(test.p_worst) else min(1.0, 2 * min(test.p_spread, test.p_worst))
+    verdict = "The clients differ" if differ <= 1 - found.level else "No difference between the clients is shown"
+    by = "" if np.isnan(test.p_worst) else f", by the worst one p = {_p(test.p_worst)}"
+    how = "exact test" if test.exact else "approximate test"
+    lines.append(f"{verdict} ({how} that all are equally good: by the spread p = {_p(test.p_spread)}{by}).")
+    if not np.isnan(test.std_true):
+        unit = " points" if found.measure.percent else ""
+        digits = found.measure.digits
+        lines.append(
+            f"The standard deviation over clients is {scale * test.std:.{digits}f}{unit} as measured, "
+            f"{scale * test.std_true:.{digits}f} with the noise of the test sets taken out."
+        )
+    return lines
+
+
+def _unseen(found: Assessment) -> str:
+    unseen = found.unseen
+    start = (
+        f"A client not yet seen, if it is like these {unseen.clients:,}, measures worse than the worst of them with a "
+        f"probability of at most {_percent(unseen.worse)}"
+    )
+    if np.isnan(unseen.low):
+        return f"{start}; a bound that holds with {_percent(found.level)} needs {unseen.needed} clients."
+    side = "at least" if found.measure.more_is_better else "at most"
+    return f"{start}; it measures {side} {found.measure.shown(unseen.low)} with {_percent(unseen.coverage)}."
+
+
+def _rows_needed(found: Assessment) -> list[str]:
+    if found.equal is None:
+        return []
+    rest = float(np.nanmean(found.values))
+    try:
+        rows = rows_for_worst(rest, DIFFERENCE, len(found.names), alpha=1 - found.level)
+    except InputError:  # the others are at 0 or 100 %, where nothing can be worse by so much, or better
+        return []
+    return [
+        f"To show, with a probability of 80 %, that a client is {100 * DIFFERENCE:g} points below the average of "
+        f"{found.measure.shown(rest)}, it needs {rows:,} test rows; here clients have {_range(found)}."
+    ]
+
+
+def _range(found: Assessment) -> str:
+    low, high = int(found.samples.min()), int(found.samples.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMED])
+    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED:,} more"
+
+
+def _level(found: Assessment) -> str:
+    return f"{_percent(found.level)} confidence"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _p(value: float) -> str:
+    return f"{value:.2g}"

@@ -1,0 +1,84 @@
+"""Two models on the same rows: coverage over all outcomes of small federations, and McNemar's test."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, multinomial
+
+from drfl.assessment.differences import BinaryGains, MeanGains, worst_gain
+from drfl.assessment.scores import BinaryScores
+
+
+def tables(n):
+    """(both right, only B, only A, neither) of n rows."""
+    return [t for t in itertools.product(range(n + 1), repeat=4) if sum(t) == n]
+
+
+def outcome(rows):
+    both, better, worse, neither = np.array(rows, float).T
+    n = both + better + worse + neither
+    return BinaryScores(n, both + worse), BinaryScores(n, both + better), BinaryGains(n, better, worse)
+
+
+@pytest.mark.parametrize(
+    "laws",
+    [((0.5, 0.1, 0.1, 0.3), (0.5, 0.1, 0.1, 0.3)), ((0.2, 0.6, 0.0, 0.2), (0.7, 0.0, 0.3, 0.0))],
+)
+def test_the_gain_of_the_worst_is_covered_over_all_outcomes(laws):
+    alpha, n = 0.2, 4
+    truth = min(p[0] + p[1] for p in laws) - min(p[0] + p[2] for p in laws)
+    each = [[(t, multinomial.pmf(t, n, law)) for t in tables(n)] for law in laws]
+    missed = each_missed = 0.0
+    for (first, p), (second, q) in itertools.product(*each):
+        if p * q < 1e-5:
+            continue
+        a, b, gains = outcome([first, second])
+        found = worst_gain(a, b, gains, alpha)
+        missed += p * q * (not found.low <= truth <= found.high)
+        own = laws[0][1] - laws[0][2]
+        each_missed += p * q * (not gains.lower(alpha / 2)[0] <= own <= gains.upper(alpha / 2)[0])
+    assert missed <= alpha
+    assert each_missed <= alpha
+
+
+@pytest.mark.parametrize(("better", "worse"), [(0, 0), (5, 0), (7, 2), (3, 3), (2, 9)])
+def test_p_is_mcnemars(better, worse):
+    gains = BinaryGains(np.array([50.0]), np.array([float(better)]), np.array([float(worse)]))
+    expected = binomtest(better, better + worse).pvalue if better + worse else 1.0
+    assert gains.p()[0] == pytest.approx(expected)
+    low, high = gains.lower(0.025)[0], gains.upper(0.025)[0]
+    assert low <= gains.values[0] <= high
+
+
+def test_another_client_that_was_worst_before_counts():
+    # A's worst client becomes as good as the others: B's worst is better although it gained nothing itself
+    a, b, gains = outcome([(120, 80, 0, 0), (180, 0, 0, 20), (180, 0, 0, 20)])
+    assert gains.values[1] == 0
+    assert worst_gain(a, b, gains).shown == "better"
+    assert worst_gain(b, a, BinaryGains(gains.n, gains.worse, gains.better)).shown == "worse"
+
+
+def test_equal_models_show_no_difference():
+    a, b, gains = outcome([(30, 5, 5, 10)] * 4)
+    found = worst_gain(a, b, gains)
+    assert found.shown == "no difference shown"
+    assert found.low == pytest.approx(-found.high, abs=1e-6)
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_gains_of_numbers_contain_the_measured_one(bounded):
+    d = np.random.default_rng(0).uniform(-0.2, 0.5, (3, 60))
+    gains = MeanGains.of(np.full(3, 60.0), d.sum(1), (d**2).sum(1), bounded=bounded)
+    assert gains.values == pytest.approx(d.mean(1))
+    assert (gains.lower(0.025) < gains.values).all()
+    assert (gains.upper(0.025) > gains.values).all()
+    assert (gains.p() < 0.05).all() == (not bounded or bool((gains.lower(0.025) > 0).all()))
+
+
+def test_fewer_rows_than_two_say_nothing_of_numbers_without_bounds():
+    gains = MeanGains.of(np.array([1.0, 9.0]), np.array([0.3, 1.0]), np.array([0.09, 0.5]), bounded=False)
+    assert gains.lower(0.025)[0] == -np.inf
+    assert gains.p()[0] == 1.0

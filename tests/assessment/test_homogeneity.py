@@ -1,0 +1,60 @@
+"""Are all clients equally good: against exact enumeration, and the spread without noise."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import binom, multivariate_hypergeom
+
+from drfl.assessment.homogeneity import homogeneity
+from drfl.assessment.scores import BinaryScores, BoundedScores
+
+
+def test_p_values_are_those_of_all_tables_with_the_same_margins():
+    n, count = np.array([6, 9, 4]), np.array([2, 8, 3])
+    spread = worst = 0.0
+    for table in itertools.product(*(range(size + 1) for size in n)):
+        if sum(table) == count.sum():
+            law = multivariate_hypergeom.pmf(table, n, count.sum())
+            spread += law * ((np.array(table) ** 2 / n).sum() >= (count**2 / n).sum() - 1e-12)
+            worst += law * ((table / n).min() <= (count / n).min() + 1e-12)
+    found = homogeneity(BinaryScores(n.astype(float), count.astype(float)))
+    assert found.exact
+    assert found.p_spread == pytest.approx(spread, abs=0.015)
+    assert found.p_worst == pytest.approx(worst, abs=0.015)
+
+
+def test_it_rejects_equal_clients_seldom_and_unequal_ones_often():
+    rng, n = np.random.default_rng(0), np.array([5, 20, 80, 40])
+    equal = [homogeneity(BinaryScores(n * 1.0, rng.binomial(n, 0.9) * 1.0)).p_spread for _ in range(200)]
+    assert np.mean(np.array(equal) <= 0.1) <= binom.ppf(0.999, 200, 0.1) / 200
+    apart = homogeneity(BinaryScores(n * 1.0, np.array([5.0, 20.0, 40.0, 36.0])))
+    assert apart.p_spread < 0.001
+
+
+def test_noise_is_taken_out_of_the_spread():
+    rng, n = np.random.default_rng(1), np.full(2000, 50)
+    found = homogeneity(BinaryScores(n * 1.0, rng.binomial(n, rng.uniform(0.7, 0.9, 2000)) * 1.0))
+    assert found.std_true == pytest.approx(0.2 / np.sqrt(12), rel=0.08)
+    assert found.std > 1.2 * found.std_true
+
+
+def test_one_row_at_a_client_leaves_the_noise_unknown():
+    assert np.isnan(homogeneity(BinaryScores(np.array([1.0, 30.0]), np.array([1.0, 20.0]))).std_true)
+
+
+def test_numbers_have_an_approximate_test():
+    rows = np.random.default_rng(0).uniform(0, 1, (5, 60))
+    same = homogeneity(BoundedScores(np.full(5, 60.0), rows.sum(1), (rows**2).sum(1)))
+    rows[0] *= 0.5
+    apart = homogeneity(BoundedScores(np.full(5, 60.0), rows.sum(1), (rows**2).sum(1)))
+    assert not same.exact
+    assert np.isnan(same.p_worst)
+    assert apart.p_spread < 0.001 < same.p_spread
+
+
+def test_the_same_result_every_time():
+    scores = BinaryScores(np.array([50.0, 30.0]), np.array([40.0, 20.0]))
+    assert homogeneity(scores) == homogeneity(scores)

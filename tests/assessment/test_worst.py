@@ -1,0 +1,74 @@
+"""The worst client: against enumeration of small federations, and by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from drfl.assessment.scores import BinaryScores
+from drfl.assessment.worst import bonferroni, could_be_worst, fisher, worst_score
+
+
+def all_tables(sizes, truth):
+    """Every outcome of a federation, and its probability."""
+    for counts in itertools.product(*(range(n + 1) for n in sizes)):
+        law = np.prod([binom.pmf(k, n, p) for k, n, p in zip(counts, sizes, truth, strict=True)])
+        yield BinaryScores(np.array(sizes, float), np.array(counts, float)), law
+
+
+@pytest.mark.parametrize(
+    ("sizes", "truth"),
+    [((6, 9), (0.5, 0.5)), ((3, 12), (0.9, 0.6)), ((4, 4, 4), (0.3, 0.3, 0.9)), ((5, 2, 7), (0.97, 0.99, 0.98))],
+)
+@pytest.mark.parametrize("independent", [True, False])
+def test_over_all_outcomes_they_cover(sizes, truth, independent):
+    missed = left_out = 0.0
+    for scores, law in all_tables(sizes, truth):
+        low, high = worst_score(scores, 0.1)[1:]
+        missed += law * (not low <= min(truth) <= high)
+        left_out += law * (could_be_worst(scores, 0.1, independent=independent)[int(np.argmin(truth))] <= 0.1)
+    assert missed <= 0.1
+    assert left_out <= 0.1
+
+
+def test_the_lower_end_pays_for_one_client_and_the_upper_for_all():
+    scores = BinaryScores(np.full(50, 40.0), np.full(50, 30.0))
+    low, high = worst_score(scores, 0.05)[1:]
+    assert low == scores.lower(0.025)[0]
+    assert high == scores.upper(0.025 / 50)[0]
+
+
+def test_the_set_shrinks_as_rows_are_added():
+    sizes = []
+    for n in (20.0, 200.0, 2000.0):
+        share = np.array([0.6, 0.7, 0.8, 0.9])
+        sizes.append(int((could_be_worst(BinaryScores(np.full(4, n), n * share)) > 0.05).sum()))
+    assert sizes[0] > sizes[1] >= sizes[2] == 1
+
+
+def test_one_client_is_the_worst():
+    assert could_be_worst(BinaryScores(np.array([10.0]), np.array([3.0])))[0] > 0.05
+
+
+def test_a_client_without_evidence_could_be_the_worst():
+    p = could_be_worst(BinaryScores(np.array([1000.0, 1.0, 1000.0]), np.array([500.0, 1.0, 900.0])))
+    assert p[1] > 0.05
+    assert p[2] < 0.01
+
+
+def test_many_clients_take_wider_cells_and_give_a_larger_set(monkeypatch):
+    scores = BinaryScores(np.full(40, 60.0), np.linspace(30, 58, 40).round())
+    fine = could_be_worst(scores)
+    monkeypatch.setattr("drfl.assessment.worst.EVALUATIONS", 1)
+    assert (could_be_worst(scores) >= fine - 1e-12).all()
+
+
+def test_combined_p_values_are_uniform_or_larger():
+    p = (np.arange(500) + 0.5) / 500
+    both = fisher(p[:, None], p[None])
+    for level in (0.01, 0.05, 0.3):
+        assert np.mean(both <= level) == pytest.approx(level, abs=0.01)
+    assert bonferroni(np.array([0.02]), np.array([0.9]))[0] == 0.04
