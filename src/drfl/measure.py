@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from drfl.errors import InputError
 
@@ -11,6 +12,34 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
 """What metrics are called in sentences, where it is not their name."""
+
+
+TAKEN = {"loss": "files have the loss", "rows": "files have the rows", "starts": "files have the clients"}
+"""Names that no measure can have, as files have something else under them."""
+
+
+class Rows(StrEnum):
+    """What a measure says of a single row, and so which sums over rows there are to reckon its uncertainty from."""
+
+    BINARY = "binary"
+    """0 or 1, a share of right answers."""
+
+    UNIT = "unit"
+    """A number in [0, 1] whose mean counts."""
+
+    REAL = "real"
+    """A number without bounds whose mean counts."""
+
+    RANKS = "ranks"
+    """The order of the rows of two classes, as in the AUC."""
+
+    WHOLE = "whole"
+    """Nothing: it is a number of all rows together, such as F1, calibration error, RMSE, R² or balanced accuracy."""
+
+    @property
+    def mean(self) -> bool:
+        """Whether the measure is the mean of a number of each row."""
+        return self in (Rows.BINARY, Rows.UNIT, Rows.REAL)
 
 
 @dataclass(frozen=True)
@@ -21,6 +50,7 @@ class Measure:
         name: what files and tables call it: small letters, digits and _.
         more_is_better: whether the worst client is the one with the smallest value.
         percent: whether it is a fraction in [0, 1] that readers want in percent.
+        rows: what it says of a single row.
 
     Raises:
         InputError: the name is none.
@@ -29,12 +59,18 @@ class Measure:
     name: str
     more_is_better: bool = field(default=True, kw_only=True)
     percent: bool = field(default=False, kw_only=True)
+    rows: Rows = field(default=Rows.WHOLE, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or NAME.fullmatch(self.name) is None:
             raise InputError(f"metric {self.name!r}: name it by small letters, digits and _, beginning with a letter")
-        if self.name == "loss":
-            raise InputError("a metric cannot be called 'loss': files have the loss under that name, give another")
+        if self.name in TAKEN:
+            raise InputError(
+                f"a metric cannot be called '{self.name}': {TAKEN[self.name]} under that name, give another"
+            )
+        if self.rows not in tuple(Rows):
+            raise InputError(f"metric '{self.name}' has rows={self.rows!r}: give one of {', '.join(Rows)}")
+        object.__setattr__(self, "rows", Rows(self.rows))
 
     @property
     def scale(self) -> float:
