@@ -40,6 +40,7 @@ _NAMES = {
     "loop": ("Result", "Step", "run"),
     "study": ("compare", "tune"),
     "model_selection": ("Best", "Patience"),
+    "measure": ("Rows",),
     "metrics": ("METRICS", "Metric", "argmax_accuracy", "binary_accuracy"),
     "requests": ("Gradients", "Losses", "Replies"),
     "task": ("Task",),
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from drfl.layout import Layout
     from drfl.local import LocalSGD
     from drfl.loop import Result, Step, run
+    from drfl.measure import Rows
     from drfl.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
     from drfl.model_selection import Best, Patience
     from drfl.requests import Gradients, Losses, Replies
@@ -190,6 +192,7 @@ __all__ = [
     "Replies",
     "Result",
     "Row",
+    "Rows",
     "ScaffPD",
     "Simplex",
     "Simulation",

@@ -25,19 +25,24 @@ SCALAR_BYTES = 8
 
 
 class Evaluation(NamedTuple):
-    """How one model does on every client's test data; all (N,).
+    """How one model does on every client's test data; (N,) where nothing else is said.
 
     Args:
         score: the federation's score, float64; NaN where it is not defined on a client's rows.
         loss: mean loss, float64.
         samples: number of test samples, int64.
         others: the federation's other measures, in their order, float64.
+        sums: (N, M, 3) float64 for each of the M measures, the score first, over the client's rows: of one that is a
+            mean of x over rows [rows, Σ x, Σ x²]; of one that ranks rows [rows of the positive class, rows of the
+            other, pairs of both in order, ties for half]; of others [rows, NaN, NaN]. NaN where the model's outputs are
+            not finite. None = nobody has counted.
     """
 
     score: Tensor
     loss: Tensor
     samples: Tensor
     others: tuple[Tensor, ...] = ()
+    sums: Tensor | None = None
 
 
 @dataclass

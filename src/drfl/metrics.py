@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from drfl.errors import InputError, unknown
-from drfl.measure import NAME, Measure
+from drfl.measure import NAME, Measure, Rows
 
 MetricFn = Callable[[Tensor, Tensor], Tensor | float]
 """(a client's outputs (n, …), its targets (n, …)) → a number, or one value per sample, whose mean counts."""
@@ -27,6 +27,8 @@ class Metric(Measure):
             where it is not defined on these rows, or one value per sample (n, …), whose mean counts.
         more_is_better: whether the worst client is the one with the smallest value.
         percent: whether it is a fraction in [0, 1] that readers want in percent.
+        rows: what it says of a single row. Of one that says something, intervals and paired differences are known: its
+            function must then give one value per sample, which depends on no other sample.
         per_sample: whether the function is known to give one value per sample, which is then computed along with the
             losses, in the model's type, and for all clients at once.
 
@@ -41,6 +43,8 @@ class Metric(Measure):
         super().__post_init__()
         if not callable(self.function):
             raise InputError(f"metric '{self.name}' is a {type(self.function).__name__}, not a function")
+        if self.rows is Rows.RANKS and self.function is not auc:
+            raise InputError(f"metric '{self.name}' has rows='ranks', which is for the AUC: declare another, or none")
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:
         """The metric on a client's rows; NaN where it is not defined, or an output is not finite.
@@ -52,8 +56,58 @@ class Metric(Measure):
         Raises:
             InputError: the function failed, or gave neither a number nor one value per sample.
         """
-        if not bool(torch.isfinite(outputs).all()):
-            return math.nan
+        return float(self._found(outputs, targets).mean()) if bool(torch.isfinite(outputs).all()) else math.nan
+
+    def of_rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(n, k) float64, what it says of each row; NaN where an output is not finite.
+
+        k is 1 where it has a number for each row, further dimensions averaged; 2 where it ranks rows: the score by
+        which it does and whether the row is of the positive class; 0 where it says nothing.
+
+        Args:
+            outputs: (n, …) float64 on the CPU.
+            targets: (n, …) on the CPU.
+
+        Raises:
+            InputError: the function failed, or its values are not what ``rows`` says.
+        """
+        finite = torch.isfinite(outputs.flatten(1)).all(1)
+        if self.rows is Rows.RANKS:
+            p, truth = _columns(outputs, targets)
+            return torch.cat([p.where(finite[:, None], math.nan), truth.double()], 1)
+        if not self.rows.mean:
+            return torch.empty(len(outputs), 0, dtype=torch.float64)
+        if not bool(finite.all()):
+            found = torch.full((len(outputs), 1), math.nan, dtype=torch.float64)
+            if bool(finite.any()):
+                found[finite] = self.of_rows(outputs[finite], targets[finite])
+            return found
+        found = self._found(outputs, targets)
+        if not found.dim():
+            raise InputError(f"metric '{self.name}' has rows='{self.rows}' but gave a number: leave rows out")
+        return self.checked(found.flatten(1).mean(1) if found.dim() > 1 else found)[:, None]
+
+    def checked(self, values: Tensor) -> Tensor:
+        """Values (n,) of rows, which must be what ``rows`` says; NaN may be.
+
+        Raises:
+            InputError: one is not.
+        """
+        wrong = {Rows.BINARY: (values != 0) & (values != 1), Rows.UNIT: (values < 0) | (values > 1)}.get(self.rows)
+        if wrong is not None and bool((wrong & ~values.isnan()).any()):
+            first = float(values[wrong & ~values.isnan()][0])
+            kind = "0 or 1" if self.rows is Rows.BINARY else "in [0, 1]"
+            raise InputError(
+                f"metric '{self.name}' has rows='{self.rows}' but gave {first:g}, which is not {kind}: declare another"
+            )
+        return values
+
+    def _found(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What the function gives, float64.
+
+        Raises:
+            InputError: it failed, or gave neither a number nor one value per sample.
+        """
         try:
             value = self.function(outputs, targets)
             found = torch.as_tensor(value, dtype=torch.float64)
@@ -69,7 +123,7 @@ class Metric(Measure):
                 f"metric '{self.name}' gave values of shape {tuple(found.shape)} for {len(outputs)} samples: return a "
                 "number, or one value per sample"
             )
-        return float(found.mean())
+        return found
 
 
 def are_classes(outputs: Tensor, targets: Tensor) -> bool:
@@ -205,19 +259,19 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
         return float(r2_score(targets.reshape(len(outputs), -1).numpy(), outputs.reshape(len(outputs), -1).numpy()))
 
 
-ACCURACY = Metric("accuracy", accuracy, percent=True, per_sample=True)
+ACCURACY = Metric("accuracy", accuracy, percent=True, per_sample=True, rows=Rows.BINARY)
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         ACCURACY,
         Metric("balanced_accuracy", balanced_accuracy, percent=True),
-        Metric("auc", auc),
+        Metric("auc", auc, rows=Rows.RANKS),
         Metric("f1", f1),
-        Metric("log_loss", log_loss, more_is_better=False),
-        Metric("brier", brier, more_is_better=False),
+        Metric("log_loss", log_loss, more_is_better=False, rows=Rows.REAL),
+        Metric("brier", brier, more_is_better=False, rows=Rows.UNIT),
         Metric("calibration_error", calibration_error, more_is_better=False),
-        Metric("mae", mae, more_is_better=False),
+        Metric("mae", mae, more_is_better=False, rows=Rows.REAL),
         Metric("rmse", rmse, more_is_better=False),
         Metric("r2", r2),
     )
@@ -258,13 +312,31 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
             raise unknown("metric", given, METRICS)
         return METRICS[plain]
     if given in (argmax_accuracy, binary_accuracy, accuracy):
-        return Metric("accuracy", given, percent=True, per_sample=True)
+        return Metric("accuracy", given, percent=True, per_sample=True, rows=Rows.BINARY)
     name = getattr(given, "__name__", type(given).__name__)
     if name == "<lambda>":
         return Metric("score", given)
     if isinstance(given, type) or NAME.fullmatch(str(name)) is None:
         raise InputError(f"a metric is called '{name}', which no file can: wrap it as drfl.Metric('name', function)")
     return Metric(str(name), given)
+
+
+def resolved(metric: Metric, outputs: Tensor, targets: Tensor) -> Metric:
+    """The metric with what it says of a row with such outputs (n, …) and targets (n, …); their values do not matter.
+
+    Of several labels a share of right ones is no longer 0 or 1; of more than two classes the Brier score is up to 2;
+    of both the AUC is a mean of several, of which no count of pairs is known.
+    """
+    classes = are_classes(outputs, targets)
+    many = classes and outputs.shape[1] > 2
+    labels = targets[:1].numel() > 1 or (not classes and outputs[:1].numel() > 1)
+    if metric.rows is Rows.BINARY and labels:
+        return replace(metric, rows=Rows.UNIT)
+    if metric.function is brier and metric.rows is Rows.UNIT and many:
+        return replace(metric, rows=Rows.REAL)
+    if metric.rows is Rows.RANKS and (many or labels):
+        return replace(metric, rows=Rows.WHOLE)
+    return metric
 
 
 def check_distinct(measures: Sequence[Metric]) -> None:

@@ -15,7 +15,17 @@ from torch.nn import functional
 
 from drfl.errors import InputError
 from drfl.layout import Layout
-from drfl.metrics import ACCURACY, METRICS, OF_CLASSES, Metric, MetricFn, are_classes, check_distinct, metric_of
+from drfl.metrics import (
+    ACCURACY,
+    METRICS,
+    OF_CLASSES,
+    Metric,
+    MetricFn,
+    are_classes,
+    check_distinct,
+    metric_of,
+    resolved,
+)
 from drfl.training_noise import Augmentation, Uniform, dropout_layers, keyed
 
 SampleFn = Callable[[Tensor, Tensor], Tensor]
@@ -178,6 +188,18 @@ class Task:
     def sample_values(self, metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
         """One value per sample, (B,), of a metric that has them."""
         return _mean_of_rest(torch.as_tensor(metric.function(outputs, y)))
+
+    def resolved(self, x: Tensor, y: Tensor) -> Task:
+        """The task with measures that know what they say of a row of these data, see :func:`drfl.metrics.resolved`.
+
+        Args:
+            x: (n, …) inputs; the first is enough.
+            y: (n, …) their targets.
+        """
+        with torch.no_grad():
+            outputs = self.outputs(self.layout.views(self.w0), x[:1])
+        score, *others = found = tuple(resolved(metric, outputs, y[:1]) for metric in self.measures)
+        return self if found == self.measures else replace(self, score=score, metrics=tuple(others))
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """The same task on another device or in another floating-point type; the given model stays untouched."""

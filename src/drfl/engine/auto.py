@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from drfl.engine.base import Engine, Models, PooledData
+from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.sgd import convolutional
 from drfl.engine.stacked import Stacked
@@ -94,7 +94,7 @@ class Auto:
         """See :class:`drfl.engine.base.Engine`."""
         return choice(problem, batches.samples.shape[2]).gradients(problem, batches, w)
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
         """See :class:`drfl.engine.base.Engine`."""
         # A test passes all clients' rows at once, so that their number is the batch.
         return choice(problem, len(rows.index)).evaluate(problem, rows, w)

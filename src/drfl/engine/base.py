@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -61,6 +61,27 @@ class Models(NamedTuple):
         return Models(self.w[part], snapshot, average)
 
 
+class Tests(NamedTuple):
+    """What a test of a model gave, or of a model for each client.
+
+    Args:
+        loss: (N,) float64 mean losses.
+        values: (N,) float64 for each of the task's measures.
+        rows: (Σ_i n_i, k) float64 for each of them, see :meth:`drfl.metrics.Metric.of_rows`.
+    """
+
+    loss: Tensor
+    values: tuple[Tensor, ...]
+    rows: tuple[Tensor, ...]
+
+    @classmethod
+    def joined(cls, tests: Sequence[Tests]) -> Tests:
+        """One of several clients from one of each."""
+        loss, values, rows = zip(*tests, strict=True)
+        columns = (tuple(map(torch.cat, zip(*parts, strict=True))) for parts in (values, rows))
+        return cls(torch.cat(loss), *columns)
+
+
 class Engine(Protocol):
     """A backend of the simulation. Engines agree up to float rounding, whatever the order of the clients."""
 
@@ -76,6 +97,6 @@ class Engine(Protocol):
         """(k, d) mean gradients and (k,) float64 mean losses at w (d,) on the first step's samples."""
         ...
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
-        """(N,) float64 each: mean losses of w (d,) on each client's rows of the pool, then the task's measures."""
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
+        """A test of w (d,) on each client's rows of the pool."""
         ...

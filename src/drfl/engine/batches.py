@@ -56,9 +56,13 @@ class ClientRows:
         rows, at = self.index.unique(return_inverse=True)
         return rows, at
 
+    def totals(self, values: Tensor) -> Tensor:
+        """(N,) float64 sum over each client of values (Σ_i n_i,) float64."""
+        return torch.zeros(self.n, dtype=torch.float64).index_add_(0, self.owners, values)
+
     def means(self, values: Tensor) -> Tensor:
         """(N,) float64 mean over each client of values (Σ_i n_i,) float64."""
-        return torch.zeros(self.n, dtype=torch.float64).index_add_(0, self.owners, values) / self.sizes
+        return self.totals(values) / self.sizes
 
 
 def sample_without_replacement(uniforms: np.ndarray, sizes: np.ndarray) -> np.ndarray:

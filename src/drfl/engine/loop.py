@@ -7,9 +7,10 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from drfl.engine.base import Models, PooledData
+from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.local_optimizers import SAM, Adam
+from drfl.measure import Rows
 from drfl.requests import TrainRequest
 
 
@@ -66,21 +67,27 @@ class Loop:
         pairs = [_gradient(problem, w, index[:count]) for index, count in rows]
         return torch.stack([g for g, _ in pairs]), torch.stack([f for _, f in pairs]).double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
         """See :class:`drfl.engine.base.Engine`."""
-        task, found = problem.task, []
         with torch.no_grad():
-            for i in range(rows.n):
-                index = rows.of_client(i)
-                y, outputs = problem.y[index], _outputs(problem, w, index)
-                values = [float(task.sample_losses(outputs, y).double().mean())]
-                for metric in task.measures:
-                    if metric.per_sample:
-                        values.append(float(task.sample_values(metric, outputs, y).double().mean()))
-                    else:
-                        values.append(metric.of(outputs.double().cpu(), y.cpu()))
-                found.append(values)
-        return list(torch.tensor(found, dtype=torch.float64).T)
+            return Tests.joined([_test(problem, rows.of_client(i), w) for i in range(rows.n)])
+
+
+def _test(problem: PooledData, index: Tensor, w: Tensor) -> Tests:
+    """Of one client."""
+    task, y, outputs = problem.task, problem.y[index], _outputs(problem, w, index)
+    values, rows = [], []
+    for metric in task.measures:
+        if metric.per_sample:
+            each = metric.checked(task.sample_values(metric, outputs, y).double().cpu())[:, None]
+        else:
+            each = metric.of_rows(outputs.double().cpu(), y.cpu())
+        if metric.per_sample or metric.rows.mean:
+            values.append(each.mean(0))
+        else:
+            values.append(torch.tensor([metric.of(outputs.double().cpu(), y.cpu())], dtype=torch.float64))
+        rows.append(each[:, :0] if metric.rows is Rows.WHOLE else each)
+    return Tests(task.sample_losses(outputs, y).double().mean().cpu()[None], tuple(values), tuple(rows))
 
 
 def _loss(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = None) -> Tensor:

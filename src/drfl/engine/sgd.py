@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drfl.engine.base import PooledData
+from drfl.engine.base import PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
+from drfl.measure import Rows
 from drfl.metrics import Metric
 from drfl.requests import TrainRequest
 from drfl.task import SampleFn
@@ -58,34 +59,39 @@ def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Appl
     return rows.means(losses)
 
 
-def evaluated(problem: PooledData, rows: ClientRows, model: Model, apply: Apply = map) -> list[Tensor]:
+def evaluated(problem: PooledData, rows: ClientRows, model: Model, apply: Apply = map) -> Tests:
     """See :meth:`drfl.engine.base.Engine.evaluate`; a row that several clients have is passed once."""
     (pool, at), task = rows.distinct, problem.task
     alone = [metric for metric in task.measures if metric.per_sample]
     functions: list[SampleFn] = [task.sample_losses, *(functools.partial(task.sample_values, m) for m in alone)]
-    if len(alone) < len(task.measures):  # the others take all of a client's outputs together
+    together = len(alone) < len(task.measures)
+    if together:  # the others take all of a client's outputs together
         functions.append(lambda outputs, y: outputs)
     losses, *columns = _per_sample(problem, pool, model, functions, apply)
-    found = {m.name: rows.means(column[at]) for m, column in zip(alone, columns, strict=False)}
+    own = {m.name: m.checked(column[at])[:, None] for m, column in zip(alone, columns, strict=False)}
+    outputs, targets = (columns[-1][at], problem.y.cpu()[rows.index]) if together else (losses, losses)
+    values, scores = [], []
     for metric in task.measures:
-        if not metric.per_sample:
-            found[metric.name] = client_values(metric, columns[-1], at, problem.y, rows)
-    return [rows.means(losses[at]), *(found[metric.name] for metric in task.measures)]
+        each = own[metric.name] if metric.per_sample else metric.of_rows(outputs, targets)
+        if metric.per_sample or metric.rows.mean:
+            values.append(rows.means(each[:, 0]))
+        else:
+            values.append(client_values(metric, outputs, targets, rows))
+        scores.append(each[:, :0] if metric.rows is Rows.WHOLE else each)
+    return Tests(rows.means(losses[at]), tuple(values), tuple(scores))
 
 
-def client_values(metric: Metric, outputs: Tensor, at: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:
+def client_values(metric: Metric, outputs: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:
     """(N,) float64 a metric of each client's rows.
 
     Args:
         metric: which.
-        outputs: float64 on the CPU.
-        at: for each entry of ``rows.index`` its place among them.
-        targets: of the pool.
-        rows: whose rows of the pool.
+        outputs: (Σ_i n_i, …) float64 on the CPU, in the order of ``rows.index``.
+        targets: (Σ_i n_i, …) on the CPU.
+        rows: whose rows.
     """
-    places = at.split(rows.sizes.tolist())
-    targets = targets.cpu()
-    values = [metric.of(outputs[part], targets[rows.of_client(i)]) for i, part in enumerate(places)]
+    sizes = rows.sizes.tolist()
+    values = [metric.of(*part) for part in zip(outputs.split(sizes), targets.split(sizes), strict=True)]
     return torch.tensor(values, dtype=torch.float64)
 
 

@@ -14,9 +14,10 @@ from drfl.client_table import ClientTable
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.engine.auto import Auto
-from drfl.engine.base import Engine, PooledData
+from drfl.engine.base import Engine, PooledData, Tests
 from drfl.engine.batches import ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
+from drfl.engine.row_scores import RowScores, row_scores, sums_of
 from drfl.errors import InputError
 from drfl.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
 from drfl.hashing import digest_of
@@ -77,6 +78,8 @@ class Simulation(Federation):
         for problem in (train, test):
             task.check(problem.x[:4], problem.y[:4])
             task.check_targets(problem.x, problem.y)
+        task = task.resolved(train.x, train.y)
+        train, test = train._replace(task=task), test._replace(task=task)
         # Before autocast is set, so that features are computed in the model's type; tests stay without it.
         train, self._test = _behind_backbone(train, test)
         self._train = train._replace(autocast=_autocast(precision, dtype))
@@ -151,27 +154,29 @@ class Simulation(Federation):
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
-        return self._evaluated(self._test, self._test_rows, w)
+        return self._evaluation(self._test_rows, self._tests(w))
+
+    def tested(self, w: Tensor) -> tuple[Evaluation, RowScores]:
+        """:meth:`evaluate` and :meth:`row_scores` of one pass."""
+        tests = self._tests(w)
+        return self._evaluation(self._test_rows, tests), row_scores(self.measures, self._test_rows, tests)
+
+    def row_scores(self, models: Tensor | ClientTable) -> RowScores:
+        """What w (d,), or each client's own model, rows of (N, d), scores on every test row."""
+        return row_scores(self.measures, self._test_rows, self._tests(models))
 
     def validate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
         if self._validation_rows is None:
             return super().validate(w)
-        return self._evaluated(self._train._replace(autocast=None), self._validation_rows, w)
+        return self._evaluation(self._validation_rows, self._tests(w, "validation"))
 
     def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
-        problem, rows = self._test, self._test_rows
-        if part == "validation":
-            if self._validation_rows is None:
-                return super().validate(self.w0)  # which says that there are none
-            problem, rows = self._train._replace(autocast=None), self._validation_rows
-        found = []
-        for i in range(self.n):
-            own = ClientRows.of([rows.of_client(i)])
-            found.append(torch.stack(self.engine.evaluate(problem, own, models[torch.tensor([i])][0])))
-        loss, score, *others = torch.cat(found, 1)
-        return Evaluation(score, loss, rows.sizes, tuple(others))
+        rows = self._test_rows if part == "test" else self._validation_rows
+        if rows is None:
+            return super().validate(self.w0)  # which says that there are none
+        return self._evaluation(rows, self._tests(models, part))
 
     def data_digest(self) -> str:
         """See :class:`drfl.federation.Federation`."""
@@ -186,9 +191,22 @@ class Simulation(Federation):
         whole.n, whole.shares, whole.sizes = 1, torch.ones(1, dtype=torch.float64), whole._rows.sizes
         return whole
 
-    def _evaluated(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Evaluation:
-        loss, score, *others = self.engine.evaluate(problem, rows, w)
-        return Evaluation(score, loss, rows.sizes, tuple(others))
+    def _tests(self, models: Tensor | ClientTable, part: Part = "test") -> Tests:
+        """Of one model (d,), or of one for each client."""
+        problem, rows = self._test, self._test_rows
+        if part == "validation":
+            assert self._validation_rows is not None
+            problem, rows = self._train._replace(autocast=None), self._validation_rows
+        if isinstance(models, Tensor):
+            return self.engine.evaluate(problem, rows, models)
+        alone = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))
+        return Tests.joined(
+            [self.engine.evaluate(problem, own, models[torch.tensor([i])][0]) for i, own in enumerate(alone)]
+        )
+
+    def _evaluation(self, rows: ClientRows, tests: Tests) -> Evaluation:
+        score, *others = tests.values
+        return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums_of(self.measures, rows, tests))
 
 
 def _takes_whole_numbers(task: Task, x: Tensor) -> bool:

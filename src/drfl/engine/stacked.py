@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from drfl.engine.base import Models, PooledData
+from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import evaluated, fixed_part, functional, mean_losses
@@ -70,7 +70,7 @@ class Stacked:
                 view[part] = values
         return G, F.double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
         """See :class:`drfl.engine.base.Engine`."""
         return evaluated(problem, rows, functional(problem, w))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drfl.engine.base import Models, PooledData
+from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import channels_last, evaluated, fixed_part, images, mean_losses
@@ -179,7 +179,7 @@ class Threads:
         self._each(problem, batches, client)
         return G, F.double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> list[Tensor]:
+    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
             return evaluated(problem, rows, Replica(problem).load(w), pool.map)
