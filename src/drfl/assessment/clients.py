@@ -147,6 +147,16 @@ def scores_of(measure: Measure, sums: Floats) -> ClientScores:
     )
 
 
+def check_level(level: float) -> None:
+    """Refuse a level that is no probability.
+
+    Raises:
+        InputError: it is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"level {level} must be between 0 and 1, e.g. 0.95")
+
+
 def assess_clients(
     measure: Measure,
     names: Sequence[str],
@@ -169,8 +179,7 @@ def assess_clients(
     Raises:
         InputError: the measure says nothing of single rows, the level is none, or no client has a value.
     """
-    if not 0 < level < 1:
-        raise InputError(f"level {level} must be between 0 and 1, e.g. 0.95")
+    check_level(level)
     every = scores_of(measure, sums)
     known = np.isfinite(every.values)
     if not known.any():

@@ -1,0 +1,132 @@
+"""All that two models' results on the same test rows allow to be said: of each client, and of the worst one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drfl.assessment.clients import check_level, scores_of
+from drfl.assessment.differences import BinaryGains, Gains, MeanGains, WorstGain, worst_gain
+from drfl.assessment.scores import Floats
+from drfl.assessment.seeds import holm
+from drfl.errors import InputError
+from drfl.html_table import html_table
+from drfl.measure import Measure, Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GainAssessment:
+    """Model B against model A on the same test rows of N clients. Gains are B − A, turned such that larger is better.
+
+    Args:
+        measure: what was measured.
+        level: of every interval, e.g. 0.95.
+        names: (N,) of the clients.
+        samples: (N,) test rows.
+        values: (N,) measured gains.
+        low: (N,) lower ends of their intervals, simultaneous over clients.
+        high: (N,) upper ends.
+        p_holm: (N,) two-sided p-values of "no gain", after Holm's correction: at most 1 − level where a gain or a loss
+            is shown.
+        worst: by how much B's worst client is better than A's, whoever they are.
+    """
+
+    measure: Measure
+    level: float
+    names: tuple[str, ...]
+    samples: NDArray[np.int64]
+    values: Floats
+    low: Floats
+    high: Floats
+    p_holm: Floats
+    worst: WorstGain
+
+    @property
+    def better(self) -> list[str]:
+        """The clients at which B is shown to be better."""
+        return self._shown(self.values > 0)
+
+    @property
+    def worse(self) -> list[str]:
+        """The clients at which B is shown to be worse."""
+        return self._shown(self.values < 0)
+
+    def _shown(self, which: NDArray[np.bool_]) -> list[str]:
+        shown = which & (self.p_holm <= 1 - self.level)
+        return [name for name, own in zip(self.names, shown, strict=True) if own]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a client, in their order: client, samples, gain, low, high, p_holm."""
+        import pandas as pd
+
+        columns = {"gain": self.values, "low": self.low, "high": self.high, "p_holm": self.p_holm}
+        return pd.DataFrame({"client": self.names, "samples": self.samples, **columns})
+
+    def __repr__(self) -> str:
+        scale, digits, found = self.measure.scale, self.measure.digits, self.worst
+        low, high = (f"{scale * end:+.{digits}f}" for end in (found.low, found.high))
+        return (
+            f"<GainAssessment of {len(self.names)} clients: the worst one's {self.measure.words}: {found.shown}, gain "
+            f"between {low} and {high}; shown at single clients: {len(self.better)} better, {len(self.worse)} worse>"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), self.to_frame().sort_values("gain").head(10))
+
+
+def assess_gain(
+    measure: Measure,
+    names: Sequence[str],
+    starts: NDArray[np.int64],
+    first: Floats,
+    second: Floats,
+    *,
+    level: float = 0.95,
+    independent: bool = True,
+) -> GainAssessment:
+    """Assess model B against model A by what both scored on every row.
+
+    Args:
+        measure: what was measured.
+        names: (N,) of the clients.
+        starts: (N + 1,) where each client's rows start.
+        first: (n,) model A's values.
+        second: (n,) model B's, of the same rows.
+        level: of the intervals, in (0, 1).
+        independent: whether no two clients share a test row.
+
+    Raises:
+        InputError: the measure is no mean over rows, or the level is none.
+    """
+    check_level(level)
+    if not measure.rows.mean:
+        raise InputError(f"{measure.words} has no value for a single row: compare two models by another measure")
+
+    def sums(values: Floats) -> Floats:
+        return np.add.reduceat(values, starts[:-1])
+
+    n = np.diff(starts).astype(np.float64)
+    a, b = (scores_of(measure, np.stack([n, sums(rows), sums(rows**2)], 1)) for rows in (first, second))
+    d = second - first if measure.more_is_better else first - second
+    gains: Gains = MeanGains.of(n, sums(d), sums(d**2), bounded=measure.rows is Rows.UNIT)
+    if measure.rows is Rows.BINARY:
+        gains = BinaryGains(n, sums((d > 0).astype(np.float64)), sums((d < 0).astype(np.float64)))
+    each = (1 - level) / (2 * len(n))
+    return GainAssessment(
+        measure=measure,
+        level=level,
+        names=tuple(names),
+        samples=np.diff(starts),
+        values=gains.values,
+        low=gains.lower(each),
+        high=gains.upper(each),
+        p_holm=holm(gains.p()),
+        worst=worst_gain(a, b, gains, 1 - level, independent=independent),
+    )
