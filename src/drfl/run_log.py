@@ -50,11 +50,12 @@ class Result(NamedTuple):
         rounds: rounds done.
         skipped: how many of them nobody answered.
         returned: which model that is: "average", "last" or "selected".
-        selection: how model selection ended; None where there was none.
         step_size: the local step size that was found; None where one was given.
         average: the averaged solution; None unless the run keeps it.
         averaged: its evaluation, per client.
         averaged_certificate: the averaged iterate's; None where either was not asked for, or there is none.
+        selection: how model selection ended; None where there was none.
+        personal: (N, d) the models that the clients are served by, each by its own; None where ``model`` serves all.
     """
 
     model: Tensor
@@ -71,6 +72,7 @@ class Result(NamedTuple):
     averaged: Evaluation | None = None
     averaged_certificate: Certificate | None = None
     selection: Selection | None = None
+    personal: ClientTable | None = None
 
     def __repr__(self) -> str:
         m, name = self.history.last.metrics, self.history.score.words
@@ -121,6 +123,8 @@ class RunLog:
         validated = begun.selected is not None
         self.history = History(certified=certify is not None, measures=fed.measures, validated=validated)
         self.point: Tensor | None = None
+        # What the model tested last has become at each client; the model to return is tested after the last iterate.
+        self.personal: ClientTable | None = None
         # The federation's ledger goes on from run to run: a run's cost is a difference.
         self.start, self.before = time.perf_counter(), fed.ledger.totals()
         if start is not None:
@@ -151,7 +155,7 @@ class RunLog:
 
     def evaluate(self, at: Played[S], w: Tensor) -> Evaluation:
         """A test of w (d,), or of what it becomes at each client."""
-        models = self._personal(at, w)
+        models = self.personal = self._personal(at, w)
         return self.fed.evaluate(w) if models is None else self.fed.evaluate_each(models)
 
     def _personal(self, at: Played[S], w: Tensor) -> ClientTable | None:
@@ -198,12 +202,12 @@ class RunLog:
         model, returned = at.model, "last" if at.decaying is None else "average"
         if self.selected is not None and self.select.best is not None:
             model, returned = self.selected.w, "selected"
-            own = self.selected.models
+            own = self.personal = self.selected.models
             tested = Tested(self.fed.evaluate(model) if own is None else self.fed.evaluate_each(own), tested.last)
             self._tell_of_selected(tested.model)
         found = Result(
             model, at.state, lam, self.history, *tested, at.round, at.skipped, returned, at.step_size,
-            selection=self._selection(at),
+            selection=self._selection(at), personal=self.personal,
         )  # fmt: skip
         if average is None:
             return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 
 from drfl.cli.app import call
 from drfl.data.partitioners import PARTITIONS
+from drfl.experiments.test_rows import read
 from drfl.history import CERTIFICATE_COLUMNS, columns_of, history_columns
 
 FILES = {
@@ -29,6 +31,7 @@ FILES = {
     "partition.json",
     "report.html",
     "summary.json",
+    "test-rows.safetensors",
     "timing.csv",
 }
 SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "3", "--steps", "2"]
@@ -60,6 +63,30 @@ def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
         "1.weight": (10, 64),
         "1.bias": (10,),
     }
+
+
+def test_clients_csv_has_the_sums_that_intervals_need_and_a_file_the_rows(tmp_path):
+    metrics = [part for name in ("accuracy", "brier", "log_loss", "f1") for part in ("--metric", name)]
+    call(["run", "--dataset", "heart-disease", "--score", "auc", *metrics, "--rounds", "2", "--out", "a"])
+    measures = {m["name"]: m["rows"] for m in json.loads((tmp_path / "a/summary.json").read_text())["measures"]}
+    assert measures == {"auc": "ranks", "accuracy": "binary", "brier": "unit", "log_loss": "real", "f1": "whole"}
+    table, each = rows(tmp_path / "a/clients.csv"), read(tmp_path / "a/test-rows.safetensors")
+    assert list(table[0])[8:] == [
+        "accuracy", "brier", "log_loss", "f1", "auc_positive", "auc_pairs", "accuracy_count", "brier_sum",
+        "brier_squares", "log_loss_sum", "log_loss_squares",
+    ]  # fmt: skip
+    for row, start, end in zip(table, each.starts[:-1], each.starts[1:], strict=True):
+        own = {name: values[start:end].double() for name, values in each.scores.items()}
+        n, positive = len(own["accuracy"]), int(own["auc.positive"].sum())
+        assert (int(row["samples"]), int(row["accuracy_count"])) == (n, int(own["accuracy"].sum()))
+        assert float(row["accuracy"]) == pytest.approx(int(row["accuracy_count"]) / n, abs=1e-6)
+        assert float(row["brier_sum"]) == pytest.approx(float(own["brier"].sum()), rel=1e-14)
+        assert float(row["log_loss_squares"]) == pytest.approx(float(own["log_loss"].square().sum()), rel=1e-14)
+        ahead = own["auc.output"][own["auc.positive"] == 1, None] - own["auc.output"][own["auc.positive"] == 0]
+        assert int(row["auc_positive"]) == positive
+        assert float(row["auc_pairs"]) == float((ahead > 0).sum() + (ahead == 0).sum() / 2)
+        expected = float(row["auc_pairs"]) / ahead.numel() if ahead.numel() else math.nan  # Switzerland: all are ill
+        assert float(row["auc"]) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
 def test_summary_tells_what_the_files_tell(tmp_path):

@@ -16,12 +16,15 @@ from torch import Tensor
 
 from drfl.algorithm import State, flagged
 from drfl.certificate import Certificate
+from drfl.engine import Simulation
+from drfl.experiments import test_rows
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
 from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
 from drfl.loop import Result
+from drfl.measure import Measure, Rows
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.step_size import StepSize
@@ -29,8 +32,8 @@ from drfl.user_code import label_of
 
 FILES = (
     "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
-    "model.safetensors", "model-last.safetensors", "model-averaged.safetensors", "report.html",
-    "traffic.json", "replies.csv",
+    "model.safetensors", "model-last.safetensors", "model-averaged.safetensors", "test-rows.safetensors", "report.html",
+    "traffic.json", "replies.csv", "paired.csv",
 )  # fmt: skip
 """What a run may leave."""
 
@@ -63,6 +66,9 @@ def write_run(directory: Path, job: Running, result: Result, stopped: str) -> No
         _save_model(job, result.state.w, directory / "model-last.safetensors")
     if result.average is not None:
         _save_model(job, result.average.w, directory / "model-averaged.safetensors")
+    if isinstance(job.fed, Simulation):
+        scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
+        test_rows.write(directory / test_rows.FILE, scores._replace(data=job.fed.data_digest()))
 
 
 def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
@@ -96,7 +102,8 @@ def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
         "failure": checks.failure,
         "warnings": [*warnings_of(job), *checks.warnings],
         "measures": [
-            {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent} for m in job.fed.measures
+            {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent, "rows": m.rows}
+            for m in job.fed.measures
         ],
         "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
         "last": rounded(last.last_metrics.named(score)),
@@ -209,9 +216,29 @@ def _save_model(job: Running, w: Tensor, path: Path) -> None:
     path.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}))
 
 
+def exact(value: float, *, whole: bool = False) -> str:
+    """A number with as many digits as it takes to read the same one back; a whole one, or NaN, as that."""
+    return str(int(value)) if whole and math.isfinite(value) else repr(value)
+
+
+def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str]]:
+    """The columns of an evaluation's sums (N, M, 3), see :class:`drfl.federation.Evaluation`."""
+    found: dict[str, list[str]] = {}
+    for measure, (first, second, third) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
+        if measure.rows is Rows.BINARY:
+            found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+        elif measure.rows is Rows.RANKS:
+            found[f"{measure.name}_positive"] = [exact(x, whole=True) for x in first]
+            found[f"{measure.name}_pairs"] = [exact(x) for x in third]
+        elif measure.rows.mean:
+            found |= {f"{measure.name}_sum": [*map(exact, second)], f"{measure.name}_squares": [*map(exact, third)]}
+    return found
+
+
 def _clients_csv(job: Running, result: Result) -> str:
     evaluation, last = result.evaluation, result.last
     score, *others = (measure.name for measure in job.fed.measures)
+    sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
     columns = zip(
         job.data.names,
         (f"{x:.{DIGITS}f}" for x in evaluation.score.tolist()),
@@ -222,7 +249,8 @@ def _clients_csv(job: Running, result: Result) -> str:
         (f"{x:.{DIGITS}f}" for x in last.score.tolist()),
         (f"{x:.{DIGITS}f}" for x in last.loss.tolist()),
         *((f"{x:.{DIGITS}f}" for x in values.tolist()) for values in evaluation.others),
+        *sums.values(),
         strict=True,
     )
-    last_names = (f"last_{score}", "last_loss")
-    return csv_text(("client", score, "loss", "samples", "train_samples", "lambda", *last_names, *others), columns)
+    names = ("client", score, "loss", "samples", "train_samples", "lambda", f"last_{score}", "last_loss")
+    return csv_text((*names, *others, *sums), columns)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from drfl.csv_cells import unquoted
 from drfl.errors import InputError
-from drfl.measure import PLAIN, Measure
+from drfl.measure import PLAIN, Measure, Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,10 +140,15 @@ def measures_of(summary: Mapping[str, object]) -> tuple[Measure, ...]:
     """What a run has measured, the score first, as its summary says; accuracy where it says nothing legible."""
     try:
         found = tuple(
-            Measure(str(m["name"]), more_is_better=bool(m["more_is_better"]), percent=bool(m["percent"]))
+            Measure(
+                str(m["name"]),
+                more_is_better=bool(m["more_is_better"]),
+                percent=bool(m["percent"]),
+                rows=Rows(str(m.get("rows", Rows.WHOLE))),  # older runs have none
+            )
             for m in cast("list[dict[str, object]]", listed(summary, "measures"))
         )
-    except (InputError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return (PLAIN,)
     return found or (PLAIN,)
 

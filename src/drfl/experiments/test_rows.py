@@ -1,0 +1,82 @@
+"""The file of what a run's returned model scores on every test row: to pair two runs row by row."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from drfl.engine.row_scores import RowScores
+from drfl.errors import InputError
+from drfl.measure import NAME
+
+FILE = "test-rows.safetensors"
+STARTS, ROWS = "starts", "rows"
+OUTPUT, POSITIVE = ".output", ".positive"
+"""Behind the name of a measure that ranks rows."""
+
+DIGEST = re.compile(r"[0-9a-f]{32}")
+
+
+def write(path: Path, scores: RowScores) -> None:
+    """Write the file; the same scores give the same bytes."""
+    tensors = {STARTS: scores.starts, ROWS: scores.rows, **scores.scores}
+    path.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}, {"data": scores.data}))
+
+
+def read(path: Path) -> RowScores:
+    """Read the file.
+
+    Raises:
+        InputError: it is missing or damaged; one line.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+            data = (file.metadata() or {}).get("data", "")
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: run it again with this drfl, which writes it for simulations") from None
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, " ".join(str(error).split())) from None
+    if STARTS not in tensors or ROWS not in tensors or DIGEST.fullmatch(data) is None:
+        raise _damaged(path, f"it lacks '{STARTS}', '{ROWS}' or the digest of the data")
+    found = RowScores(tensors.pop(STARTS), tensors.pop(ROWS), tensors, data)
+    _check(path, found)
+    return found
+
+
+def _check(path: Path, found: RowScores) -> None:
+    """Make sure that it is what :func:`write` writes.
+
+    Raises:
+        InputError: see :func:`read`.
+    """
+    starts, rows = found.starts, found.rows
+    if starts.dtype != torch.int64 or rows.dtype != torch.int64 or starts.dim() != 1 or rows.dim() != 1:
+        raise _damaged(path, f"'{STARTS}' and '{ROWS}' are not lists of whole numbers")
+    if len(starts) < 2 or int(starts[0]) or int(starts[-1]) != len(rows) or bool((starts.diff() < 1).any()):
+        raise _damaged(path, f"'{STARTS}' are not where clients' rows start")
+    if bool((rows < 0).any()):
+        raise _damaged(path, f"'{ROWS}' are not places of rows")
+    for name, values in found.scores.items():
+        if values.shape != rows.shape or not _possible(name, values, found.scores):
+            raise _damaged(path, f"'{name}' is not a number for each row")
+
+
+def _possible(name: str, values: Tensor, others: dict[str, Tensor]) -> bool:
+    """Whether a measure can have these values; of one that ranks rows both parts must be there."""
+    plain = name.removesuffix(OUTPUT).removesuffix(POSITIVE)
+    if NAME.fullmatch(plain) is None:
+        return False
+    if values.dtype == torch.uint8 and not name.endswith(OUTPUT):
+        return bool((values <= 1).all()) and (name == plain or plain + OUTPUT in others)
+    pair = plain + POSITIVE in others if name.endswith(OUTPUT) else name == plain
+    return values.dtype == torch.float64 and pair and not bool(values.isinf().any())
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(f"{path} is damaged: {why}; run it again")

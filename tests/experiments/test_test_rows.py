@@ -1,0 +1,112 @@
+"""The file of what a run's model scores on every test row: as written, damaged, and of two runs that are paired."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+
+import drfl
+from drfl.engine.row_scores import RowScores
+from drfl.errors import InputError
+from drfl.experiments.test_rows import read, write
+
+DATA = "ab" * 16
+GOOD = {
+    "starts": torch.tensor([0, 2, 3]),
+    "rows": torch.tensor([4, 0, 7]),
+    "accuracy": torch.tensor([1, 0, 1], dtype=torch.uint8),
+    "brier": torch.tensor([0.25, 0.5, float("nan")], dtype=torch.float64),
+    "auc.output": torch.tensor([0.1, 0.9, 0.5], dtype=torch.float64),
+    "auc.positive": torch.tensor([0, 1, 1], dtype=torch.uint8),
+}
+
+
+def test_it_comes_back_as_it_was_and_the_same_scores_are_the_same_bytes(tmp_path):
+    scores = {name: values for name, values in GOOD.items() if name not in ("starts", "rows")}
+    given = RowScores(GOOD["starts"], GOOD["rows"], scores, DATA)
+    write(tmp_path / "a", given)
+    write(tmp_path / "b", given._replace(scores=dict(reversed(scores.items()))))
+    found = read(tmp_path / "a")
+    assert found.same_rows(given)
+    assert set(found.scores) == set(scores)
+    for name, values in scores.items():
+        assert found.scores[name].dtype == values.dtype
+        assert found.scores[name].equal(values) or name == "brier"
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"starts": None}, "it lacks"),
+        ({"data": "x"}, "it lacks"),
+        ({"starts": torch.tensor([0, 2])}, "where clients' rows start"),
+        ({"starts": torch.tensor([0, 0, 3])}, "where clients' rows start"),
+        ({"starts": torch.tensor([0.0, 2, 3])}, "whole numbers"),
+        ({"rows": torch.tensor([4, -1, 7])}, "places of rows"),
+        ({"accuracy": torch.tensor([1, 2, 1], dtype=torch.uint8)}, "'accuracy' is not a number for each row"),
+        ({"accuracy": torch.tensor([1, 1], dtype=torch.uint8)}, "'accuracy' is not"),
+        ({"brier": torch.tensor([1, 1, float("inf")], dtype=torch.float64)}, "'brier' is not"),
+        ({"brier": torch.ones(3)}, "'brier' is not"),
+        ({"auc.output": None}, "'auc.positive' is not"),
+        ({"auc.positive": None}, "'auc.output' is not"),
+        ({"A b": torch.ones(3, dtype=torch.float64)}, "'A b' is not"),
+    ],
+)
+def test_a_damaged_file_is_one_line(change, words, tmp_path):
+    tensors = {name: values for name, values in {**GOOD, **change}.items() if isinstance(values, torch.Tensor)}
+    (tmp_path / "a").write_bytes(save(tensors, {"data": str(change.get("data", DATA))}))
+    with pytest.raises(InputError, match=words) as raised:
+        read(tmp_path / "a")
+    assert "\n" not in str(raised.value)
+
+
+def test_bytes_that_are_none_are_one_line(tmp_path):
+    whole, draw = save(GOOD, {"data": DATA}), random.Random(0)
+    for cut in (b"", whole[:7], whole[:200], b"\xff" * 64, b"{}"):
+        (tmp_path / "a").write_bytes(cut)
+        with pytest.raises(InputError, match="is damaged"):
+            read(tmp_path / "a")
+    for _ in range(300):
+        changed = bytearray(whole)
+        changed[draw.randrange(len(changed))] = draw.randrange(256)
+        (tmp_path / "a").write_bytes(changed)
+        try:
+            read(tmp_path / "a")
+        except InputError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - a change may leave a file that can be read
+    with pytest.raises(InputError, match="is missing"):
+        read(tmp_path / "none")
+
+
+def data(seed=0):
+    x = torch.randn(120, 4, generator=torch.Generator().manual_seed(seed))
+    return drfl.ClientData.from_arrays([(part, (part[:, 0] > 0).long()) for part in x.split(40)], test_fraction=0.5)
+
+
+def test_runs_write_it_and_two_algorithms_at_a_seed_are_paired_by_it(tmp_path):
+    algorithms = {
+        "FedAvg": drfl.FedAvg(m=3),
+        "LocalOnly": drfl.LocalOnly(),
+        "FineTuned": drfl.FineTuned(fine_steps=2, m=3),
+    }
+    task = drfl.Task(torch.nn.Linear(4, 2), metrics=("auc",))
+    options = {"rounds": 2, "seeds": 1, "progress": None}
+    drfl.compare(algorithms, data(), task, out=tmp_path / "a", **options)
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data(1), task, out=tmp_path / "b", **options)
+    found = {name: read(path(tmp_path / "a", name)) for name in algorithms}
+    assert found["FedAvg"].same_rows(found["LocalOnly"])
+    assert found["FedAvg"].same_rows(found["FineTuned"])
+    assert not found["FedAvg"].same_rows(read(path(tmp_path / "b", "FedAvg")))
+    for name, scores in found.items():  # what each client is served by, also where that is its own model
+        rows = (tmp_path / "a" / f"{name}-seed0" / "clients.csv").read_text().splitlines()
+        column = rows[0].split(",").index("accuracy_count")
+        counts = [int(row.split(",")[column]) for row in rows[1:]]
+        assert [int(part.sum()) for part in scores.scores["accuracy"].split(scores.starts.diff().tolist())] == counts
+    assert not torch.equal(found["FedAvg"].scores["auc.output"], found["LocalOnly"].scores["auc.output"])
+
+
+def path(folder: Path, name: str) -> Path:
+    return folder / f"{name}-seed0" / "test-rows.safetensors"
