@@ -96,6 +96,10 @@ class Measure:
         """A value with its unit, as in "87.9 %" or "0.912"."""
         return f"{self.scale * value:.{self.digits}f} {self.unit}".rstrip()
 
+    def interval(self, low: float, high: float) -> str:
+        """Both ends without the unit, as in "80.1 – 90.0"."""
+        return " – ".join(f"{self.scale * end:.{self.digits}f}" for end in (low, high))
+
 
 PLAIN = Measure("accuracy", percent=True)
 """What a run measures that says nothing else."""

@@ -7,6 +7,7 @@ import numpy as np
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sample_size import rows_for_worst
 from drfl.errors import InputError
+from drfl.measure import Measure
 
 NAMED = 5
 """Clients that a sentence names at most."""
@@ -127,3 +128,12 @@ def _percent(share: float) -> str:
 
 def _p(value: float) -> str:
     return f"{value:.2g}"
+
+
+def signed_interval(measure: Measure, value: float, low: float, high: float) -> tuple[str, str]:
+    """A difference and its interval as they are shown, in points where the measure is shown in percent."""
+
+    def text(number: float) -> str:
+        return "–" if np.isnan(number) else f"{measure.scale * number:+.{measure.digits}f}".replace("-", "−")
+
+    return text(value), f"{text(low)} to {text(high)}"

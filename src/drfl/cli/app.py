@@ -111,6 +111,19 @@ def report(options: o.ReportOptions) -> int:
 
 
 @app.command()
+@o.command(o.AssessOptions)
+def assess(options: o.AssessOptions) -> int:
+    """Say what finished runs allow to be said: how bad the worst client is, who it could be, what a difference shows.
+
+    Several runs are compared with the first one named: on the same test rows, and over seeds.
+    """
+    from drfl.cli.assess import assess_command
+
+    with signals.as_stopped():
+        return assess_command(options)
+
+
+@app.command()
 @o.command(o.ReproduceOptions)
 def reproduce(options: o.ReproduceOptions) -> int:
     """List the papers' tables and figures, or make some of them: ours beside the paper's.

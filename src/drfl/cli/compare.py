@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from rich import box
 from rich.table import Table
 
 from drfl.algorithms import ALGORITHMS
@@ -35,6 +37,7 @@ from drfl.experiments.runner import (
     Outcome,
     Spread,
     StopSignal,
+    first_intervals,
     parse_seeds,
 )
 from drfl.loop import Callback
@@ -163,10 +166,12 @@ def _print(comparison: Comparison, directory: Path) -> None:
     _print_table(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
     for i in range(0, len(others), 2):
         _print_table(comparison, columns_beside(others[i : i + 2]))
+    intervals = first_intervals(comparison.outcomes)
+    if intervals is not None:
+        at = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
+        console.out.print(f"95 %: interval of the worst client's true {score.words}{at}; drfl assess says more")
     if score.name == ACCURACY.name:
-        console.out.print(
-            "if equal: the mean worst client of clients that are all equally good, by the size of test sets"
-        )
+        console.out.print("if equal: the mean worst of clients that are all equally good, by the size of test sets")
     if any(outcome.metrics for outcome in comparison.outcomes):
         console.out.print(f"report: {directory / 'report.html'}", markup=False)
     else:
@@ -177,6 +182,10 @@ FIFTH = 5
 """Of so many clients the worst fifth is the worst one."""
 
 
+HEADING = 8
+"""Characters in a line of a column's heading."""
+
+
 def _title(comparison: Comparison) -> str:
     return f"{comparison.config.dataset}, {_length(comparison.config)}, {_seeds(comparison)}"
 
@@ -184,11 +193,12 @@ def _title(comparison: Comparison) -> str:
 def _print_table(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> None:
     """Print some columns; how many rounds a target took stands with the first, which has a title."""
     head, rows = table(comparison, "[bold]{}[/bold]", shown)
-    view = Table(title=title, title_justify="left")
+    # lines between seven columns would leave too little of 80 characters for the numbers
+    view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     reached = title is not None and comparison.config.until is not None
-    view.add_column(head[0])
+    view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
-        view.add_column(text, justify="right")
+        view.add_column("\n".join(textwrap.wrap(text, HEADING)), justify="right", no_wrap=True)
     for cells in rows:
         view.add_row(*cells, *(_reached(comparison, cells[0]) if reached else []))
     console.out.print(view)

@@ -215,6 +215,16 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AssessOptions:
+    """The options of ``drfl assess``."""
+
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, of comparisons or of deployed runs.")]
+    measure: Annotated[str | None, typer.Option(help="One of the runs' measures. (default: their score)")] = None
+    level: Annotated[float, typer.Option(help="Of intervals and sets, e.g. 0.95.")] = 0.95
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
     """The options of ``drfl reproduce``."""
 

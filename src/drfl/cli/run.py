@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
+from drfl.assessment.evaluation import worst_interval
 from drfl.certificate import Certificate
 from drfl.cli import console
 from drfl.cli.options import RunOptions
@@ -113,6 +114,13 @@ def _print(finished: Finished, directory: Path) -> None:
             *gap,
         )
     console.out.print(table)
+    interval = worst_interval(result.evaluation, score)
+    if interval is not None:
+        console.out.print(
+            f"the worst client's true {score.words}, whoever it is: {score.interval(*interval)} {score.unit}".rstrip()
+            + " (95 % confidence; drfl assess says more)",
+            markup=False,
+        )
     for name, (_, certificate) in rows.items():
         if asked and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")

@@ -112,7 +112,8 @@ def over_seeds(runs: Sequence[AssessedRun]) -> list[OverSeeds]:
             found.append((name, seed_difference(pairs)))
     family = holm_family([gain for _, gain in found])
     return [
-        OverSeeds(names[0], name, gain, verdict(gain, p)) for (name, gain), p in zip(found, family.tolist(), strict=True)
+        OverSeeds(names[0], name, gain, verdict(gain, p))
+        for (name, gain), p in zip(found, family.tolist(), strict=True)
     ]
 
 

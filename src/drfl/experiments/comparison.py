@@ -316,12 +316,14 @@ def _run(
             return None
         result, last = finished.result, finished.result.history.last
         failure = finished.checks.failure or ""
+        from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
+
         equal = None
         if job.fed.measures[0].name == ACCURACY.name:
             equal = equal_clients(last.metrics.avg_score, result.evaluation.samples.numpy())
         outcome = Outcome(
             label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate, failure, equal,
-            dict(last.others),
+            dict(last.others), worst_interval(result.evaluation, job.fed.measures[0]),
         )  # fmt: skip
         _keep(claim, outcome)  # before the results: where these are, there is a record
         with filled(cell) as folder:

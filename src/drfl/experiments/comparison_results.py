@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
 from drfl.experiments.measures import column
-from drfl.experiments.runner import Outcome, Spread, best, endings, equal_worst, gaps, spreads
+from drfl.experiments.runner import Outcome, Spread, best, endings, equal_worst, first_intervals, gaps, spreads
 from drfl.history import (
     CERTIFICATE_COLUMNS,
     DIGITS,
@@ -211,8 +211,9 @@ def table(
 ) -> tuple[list[str], list[list[str]]]:
     """Head and rows of a table of average, worst and std, mean ± std over seeds.
 
-    "If equal" is what the worst client would be on average if all were equally good: see
-    :mod:`drfl.assessment.equal_clients`.
+    Behind the worst client stands the interval of its true score at the lowest seed, which is one model on one test
+    set, see :func:`drfl.assessment.worst.worst_score`; "if equal" is what it would be on average if all clients were
+    equally good: see :mod:`drfl.assessment.equal_clients`.
 
     Args:
         comparison: what ran.
@@ -223,12 +224,10 @@ def table(
     measures = comparison.measures
     if shown is None:
         shown = score_columns(measures[0]) | columns_beside(measures[1:])
-    known, gap, equal = spreads(comparison.outcomes, measures[0].name), gaps(comparison.outcomes), {}
+    known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
     winners = {name: best(known, name, measures) for name in shown}
-    worst = f"worst_{measures[0].name}"
-    asked = comparison.config.certificate is not None and worst in shown
-    if measures[0].name == ACCURACY.name and worst in shown:
-        equal = equal_worst(comparison.outcomes)
+    beside = _beside_worst(comparison) if worst in shown else {}
+    gap = gaps(comparison.outcomes) if comparison.config.certificate is not None and worst in shown else None
     rows = []
     for name, row in known.items():
         cells = [name]
@@ -238,13 +237,28 @@ def table(
                 look = column(of, measures)
                 text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
             cells.append(bold.format(text) if name in winners[of] else text)
-            if of == worst and equal:
-                cells.append(f"{100 * equal[name]:.1f}" if name in equal else "–")
-        if asked:
+            if of == worst:
+                cells += [texts.get(name, "–") for texts in beside.values()]
+        if gap is not None:
             cells.append(gap[name].text(".3g", ".2g") if name in gap else "–")
         rows.append(cells)
-    heads = [text for of, head in shown.items() for text in (head, *(["if equal %"] if of == worst and equal else []))]
-    return ["algorithm", *heads, *(["gap"] if asked else [])], rows
+    heads = [text for of, head in shown.items() for text in (head, *(beside if of == worst else ()))]
+    return ["algorithm", *heads, *([] if gap is None else ["gap"])], rows
+
+
+def _beside_worst(comparison: Comparison) -> dict[str, dict[str, str]]:
+    """Columns that say how sure the worst client is: heading → algorithm → cell."""
+    found, score, intervals = {}, comparison.measures[0], first_intervals(comparison.outcomes)
+    if intervals is not None:
+        digits, head = score.digits - 1, "95 %" if len(comparison.seeds) == 1 else f"95 %, seed {intervals[0]}"
+        found[head] = {
+            name: f"{score.scale * low:.{digits}f}–{score.scale * high:.{digits}f}"
+            for name, (low, high) in intervals[1].items()
+        }
+    equal = equal_worst(comparison.outcomes) if score.name == ACCURACY.name else {}
+    if equal:
+        found["if equal %"] = {name: f"{100 * value:.1f}" for name, value in equal.items()}
+    return found
 
 
 def score_columns(score: Measure, *, fifth: bool = False) -> dict[str, str]:
@@ -272,17 +286,19 @@ def _columns(comparison: Comparison) -> list[str]:
     extra = [] if comparison.config.certificate is None else CERTIFICATE_COLUMNS
     score, others = comparison.measures[0].name, other_columns(comparison.measures)
     names = columns_of(score)
-    return ["algorithm", "seed", "rounds", "stopped", *names, f"equal_worst_{score}", *others, *extra]
+    worst = (f"worst_{score}_low", f"worst_{score}_high")
+    return ["algorithm", "seed", "rounds", "stopped", *names, *worst, f"equal_worst_{score}", *others, *extra]
 
 
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
     asked = comparison.config.certificate is not None
     for outcome in comparison.outcomes:
         others = other_columns(comparison.measures)
-        values = ["" for _ in (*Metrics._fields, "equal", *others)]
+        values = ["" for _ in (*Metrics._fields, "low", "high", "equal", *others)]
         if outcome.metrics is not None:
             equal = math.nan if outcome.equal is None else outcome.equal.worst
-            values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, equal, *outcome.others.values())]
+            ends = outcome.worst_interval or (math.nan, math.nan)
+            values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, *ends, equal, *outcome.others.values())]
         if asked:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
         yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, *values]

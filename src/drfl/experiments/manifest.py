@@ -221,3 +221,18 @@ def clear(folder: Path, manifest: Manifest) -> None:
         if entries(cell) == {NAME}:
             (cell / NAME).unlink()
             cell.rmdir()
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The finished runs of a comparison's folder; any other folder is a run's own.
+
+    Raises:
+        InputError: a comparison has none, or its manifest cannot be read.
+    """
+    manifest = read_manifest(path) if path.is_dir() else None
+    if manifest is None or manifest.kind != "comparison":
+        return [path]
+    found = [path / cell for cell in manifest.cells if (path / cell / "summary.json").is_file()]
+    if not found:
+        raise InputError(f"no run of the comparison {path} has ended: 'drfl compare --resume --out {path}' goes on")
+    return found

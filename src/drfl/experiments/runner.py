@@ -161,6 +161,8 @@ class Outcome(NamedTuple):
             is another.
         reason: the sentence that says why it broke off, or why it counts as failed though it has metrics.
         others: average and worst over clients of the measures beside the score, see :func:`drfl.history.others_of`.
+        worst_interval: 95 % interval of the worst client's true score, see
+            :func:`drfl.assessment.worst.worst_score`; None where it broke off, or no row has a score of its own.
     """
 
     algorithm: str
@@ -172,6 +174,7 @@ class Outcome(NamedTuple):
     reason: str = ""
     equal: EqualClients | None = None
     others: dict[str, float] = {}  # noqa: RUF012 - nobody writes to it
+    worst_interval: tuple[float, float] | None = None
 
 
 def endings(outcomes: Sequence[Outcome], algorithm: str) -> str:
@@ -229,6 +232,15 @@ def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
         if outcome.equal is not None:
             found.setdefault(outcome.algorithm, []).append(outcome.equal.worst)
     return {name: statistics.fmean(values) for name, values in found.items()}
+
+
+def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[float, float]]] | None:
+    """The lowest seed at which any run has one, and algorithm → the interval of its worst client at that seed."""
+    known = [outcome for outcome in outcomes if outcome.worst_interval is not None]
+    if not known:
+        return None
+    seed = min(outcome.seed for outcome in known)
+    return seed, {o.algorithm: o.worst_interval for o in known if o.seed == seed and o.worst_interval is not None}
 
 
 def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:

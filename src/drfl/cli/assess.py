@@ -1,0 +1,188 @@
+"""``drfl assess``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from drfl.assessment.clients import Assessment
+from drfl.assessment.sentences import sentences, signed_interval
+from drfl.cli import console
+from drfl.cli.options import AssessOptions
+from drfl.experiments.artifacts import json_text
+from drfl.experiments.assess_runs import AssessedRun, OverSeeds, PairedRuns, assess_run, over_seeds, paired
+from drfl.experiments.manifest import runs_in
+
+MOST = 30
+"""Clients in a table."""
+
+
+def assess_command(options: AssessOptions) -> int:
+    """Read the runs, print what may be said of them; gives the exit code."""
+    folders = [folder for path in options.runs for folder in runs_in(path)]
+    runs = [assess_run(folder, options.measure, options.level) for folder in folders]
+    pairs, seeds = paired(runs), over_seeds(runs)
+    if options.as_json:
+        print(json_text(_content(runs, pairs, seeds)))
+        return 0
+    if len(runs) == 1:
+        _print_one(runs[0])
+    else:
+        _print_several(runs, pairs, seeds)
+    return 0
+
+
+def _print_one(run: AssessedRun) -> None:
+    found = run.assessment
+    if found is None:
+        console.out.print(_nothing(run), markup=False)
+        return
+    console.out.print(_clients(found, run.record.label))
+    for line in sentences(found):
+        console.out.print(line, markup=False)
+    console.out.print(f"Intervals: {found.method}, simultaneous over the clients (Bonferroni).", markup=False)
+
+
+def _clients(found: Assessment, title: str) -> Table:
+    """The clients, the worst first."""
+    table = Table(title=f"{title}: {found.measure.words}", title_justify="left")
+    for head, flush in (("client", "left"), ("test rows", "right"), (found.measure.words, "right")):
+        table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
+    table.add_column(f"{_percent(found.level)} interval", justify="right")
+    table.add_column("could be the worst")
+    for i in found.order[:MOST]:
+        if math.isnan(found.values[i]):
+            cells = ("–", "–", "not known")
+        else:
+            low, high = found.measure.shown(float(found.low[i])), found.measure.shown(float(found.high[i]))
+            cells = (found.measure.shown(float(found.values[i])), f"{low} – {high}", _yes(bool(found.candidates[i])))
+        table.add_row(found.names[i], f"{found.samples[i]:,}", *cells)
+    if len(found.names) > MOST:
+        table.caption = f"and {len(found.names) - MOST:,} more clients; --json has all"
+    return table
+
+
+def _yes(truth: bool) -> str:
+    return "yes" if truth else ""
+
+
+def _nothing(run: AssessedRun) -> str:
+    others = [measure.name for measure in run.record.measures if measure.rows.mean or measure.name == "auc"]
+    remedy = f"give --measure {others[0]}" if others else "run with --metric accuracy, or auc, beside it"
+    return (
+        f"{run.record.label}: {run.record.score.words} is a number of all of a client's rows together, for which there "
+        f"is no interval here; {remedy}"
+    )
+
+
+def _print_several(runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], seeds: Sequence[OverSeeds]) -> None:
+    _print_worst([(run, run.assessment) for run in runs if run.assessment is not None])
+    for run in runs:
+        if run.assessment is None:
+            console.out.print(_nothing(run), markup=False)
+    if pairs:
+        _print_pairs(pairs)
+    elif len({run.record.algorithm for run in runs}) > 1:
+        console.out.print("No two of these runs can be compared row by row: they have other test rows, or keep none.")
+    if seeds:
+        _print_seeds(seeds, runs)
+
+
+def _print_worst(runs: Sequence[tuple[AssessedRun, Assessment]]) -> None:
+    """A line a run: its worst client."""
+    if not runs:
+        return
+    own = runs[0][1].measure
+    table = Table(title=f"The worst client's {own.words}", title_justify="left")
+    for head in (
+        "run",
+        "measured worst",
+        own.unit or "value",
+        f"truly, {_percent(runs[0][1].level)}",
+        "could be worst",
+    ):
+        table.add_column(head, justify="left" if head in ("run", "measured worst") else "right")
+    for run, found in runs:
+        i = found.order[0]
+        value = f"{own.scale * found.values[i]:.{own.digits}f}"
+        ends, who = own.interval(found.worst.low, found.worst.high), f"{found.candidates.sum()} of {len(found.names)}"
+        table.add_row(run.record.label, f"{found.names[i]} ({found.samples[i]:,} rows)", value, ends, who)
+    console.out.print(table)
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:g} %"
+
+
+def _print_pairs(pairs: Sequence[PairedRuns]) -> None:
+    first = pairs[0].first
+    own, level = pairs[0].gain.measure, pairs[0].gain.level
+    table = Table(
+        title=f"Against {first.record.algorithm}, seed {first.record.seed}, row by row: the worst client's {own.words}",
+        title_justify="left",
+    )
+    for head in ("algorithm", "gain", f"{_percent(level)} interval", "verdict", "better at", "worse at"):
+        table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
+    for pair in pairs:
+        worst, gain = pair.gain.worst, pair.gain
+        value, interval = signed_interval(own, worst.value, worst.low, worst.high)
+        shown = (f"{len(names)} clients" for names in (gain.better, gain.worse))
+        table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *shown)
+    console.out.print(table)
+    console.out.print(
+        "gain: of the worst client, whoever it is with either; better at, worse at: clients where that is shown (Holm)",
+        markup=False,
+    )
+
+
+def _print_seeds(seeds: Sequence[OverSeeds], runs: Sequence[AssessedRun]) -> None:
+    own = next(run.assessment.measure for run in runs if run.assessment is not None)
+    table = Table(title=f"Against {seeds[0].first} over seeds: the worst client's {own.words}", title_justify="left")
+    for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict"):
+        table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
+    for row in seeds:
+        value, interval = signed_interval(own, row.gain.mean, row.gain.low, row.gain.high)
+        table.add_row(row.second, value, interval, str(row.gain.n), row.verdict)
+    console.out.print(table)
+    if any(row.verdict == "not decided" for row in seeds):
+        console.out.print("not decided: five seeds are needed", markup=False)
+
+
+def _content(runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], seeds: Sequence[OverSeeds]) -> dict[str, object]:
+    return {
+        "runs": [_run(run) for run in runs],
+        "paired": [
+            {
+                "first": pair.first.record.label,
+                "second": pair.second.record.label,
+                "worst": {**pair.gain.worst._asdict(), "verdict": pair.gain.worst.shown},
+                "clients": pair.gain.to_frame().to_dict("records"),
+            }
+            for pair in pairs
+        ],
+        "seeds": [
+            {"first": row.first, "second": row.second, **row.gain._asdict(), "verdict": row.verdict} for row in seeds
+        ],
+    }
+
+
+def _run(run: AssessedRun) -> dict[str, object]:
+    found = run.assessment
+    named: dict[str, object] = {"run": run.record.label, "algorithm": run.record.algorithm, "seed": run.record.seed}
+    if found is None:
+        return {**named, "assessment": None, "reason": _nothing(run)}
+    return {
+        **named,
+        "measure": found.measure.name,
+        "level": found.level,
+        "method": found.method,
+        "worst": {"client": found.names[found.order[0]], **found.worst._asdict()},
+        "could_be_worst": [name for name, could in zip(found.names, found.candidates, strict=True) if could],
+        "equal": None if found.equal is None else found.equal._asdict(),
+        "homogeneity": None if found.homogeneity is None else found.homogeneity._asdict(),
+        "unseen": found.unseen._asdict(),
+        "sentences": sentences(found),
+        "clients": found.to_frame().to_dict("records"),
+    }
