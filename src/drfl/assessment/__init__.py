@@ -1,0 +1,1 @@
+"""What differences between algorithms, clients and seeds are worth: intervals, tests and their corrections."""
