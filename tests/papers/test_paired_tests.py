@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.key import Key
-from drfl.papers.paired_tests import RESAMPLES, bootstrap, differences, tables, to_csv
+from drfl.assessment.seeds import holm
+from drfl.papers.paired_tests import differences, tables, to_csv
 from drfl.papers.plan import Scale
 
 ONE = {"settings": SMALL["settings"][:1]}
@@ -32,75 +32,89 @@ def seen(collected):
     return {d.metric: d.seen for d in differences(collected)}
 
 
-@given(st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=10))
-def test_the_interval_lies_within_the_values_and_repeats(values):
-    low, high = bootstrap(values)
-    assert min(values) - 1e-12 <= low <= high <= max(values) + 1e-12
-    assert bootstrap(values) == (low, high)
-
-
-def test_the_interval_is_that_of_scipy():
-    values = [0.01, 0.03, -0.005, 0.02, 0.04, 0.015]
-    with_scipy = scipy.stats.bootstrap(
-        (values,), np.mean, n_resamples=RESAMPLES, method="percentile",
-        random_state=Key(1).generator(), vectorized=True, confidence_level=0.95,
-    ).confidence_interval  # fmt: skip
-    assert bootstrap(values) == pytest.approx(tuple(with_scipy), abs=1e-3)
-
-
-def test_equal_values_have_a_point_for_an_interval():
-    assert bootstrap([0.25, 0.25, 0.25]) == (0.25, 0.25)
-
-
-@pytest.mark.parametrize("values", [[], [0.1]])
-def test_too_few_values_have_no_interval(values):
-    assert np.isnan(bootstrap(values)).all()
+FAR = (0.80, 0.81, 0.82, 0.80, 0.83), (0.70, 0.72, 0.73, 0.70, 0.72)
+NEAR = (0.80, 0.70, 0.75, 0.72, 0.78), (0.75, 0.75, 0.74, 0.76, 0.76)
 
 
 def test_a_clear_difference_is_better_also_where_less_is_better():
-    found = seen(by_seed((0.80, 0.81, 0.82), (0.70, 0.72, 0.73)))
+    found = seen(by_seed(*FAR))
     assert found == {"avg_accuracy": "better", "worst_accuracy": "better", "std_accuracy": "better"}
-    found = seen(by_seed((0.70, 0.72, 0.73), (0.80, 0.81, 0.82)))
+    found = seen(by_seed(*reversed(FAR)))
     assert found == {"avg_accuracy": "worse", "worst_accuracy": "worse", "std_accuracy": "worse"}
 
 
-def test_no_difference_is_seen_where_the_interval_has_zero():
-    assert set(seen(by_seed((0.80, 0.70), (0.75, 0.75))).values()) == {"no difference seen"}
-    assert set(seen(by_seed((0.80, 0.70), (0.80, 0.70))).values()) == {"no difference seen"}
+def test_no_difference_is_shown_where_the_test_does_not_reject():
+    assert set(seen(by_seed(*NEAR)).values()) == {"no difference shown"}
+    assert set(seen(by_seed(*[FAR[0]] * 2)).values()) == {"no difference shown"}
+
+
+def test_fewer_than_five_pairs_decide_nothing():
+    assert set(seen(by_seed(*(values[:4] for values in FAR))).values()) == {"not decided"}
+
+
+def test_p_values_are_those_of_scipy_corrected_for_all_settings_and_metrics():
+    noise = np.random.default_rng(0).normal(0, 0.02, (2, 6)).round(6)
+
+    def record(setting, method, seed):
+        return trained(0.1, 0.7 + noise[int(setting == "α = 0.5"), seed] if method == "DRDM" else 0.68)
+
+    rows = list(csv.DictReader(to_csv(results(small_spec(), record, Scale(repeats=6))).splitlines()))
+    assert [row["setting"] for row in rows] == ["α = 0.1", "α = 0.5"] * 3
+    known = [scipy.stats.ttest_rel(0.7 + values, np.full(6, 0.68)).pvalue for values in noise]
+    p = [float(row["p_t"]) for row in rows]
+    assert p[2:4] == pytest.approx(known, rel=1e-3)
+    assert [float(row["p_holm"]) for row in rows] == pytest.approx(list(holm(p)), rel=1e-3)
+    assert all(float(row["p_sign_flips"]) >= 2 / 2**6 for row in rows)
 
 
 def test_only_seeds_that_both_ended_are_pairs():
     found = differences(by_seed((0.80, None, 0.82), (0.70, 0.72, None)))
-    assert [d.pairs for d in found] == [1, 1, 1]
-    assert found[1].mean == pytest.approx(0.10)
+    assert [d.found.n for d in found] == [1, 1, 1]
+    assert found[1].found.mean == pytest.approx(0.10)
     assert [d.seen for d in differences(by_seed((None, 0.8), (0.7, None)))] == ["no pair"] * 3
 
 
 def test_the_table_is_in_points_and_the_file_in_fractions():
-    collected = by_seed((0.80, 0.80), (0.70, 0.70))
+    collected = by_seed((0.80, 0.82), (0.70, 0.70))
     average, worst, std = tables(collected)
     assert worst.markdown() == (
         "## Paired differences: worst accuracy, points\n\n"
-        "| difference     |                        α = 0.1 |\n"
-        "| -------------- | -----------------------------: |\n"
-        "| DRDM − Fed-Avg | +10.00 [+10.00, +10.00] better |\n"
+        "| difference     |                            α = 0.1 |\n"
+        "| -------------- | ---------------------------------: |\n"
+        "| DRDM − Fed-Avg | +11.00 [−1.71, +23.71] not decided |\n"
     )
-    assert std.rows[0][1].text == "−0.20 [−0.20, −0.20] better"
+    assert std.rows[0][1].text == "−0.22 [−0.47, +0.03] not decided"
     assert "less is better" in std.title
-    assert "fewer than 5 pairs" in std.notes[0]
     assert not average.notes
     assert to_csv(collected).splitlines()[2] == (
-        "α = 0.1,worst_accuracy,DRDM,Fed-Avg,2,0.100000,0.100000,0.100000,better"
+        "α = 0.1,worst_accuracy,DRDM,Fed-Avg,2,0.110000,-0.017062,0.237062,0.05772,,,not decided"
     )
+
+
+def test_equal_differences_have_no_interval():
+    worst = tables(by_seed((0.80, 0.80), (0.70, 0.70)))[1]
+    assert worst.rows[0][1].text == "+10.00 not decided"
+
+
+def test_the_note_tells_the_test_and_the_number_of_comparisons():
+    few, five, six = (tables(by_seed(*pair))[-1].notes[0] for pair in (
+        [values[:3] for values in FAR], FAR, [(*values, 0.7) for values in FAR],
+    ))  # fmt: skip
+    assert few.endswith(
+        ", 3 [95 % t-interval, each on its own]. With fewer than 5 pairs nothing is decided, whatever the numbers."
+    )
+    assert "corrected for the 3 differences here (Holm), is at most 0.05; `paired.csv`" in five
+    assert "sign flips" not in five
+    assert "all sign flips, uncorrected, is at most 0.05 too" in six
 
 
 def test_one_pair_and_none_have_no_interval():
     single = by_seed((0.80,), (0.70,))
     assert tables(single)[1].rows[0][1].text == "+10.00 (one pair only)"
-    assert to_csv(single).splitlines()[2].endswith(",1,0.100000,,,one pair only")
+    assert to_csv(single).splitlines()[2].endswith(",1,0.100000,,,,,,one pair only")
     none = by_seed((None,), (0.70,))
     assert tables(none)[1].rows[0][1].text == "–"
-    assert to_csv(none).splitlines()[2].endswith(",0,,,,no pair")
+    assert to_csv(none).splitlines()[2].endswith(",0,,,,,,,no pair")
 
 
 def test_the_reference_is_the_one_that_is_named():

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
+from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
 from drfl.experiments.measures import NONE, column, signed
 from drfl.history import DIGITS, csv_text
-from drfl.key import Key
 from drfl.papers.plan import Collected
 from drfl.papers.records import finals, runs
 from drfl.papers.tables import ResultTable, TableEntry
 
-RESAMPLES = 10_000
-LEVEL = 0.95
-FEW = 5
-"""Below so many pairs the bootstrap has too few different samples to draw from."""
-
-COLUMNS = ("setting", "metric", "reference", "method", "pairs", "difference", "low", "high", "seen")
+COLUMNS = (
+    "setting", "metric", "reference", "method",
+    "pairs", "difference", "low", "high", "p_t", "p_sign_flips", "p_holm", "seen",
+)  # fmt: skip
 
 
 class Difference(NamedTuple):
@@ -32,69 +28,42 @@ class Difference(NamedTuple):
         metric: one of the accuracies.
         reference: name of the method that is subtracted from.
         method: name of the one that is subtracted.
-        pairs: seeds that both came to the end of.
-        mean: difference, a fraction; NaN without a pair.
-        low: lower end of the 95 % interval; NaN with fewer than two pairs.
-        high: upper end.
+        found: over the seeds that both came to the end of; fractions.
+        p_holm: p-value of the paired t-test, corrected for all differences of the specification; NaN below five pairs.
     """
 
     setting: str
     metric: str
     reference: str
     method: str
-    pairs: int
-    mean: float
-    low: float
-    high: float
+    found: SeedDifference
+    p_holm: float
 
     @property
     def seen(self) -> str:
-        """What it says of the reference: "better" or "worse" only where the interval leaves 0 out."""
-        if self.pairs < 2:
-            return "one pair only" if self.pairs else "no pair"
-        if self.low <= 0 <= self.high:
-            return "no difference seen"
-        return "better" if (self.mean > 0) != column(self.metric).small else "worse"
+        """What it says of the reference, see :func:`drfl.assessment.seeds.verdict`."""
+        return verdict(self.found, self.p_holm, less_is_better=column(self.metric).small)
 
 
 def differences(collected: Collected) -> tuple[Difference, ...]:
-    """The reference minus each other method, by setting and accuracy."""
+    """The reference minus each other method, by accuracy and setting: one family for Holm's correction.
+
+    Accuracies are taken as `cells.csv` has them, so that the differences follow from that file.
+    """
     spec, found = collected.plan.spec, runs(collected)
     reference = spec.reference or spec.methods[0].name
-    differences = []
+    names: list[tuple[str, str, str, str]] = []
+    tested: list[SeedDifference] = []
     for metric in (m for m in spec.metrics if m.endswith("_accuracy")):
         for method in (m.name for m in spec.methods if m.name != reference):
             for setting in collected.plan.settings:
                 first = finals(found[setting, reference], metric)
                 other = finals(found[setting, method], metric)
-                values = [first[seed] - other[seed] for seed in first if seed in other]
-                mean = float(np.mean(values)) if values else float("nan")
-                differences.append(
-                    Difference(setting, metric, reference, method, len(values), mean, *bootstrap(values))
-                )
-    return tuple(differences)
-
-
-def bootstrap(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of a mean (Efron 1979), from the same resamples at every call.
-
-    Args:
-        values: differences, a value a pair.
-
-    Returns:
-        lower and upper end; NaN for fewer than two values.
-    """
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    means = np.asarray(values, dtype=np.float64)[_resamples(len(values))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
-@functools.lru_cache(maxsize=4)
-def _resamples(n: int) -> np.ndarray:
-    """(RESAMPLES, n) places drawn with replacement."""
-    return Key(0).fold("bootstrap", n).generator().integers(0, n, (RESAMPLES, n))
+                pairs = ((first[seed], other[seed]) for seed in first if seed in other)
+                names.append((setting, metric, reference, method))
+                tested.append(seed_difference([round(a, DIGITS) - round(b, DIGITS) for a, b in pairs]))
+    corrected = holm_family(tested)
+    return tuple(Difference(*name, d, float(p)) for name, d, p in zip(names, tested, corrected, strict=True))
 
 
 def tables(collected: Collected) -> tuple[ResultTable, ...]:
@@ -111,13 +80,14 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
 
 def to_csv(collected: Collected) -> str:
     """The differences as CSV text, fractions."""
-    return csv_text(
-        COLUMNS,
-        (
-            [d.setting, d.metric, d.reference, d.method, d.pairs, *map(_number, (d.mean, d.low, d.high)), d.seen]
-            for d in differences(collected)
-        ),
-    )
+    return csv_text(COLUMNS, (_row(d) for d in differences(collected)))
+
+
+def _row(d: Difference) -> list[object]:
+    n, *ends, p_t, p_flips = d.found
+    numbers = ["" if math.isnan(value) else f"{value:.{DIGITS}f}" for value in ends]
+    chances = ["" if math.isnan(p) else f"{p:.4g}" for p in (p_t, p_flips, d.p_holm)]
+    return [*d[:4], n, *numbers, *chances, d.seen]
 
 
 def _table(collected: Collected, found: Sequence[Difference], metric: str) -> ResultTable:
@@ -132,34 +102,44 @@ def _table(collected: Collected, found: Sequence[Difference], metric: str) -> Re
 
 
 def _text(d: Difference) -> str:
-    scale = column(d.metric).scale
-    if not d.pairs:
+    n, mean, low, high, *_ = d.found
+    if not n:
         return NONE
-    middle = signed(scale * d.mean, 2)
-    if d.pairs < 2:
+    scale = column(d.metric).scale
+    middle = signed(scale * mean, 2)
+    if n < 2:
         return f"{middle} ({d.seen})"
-    return f"{middle} [{signed(scale * d.low, 2)}, {signed(scale * d.high, 2)}] {d.seen}"
+    ends = "" if math.isnan(low) else f" [{signed(scale * low, 2)}, {signed(scale * high, 2)}]"
+    return f"{middle}{ends} {d.seen}"
 
 
 def _note(found: Sequence[Difference], alike: bool) -> str:
-    pairs = sorted({d.pairs for d in found})
+    pairs = sorted({d.found.n for d in found})
     seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     text = f"Mean difference over the seeds that both methods came to the end of, {seeds}"
     if pairs[-1] < 2:
         return f"{text}; one pair has no interval."
-    reference = found[0].reference
-    text += f" [95 % bootstrap interval, each on its own]: {reference} is better or worse only where it leaves 0 out."
-    if pairs[0] < FEW:
-        text += f" With fewer than {FEW} pairs the interval is hardly more than the range of the differences."
+    text += " [95 % t-interval, each on its own]."
+    tested = sum(d.found.n >= T_FROM for d in found)
+    if tested:
+        text += f" {_rule(found[0].reference, tested, pairs[-1] >= FLIPS_FROM)}"
+    if pairs[0] < T_FROM:
+        text += f" With fewer than {T_FROM} pairs nothing is decided, whatever the numbers."
     if not alike:
         text += " The methods did not all run the same number of rounds."
     return text
 
 
+def _rule(reference: str, tested: int, flipped: bool) -> str:
+    """What a verdict takes."""
+    corrected = f"corrected for the {tested} differences here (Holm)" if tested > 1 else "of the one difference here"
+    flips = f", and that of all sign flips, uncorrected, is at most {LEVEL} too" if flipped else ""
+    return (
+        f"{reference} is better or worse only where the p-value of the paired t-test, {corrected}, "
+        f"is at most {LEVEL}{flips}; `paired.csv` has the p-values."
+    )
+
+
 def _alike(collected: Collected) -> bool:
     """Whether all methods were to run equally long."""
     return len({planned.cell.job.get("rounds") for planned in collected.plan.cells}) == 1
-
-
-def _number(value: float) -> str:
-    return "" if value != value else f"{value:.{DIGITS}f}"
