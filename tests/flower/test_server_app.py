@@ -79,6 +79,32 @@ def test_it_leaves_the_files_of_a_run(tmp_path):
     assert vectors < traffic["bytes_down"] - traffic["test_bytes_down"] < vectors + 600 * 4 * 8
 
 
+def test_both_models_of_the_last_test_are_paired_client_by_client(tmp_path):
+    path = settings(tmp_path, more='metrics = ["log_loss", "f1"]')
+    out = server_app.serve(grid_of(), path)
+    with (out / "paired.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["client"], row["measure"]) for row in rows] == [
+        (n, m) for n in "abcd" for m in ("accuracy", "log_loss")
+    ]
+    with (out / "clients.csv").open(newline="") as file:
+        clients = {row["client"]: row for row in csv.DictReader(file)}
+    for row in rows:
+        own, n = clients[row["client"]], int(row["samples"])
+        last = float(row["last_sum"]) / n
+        if row["measure"] == "accuracy":
+            assert row["returned_sum"] == row["returned_squares"] == own["accuracy_count"]
+            assert last == pytest.approx(float(own["last_accuracy"]), abs=1e-6)
+            assert 0 <= int(row["products"]) <= min(int(row["returned_sum"]), int(row["last_sum"]))
+        else:
+            assert (row["returned_sum"], row["returned_squares"]) == (own["log_loss_sum"], own["log_loss_squares"])
+            product = float(row["returned_squares"]) * float(row["last_squares"])
+            assert 0 < float(row["products"]) <= product**0.5 * (1 + 1e-9)
+    (tmp_path / "last").mkdir()
+    out = server_app.serve(grid_of(), settings(tmp_path / "last", more='returned = "last"'))
+    assert not (out / "paired.csv").exists()
+
+
 class Dying(InProcessGrid):
     """The server program dies with its n-th batch of messages."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 
 import numpy as np
 import torch
@@ -95,15 +96,16 @@ def load_data(item, folder):
     load_site(folder / "site.toml")
 
 
+TEST = Tested(0.5, 0.1, 8, (0.2,), ((8.0, 4.0, 4.0), (8.0, math.nan, math.nan)))
+
+
 @functools.cache
 def whole():
     """An ask and an answer, as plain values: arrays, numbers and texts by record."""
     w = torch.arange(5, dtype=torch.float32)
     request = TrainRequest(torch.tensor([1]), w, Key(3).fold("a"), LocalSGD(lr=0.1), 0.1, None, 2, True)
     ask = write_ask(Ask(1, Model("linear", "cross-entropy", "float32", 2), w, request, True, "zero"), w)
-    answer = write_answer(
-        Answer((w, w, torch.tensor(0.5, dtype=torch.float64)), Tested(0.5, 0.1, 7, (0.2,)), 3, 4, 0.1, "ab" * 12)
-    )
+    answer = write_answer(Answer((w, w, torch.tensor(0.5, dtype=torch.float64)), TEST, 3, 4, 0.1, "ab" * 12))
     return ask, answer
 
 

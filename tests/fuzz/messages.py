@@ -49,15 +49,20 @@ def originals() -> dict[str, list[dict]]:
     )  # fmt: skip
     loss, by = torch.tensor(0.5, dtype=torch.float64), Standardisation(*torch.ones(2, 6, dtype=torch.float64))
     answers = (
-        Answer((w,), Tested(0.5, 0.1, 15), 16, 0, 0.1), Answer((w, w), None, 16, 0, 0.1, "0" * 24),
+        Answer((w,), tested(9), 16, 0, 0.1), Answer((w, w), None, 16, 0, 0.1, "0" * 24),
         Answer((loss,), None), Answer((w, loss), None), Answer(lacking=True),
-        Answer((), Tested(0.5, 0.1, 15, (0.2,)), also=Tested(0.6, 0.2, 15, (0.3,))),
+        Answer((), tested(9), also=tested(6), products=(5.0,)),
     )  # fmt: skip
     return {
         "ask": [plain(write_ask(Ask(1, model, w, request, True, "zero", by, w), w)) for request in requests],
         "answer": [plain(write_answer(answer)) for answer in answers],
         "identity": [plain(identity(site("b")))],
     }
+
+
+def tested(right: int) -> Tested:
+    """Of 15 rows, so many of which are right."""
+    return Tested(right / 15, 0.1, 15, (), ((15.0, float(right), float(right)),))
 
 
 def plain(content: RecordDict) -> dict:
@@ -114,7 +119,7 @@ def _number(rng, records):
         if rng.random() < 0.2:
             numbers.pop(name, None)
         else:
-            numbers[name] = rng.choice((rng.choice(REALS), rng.choice(REALS), [1.0, 2.0], [1, 2]))
+            numbers[name] = rng.choice((rng.choice(REALS), rng.choice(REALS), [1.0, 2.0], [1, 2], [15.0, 9.5, 9.0]))
 
 
 def _vector(rng, records):

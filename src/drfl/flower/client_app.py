@@ -20,6 +20,7 @@ from torch import Tensor
 from drfl.data import ClientData
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
+from drfl.engine.row_scores import RowScores, products
 from drfl.errors import InputError
 from drfl.flower.identities import write_identity
 from drfl.flower.messages import Answer, Ask, Model, Tested, array_of, read_ask, vector_of, version, write_answer
@@ -180,7 +181,11 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     answer = Answer(digest=site.digest)
     # The test and the request are on the same w, so that their order does not matter.
     if ask.test:
-        answer = answer._replace(test=_test(fed, ask.w), also=None if ask.also is None else _test(fed, ask.also))
+        test, rows = _test(fed, ask.w)
+        answer = answer._replace(test=test)
+        if ask.also is not None:
+            also, other = _test(fed, ask.also)
+            answer = answer._replace(also=also, products=tuple(products(rows, other, fed.measures).tolist()))
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
         answer = answer._replace(parts=_parts(reply))
@@ -194,11 +199,13 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     return answer._replace(gradients=counts[0], losses=counts[1], seconds=time.perf_counter() - start)
 
 
-def _test(fed: Simulation, w: Tensor) -> Tested:
-    """Of the test rows of this one client."""
-    found = fed.evaluate(w)
+def _test(fed: Simulation, w: Tensor) -> tuple[Tested, RowScores]:
+    """Of the test rows of this one client: what leaves the site, and what does not."""
+    found, rows = fed.tested(w)
     others = tuple(float(values[0]) for values in found.others)
-    return Tested(float(found.score[0]), float(found.loss[0]), int(found.samples[0]), others)
+    assert found.sums is not None
+    sums = tuple(map(tuple, found.sums[0].tolist()))
+    return Tested(float(found.score[0]), float(found.loss[0]), int(found.samples[0]), others, sums), rows
 
 
 def _shift(ask: Ask, sent: Tensor | None, memory: RecordDict) -> Tensor | None:

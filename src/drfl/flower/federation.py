@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,21 +16,26 @@ from drfl.federation import Evaluation, Federation, Ledger
 from drfl.flower.claims import same_shape
 from drfl.flower.messages import Answer, Ask, Model, Tested, version
 from drfl.flower.nodes import Member, Roster
+from drfl.flower.possible_tests import believed
 from drfl.flower.traffic import Traffic
 from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
-from drfl.metrics import Measure, metric_of
+from drfl.metrics import Metric, metric_of, resolved
 from drfl.requests import R, Request, TrainRequest
 
 LOG = logging.getLogger("drfl.flower")
 
+OF_CLASS = ("cross-entropy", "squared")
+"""The losses of :data:`drfl.models.LOSSES` whose targets are classes; those of the others have the outputs' shape."""
+
 
 @dataclass
 class _LateTest:
-    """A test of one or two models (d,), and for each of them every client's result once it is done."""
+    """A test of one or two models (d,), for each of them every client's result once it is done, and their products."""
 
     models: Sequence[Tensor]
     done: bool = False
     found: list[dict[int, Tested]] = field(default_factory=list)
+    products: dict[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 class FlowerFederation(Federation):
@@ -55,6 +59,10 @@ class FlowerFederation(Federation):
         standardisation: by which every site scales its inputs, sent with every message; None = they do not. It is not
             in the ledger.
 
+    Attributes:
+        products: (N, M) float64 of the last test of two models: over each client's rows the sum of the products of
+            their values, for each of the M measures; NaN of one that is no mean over rows. None before there was one.
+
     Raises:
         InputError: the sites' data do not have one shape.
     """
@@ -74,7 +82,7 @@ class FlowerFederation(Federation):
         self.sizes = torch.tensor([members[client].train for client in range(len(members))])
         self.n, self.shares, self.w0 = len(members), self.sizes.double() / self.sizes.sum(), w0
         self.ledger, self.standardisation = Ledger(), standardisation
-        self.measures = tuple(map(metric_of, model.metrics))
+        self.measures = measures_of(model)
         shares = [members[client].majority for client in range(self.n)]
         told = [share for share in shares if share is not None]
         self.majority = torch.tensor(told, dtype=torch.float64) if len(told) == self.n else None
@@ -82,6 +90,8 @@ class FlowerFederation(Federation):
         self._digests = {client: member.digest for client, member in members.items()}
         # Of the first and of the second model: each client's last result, which stands where it is not tested.
         self._tested: tuple[dict[int, Tested], ...] = {}, {}
+        self._products: dict[int, tuple[float, ...]] = {}
+        self.products: Tensor | None = None
         self._late: _LateTest | None = None
 
     @property
@@ -121,7 +131,11 @@ class FlowerFederation(Federation):
             if not late.done:  # the next request sent another model, or there was none
                 self._late = None
                 self._test(None, late)
-            return [*map(self._evaluation, late.found), *map(self.evaluate, models[2:])]
+            found = [self._evaluation(tests) for tests in late.found]
+            if len(found) == 2:
+                rows = [late.products[client] for client in range(self.n)]
+                self.products = torch.tensor(rows, dtype=torch.float64)
+            return [*found, *map(self.evaluate, models[2:])]
 
         return result
 
@@ -132,17 +146,20 @@ class FlowerFederation(Federation):
         answers, cost = self._exchange(everybody, late.models[0], request, late.models, all_of_them=missing)
         late.done = True
         for client in everybody:
-            tests = (answers[client].test, answers[client].also) if client in answers else ()
-            found = [test for test in tests if test is not None and _possible(test, self.measures)]
-            if len(found) == len(late.models):
+            found = believed(answers.get(client), len(late.models), self.measures)
+            if found:
                 for own, test in zip(self._tested, found, strict=False):
                     own[client] = test
                 # Before the first round, where there is one model alone, it is both.
                 self._tested[1].setdefault(client, found[0])
+                self._products.setdefault(client, tuple(squares for _, _, squares in found[0].sums))
+                if len(found) == 2:
+                    self._products[client] = answers[client].products or ()
             elif client in self._tested[0]:
                 LOG.warning("%s was not tested: its last result stands", self._names[client])
         # Copies: a later test must not change this one's results.
         late.found = [dict(own) for own in self._tested[: len(late.models)]]
+        late.products = dict(self._products)
         asked = set() if request is None else set(request.cohort.tolist())
         return Exchanged({client: answer for client, answer in answers.items() if client in asked}, cost)
 
@@ -150,11 +167,15 @@ class FlowerFederation(Federation):
         for client in range(self.n):
             if client not in tests:
                 raise InputError(f"site '{self._names[client]}' could not be tested: see the log for the reason")
-        score, loss, samples, others = zip(*(tests[client] for client in range(self.n)), strict=True)
+        score, loss, samples, others, sums = zip(*(tests[client] for client in range(self.n)), strict=True)
         double = torch.float64
         rest = tuple(torch.tensor(values, dtype=double) for values in zip(*others, strict=True))
         return Evaluation(
-            torch.tensor(score, dtype=double), torch.tensor(loss, dtype=double), torch.tensor(samples), rest
+            torch.tensor(score, dtype=double),
+            torch.tensor(loss, dtype=double),
+            torch.tensor(samples),
+            rest,
+            torch.tensor(sums, dtype=double),
         )
 
     def _exchange(
@@ -198,13 +219,14 @@ class FlowerFederation(Federation):
         return ClientRequest(ask._replace(request=own, version="" if shift is None else version(shift)), shift)
 
 
-def _possible(test: Tested, measures: Sequence[Measure]) -> bool:
-    """Whether a test can have this result; a metric that is no fraction may be NaN, not defined on the site's rows."""
-    values = (test.score, *test.others)
-    if len(values) != len(measures) or not math.isfinite(test.loss) or test.samples <= 0:
-        return False
-    pairs = zip(values, measures, strict=True)
-    return all(0 <= value <= 1 if measure.percent else not math.isinf(value) for value, measure in pairs)
+def measures_of(model: Model) -> tuple[Metric, ...]:
+    """What tests of a model measure, the score first, with what that says of a row, by the loss and its outputs.
+
+    Of a model of the sites' own nobody here knows what the targets are: its accuracy may be over several labels.
+    """
+    outputs = torch.empty(1, model.classes or 2)
+    targets = torch.empty(1, dtype=torch.int64) if model.loss in OF_CLASS else torch.empty_like(outputs)
+    return tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)
 
 
 def _stacked(request: Request[R], answers: Mapping[int, Answer]) -> R:

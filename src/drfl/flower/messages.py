@@ -52,8 +52,9 @@ TYPES = {"float32": 4, "float64": 8}
 MOST_PARTS = 3
 """Vectors in one reply: a model, a snapshot and an average."""
 
-TEST = ("test score", "test loss", "test samples", "test others")
-ALSO = ("also score", "also loss", "also samples", "also others")
+TEST = ("test score", "test loss", "test samples", "test others", "test sums")
+ALSO = ("also score", "also loss", "also samples", "also others", "also sums")
+PRODUCTS = "products"
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,14 @@ class Tested(NamedTuple):
         loss: mean loss.
         samples: number of test rows.
         others: the other metrics.
+        sums: three of each metric over the test rows, see :class:`drfl.federation.Evaluation`; nothing of a single row.
     """
 
     score: float
     loss: float
     samples: int
     others: tuple[float, ...] = ()
+    sums: tuple[tuple[float, ...], ...] = ()
 
 
 class Answer(NamedTuple):
@@ -130,6 +133,8 @@ class Answer(NamedTuple):
         lacking: whether the site does not hold the shift that the message refers to: nothing was computed.
         digest: of the site's data, as in its identity before the run.
         also: the same as ``test`` of the second model.
+        products: of each metric that is a mean over rows the sum of the products of both models' values; NaN of others.
+            None where there was no second model.
     """
 
     parts: tuple[Tensor, ...] = ()
@@ -141,6 +146,7 @@ class Answer(NamedTuple):
     lacking: bool = False
     digest: str = "0" * 32
     also: Tested | None = None
+    products: tuple[float, ...] | None = None
 
 
 def version(vector: Tensor) -> str:
@@ -246,7 +252,10 @@ def write_answer(answer: Answer) -> RecordDict:
             numbers[f"part {place}"] = float(part)
     for names, tested in ((TEST, answer.test), (ALSO, answer.also)):
         if tested is not None:
-            numbers |= dict(zip(names, (*tested[:3], list(tested.others)), strict=True))
+            sums = [value for three in tested.sums for value in three]
+            numbers |= dict(zip(names, (*tested[:3], list(tested.others), sums), strict=True))
+    if answer.products is not None:
+        numbers[PRODUCTS] = list(answer.products)
     records = {"vectors": ArrayRecord(vectors), "numbers": MetricRecord(numbers), "answer": note(about)}
     return RecordDict(records)
 
@@ -269,8 +278,14 @@ def read_answer(content: RecordDict) -> Answer:
         raise ProtocolError("a reply has a part twice, or lacks one")
     parts = tuple({**vectors, **scalars}[place] for place in places)
     work = numbers.gradients, numbers.losses, numbers.seconds
-    test, also = (None if t is None else Tested(*t[:3], tuple(t[3])) for t in (numbers.test, numbers.also))
-    return Answer(parts, test, *work, about.version, about.lacking, about.digest, also)
+    test, also = (None if given is None else _tested(*given) for given in (numbers.test, numbers.also))
+    products = None if numbers.products is None else tuple(numbers.products)
+    return Answer(parts, test, *work, about.version, about.lacking, about.digest, also, products)
+
+
+def _tested(score: float, loss: float, samples: int, others: list[float], sums: list[float]) -> Tested:
+    threes = tuple(tuple(sums[at : at + 3]) for at in range(0, len(sums), 3))
+    return Tested(score, loss, samples, tuple(others), threes)
 
 
 def most_bytes(w: Tensor) -> int:
@@ -294,8 +309,9 @@ def _numbers(content: RecordDict, places: tuple[str, ...]) -> Numbers:
     parts = {int(place): given.pop(f"part {place}") for place in places if f"part {place}" in given}
     tests = {field: tuple(given.pop(name, None) for name in names) for field, names in (("test", TEST), ("also", ALSO))}
     tests = {field: None if found == (None,) * len(found) else found for field, found in tests.items()}
+    products = given.pop(PRODUCTS, None)
     try:
-        return Numbers.model_validate({**given, **tests, "parts": parts})
+        return Numbers.model_validate({**given, **tests, "products": products, "parts": parts})
     except ValidationError as error:
         raise ProtocolError(validation_message(error)) from None
 

@@ -11,11 +11,11 @@ import math
 from typing import Annotated, Literal, TypeVar
 
 from flwr.app import Array, ConfigRecord, RecordDict
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from drfl.errors import InputError
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Both ends must have the same; changed with every change of the messages that the other end would misread."""
 
 MOST_ROWS = 2**31
@@ -56,6 +56,12 @@ def _small(shape: list[int]) -> list[int]:
     return shape
 
 
+def _threes(sums: list[float]) -> list[float]:
+    if len(sums) % 3:
+        raise ValueError("there are three sums for each metric")
+    return sums
+
+
 Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
 Version = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_printable)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
@@ -74,7 +80,7 @@ class Strict(BaseModel):
 class SiteIdentity(Strict):
     """A site's description of itself; see :class:`drfl.flower.nodes.Member`."""
 
-    protocol: Literal[4]
+    protocol: Literal[5]
     name: Name
     shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUT)]], Field(max_length=8), AfterValidator(_small)]
     classes: Annotated[int, Field(ge=1, le=MOST_CLASSES)]
@@ -89,7 +95,7 @@ class SiteIdentity(Strict):
 class AnswerNote(Strict):
     """The plain values of a reply; see :class:`drfl.flower.messages.Answer`."""
 
-    protocol: Literal[4]
+    protocol: Literal[5]
     parts: Annotated[int, Field(ge=0, le=3)]
     version: Annotated[str, Field(pattern="^(zero|[0-9a-f]{24})?$")]
     lacking: bool
@@ -100,13 +106,17 @@ MOST_METRICS = 64
 """What a test may measure beside the score."""
 
 Tested = tuple[
-    Number, Number, Annotated[int, Field(ge=0, le=MOST_ROWS)], Annotated[list[Number], Field(max_length=MOST_METRICS)]
+    Number,
+    Number,
+    Annotated[int, Field(ge=0, le=MOST_ROWS)],
+    Annotated[list[Number], Field(max_length=MOST_METRICS)],
+    Annotated[list[Number], Field(max_length=3 * (MOST_METRICS + 1)), AfterValidator(_threes)],
 ]
-"""Score, mean loss, samples, other metrics."""
+"""Score, mean loss, samples, other metrics, three sums for each metric; see :mod:`drfl.flower.possible_tests`."""
 
 
 class Numbers(Strict):
-    """The numbers of a reply; the four of each test are all there or none."""
+    """The numbers of a reply; the five of each test are all there or none, and products where there are two tests."""
 
     gradients: Counted
     losses: Counted
@@ -114,6 +124,13 @@ class Numbers(Strict):
     parts: dict[Annotated[int, Field(ge=0, le=2)], Number]
     test: Tested | None
     also: Tested | None
+    products: Annotated[list[Number], Field(max_length=MOST_METRICS + 1)] | None
+
+    @model_validator(mode="after")
+    def _of_two(self) -> Numbers:
+        if (self.also is None) != (self.products is None):
+            raise ValueError("products are those of two tests")
+        return self
 
 
 class ModelNote(Strict):
@@ -183,7 +200,7 @@ class GradientNote(Strict):
 class AskNote(Strict):
     """The plain values of a request; see :class:`drfl.flower.messages.Ask`."""
 
-    protocol: Literal[4]
+    protocol: Literal[5]
     client: Annotated[int, Field(ge=0, le=2**31)]
     model: ModelNote
     test: bool

@@ -31,6 +31,7 @@ from drfl.flower.client_app import task_of
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
 from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
+from drfl.flower.paired import PAIRED, paired_csv
 from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
 from drfl.flower.transport import Deadline
 from drfl.key import Key
@@ -139,7 +140,9 @@ def serve(grid: Grid, path: Path) -> Path:
             deployed, [deployed.replies, _told], start=start, keep=checkpoint_writer(claim, deployed, key)
         )
         replies = (claim.checkpoints / REPLIES).read_text(encoding="utf-8")
-        write_results(finished, claim, {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies})
+        more = {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies}
+        paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
+        write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     LOG.info("results: %s", out)
     for line in finished.checks.warnings:
         LOG.warning("%s", line)
