@@ -38,7 +38,7 @@ _NAMES = {
     "layout": ("Layout",),
     "local": ("LocalSGD",),
     "loop": ("Result", "Step", "run"),
-    "study": ("compare", "tune"),
+    "study": ("assess", "assess_gain", "compare", "tune"),
     "model_selection": ("Best", "Patience"),
     "measure": ("Rows",),
     "metrics": ("METRICS", "Metric", "argmax_accuracy", "binary_accuracy"),
@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from drfl.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
     from drfl.model_selection import Best, Patience
     from drfl.requests import Gradients, Losses, Replies
-    from drfl.study import compare, tune
+    from drfl.study import assess, assess_gain, compare, tune
     from drfl.task import Task
 else:  # hidden from type checkers, who would believe any name of a module that has __getattr__
     _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -204,6 +204,8 @@ __all__ = [
     "Threads",
     "ZipfDirichlet",
     "argmax_accuracy",
+    "assess",
+    "assess_gain",
     "binary_accuracy",
     "compare",
     "load",

@@ -6,14 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from torch import Tensor
+
 from drfl.algorithm import Algorithm
 from drfl.data import ClientData
+from drfl.errors import InputError
+from drfl.federation import Evaluation
+from drfl.loop import Result
+from drfl.metrics import ACCURACY
 from drfl.run_state import Returned
 from drfl.task import Task
 
 if TYPE_CHECKING:
     import optuna
 
+    from drfl.assessment.clients import Assessment
+    from drfl.assessment.gains import GainAssessment
+    from drfl.engine.simulation import Simulation
     from drfl.experiments.comparison_results import Comparison
     from drfl.tuning.tuned import Tuned
 
@@ -168,3 +177,74 @@ def tune(
     place = None if out is None else Path(out)
     options = Options(trials, seeds, criterion, first, place, jobs, progress or (lambda line: None))
     return tune_objects(space, data, task, settings, validation, options)
+
+
+def assess(
+    of: Result | Evaluation | str | Path,
+    data: ClientData | None = None,
+    *,
+    measure: str | None = None,
+    level: float = 0.95,
+) -> Assessment:
+    """Say what a test allows to be said of the clients and of the worst one, as ``drfl assess`` does.
+
+    Args:
+        of: a run's result; an evaluation, such as of :meth:`drfl.Simulation.evaluate`, of accuracy; or a run's folder.
+        data: the clients', for their names and for whether they share test rows; a folder knows both.
+        measure: one of what was measured; None = the score.
+        level: of intervals and sets, in (0, 1).
+
+    Raises:
+        InputError: the folder is no run's; there is no such measure, or it says nothing of single rows.
+
+    Example:
+        >>> import drfl, torch
+        >>> evaluation = drfl.Evaluation(  # 40 of 50 rows right at the first client, 90 of 100 at the second
+        ...     torch.tensor([0.8, 0.9]), torch.tensor([0.5, 0.3]), torch.tensor([50, 100]),
+        ...     sums=torch.tensor([[[50.0, 40.0, 40.0]], [[100.0, 90.0, 90.0]]]),
+        ... )
+        >>> drfl.assess(evaluation)
+        <Assessment of 2 clients: worst accuracy 80.0 % (client-0), truly 66.3 % to 91.0 %, 2 could be it>
+    """
+    if isinstance(of, str | Path):
+        from drfl.experiments.assess_runs import assess_folder
+
+        return assess_folder(Path(of), measure, level)
+    from drfl.assessment.evaluation import assess_evaluation
+
+    evaluation, measures = (of.evaluation, of.history.measures) if isinstance(of, Result) else (of, (ACCURACY,))
+    names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
+    return assess_evaluation(evaluation, measures, names, measure=measure, level=level, independent=independent)
+
+
+def assess_gain(
+    first: Tensor | Result | str | Path,
+    second: Tensor | Result | str | Path,
+    fed: Simulation | None = None,
+    *,
+    measure: str | None = None,
+    level: float = 0.95,
+) -> GainAssessment:
+    """Say by how much the second model is better than the first, at each client and for the worst one.
+
+    Args:
+        first: a model (d,), a run's result, whose returned model is taken, or a run's folder.
+        second: what is compared with it, of the same kind.
+        fed: the simulation whose test rows both are tested on; folders keep what their models scored on theirs.
+        measure: one of what was measured; None = the score.
+        level: of the intervals, in (0, 1).
+
+    Raises:
+        InputError: a folder beside something else; models without ``fed``; folders whose runs have other test rows, or
+            keep none; a measure that has no value for a single row.
+    """
+    from drfl.experiments.assess_runs import gain_of_folders, gain_of_models
+
+    if isinstance(first, str | Path) and isinstance(second, str | Path):
+        return gain_of_folders(Path(first), Path(second), measure, level)
+    if isinstance(first, str | Path) or isinstance(second, str | Path):
+        raise InputError("give two folders of runs, or two models with the simulation that tests them")
+    if fed is None:
+        raise InputError("models are compared on test rows: pass fed, the simulation that tests them")
+    models = (given.model if isinstance(given, Result) else given for given in (first, second))
+    return gain_of_models(fed, *models, measure=measure, level=level)

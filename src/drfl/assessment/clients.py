@@ -106,8 +106,8 @@ class Assessment:
         shown, i = self.measure.shown, self.order[0]
         return (
             f"<Assessment of {len(self.names)} clients: worst {self.measure.words} {shown(self.values[i])} "
-            f"({self.names[i]}), truly between {shown(self.worst.low)} and {shown(self.worst.high)}; "
-            f"{int(self.candidates.sum())} could be the worst>"
+            f"({self.names[i]}), truly {shown(self.worst.low)} to {shown(self.worst.high)}, "
+            f"{int(self.candidates.sum())} could be it>"
         )
 
     def _repr_html_(self) -> str:

@@ -12,7 +12,15 @@ from drfl.assessment.sentences import sentences, signed_interval
 from drfl.cli import console
 from drfl.cli.options import AssessOptions
 from drfl.experiments.artifacts import json_text
-from drfl.experiments.assess_runs import AssessedRun, OverSeeds, PairedRuns, assess_run, over_seeds, paired
+from drfl.experiments.assess_runs import (
+    AssessedRun,
+    OverSeeds,
+    PairedRuns,
+    assess_run,
+    nothing_said,
+    over_seeds,
+    paired,
+)
 from drfl.experiments.manifest import runs_in
 
 MOST = 30
@@ -37,7 +45,7 @@ def assess_command(options: AssessOptions) -> int:
 def _print_one(run: AssessedRun) -> None:
     found = run.assessment
     if found is None:
-        console.out.print(_nothing(run), markup=False)
+        console.out.print(nothing_said(run), markup=False)
         return
     console.out.print(_clients(found, run.record.label))
     for line in sentences(found):
@@ -68,20 +76,11 @@ def _yes(truth: bool) -> str:
     return "yes" if truth else ""
 
 
-def _nothing(run: AssessedRun) -> str:
-    others = [measure.name for measure in run.record.measures if measure.rows.mean or measure.name == "auc"]
-    remedy = f"give --measure {others[0]}" if others else "run with --metric accuracy, or auc, beside it"
-    return (
-        f"{run.record.label}: {run.record.score.words} is a number of all of a client's rows together, for which there "
-        f"is no interval here; {remedy}"
-    )
-
-
 def _print_several(runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], seeds: Sequence[OverSeeds]) -> None:
     _print_worst([(run, run.assessment) for run in runs if run.assessment is not None])
     for run in runs:
         if run.assessment is None:
-            console.out.print(_nothing(run), markup=False)
+            console.out.print(nothing_said(run), markup=False)
     if pairs:
         _print_pairs(pairs)
     elif len({run.record.algorithm for run in runs}) > 1:
@@ -172,7 +171,7 @@ def _run(run: AssessedRun) -> dict[str, object]:
     found = run.assessment
     named: dict[str, object] = {"run": run.record.label, "algorithm": run.record.algorithm, "seed": run.record.seed}
     if found is None:
-        return {**named, "assessment": None, "reason": _nothing(run)}
+        return {**named, "assessment": None, "reason": nothing_said(run)}
     return {
         **named,
         "measure": found.measure.name,

@@ -135,6 +135,12 @@ class ClientData:
         """Share of the most frequent class among each client's test rows, (N,) float64; None without class labels."""
         return majority_shares(self.test_targets, self.test)
 
+    @property
+    def shares_test_rows(self) -> bool:
+        """Whether some test row is that of two clients, or counts twice at one."""
+        rows = torch.cat(self.test)
+        return len(rows.unique()) < len(rows)
+
     def tensors(self) -> list[Tensor]:
         """Everything that it is made of, for a digest."""
         held = self.validation or ()

@@ -85,7 +85,7 @@ class Simulation(Federation):
         self._train = train._replace(autocast=_autocast(precision, dtype))
         self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
         self._validation_rows = None if data.validation is None else ClientRows.of(data.validation)
-        self._first, self._data = first, data
+        self._first, self.data = first, data
         self.sizes = self._rows.sizes
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
         self.majority, self.measures = data.majority, task.measures
@@ -94,11 +94,11 @@ class Simulation(Federation):
         return f"<Simulation of {self.n} clients, {self.w0.numel():,} parameters, engine {type(self.engine).__name__}>"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p>{self._data._repr_html_()}"
+        return f"<p>{html.escape(repr(self))}</p>{self.data._repr_html_()}"
 
     def data_warnings(self) -> tuple[str, ...]:
         """What is conspicuous in the clients' data, see :func:`drfl.data.checks.data_warnings`."""
-        return data_warnings(self._data)
+        return data_warnings(self.data)
 
     def ask(self, request: Request[R]) -> R:
         """See :class:`drfl.federation.Federation`. Everybody who is asked answers.

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from drfl.assessment.clients import Assessment, turned
 from drfl.assessment.gains import GainAssessment, assess_gain
 from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
 from drfl.engine.row_scores import RowScores
-from drfl.errors import unknown
+from drfl.engine.simulation import Simulation
+from drfl.errors import InputError, unknown
 from drfl.experiments.test_rows import FILE, read
-from drfl.measure import Measure
+from drfl.measure import Measure, Rows
 from drfl.report.assessed import assessment_of
 from drfl.report.read_run import RunRecord, load_run
 
@@ -81,6 +83,84 @@ def assess_run(directory: Path, measure: str | None = None, level: float = 0.95)
     shared = rows is not None and len(rows.rows.unique()) < len(rows.rows)
     own = _measure(record, measure)
     return AssessedRun(directory, record, assessment_of(record, own, level, independent=not shared), rows)
+
+
+def assess_folder(directory: Path, measure: str | None = None, level: float = 0.95) -> Assessment:
+    """The assessment of a finished run.
+
+    Args:
+        directory: its folder.
+        measure: one of its measures; None = its score.
+        level: of intervals and sets.
+
+    Raises:
+        InputError: see :func:`assess_run`; or the measure says nothing of single rows.
+    """
+    run = assess_run(directory, measure, level)
+    if run.assessment is None:
+        raise InputError(nothing_said(run))
+    return run.assessment
+
+
+def nothing_said(run: AssessedRun) -> str:
+    """Why a run has no assessment, and the remedy."""
+    others = [measure.name for measure in run.record.measures if measure.rows is not Rows.WHOLE]
+    remedy = f"take measure '{others[0]}'" if others else "run with --metric accuracy, or auc, beside it"
+    return (
+        f"{run.record.label}: {run.record.score.words} is a number of all of a client's rows together, for which there "
+        f"is no interval here; {remedy}"
+    )
+
+
+def gain_of_folders(first: Path, second: Path, measure: str | None = None, level: float = 0.95) -> GainAssessment:
+    """The gain of one run's returned model over another's.
+
+    Args:
+        first: folder of the run compared with.
+        second: folder of the run whose gain it is.
+        measure: one of their measures; None = their score.
+        level: of the intervals.
+
+    Raises:
+        InputError: see :func:`assess_run`; or the runs have other test rows, keep none, or the measure has no value
+            for a row.
+    """
+    runs = [assess_run(directory, measure, level) for directory in (first, second)]
+    found = _gain(*runs)
+    if found is None:
+        own = _measure(runs[0].record, measure)
+        why = "other test rows: run both on the same data, partition and seed"
+        if not own.rows.mean:
+            why = f"no {own.words} of a single row: take another measure"
+        raise InputError(f"{first} and {second} cannot be compared row by row: they have {why}")
+    return found
+
+
+def gain_of_models(
+    fed: Simulation, first: Tensor, second: Tensor, *, measure: str | None = None, level: float = 0.95
+) -> GainAssessment:
+    """The gain of one model over another on the test rows of a simulation.
+
+    Args:
+        fed: the simulation.
+        first: (d,) the model compared with.
+        second: (d,) the model whose gain it is.
+        measure: one of what it measures; None = its score.
+        level: of the intervals.
+
+    Raises:
+        InputError: there is no such measure, or it has no value for a row.
+    """
+    known = {own.name: own for own in fed.measures}
+    if measure is not None and measure not in known:
+        raise unknown("measure", measure, known)
+    own = fed.measures[0] if measure is None else known[measure]
+    a, b = fed.row_scores(first), fed.row_scores(second)
+    if own.name not in a.scores or own.name not in b.scores:
+        raise InputError(f"{own.words} has no value for a single row: compare two models by another measure")
+    values = (rows.scores[own.name].double().numpy() for rows in (a, b))
+    independent = not fed.data.shares_test_rows
+    return assess_gain(own, fed.data.names, a.starts.numpy(), *values, level=level, independent=independent)
 
 
 def paired(runs: Sequence[AssessedRun]) -> list[PairedRuns]:
