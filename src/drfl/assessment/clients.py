@@ -121,6 +121,12 @@ def turned(values: Floats, measure: Measure) -> Floats:
     return -values if measure.rows == Rows.REAL else 1 - values
 
 
+def interval(low: Floats, high: Floats, measure: Measure) -> tuple[Floats, Floats]:
+    """Ends of intervals of turned scores as those of the measure."""
+    low, high = turned(low, measure), turned(high, measure)
+    return (low, high) if measure.more_is_better else (high, low)
+
+
 def scores_of(measure: Measure, sums: Floats) -> ClientScores:
     """The clients' scores, turned such that larger is better.
 
@@ -191,14 +197,10 @@ def assess_clients(
         found[known] = values
         return found
 
-    def interval(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        low, high = turned(low, measure), turned(high, measure)
-        return (low, high) if measure.more_is_better else (high, low)
-
     each = alpha / (2 * np.count_nonzero(known))
-    low, high = interval(scores.lower(each), scores.upper(each))
+    low, high = interval(scores.lower(each), scores.upper(each), measure)
     worst, p = worst_score(scores, alpha), could_be_worst(scores, alpha, independent=independent)
-    ends = interval(np.array([worst.low]), np.array([worst.high]))
+    ends = interval(np.array([worst.low]), np.array([worst.high]), measure)
     equal = None
     if isinstance(scores, BinaryScores) and measure.more_is_better:
         equal = equal_clients(scores.count.sum() / scores.n.sum(), scores.n)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, assess_clients, scores_of, turned
-from drfl.assessment.scores import select
+from drfl.assessment.clients import Assessment, ClientScores, assess_clients, interval, scores_of
+from drfl.assessment.scores import Floats, select
 from drfl.assessment.worst import worst_score
 from drfl.errors import InputError, unknown
 from drfl.measure import Measure, Rows
@@ -59,12 +59,36 @@ def worst_interval(evaluation: Evaluation, score: Measure, alpha: float = 0.05) 
         score: the first of what it measures.
         alpha: the probability that the interval misses.
     """
+    every = _scores(evaluation, score)
+    known = [] if every is None else np.isfinite(every.values)
+    if every is None or not np.any(known):
+        return None
+    found = worst_score(select(every, np.asarray(known)), alpha)
+    low, high = interval(np.array([found.low]), np.array([found.high]), score)
+    return float(low[0]), float(high[0])
+
+
+def client_intervals(evaluation: Evaluation, score: Measure, alpha: float = 0.05) -> tuple[Floats, Floats] | None:
+    """The intervals of the clients' true scores, simultaneous; None where the test says too little.
+
+    Args:
+        evaluation: of N clients.
+        score: the first of what it measures.
+        alpha: the probability that any of the intervals misses.
+
+    Returns:
+        lower and upper ends (N,), NaN where the score is not defined on a client's rows.
+    """
+    every = _scores(evaluation, score)
+    if every is None:
+        return None
+    known = np.isfinite(every.values)
+    each = alpha / (2 * max(1, np.count_nonzero(known)))
+    low, high = interval(every.lower(each), every.upper(each), score)
+    return np.where(known, low, np.nan), np.where(known, high, np.nan)
+
+
+def _scores(evaluation: Evaluation, score: Measure) -> ClientScores | None:
     if evaluation.sums is None or score.rows is Rows.WHOLE:
         return None
-    every = scores_of(score, evaluation.sums[:, 0].numpy())
-    known = np.isfinite(every.values)
-    if not known.any():
-        return None
-    found = worst_score(select(every, known), alpha)
-    low, high = turned(np.array([found.low, found.high]), score)
-    return (float(low), float(high)) if score.more_is_better else (float(high), float(low))
+    return scores_of(score, evaluation.sums[:, 0].numpy())

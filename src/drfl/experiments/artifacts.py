@@ -22,6 +22,7 @@ from drfl.experiments.build import Running
 from drfl.experiments.config import Config
 from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.end_checks import EndChecks, end_checks
+from drfl.federation import Evaluation
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
 from drfl.loop import Result
 from drfl.measure import Measure, Rows
@@ -239,6 +240,7 @@ def _clients_csv(job: Running, result: Result) -> str:
     evaluation, last = result.evaluation, result.last
     score, *others = (measure.name for measure in job.fed.measures)
     sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
+    intervals = _interval_columns(job.fed.measures[0], evaluation)
     columns = zip(
         job.data.names,
         (f"{x:.{DIGITS}f}" for x in evaluation.score.tolist()),
@@ -250,7 +252,17 @@ def _clients_csv(job: Running, result: Result) -> str:
         (f"{x:.{DIGITS}f}" for x in last.loss.tolist()),
         *((f"{x:.{DIGITS}f}" for x in values.tolist()) for values in evaluation.others),
         *sums.values(),
+        *intervals.values(),
         strict=True,
     )
     names = ("client", score, "loss", "samples", "train_samples", "lambda", f"last_{score}", "last_loss")
-    return csv_text((*names, *others, *sums), columns)
+    return csv_text((*names, *others, *sums, *intervals), columns)
+
+
+def _interval_columns(score: Measure, evaluation: Evaluation) -> dict[str, list[str]]:
+    """The clients' 95 % intervals, simultaneous; none where no row has a score of its own."""
+    from drfl.assessment.evaluation import client_intervals  # scipy takes a while to load
+
+    ends = client_intervals(evaluation, score)
+    named = (f"{score.name}_low", f"{score.name}_high")
+    return {} if ends is None else {name: [f"{x:.{DIGITS}f}" for x in e] for name, e in zip(named, ends, strict=True)}
