@@ -65,6 +65,25 @@ def test_the_default_guard_does_what_none_does():
         assert (row["worst"], row["mass"]) == (other["worst"], other["mass"])
 
 
+def test_only_the_bootstrap_over_few_seeds_shows_differences_that_are_not_there():
+    rows = TABLES.rows_of("bootstrap_null/errors.csv")
+    assert {row["pairs"] for row in rows} == {"3", "5", "6", "10"}
+    for row in rows:
+        assert (float(row["low"]) > 0.09) == (row["test"] == "percentile bootstrap")
+        assert row["test"] == "percentile bootstrap" or float(row["low"]) <= 0.05
+    page = (ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8")
+    three, five, _, ten = (
+        f"{100 * float(row['share']):.0f} %" for row in rows if row["test"] == "percentile bootstrap"
+    )
+    assert f"in {three} of the cases at three seeds, {five} at five and {ten} at ten" in " ".join(page.split())
+
+
+def test_verdicts_of_reproductions_are_those_of_their_tables():
+    for row in TABLES.rows_of("bootstrap_null/tables.csv"):
+        seen = [pair["seen"] for pair in TABLES.rows_of(f"{row['result']}/paired.csv")]
+        assert (int(row["differences"]), int(row["decided"])) == (len(seen), seen.count("better") + seen.count("worse"))
+
+
 def test_hostile_sites_did_no_harm():
     found = TABLES.behaviours()
     assert len(found) == 2
