@@ -73,7 +73,7 @@ def test_clients_csv_has_the_sums_that_intervals_need_and_a_file_the_rows(tmp_pa
     table, each = rows(tmp_path / "a/clients.csv"), read(tmp_path / "a/test-rows.safetensors")
     assert list(table[0])[8:] == [
         "accuracy", "brier", "log_loss", "f1", "auc_positive", "auc_pairs", "accuracy_count", "brier_sum",
-        "brier_squares", "log_loss_sum", "log_loss_squares",
+        "brier_squares", "log_loss_sum", "log_loss_squares", "auc_low", "auc_high",
     ]  # fmt: skip
     for row, start, end in zip(table, each.starts[:-1], each.starts[1:], strict=True):
         own = {name: values[start:end].double() for name, values in each.scores.items()}

@@ -127,7 +127,7 @@ def _print_pairs(pairs: Sequence[PairedRuns]) -> None:
     for pair in pairs:
         worst, gain = pair.gain.worst, pair.gain
         value, interval = signed_interval(own, worst.value, worst.low, worst.high)
-        shown = (f"{len(names)} clients" for names in (gain.better, gain.worse))
+        shown = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
         table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *shown)
     console.out.print(table)
     console.out.print(
@@ -145,8 +145,12 @@ def _print_seeds(seeds: Sequence[OverSeeds], runs: Sequence[AssessedRun]) -> Non
         value, interval = signed_interval(own, row.gain.mean, row.gain.low, row.gain.high)
         table.add_row(row.second, value, interval, str(row.gain.n), row.verdict)
     console.out.print(table)
-    if any(row.verdict == "not decided" for row in seeds):
-        console.out.print("not decided: five seeds are needed", markup=False)
+    few = "; not decided: five seeds are needed" if any(row.verdict == "not decided" for row in seeds) else ""
+    console.out.print(
+        "Seeds speak of other partitions and draws, the comparison row by row of other test rows: a difference that may "
+        f"be relied on is shown by both{few}.",
+        markup=False,
+    )
 
 
 def _content(runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], seeds: Sequence[OverSeeds]) -> dict[str, object]:
