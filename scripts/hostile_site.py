@@ -209,7 +209,7 @@ NUMBERS: dict[str, tuple[object, ...]] = {
     "test_loss": (INF, NAN, ...),
     "test_sums": ([15.0, 1e300, 1e300], [NAN, NAN, NAN], [15.0, -1.0, -1.0], [15.0, 0.5], [], INF, ...),
     "also_sums": ([INF, INF, INF], ...),
-    "products": ([NAN], [1e300], ["a"], INF, 7, ...),
+    "products": ([NAN], [1e300], [1.0, 2.0], INF, 7, ...),
 }
 ANSWERS: dict[str, tuple[object, ...]] = {
     "parts": (INF, -1, 10**9, 10**400, "2", None, ...),

@@ -155,6 +155,7 @@ class RunLog:
 
     def evaluate(self, at: Played[S], w: Tensor) -> Evaluation:
         """A test of w (d,), or of what it becomes at each client."""
+        self.personal = None  # before there are others: such a table may be large
         models = self.personal = self._personal(at, w)
         return self.fed.evaluate(w) if models is None else self.fed.evaluate_each(models)
 

@@ -95,6 +95,15 @@ def test_outputs_that_are_not_finite_have_no_sums(engine):
     assert found.sums[0, :3].isfinite().all()
 
 
+def test_squares_beyond_any_use_are_no_sums():
+    """They would be no numbers of a run's files."""
+    fed = served(metrics=("mae",), loss=nn.L1Loss())
+    found = fed.evaluate(torch.tensor([1e60], dtype=torch.float64))
+    assert found.others[0].isfinite().all()
+    assert found.sums[:, 1].isnan().all()
+    assert found.sums[:, 0].isfinite().all()
+
+
 def test_two_models_as_a_table_of_right_and_wrong():
     fed = served(metrics=("mae", "auc", "f1"))
     one, other = (fed.row_scores(torch.tensor([w], dtype=torch.float64)) for w in (1.0, -1.0))

@@ -13,6 +13,9 @@ from drfl.engine.base import Tests
 from drfl.engine.batches import ClientRows
 from drfl.measure import Measure, Rows
 
+LARGEST = 1e100
+"""No sum of a run comes near; what is beyond is taken for none."""
+
 
 class RowScores(NamedTuple):
     """What a model, or each client's own, scores on the clients' test rows, row by row.
@@ -68,10 +71,9 @@ def sums_of(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> Tens
         else:
             found.append(torch.stack([n, none, none], 1))
     sums = torch.stack(found, 1)
-    # A model beyond the finite numbers has scores that mean nothing; a sum that is not finite is none either.
-    broken = ~tests.loss.isfinite()[:, None] | torch.stack(
-        [~sums[:, j].isfinite().all(1) & (m.rows is not Rows.WHOLE) for j, m in enumerate(measures)], 1
-    )
+    # A model beyond the finite numbers has scores that mean nothing; one sum that is none takes the others along.
+    counted = torch.tensor([measure.rows is not Rows.WHOLE for measure in measures])
+    broken = ~tests.loss.isfinite()[:, None] | (counted & ~(sums.abs() <= LARGEST).all(2))
     return sums.masked_fill(broken[:, :, None], math.nan)
 
 

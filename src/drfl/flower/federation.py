@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -152,9 +153,10 @@ class FlowerFederation(Federation):
                     own[client] = test
                 # Before the first round, where there is one model alone, it is both.
                 self._tested[1].setdefault(client, found[0])
-                self._products.setdefault(client, tuple(squares for _, _, squares in found[0].sums))
-                if len(found) == 2:
-                    self._products[client] = answers[client].products or ()
+                both = answers[client].products
+                if both is not None:
+                    self._products[client] = both
+                self._products.setdefault(client, _squares(found[0], self.measures))
             elif client in self._tested[0]:
                 LOG.warning("%s was not tested: its last result stands", self._names[client])
         # Copies: a later test must not change this one's results.
@@ -217,6 +219,11 @@ class FlowerFederation(Federation):
         if isinstance(own, TrainRequest):
             own = replace(own, shift=None)
         return ClientRequest(ask._replace(request=own, version="" if shift is None else version(shift)), shift)
+
+
+def _squares(test: Tested, measures: Sequence[Metric]) -> tuple[float, ...]:
+    """The products of a model's values with themselves."""
+    return tuple(sums[2] if m.rows.mean else math.nan for m, sums in zip(measures, test.sums, strict=True))
 
 
 def measures_of(model: Model) -> tuple[Metric, ...]:

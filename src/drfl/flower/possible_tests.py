@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from drfl.engine.row_scores import LARGEST
 from drfl.flower.messages import Answer, Tested
 from drfl.measure import Measure, Rows
 
 CLOSE = 1e-6
 """How far apart numbers may be that say the same and were rounded in another order; relative where they are large."""
-
-LARGEST = 1e100
-"""No sum of a run comes near; a square of a larger one might be infinite."""
 
 
 def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[Tested]:
