@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from drfl.assessment.seeds import holm_family, seed_difference, verdict
-from drfl.experiments.assess_runs import gain_of_folders
+from drfl.experiments.run_gains import gain_of_folders
 from drfl.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "digits_demo"

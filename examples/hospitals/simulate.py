@@ -3,8 +3,8 @@
     python examples/hospitals/simulate.py [--seeds 5] [--rounds R] [--out DIR]
 
 Runs what linear.toml and mlp.toml say at every seed, and tests the last model on every site's test patients. Prints the
-table, and writes table.md, sites.csv (a row a model, algorithm, seed and site), differences.csv (paired over seeds) and
-summary.json. Takes two minutes on an idle core.
+table, and writes table.md, sites.csv (a row a model, algorithm, seed and site), differences.csv (paired over seeds),
+intervals.csv (of the accuracies) and summary.json. Takes two minutes on an idle core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from scoring import BINS, scores
-from site_table import BASELINE, COLUMNS, DIFFERENCES, Site, cells, differences, table
+from site_table import BASELINE, COLUMNS, DIFFERENCES, INTERVALS, Site, cells, differences, intervals, table
 from torch import Tensor
 
 from drfl.algorithm import personal_models
@@ -159,6 +159,7 @@ def main() -> None:
     (options.out / "table.md").write_text(text, encoding="utf-8")
     (options.out / "sites.csv").write_text(csv_text(COLUMNS, map(cells, sites)), encoding="utf-8")
     (options.out / "differences.csv").write_text(csv_text(DIFFERENCES, differences(sites)), encoding="utf-8")
+    (options.out / "intervals.csv").write_text(csv_text(INTERVALS, intervals(sites)), encoding="utf-8")
     summary = json_text(about(seeds, options.rounds), indent=2) + "\n"
     (options.out / "summary.json").write_text(summary, encoding="utf-8")
 

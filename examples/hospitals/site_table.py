@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from scoring import Scores
 
-from drfl.experiments.measures import Interval
+from drfl.assessment.clients import Assessment, assess_clients
+from drfl.assessment.seeds import holm_family, seed_difference, verdict
 from drfl.experiments.runner import Spread
+from drfl.metrics import ACCURACY
 
 BASELINE = "no model"
 
@@ -82,34 +86,73 @@ def table(sites: Sequence[Site]) -> str:
     for model in dict.fromkeys(site.model for site in sites):
         own = [site for site in sites if site.model == model]
         by_site = [_by_site(shown, own) for shown in (*MEASURES, *DETAILS)]
-        parts += [f"## {model}\n", _ends(own), *by_site]
+        parts += [f"## {model}\n", _ends(own), _intervals(own), *by_site]
     return "\n".join(parts)
 
 
 PAIRS = (("FedAvg", "LocalOnly"), ("FedAvg", "Pooled"), ("FineTuned", "FedAvg"))
 """Joining against staying alone, against giving the records away, and what tuning at the end adds."""
 
-DIFFERENCES = ("model", "pair", "site", "measure", "seeds", "difference", "half_width")
+DIFFERENCES = ("model", "pair", "site", "measure", "seeds", "difference", "low", "high", "p", "p_holm", "shown")
 
 
 def differences(sites: Sequence[Site]) -> list[list[object]]:
-    """Rows of differences.csv: the mean over seeds of one algorithm's measure minus another's, and its 95 % t-interval.
+    """Rows of differences.csv: the mean over seeds of one algorithm's measure minus another's, its 95 % t-interval, and
+    the p-value of the paired t-test with Holm's correction over all rows of a model.
 
-    The pairs are of one seed: the same partition and initial model. Seeds share no noise but the test patients, all of
-    the site; each interval stands for itself.
+    The pairs are of one seed: the same partition and initial model.
     """
     rows = []
     for model in dict.fromkeys(site.model for site in sites):
         by = _grouped([site for site in sites if site.model == model])
-        names = list(dict.fromkeys(site.site for site in sites))
-        for first, second in PAIRS:
-            for shown in MEASURES:
-                for name, *both in zip(names, _values(shown, by[first]), _values(shown, by[second]), strict=True):
-                    if all(map(_defined, both)):
-                        found = Interval.of([a - b for a, b in zip(*both, strict=True)])
-                        numbers = (found.n, f"{found.mean:.6f}", f"{found.half:.6f}")
-                        rows.append([model, f"{first} − {second}", name, shown.name.removesuffix(" %"), *numbers])
+        names, found = list(dict.fromkeys(site.site for site in sites)), []
+        for (first, second), shown in itertools.product(PAIRS, MEASURES):
+            for name, *both in zip(names, _values(shown, by[first]), _values(shown, by[second]), strict=True):
+                if all(map(_defined, both)):
+                    what = [model, f"{first} − {second}", name, shown.name.removesuffix(" %")]
+                    found.append((what, seed_difference([a - b for a, b in zip(*both, strict=True)])))
+        for (what, one), p in zip(found, holm_family([one for _, one in found]).tolist(), strict=True):
+            numbers = (f"{x:.6f}" for x in (one.mean, one.low, one.high, one.p_t, p))
+            less = what[3] in ("calibration error", "Brier score")
+            rows.append([*what, one.n, *numbers, verdict(one, p, less_is_better=less)])
     return rows
+
+
+INTERVALS = ("model", "algorithm", "seed", "site", "test_patients", "right", "low", "high", "could_be_worst")
+
+
+def intervals(sites: Sequence[Site]) -> list[list[object]]:
+    """Rows of intervals.csv: every site's accuracy with its 95 % interval, simultaneous over the sites of one run."""
+    rows = []
+    for run in dict.fromkeys((site.model, site.algorithm, site.seed) for site in sites):
+        own = [site for site in sites if (site.model, site.algorithm, site.seed) == run]
+        found = _assessed(own)
+        for site, low, high, could in zip(own, found.low, found.high, found.candidates, strict=True):
+            right = round(site.scores.accuracy * site.patients)
+            rows.append([*run, site.site, site.patients, right, f"{low:.6f}", f"{high:.6f}", could])
+    return rows
+
+
+def _assessed(sites: Sequence[Site]) -> Assessment:
+    """By accuracy, of the sites of one run."""
+    n = np.array([site.patients for site in sites])
+    right = np.array([round(site.scores.accuracy * site.patients) for site in sites])
+    names = [site.site for site in sites]
+    return assess_clients(ACCURACY, names, np.stack([n, right, right], 1).astype(float), n)
+
+
+def _intervals(sites: Sequence[Site]) -> str:
+    """The table of the first seed's accuracies with their intervals; * marks a site that could be the worst."""
+    seed, names = sites[0].seed, list(dict.fromkeys(site.site for site in sites))
+    rows = {}
+    for algorithm, own in _grouped([site for site in sites if site.seed == seed]).items():
+        found = _assessed(own)
+        cells = [
+            f"{100 * value:.0f} ({100 * low:.0f}–{100 * high:.0f}){'*' * bool(could)}"
+            for value, low, high, could in zip(found.values, found.low, found.high, found.candidates, strict=True)
+        ]
+        rows[algorithm] = [*cells, f"{100 * found.worst.low:.0f}–{100 * found.worst.high:.0f}"]
+    return _markdown(f"accuracy %, seed {seed} (95 %)", [*names, "the worst, 95 %"], rows)
 
 
 def _ends(sites: Sequence[Site]) -> str:

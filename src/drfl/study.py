@@ -238,7 +238,7 @@ def assess_gain(
         InputError: a folder beside something else; models without ``fed``; folders whose runs have other test rows, or
             keep none; a measure that has no value for a single row.
     """
-    from drfl.experiments.assess_runs import gain_of_folders, gain_of_models
+    from drfl.experiments.run_gains import gain_of_folders, gain_of_models
 
     if isinstance(first, str | Path) and isinstance(second, str | Path):
         return gain_of_folders(Path(first), Path(second), measure, level)

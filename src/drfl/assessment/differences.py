@@ -51,7 +51,11 @@ class BinaryGains:
 
     def upper(self, alpha: float) -> Floats:
         """Bounds (N,) that d_i is above with probability at most α."""
-        return -BinaryGains(self.n, self.worse, self.better).lower(alpha)
+        return -self.turned().lower(alpha)
+
+    def turned(self) -> BinaryGains:
+        """Those of −d."""
+        return BinaryGains(self.n, self.worse, self.better)
 
     def p(self) -> Floats:
         """Two-sided p-values (N,) of d_i = 0: McNemar's exact test."""
@@ -96,6 +100,12 @@ class MeanGains:
     def upper(self, alpha: float) -> Floats:
         """Bounds (N,) that d_i is above with probability at most α."""
         return self._gain(self.scores.upper(alpha))
+
+    def turned(self) -> MeanGains:
+        """Those of −d."""
+        if isinstance(self.scores, BoundedScores):
+            return MeanGains(self.scores.mirrored(), True)
+        return MeanGains(RealScores(self.n, -self.scores.total, self.scores.squares), False)
 
     def p(self) -> Floats:
         """Two-sided p-values (N,) of d_i = 0."""

@@ -84,21 +84,21 @@ class GainAssessment:
 def assess_gain(
     measure: Measure,
     names: Sequence[str],
-    starts: NDArray[np.int64],
     first: Floats,
     second: Floats,
+    products: Floats,
     *,
     level: float = 0.95,
     independent: bool = True,
 ) -> GainAssessment:
-    """Assess model B against model A by what both scored on every row.
+    """Assess model B against model A by what both scored on the same rows.
 
     Args:
-        measure: what was measured.
+        measure: what was measured, a mean over rows.
         names: (N,) of the clients.
-        starts: (N + 1,) where each client's rows start.
-        first: (n,) model A's values.
-        second: (n,) model B's, of the same rows.
+        first: (N, 3) model A's sums over each client's rows, see :class:`drfl.federation.Evaluation`.
+        second: (N, 3) model B's.
+        products: (N,) sums over rows of A's value times B's.
         level: of the intervals, in (0, 1).
         independent: whether no two clients share a test row.
 
@@ -108,25 +108,39 @@ def assess_gain(
     check_level(level)
     if not measure.rows.mean:
         raise InputError(f"{measure.words} has no value for a single row: compare two models by another measure")
-
-    def sums(values: Floats) -> Floats:
-        return np.add.reduceat(values, starts[:-1])
-
-    n = np.diff(starts).astype(np.float64)
-    a, b = (scores_of(measure, np.stack([n, sums(rows), sums(rows**2)], 1)) for rows in (first, second))
-    d = second - first if measure.more_is_better else first - second
-    gains: Gains = MeanGains.of(n, sums(d), sums(d**2), bounded=measure.rows is Rows.UNIT)
-    if measure.rows is Rows.BINARY:
-        gains = BinaryGains(n, sums((d > 0).astype(np.float64)), sums((d < 0).astype(np.float64)))
+    a, b, n = scores_of(measure, first), scores_of(measure, second), first[:, 0]
+    total, squares = second[:, 1] - first[:, 1], second[:, 2] + first[:, 2] - 2 * products
+    gains: Gains = BinaryGains(n, second[:, 1] - products, first[:, 1] - products)
+    if measure.rows is not Rows.BINARY:
+        gains = MeanGains.of(n, total, np.maximum(0.0, squares), bounded=measure.rows is Rows.UNIT)
+    if not measure.more_is_better:
+        gains = gains.turned()
     each = (1 - level) / (2 * len(n))
     return GainAssessment(
         measure=measure,
         level=level,
         names=tuple(names),
-        samples=np.diff(starts),
+        samples=n.astype(np.int64),
         values=gains.values,
         low=gains.lower(each),
         high=gains.upper(each),
         p_holm=holm(gains.p()),
         worst=worst_gain(a, b, gains, 1 - level, independent=independent),
     )
+
+
+def sums_of_rows(starts: NDArray[np.int64], first: Floats, second: Floats) -> tuple[Floats, Floats, Floats]:
+    """What :func:`assess_gain` takes: the sums (N, 3) of both models over each client's rows, and the products (N,).
+
+    Args:
+        starts: (N + 1,) where each client's rows start.
+        first: (n,) model A's values.
+        second: (n,) model B's, of the same rows.
+    """
+
+    def sums(values: Floats) -> Floats:
+        return np.add.reduceat(values, starts[:-1])
+
+    n = np.diff(starts).astype(np.float64)
+    a, b = (np.stack([n, sums(own), sums(own**2)], 1) for own in (first, second))
+    return a, b, sums(first * second)

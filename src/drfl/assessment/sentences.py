@@ -37,6 +37,14 @@ def headline(found: Assessment) -> str:
     )
 
 
+def interval_line(measure: Measure, low: float, high: float) -> str:
+    """The interval of the worst client's true value at 95 %, as commands print it."""
+    return (
+        f"the worst client's true {measure.words}, whoever it is: {measure.interval(low, high)} {measure.unit}".rstrip()
+        + " (95 % confidence)"
+    )
+
+
 def _worst(found: Assessment) -> list[str]:
     lines = [f"{headline(found)}."]
     without = [name for name, value in zip(found.names, found.values, strict=True) if np.isnan(value)]

@@ -12,16 +12,9 @@ from drfl.assessment.sentences import sentences, signed_interval
 from drfl.cli import console
 from drfl.cli.options import AssessOptions
 from drfl.experiments.artifacts import json_text
-from drfl.experiments.assess_runs import (
-    AssessedRun,
-    OverSeeds,
-    PairedRuns,
-    assess_run,
-    nothing_said,
-    over_seeds,
-    paired,
-)
+from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said
 from drfl.experiments.manifest import runs_in
+from drfl.experiments.run_gains import OverSeeds, PairedRuns, over_last, over_seeds, paired
 
 MOST = 30
 """Clients in a table."""
@@ -51,6 +44,14 @@ def _print_one(run: AssessedRun) -> None:
     for line in sentences(found):
         console.out.print(line, markup=False)
     console.out.print(f"Intervals: {found.method}, simultaneous over the clients (Bonferroni).", markup=False)
+    gain = over_last(run)
+    if gain is not None:
+        value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
+        console.out.print(
+            f"The returned model against the last iterate, row by row: {gain.worst.shown}, the worst client's gain "
+            f"{value} ({interval}, {_percent(gain.level)} confidence).",
+            markup=False,
+        )
 
 
 def _clients(found: Assessment, title: str) -> Table:
@@ -147,8 +148,8 @@ def _print_seeds(seeds: Sequence[OverSeeds], runs: Sequence[AssessedRun]) -> Non
     console.out.print(table)
     few = "; not decided: five seeds are needed" if any(row.verdict == "not decided" for row in seeds) else ""
     console.out.print(
-        "Seeds speak of other partitions and draws, the comparison row by row of other test rows: a difference that may "
-        f"be relied on is shown by both{few}.",
+        "Seeds speak of other partitions and draws, the comparison row by row of other test rows: rely on a difference "
+        f"that both show{few}.",
         markup=False,
     )
 

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from drfl.assessment.evaluation import worst_interval
+from drfl.assessment.sentences import interval_line
 from drfl.certificate import Certificate
 from drfl.cli import console
 from drfl.cli.options import RunOptions
@@ -116,11 +117,7 @@ def _print(finished: Finished, directory: Path) -> None:
     console.out.print(table)
     interval = worst_interval(result.evaluation, score)
     if interval is not None:
-        console.out.print(
-            f"the worst client's true {score.words}, whoever it is: {score.interval(*interval)} {score.unit}".rstrip()
-            + " (95 % confidence; drfl assess says more)",
-            markup=False,
-        )
+        console.out.print(f"{interval_line(score, *interval)}; drfl assess says more", markup=False)
     for name, (_, certificate) in rows.items():
         if asked and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from drfl.experiments.artifacts import exact
+from drfl.experiments.run_gains import PAIRED_COLUMNS
 from drfl.history import csv_text
 from drfl.loop import Result
 from drfl.measure import Measure, Rows
 
-PAIRED = "paired.csv"
-COLUMNS = (
-    "client", "measure", "samples", "returned_sum", "returned_squares", "last_sum", "last_squares", "products",
-)  # fmt: skip
+COLUMNS = ("client", "measure", *PAIRED_COLUMNS)
 
 
 def paired_csv(

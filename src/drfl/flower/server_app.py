@@ -15,6 +15,8 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from drfl.algorithm import Algorithm
+from drfl.assessment.evaluation import worst_interval
+from drfl.assessment.sentences import interval_line
 from drfl.callbacks import describe
 from drfl.data.standardisation import Standardisation
 from drfl.errors import DivergedError, DrflError, InputError
@@ -24,6 +26,7 @@ from drfl.experiments.hyperparameters import make
 from drfl.experiments.manifest import REPLIES
 from drfl.experiments.resume import checkpoint_writer, is_finished, key_of, load_resume_point
 from drfl.experiments.run_directory import claimed
+from drfl.experiments.run_gains import PAIRED
 from drfl.experiments.runner import execute, write_results
 from drfl.experiments.wrap import over_selection, wrap_algorithm
 from drfl.flower.claims import admit, standardisation_of
@@ -31,7 +34,7 @@ from drfl.flower.client_app import task_of
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
 from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
-from drfl.flower.paired import PAIRED, paired_csv
+from drfl.flower.paired import paired_csv
 from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
 from drfl.flower.transport import Deadline
 from drfl.key import Key
@@ -143,6 +146,10 @@ def serve(grid: Grid, path: Path) -> Path:
         more = {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies}
         paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
         write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
+    score = deployed.fed.measures[0]
+    interval = worst_interval(finished.result.evaluation, score)
+    if interval is not None:
+        LOG.info("%s", interval_line(score, *interval))
     LOG.info("results: %s", out)
     for line in finished.checks.warnings:
         LOG.warning("%s", line)
