@@ -22,6 +22,7 @@ PAGES = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     for name in (
         *("ambiguity", "certificate", "data", "metrics", "models", "own", "scale", "testing", "theory", "tuning"),
+        "uncertainty",
     )
 }
 
@@ -34,7 +35,10 @@ def rows(page: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     "page",
-    only(["metrics", "own"], ["ambiguity", "certificate", "metrics", "models", "own", "testing", "theory"]),
+    only(
+        ["metrics", "own", "uncertainty"],
+        ["ambiguity", "certificate", "metrics", "models", "own", "testing", "theory", "uncertainty"],
+    ),
 )
 def test_the_code_prints_what_the_page_shows(page, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", ModuleType("page"))  # dataclasses look their module up
