@@ -4,8 +4,9 @@
 
 Writes every hospital's file, starts a SuperLink and four SuperNodes that speak TLS and have keys, and runs there what
 linear.toml and mlp.toml say; then the same in this process. Prints accuracy, AUC and calibration of the deployed models
-at every site, writes deployed.md, deployed.csv and deployed.json, and ends with 1 where a model, λ or a score is not
-the simulation's to 1e-6. Takes everything down again. A round is one or two exchanges, each of some seconds.
+at every site, writes deployed.md, deployed.csv and deployed.json, and ends with 1 where a model, λ, a score or the end
+of an interval (`drfl assess`, of the files of the deployment) is not the simulation's to 1e-6. Takes everything down
+again. A round is one or two exchanges, each of some seconds.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from simulate import HERE, MODELS, config_of, served
 from site_table import COLUMNS, Site, cells, table
 from torch import Tensor
 
+import drfl
+from drfl.assessment.clients import Assessment
 from drfl.data import load
 from drfl.errors import DrflError
 from drfl.experiments.artifacts import versions
@@ -34,7 +37,7 @@ from drfl.experiments.build import Job, build
 from drfl.experiments.config import Config
 from drfl.flower.settings import MEANINGLESS
 from drfl.history import csv_text
-from drfl.loop import run
+from drfl.loop import Result, run
 
 sys.path.append(str(HERE.parents[1] / "scripts"))
 from trial_folder import Trial, kept
@@ -52,7 +55,7 @@ class Run(NamedTuple):
         model: its name.
         algorithm: its name.
         sites: how the deployed model does at every site.
-        apart: the largest differences of model, λ and scores, by what they are of.
+        apart: the largest differences of model, λ, scores and intervals, by what they are of.
         seconds: of its exchanges.
         exchanges: how many.
     """
@@ -77,10 +80,10 @@ def job_of(config: Config) -> dict[str, object]:
     return {**plain, "standardise": False, "algorithms": own}
 
 
-def simulated(job: Job) -> tuple[Tensor, Tensor]:
-    """The model (d,) and λ (N,) of the simulation."""
+def simulated(job: Job) -> Result:
+    """The simulation."""
     config = job.config
-    result = run(
+    return run(
         job.algorithm,
         job.fed,
         rounds=config.rounds,
@@ -88,7 +91,6 @@ def simulated(job: Job) -> tuple[Tensor, Tensor]:
         evaluate_every=config.rounds,
         returned=config.returned,
     )
-    return result.model, result.lam
 
 
 def deployed(trial: Trial, config: Config) -> Run:
@@ -104,13 +106,20 @@ def deployed(trial: Trial, config: Config) -> Run:
         raise SystemExit(f"{out}: drfl deploy run ended with {code}\n{told}")
     job = build(config)
     here = kept(trial.folder / out, job.task.layout.views(job.task.w0))
-    there = simulated(job)
+    result = simulated(job)
+    there = result.model, result.lam
     sites = [served(job, config.algorithm, *found) for found in (here, there)]
     scores = [torch.tensor([site.scores for site in own]).nan_to_num() for own in sites]
-    pairs = {"model": (here[0], there[0]), "λ": (here[1], there[1]), "scores": scores}
+    found = [ends(drfl.assess(trial.folder / out)), ends(drfl.assess(result))]
+    pairs = {"model": (here[0], there[0]), "λ": (here[1], there[1]), "scores": scores, "intervals": found}
     apart = {name: float((a - b).abs().max()) for name, (a, b) in pairs.items()}
     traffic = json.loads((trial.folder / out / "traffic.json").read_text())
     return Run(config.model, config.algorithm, sites[0], apart, traffic["seconds"], traffic["exchanges"])
+
+
+def ends(found: Assessment) -> Tensor:
+    """Of all intervals, the clients' and that of the worst one."""
+    return torch.tensor([*found.low, *found.high, found.worst.low, found.worst.high])
 
 
 def differences(runs: list[Run]) -> str:

@@ -12,6 +12,7 @@ import tomli_w
 import torch
 from prepare import parts
 
+import drfl
 from drfl.data import ClientData
 from drfl.experiments.build import build
 from drfl.flower import nodes, server_app, transport
@@ -65,9 +66,10 @@ def test_a_deployed_run_is_the_simulated_one(model, algorithm, tmp_path):
 def test_another_model_would_be_noticed(tmp_path, monkeypatch):
     config = deployment.configured("linear", "FedAvg", seed=0, rounds=1)
     data = build(config).data
-    monkeypatch.setattr(deployment, "simulated", lambda job: (job.task.w0, torch.full((4,), 0.25)))
+    other = drfl.run(drfl.FedAvg(m=1), build(config).fed, rounds=1, seed=7)
+    monkeypatch.setattr(deployment, "simulated", lambda job: other._replace(lam=torch.full((4,), 0.25)))
     found = deployment.deployed(Here(tmp_path, data.names, data), config)
-    assert min(found.apart["model"], found.apart["λ"]) > deployment.TOLERANCE
+    assert min(found.apart[name] for name in ("model", "λ", "intervals")) > deployment.TOLERANCE
 
 
 def test_a_run_that_fails_ends_the_script(tmp_path):

@@ -54,6 +54,7 @@ def test_every_number_is_that_of_the_simulation(name):
     assert torch.equal(a.lam, b.lam)
     assert (a.average is None) == (name not in AVERAGED)
     assert a.average is None or all(torch.equal(mine, other) for mine, other in zip(a.average, b.average, strict=True))
+    assert drfl.assess(a).to_frame().equals(drfl.assess(b).to_frame())  # intervals, and who could be the worst
     for row, other in zip(a.history.rows, b.history.rows, strict=True):
         assert {**row.ledger, "bytes_down": 0} == {**other.ledger, "bytes_down": 0}
         assert row.metrics == pytest.approx(other.metrics, abs=1e-6)
