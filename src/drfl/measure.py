@@ -18,6 +18,10 @@ TAKEN = {"loss": "files have the loss", "rows": "files have the rows", "starts":
 """Names that no measure can have, as files have something else under them."""
 
 
+LARGEST_SUM = 1e100
+"""No sum over rows of a run comes near; what is beyond is taken for none, and its square would be infinite."""
+
+
 class Rows(StrEnum):
     """What a measure says of a single row, and so which sums over rows there are to reckon its uncertainty from."""
 

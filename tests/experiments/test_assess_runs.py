@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -148,3 +150,16 @@ def test_shared_test_rows_are_known():
         own.inputs, own.targets, own.train, own.test_inputs, own.test_targets, (own.test[0],) * 2, own.names
     )
     assert together.shares_test_rows
+
+
+@pytest.mark.parametrize("count", ["1e9", "-1", "0.5", "nan", "inf"])
+def test_a_count_that_cannot_be_is_one_line(comparison, count, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(comparison / "FedAvg-seed0", folder)
+    with (folder / "clients.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    rows[1][rows[0].index("accuracy_count")] = count
+    with (folder / "clients.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    assert call(["assess", str(folder)]) == 2
+    assert "run/clients.csv is damaged: the accuracy of 'Cleveland'" in capsys.readouterr().err

@@ -11,10 +11,7 @@ from torch import Tensor
 
 from drfl.engine.base import Tests
 from drfl.engine.batches import ClientRows
-from drfl.measure import Measure, Rows
-
-LARGEST = 1e100
-"""No sum of a run comes near; what is beyond is taken for none."""
+from drfl.measure import LARGEST_SUM, Measure, Rows
 
 
 class RowScores(NamedTuple):
@@ -73,7 +70,7 @@ def sums_of(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> Tens
     sums = torch.stack(found, 1)
     # A model beyond the finite numbers has scores that mean nothing; one sum that is none takes the others along.
     counted = torch.tensor([measure.rows is not Rows.WHOLE for measure in measures])
-    broken = ~tests.loss.isfinite()[:, None] | (counted & ~(sums.abs() <= LARGEST).all(2))
+    broken = ~tests.loss.isfinite()[:, None] | (counted & ~(sums.abs() <= LARGEST_SUM).all(2))
     return sums.masked_fill(broken[:, :, None], math.nan)
 
 

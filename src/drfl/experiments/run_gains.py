@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from drfl.assessment.clients import turned
 from drfl.assessment.gains import GainAssessment, assess_gain, sums_of_rows
+from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
 from drfl.engine.simulation import Simulation
 from drfl.errors import InputError, unknown
@@ -178,4 +180,6 @@ def over_last(run: AssessedRun) -> GainAssessment | None:
     if len(frame) != len(own.names):
         return None
     last, returned = np.stack([n, *sums[2:4]], 1), np.stack([n, *sums[:2]], 1)
+    if not all(map(possible_products, repeat(own.measure), last.tolist(), returned.tolist(), sums[4].tolist())):
+        raise InputError(f"{path} is damaged: its sums contradict each other; run it again")
     return assess_gain(own.measure, own.names, last, returned, sums[4], level=own.level, independent=own.independent)
