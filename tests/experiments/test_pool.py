@@ -11,6 +11,7 @@ import time
 
 import pytest
 from tests.support.marks import only
+from tests.support.results import broken
 from tests.support.small_spec import small_spec
 
 from drfl.errors import InputError
@@ -64,6 +65,16 @@ def test_a_damaged_record_is_made_anew(tmp_path, damage):
     whole = (tmp_path / f"{cell.key}.json").read_bytes()
     assert cells.read(tmp_path, cell) == json.loads(whole)
     (tmp_path / f"{cell.key}.json").write_bytes(damage)
+    assert cells.read(tmp_path, cell) is None
+
+
+@pytest.mark.parametrize("samples", [[-1, 20], [20.0], "20", [2**31]])
+def test_a_record_with_impossible_test_samples_is_made_anew(tmp_path, samples):
+    cell = wanted(repeats=1)[0]
+    record = {**broken(), "samples": [20]}
+    cells.write(tmp_path, cell, record)
+    assert cells.read(tmp_path, cell) is not None
+    cells.write(tmp_path, cell, {**record, "samples": samples})
     assert cells.read(tmp_path, cell) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from statistics import fmean
 
 import pytest
 from tests.ambiguity.cases import CASES
@@ -82,6 +83,25 @@ def test_verdicts_of_reproductions_are_those_of_their_tables():
     for row in TABLES.rows_of("bootstrap_null/tables.csv"):
         seen = [pair["seen"] for pair in TABLES.rows_of(f"{row['result']}/paired.csv")]
         assert (int(row["differences"]), int(row["decided"])) == (len(seen), seen.count("better") + seen.count("worse"))
+
+
+def places():
+    """Measured and equally good clients' worst accuracy, means in percent, of every method in every setting once."""
+    found = {}
+    for path in sorted(RESULTS.glob("*/cells.csv")):
+        for row in TABLES.rows_of(f"{path.parent.name}/cells.csv"):
+            if row.get("equal_worst"):
+                place = found.setdefault((path.parent.name, row["setting"], row["method"]), [])
+                place.append((row["algorithm"], row["seed"], row["worst_accuracy"], row["equal_worst"]))
+    runs = dict.fromkeys(tuple(place) for place in found.values())  # figures share runs with tables
+    return [[round(100 * fmean(float(run[k]) for run in place), 1) for k in (2, 3)] + [len(place)] for place in runs]
+
+
+def test_worst_accuracies_are_counted_beside_those_of_equally_good_clients():
+    level = [seeds for worst, equal, seeds in places() if worst >= equal]
+    assert max(level) == 3
+    page = " ".join((ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
+    assert f"Of {len(places())} places, a method in a setting, {len(level)} have a mean worst accuracy" in page
 
 
 def test_hostile_sites_did_no_harm():

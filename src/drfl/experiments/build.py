@@ -165,6 +165,20 @@ def _own_data(config: Config) -> Dataset:
     return read_tables(config.data, columns.targets, columns.group, columns.drop, task)
 
 
+def divide(config: Config, dataset: Dataset) -> Partition:
+    """Who holds which samples in a run; features, model and algorithm have no say in it.
+
+    Args:
+        config: what to run.
+        dataset: the data, see :func:`load_data`; only its labels and groups are looked at.
+
+    Raises:
+        InputError: the data cannot be divided so.
+    """
+    method = PARTITIONS[config.partition](**config.partition_parameters())
+    return make_partition(dataset, method, Key(config.seed).fold("partition"), config.test_fraction)
+
+
 def build(config: Config, dataset: Dataset | None = None) -> Job:
     """Load, divide, initialise. Partition and initial model depend on the seed alone, not on the algorithm.
 
@@ -178,8 +192,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     """
     dataset = load_data(config) if dataset is None else dataset
     key = Key(config.seed)
-    method = PARTITIONS[config.partition](**config.partition_parameters())
-    partition = make_partition(dataset, method, key.fold("partition"), config.test_fraction)
+    partition = divide(config, dataset)
     data = ClientData.from_dataset(dataset, partition)
     share = VALIDATION if config.validation is None else config.validation
     if config.judged_on == "validation":

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from drfl.atomic_files import atomic_write
 from drfl.experiments.artifacts import json_text
@@ -46,9 +55,10 @@ class Content(BaseModel):
 
 
 class TrainingContent(Content):
-    """Of a training run: a row per evaluated round."""
+    """Of a training run: a row per evaluated round, and the clients' test samples."""
 
     rows: list[dict[str, Number]]
+    samples: list[Annotated[int, Field(ge=0, lt=2**31)]] = []
     score: str = ACCURACY.name
 
     @model_validator(mode="after")

@@ -11,10 +11,10 @@ from drfl.errors import unknown
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.measures import Interval, column
 from drfl.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_text
-from drfl.papers import convergence, paired_tests, plots, rounds_to_target, tables
+from drfl.papers import convergence, equal_tables, paired_tests, plots, rounds_to_target, tables
 from drfl.papers.convergence import error_curves
 from drfl.papers.plan import Collected, Plan
-from drfl.papers.records import Run, finals, runs
+from drfl.papers.records import EQUAL_COLUMNS, Run, finals, runs
 from drfl.papers.tables import ResultTable, plain
 
 OWN = ("algorithm", "algorithms", "parameters", "grid", "seed", "rounds")
@@ -127,8 +127,9 @@ def _extra(collected: Collected) -> dict[str, object]:
     return extra
 
 
-COLUMNS = ("setting", "method", "algorithm", "seed", "stopped", "rounds", *ACCURACY_COLUMNS, *LEDGER_COLUMNS)
-DISTANCE_COLUMNS = ("setting", "method", "algorithm", "seed", "stopped", "rounds", "squared_distance", "chosen")
+PLACE = ("setting", "method", "algorithm", "seed", "stopped", "rounds")
+COLUMNS = (*PLACE, *ACCURACY_COLUMNS, *EQUAL_COLUMNS, *LEDGER_COLUMNS)
+DISTANCE_COLUMNS = (*PLACE, "squared_distance", "chosen")
 
 LEGENDS = {
     "curves": "Curves are means over the repeats, bands the 95 % t-intervals of the means.",
@@ -192,8 +193,13 @@ def contents(collected: Collected) -> tuple[ResultTable, ...]:
         from drfl.papers import energy_map
 
         first = energy_map.tables(collected)
-    compared = paired_tests.tables(collected) if kind != "energy" else ()
-    return (*first, *rounds_to_target.tables(collected), *tables.final(collected), *compared)
+    return (*first, *rounds_to_target.tables(collected), *of_last_models(collected))
+
+
+def of_last_models(collected: Collected) -> tuple[ResultTable, ...]:
+    """The end of a training result's tables: what follows from `cells.csv`, see :mod:`drfl.papers.stored`."""
+    compared = paired_tests.tables(collected) if collected.plan.spec.kind != "energy" else ()
+    return (*tables.final(collected), *equal_tables.tables(collected), *compared)
 
 
 def markdown(collected: Collected, drawn: list[str]) -> str:
@@ -274,7 +280,7 @@ def _csvs(collected: Collected) -> dict[str, str]:
     if spec.kind == "distance":
         cells = csv_text(DISTANCE_COLUMNS, _distances(collected))
         return {"cells.csv": cells, "curves.csv": convergence.to_csv(collected)}
-    texts = {"cells.csv": csv_text(COLUMNS, _cells(collected))}
+    texts = {"cells.csv": cells_csv(collected)}
     if spec.kind != "energy":
         texts["paired.csv"] = paired_tests.to_csv(collected)
     if spec.kind == "curves":
@@ -288,14 +294,20 @@ def _csvs(collected: Collected) -> dict[str, str]:
     return texts
 
 
+def cells_csv(collected: Collected) -> str:
+    """`cells.csv` of a training result: a row a run; accuracies are fractions."""
+    return csv_text(COLUMNS, _cells(collected))
+
+
 def _cells(collected: Collected) -> Iterator[list[object]]:
     algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
     for (setting, method), group in runs(collected).items():
         for run in group:
-            values: list[object] = [""] * (len(ACCURACY_COLUMNS) + len(LEDGER_COLUMNS))
+            values: list[object] = [""] * (len(COLUMNS) - len(PLACE))
             if run.ended:
                 metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
-                values = [*metrics, *(int(run.final[name]) for name in LEDGER_COLUMNS)]
+                equal = (f"{run.equal[name]:.{DIGITS}f}" if run.equal else "" for name in EQUAL_COLUMNS)
+                values = [*metrics, *equal, *(int(run.final[name]) for name in LEDGER_COLUMNS)]
             yield [setting, method, algorithms[method], run.seed, run.stopped, run.rounds, *values]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
+import numpy as np
+
+from drfl.assessment.equal_clients import equal_clients
 from drfl.experiments.cells import Record
 from drfl.experiments.hyperparameters import Value
-from drfl.history import ACCURACY_COLUMNS, LEDGER_COLUMNS
+from drfl.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl.papers.plan import Collected
 
 Place = tuple[str, str]
@@ -16,6 +20,9 @@ Place = tuple[str, str]
 
 NUMBERS = (*ACCURACY_COLUMNS, *LEDGER_COLUMNS)
 """What a point of a run holds beside its round."""
+
+EQUAL_COLUMNS = ("equal_worst", "equal_std")
+"""What files call the worst accuracy and the standard deviation that equally good clients would show."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,8 @@ class Run:
         rounds: rounds done; 0 where it broke off.
         points: the evaluated rounds; none where it broke off.
         parameters: of the algorithm, all of them.
+        equal: what equally good clients would show in place of the last model's, see :func:`equally_good`; none where
+            the run broke off, or its clients' test samples are not known.
     """
 
     seed: int
@@ -53,6 +62,7 @@ class Run:
     rounds: int
     points: tuple[EvaluatedRound, ...]
     parameters: Mapping[str, Value]
+    equal: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -99,8 +109,32 @@ def fate(stops: Sequence[str]) -> str:
     return ", ".join(sorted({stop for stop in stops if stop in ("diverged", "refused")}))
 
 
+@functools.lru_cache(maxsize=4096)
+def equally_good(accuracy: float, samples: tuple[int, ...]) -> Mapping[str, float]:
+    """What clients would show by the noise of their test sets alone, if all were as good; by `EQUAL_COLUMNS`.
+
+    Args:
+        accuracy: of all clients: the run's average over clients, each counting once.
+        samples: (N,) test samples; clients without any have no say.
+
+    Returns:
+        Fractions as files have them, rounded.
+    """
+    found = equal_clients(accuracy, np.array([n for n in samples if n]))
+    return {name: round(value, DIGITS) for name, value in zip(EQUAL_COLUMNS, found[:2], strict=True)}
+
+
 def _run(seed: int, record: Record) -> Run:
     rows = cast("Sequence[Mapping[str, float]]", record["rows"])
     points = tuple(EvaluatedRound(int(row["round"]), {name: float(row[name]) for name in NUMBERS}) for row in rows)
     parameters = cast("Mapping[str, Value]", record["parameters"])
-    return Run(seed, str(record["stopped"]), int(cast(int, record["rounds"])), points, parameters)
+    rounds, equal = int(cast(int, record["rounds"])), _equal(record, points)
+    return Run(seed, str(record["stopped"]), rounds, points, parameters, equal)
+
+
+def _equal(record: Record, points: Sequence[EvaluatedRound]) -> Mapping[str, float]:
+    """By the record's test samples, or as a file had it."""
+    samples = tuple(cast("Sequence[int]", record.get("samples", ())))
+    if points and any(samples):
+        return equally_good(points[-1].values["avg_accuracy"], samples)
+    return cast("Mapping[str, float]", record.get("equal", {}))

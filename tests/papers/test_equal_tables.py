@@ -1,0 +1,83 @@
+"""What equally good clients would show, beside what was measured."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from tests.support.results import broken, results, trained
+from tests.support.small_spec import SMALL, small_spec
+
+from drfl.assessment.equal_clients import equal_clients
+from drfl.papers.equal_tables import tables
+from drfl.papers.output import cells_csv, contents
+from drfl.papers.plan import Scale
+
+SAMPLES = [20] * 30
+ONE = {"settings": SMALL["settings"][:1]}
+
+
+def measured(worst, samples=SAMPLES):
+    """A run with this worst accuracy; the average is 0.1 above it."""
+    return {**trained(0.1, worst), "samples": samples}
+
+
+def by_method(spec=None, **records):
+    spec = spec or small_spec(**ONE)
+    names = {"DRDM": "DRDM", "Fed-Avg": "FedAvg"}
+    return results(spec, lambda s, method, seed: records[names[method]][seed], Scale(repeats=2))
+
+
+def test_it_is_that_of_clients_as_good_as_the_average():
+    collected = by_method(DRDM=[measured(0.80), measured(0.84)], FedAvg=[measured(0.5), broken()])
+    worst, std = tables(collected)
+    found = [equal_clients(p, np.array(SAMPLES)) for p in (0.90, 0.94)]
+    assert worst.rows[0][1].text == f"{50 * (found[0].worst + found[1].worst):.1f} (82.0, not below)"
+    assert worst.rows[1][1].text == f"{100 * equal_clients(0.6, np.array(SAMPLES)).worst:.1f} (50.0, not below)"
+    assert std.rows[0][1].text == f"{50 * (found[0].std + found[1].std):.1f} (3.4, not above)"
+    assert [table.title for table in (worst, std)] == [
+        "Worst accuracy of equally good clients, %",
+        "Standard deviation of equally good clients, points",
+    ]
+    assert not worst.notes
+    assert "in brackets what was measured" in std.notes[0]
+
+
+def test_a_larger_spread_than_that_of_noise_is_not_marked():
+    large = [measured(0.8, [2000] * 30)] * 2
+    worst, std = tables(by_method(DRDM=large, FedAvg=large))
+    assert worst.rows[0][1].text == "88.6 (80.0)"
+    assert std.rows[0][1].text == "0.7 (3.4)"
+
+
+def test_the_cells_file_has_it_of_every_run_that_ended():
+    collected = by_method(DRDM=[measured(0.80), broken()], FedAvg=[measured(0.5), trained(0.5)])
+    rows = list(csv.DictReader(cells_csv(collected).splitlines()))
+    found = equal_clients(0.9, np.array(SAMPLES))
+    assert (rows[0]["equal_worst"], rows[0]["equal_std"]) == (f"{found.worst:.6f}", f"{found.std:.6f}")
+    assert [bool(row["equal_worst"]) for row in rows] == [True, False, True, False]
+    assert rows[0]["bytes_up"] == "1000"
+
+
+def test_methods_that_never_ended_say_how():
+    worst, _ = tables(by_method(DRDM=[broken(), broken("refused")], FedAvg=[measured(0.5)] * 2))
+    assert worst.rows[0][1].text == "diverged, refused"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "titles"),
+    [
+        (["worst20_accuracy"], ["Worst accuracy of equally good clients, %"]),
+        (["std_accuracy"], ["Standard deviation of equally good clients, points"]),
+        (["avg_accuracy", "worst_loss"], []),
+    ],
+)
+def test_tables_that_show_the_worst_or_the_spread_have_it(metrics, titles):
+    both = [measured(0.8)] * 2
+    collected = by_method(small_spec(**ONE, metrics=metrics, values={}), DRDM=both, FedAvg=both)
+    assert [table.title for table in contents(collected) if "equally good" in table.title] == titles
+
+
+def test_without_test_sizes_nothing_is_said():
+    assert tables(by_method(DRDM=[trained(0.8)] * 2, FedAvg=[trained(0.8)] * 2)) == ()
