@@ -2,10 +2,11 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from drfl.assessment.seeds import seed_difference
-from drfl.report.compared import paired, standing
+from drfl.report.compared import decided, paired, standing
 from drfl.report.groups import group_runs
 from drfl.report.read_run import measures_of
 
@@ -32,7 +33,7 @@ def groups(record):
 def test_five_seeds_show_a_large_difference_and_no_small_one(groups):
     found = standing(groups(5))
     assert found is not None
-    assert (found.best.label, found.pairs, found.shown) == ("DRDM", 3, False)
+    assert (found.best.label, found.tests, found.shown) == ("DRDM", 3, False)
     assert [(one.rival.label, one.verdict) for one in found.against] == [
         ("DRFA", "no difference shown"),
         ("FedAvg", "better"),
@@ -41,11 +42,21 @@ def test_five_seeds_show_a_large_difference_and_no_small_one(groups):
     assert [one.rival.label for one in found.rivals("better")] == ["FedAvg"]
 
 
+def test_the_best_of_all_needs_no_correction_for_the_pairs_of_the_others():
+    """Their p-values would be too large for the six pairs of four."""
+    own = [seed_difference(np.array([1.0, 1.3, 0.8, 1.2, 0.7]) * scale) for scale in (1, 2, 3)]
+    weak = own[0]._replace(p_t=0.012)
+    others = [weak._replace(p_t=0.5)] * 3
+    assert decided([weak] * 3, others) == (["better"] * 3, 3)
+    assert decided([weak, weak, weak._replace(p_t=0.06)], others) == (["no difference shown"] * 3, 6)
+    assert decided([weak._replace(n=4), *own[1:]], others)[0] == ["not decided", "better", "better"]
+
+
 def test_fewer_seeds_decide_nothing(groups):
     found = standing(groups(4))
     assert found is not None
     assert {one.verdict for one in found.against} == {"not decided"}
-    assert (found.pairs, found.shown) == (0, False)
+    assert (found.tests, found.shown) == (0, False)
 
 
 def test_less_is_better(record):

@@ -37,12 +37,12 @@ class Standing:
     Args:
         best: the algorithm whose worst client measures best, by its mean over seeds.
         against: it against each of the others, of which the best comes first.
-        pairs: how many pairs of algorithms were tested, for which p-values are corrected.
+        tests: for how many tests p-values are corrected.
     """
 
     best: Group
     against: tuple[Against, ...]
-    pairs: int
+    tests: int
 
     @property
     def shown(self) -> bool:
@@ -55,26 +55,43 @@ class Standing:
 
 
 def standing(groups: Sequence[Group]) -> Standing | None:
-    """The algorithms by their worst clients; None for fewer than two that ended with a finite value at every seed.
-
-    The best is chosen by looking, so that Holm's correction counts the differences of all pairs of algorithms: counting
-    those of the chosen one alone would find a winner among equals too often.
-    """
-    from drfl.assessment.seeds import holm_family, seed_difference, verdict
+    """The algorithms by their worst clients; None for fewer than two that ended with a finite value at every seed."""
+    from drfl.assessment.seeds import seed_difference  # loads scipy
 
     means = {group.key: _sign(group) * mean(group.finals("worst_score")) for group in groups}
     ranked = sorted((g for g in groups if math.isfinite(means[g.key])), key=lambda g: -means[g.key])
     if len(ranked) < 2:
         return None
-    pairs = [(one, other) for i, one in enumerate(ranked) for other in ranked[i + 1 :]]
-    gains: list[SeedDifference] = [seed_difference(paired(one, other)) for one, other in pairs]
-    corrected = holm_family(gains).tolist()
-    against = tuple(
-        Against(other, gain, verdict(gain, p))
-        for (one, other), gain, p in zip(pairs, gains, corrected, strict=True)
-        if one is ranked[0]
-    )
-    return Standing(ranked[0], against, sum(not math.isnan(p) for p in corrected))
+    best, rivals = ranked[0], ranked[1:]
+    own = [seed_difference(paired(best, rival)) for rival in rivals]
+    others = [seed_difference(paired(one, other)) for i, one in enumerate(rivals) for other in rivals[i + 1 :]]
+    verdicts, tests = decided(own, others)
+    return Standing(best, tuple(map(Against, rivals, own, verdicts)), tests)
+
+
+def decided(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> tuple[list[str], int]:
+    """What the seeds show of the algorithm that measures best, which was chosen by looking.
+
+    Holm's correction over its own differences alone would show a winner among equals too often
+    (`experiments/best_by_looking.py`). It is enough to say that the best is better than every other one, all at once;
+    otherwise the correction counts the differences of all pairs.
+
+    Args:
+        own: the gains of the best over each of the others.
+        others: those of the others over each other.
+
+    Returns:
+        the verdicts on its own differences, and for how many tests p-values are corrected.
+    """
+    from drfl.assessment.seeds import T_FROM, holm_family, verdict  # loads scipy
+
+    verdicts: list[str] = []
+    for family in (own, [*own, *others]):
+        corrected = holm_family(family)[: len(own)].tolist()
+        verdicts = [verdict(gain, p) for gain, p in zip(own, corrected, strict=True)]
+        if all(told == "better" for told in verdicts):
+            return verdicts, len(own)
+    return verdicts, sum(gain.n >= T_FROM for gain in (*own, *others))
 
 
 def paired(one: Group, other: Group) -> list[float]:

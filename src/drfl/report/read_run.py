@@ -25,7 +25,7 @@ CLIENT_COLUMNS = ("client", "score", "loss", "samples", "train_samples", "lambda
 CERTIFICATE = ("primal", "lower", "gap", "gradient_norm", "proven")
 """What a summary has beside the metrics where certificates were asked for."""
 
-MOST_ROUNDS = 2**53
+LARGEST_COUNT = 2**53
 """Up to here floating-point numbers count."""
 
 LARGEST = 1e100
@@ -78,6 +78,11 @@ class RunRecord:
     def final(self, metric: str) -> float:
         """A field of :class:`drfl.history.Metrics`, or a column of another measure; NaN if missing or not finite."""
         return number(table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
+
+    @property
+    def shared_test_rows(self) -> bool:
+        """Whether some test row is that of two clients; older runs do not say."""
+        return self.summary.get("shared_test_rows") is True
 
     @property
     def proven(self) -> bool:
@@ -251,7 +256,7 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
         )
     except ValueError as error:
         raise _damaged(directory, name, str(error)) from None
-    if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
+    if "round" in columns and not frame.iloc[:, header.index("round")].between(0, LARGEST_COUNT).all():
         raise _damaged(directory, name, "a round is no number of a round")
     sizes = frame.drop(columns=list(words), errors="ignore").abs()
     if ((sizes > LARGEST) & (sizes < math.inf)).to_numpy().any():
