@@ -134,7 +134,9 @@ def test_without_counts_those_of_right_answers_are_taken_from_the_accuracy(recor
     assert told_of(run).low.tolist() == before.low.tolist()
 
 
-@pytest.mark.parametrize(("column", "value"), [("accuracy_count", 1000), ("accuracy_count", -1), ("samples", 20.5)])
+@pytest.mark.parametrize(
+    ("column", "value"), [("accuracy_count", 1000), ("accuracy_count", -1), ("samples", 20.5), ("samples", 2.0**31)]
+)
 def test_impossible_counts_are_one_line(record, column, value):
     run = record("a")
     run.clients[column] = run.clients[column].astype(float)

@@ -9,10 +9,13 @@ from drfl.assessment.evaluation import worst_of
 from drfl.assessment.scores import Floats
 from drfl.errors import InputError
 from drfl.measure import Measure, Rows
-from drfl.report.read_run import LARGEST_COUNT, RunRecord, listed
+from drfl.report.read_run import RunRecord, listed
 
 SLACK = 1e-6
 """How far, relatively, sums may be from what is possible, by rounding."""
+
+MOST_ROWS = 10**9
+"""More than any test has, and than numpy's tables with given margins can have."""
 
 ENDS = {Rows.BINARY: ("count",), Rows.RANKS: ("positive", "pairs")}
 """What the columns of the sums are called behind the measure's name; of the others ("sum", "squares")."""
@@ -99,7 +102,7 @@ def _sums(run: RunRecord, own: Measure) -> Floats | None:
 
 def _possible(rows: Rows, n: Floats, first: Floats, second: Floats) -> bool:
     """Whether there can be such sums over n rows; of a client without a value they may be NaN or infinite."""
-    if not ((n >= 0) & (n <= LARGEST_COUNT) & (n == np.round(n))).all():
+    if not ((n >= 0) & (n == np.round(n))).all() or n.sum() >= MOST_ROWS:
         return False
     known = np.isfinite(first) & np.isfinite(second)
     n, first, second = n[known], first[known], second[known]

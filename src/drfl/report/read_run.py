@@ -25,7 +25,7 @@ CLIENT_COLUMNS = ("client", "score", "loss", "samples", "train_samples", "lambda
 CERTIFICATE = ("primal", "lower", "gap", "gradient_norm", "proven")
 """What a summary has beside the metrics where certificates were asked for."""
 
-LARGEST_COUNT = 2**53
+MOST_ROUNDS = 2**53
 """Up to here floating-point numbers count."""
 
 LARGEST = 1e100
@@ -256,7 +256,7 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
         )
     except ValueError as error:
         raise _damaged(directory, name, str(error)) from None
-    if "round" in columns and not frame.iloc[:, header.index("round")].between(0, LARGEST_COUNT).all():
+    if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
         raise _damaged(directory, name, "a round is no number of a round")
     sizes = frame.drop(columns=list(words), errors="ignore").abs()
     if ((sizes > LARGEST) & (sizes < math.inf)).to_numpy().any():

@@ -74,7 +74,10 @@ def curves(groups: Sequence[Group], figures: Figures) -> Section:
         )
         for column, title, axis in panels
     ]
-    note = "The axes are fitted to the later rounds; double-click for all, drag to zoom in."
+    note = (
+        "The axes are fitted to the later rounds; double-click for all, drag to zoom in. How far the worst client's "
+        "last values may be from the truth stands under How sure."
+    )
     if max(len(group.runs) for group in groups) > 1:
         note = "Lines are means over seeds, bands reach from the lowest to the highest seed. " + note
     return Section(
