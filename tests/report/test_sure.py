@@ -220,8 +220,13 @@ def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
 @pytest.mark.parametrize(
     ("seeds", "noise", "start", "said"),
     [
-        (1, 0.0, "Not decided:", "one seed cannot tell luck from merit, five can. On the same test rows, drfl assess"),
-        (4, 0.001, "Not decided:", "4 seeds cannot tell luck from merit, five can."),
+        (
+            1,
+            0.0,
+            "Not decided:",
+            "FedAvg. One seed cannot tell luck from merit, five can. On the same test rows, drfl assess",
+        ),
+        (4, 0.001, "Not decided:", "FedAvg. 4 seeds cannot tell luck from merit, five can."),
         (5, 0.3, "No difference shown:", "No difference to FedAvg is shown (paired t-test over 5 seeds)."),
         (5, 0.001, "DRFA", "serves the worst-off client best: "),
     ],

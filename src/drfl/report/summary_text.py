@@ -208,28 +208,30 @@ def _behind(best: Group, rival: Group) -> float:
 
 def _shown(found: Standing) -> str:
     """Against which of the others the seeds decide, and how."""
-    said = []
     better, equal = found.rivals("better"), found.rivals("no difference shown", "worse")
     few, none = found.rivals("not decided", "one pair only"), found.rivals("no pair")
-    if better:
-        who = "each of the others" if found.shown and len(better) > 1 else _labels(better)
-        said.append(f"It is shown to be better than {who}")
-    if equal:
-        said.append(f"{'no' if said else 'No'} difference to {_labels(equal)} is shown")
-    text = "; ".join(said)
-    if text:
+    said = []
+    if better or equal:
+        told = []
+        if better:
+            who = "each of the others" if found.shown and len(better) > 1 else _labels(better)
+            told.append(f"It is shown to be better than {who}")
+        if equal:
+            told.append(f"{'no' if told else 'No'} difference to {_labels(equal)} is shown")
         seeds = span(float(one.gain.n) for one in (*better, *equal))
         many = f", Holm's correction for {found.tests} differences" if found.tests > 1 else ""
-        text += f" (paired t-test over {seeds} seeds{many})."
-    against = f" against {_labels(few)}" if better or equal else ""
+        said.append(f"{'; '.join(told)} (paired t-test over {seeds} seeds{many}).")
     if few:
         n = max(one.gain.n for one in few)
+        against = f"Not decided against {_labels(few)}: " if len(few) < len(found.against) else ""
         seeds = "one seed" if n == 1 else f"{n} seeds"
-        text += f" Not decided{against}: {seeds} cannot tell luck from merit, five can."
-        text += " On the same test rows, drfl assess RUN RUN compares two runs." if n == 1 else ""
+        text = f"{against}{seeds} cannot tell luck from merit, five can."
+        said.append(text[:1].upper() + text[1:])
+        if n == 1:
+            said.append("On the same test rows, drfl assess RUN RUN compares two runs.")
     if none:
-        text += f" Not decided against {_labels(none)}: at no seed are the clients the same."
-    return text.strip()
+        said.append(f"Not decided against {_labels(none)}: at no seed are the clients the same.")
+    return " ".join(said)
 
 
 def _labels(found: Sequence[Against]) -> str:
