@@ -152,7 +152,7 @@ def test_shared_test_rows_are_known():
     assert together.shares_test_rows
 
 
-@pytest.mark.parametrize("count", ["1e9", "-1", "0.5", "nan", "inf"])
+@pytest.mark.parametrize("count", ["1e9", "-1", "0.5"])
 def test_a_count_that_cannot_be_is_one_line(comparison, count, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(comparison / "FedAvg-seed0", folder)

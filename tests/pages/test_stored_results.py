@@ -79,6 +79,16 @@ def test_only_the_bootstrap_over_few_seeds_shows_differences_that_are_not_there(
     assert f"in {three} of the cases at three seeds, {five} at five and {ten} at ten" in " ".join(page.split())
 
 
+def test_the_rule_of_reports_shows_no_more_winners_among_equals_than_it_says():
+    rows = TABLES.rows_of("best_by_looking/errors.csv")
+    for row in rows:
+        few = row["algorithms"] == "2"  # one difference, which both rules decide alike
+        assert (float(row["low"]) > 0.05) == (row["rule"] == "its own differences" and not few)
+    alone = [100 * float(row["share"]) for row in rows if row["rule"] == "its own differences"]
+    page = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    assert f"in up to {max(alone):.0f} % of the cases" in " ".join(page.split())
+
+
 def test_verdicts_of_reproductions_are_those_of_their_tables():
     for row in TABLES.rows_of("bootstrap_null/tables.csv"):
         seen = [pair["seen"] for pair in TABLES.rows_of(f"{row['result']}/paired.csv")]

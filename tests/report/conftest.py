@@ -13,6 +13,8 @@ from drfl.report import load_run
 
 CURVES = {"FedAvg": (0.92, 0.80), "DRFA": (0.91, 0.84), "DualDRDM": (0.93, 0.88)}
 
+MEASURES = [{"name": "accuracy", "more_is_better": True, "percent": True, "rows": "binary"}]
+
 COLUMNS = ("round", *columns_of("accuracy"), *LEDGER_COLUMNS, "flagged_mass")
 
 
@@ -20,7 +22,8 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
     """A run directory as `drfl run` leaves it.
 
     `changes`: `names` of the clients, `rows` of the history to use instead, `summary` and `config` to merge in, `gap`
-    over the rounds where certificates were asked for, and whether they are `proven`.
+    over the rounds where certificates were asked for, whether they are `proven`, the final `worst` accuracy, and
+    `older` for the files of an older drfl, which say nothing of test rows.
     """
     rng = np.random.default_rng([seed, sum(map(ord, algorithm))])
     directory = Path(root) / name
@@ -43,7 +46,10 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
         rows, columns = np.column_stack([rows, 0.5 + gap, 0 * gap + 0.5, gap]), (*COLUMNS, *CERTIFICATE_COLUMNS)
         final |= {"primal": 0.5 + gap[-1], "lower": 0.5, "gap": gap[-1], "gradient_norm": 1e-7}
         final |= {"proven": changes.get("proven", True)}
-    accuracy = np.sort(np.clip(rng.normal(rows[-1, 1], 0.03, clients), 0, 1))
+    final |= {"worst_accuracy": changes["worst"]} if "worst" in changes else {}
+    samples = np.random.default_rng(seed).integers(20, 400, clients)  # a seed has one partition, whatever the algorithm
+    right = np.round(samples * np.sort(np.clip(rng.normal(rows[-1, 1], 0.03, clients), 0, 1)))
+    accuracy = right / samples
     lam = np.full((len(rows), clients), 1 / clients)
     if algorithm != "FedAvg":
         drift = np.cumsum(rng.normal(0.02, 0.02, (len(rows), clients)) * np.linspace(1.5, -1, clients), axis=0)
@@ -57,16 +63,17 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
         "ledger": {"bytes_down": 60_000_000, "bytes_up": 40_000_000, "messages": 4000, "gradient_evaluations": 640_000,
                    "loss_evaluations": 0},
         "wall_seconds": 12.5, "versions": {"python": "3.11.9", "torch": "2.7.0"},
-    } | changes.get("summary", {})  # fmt: skip
+    } | ({} if "older" in changes else {"measures": MEASURES}) | changes.get("summary", {})  # fmt: skip
     (directory / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     config = {"algorithm": algorithm, "dataset": dataset, "rounds": rounds, "seed": seed} | changes.get("config", {})
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in config.items()]
     (directory / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     write_csv(directory / "history.csv", columns, rows.tolist())
     write_csv(directory / "lambda.csv", ("round", *names), [[int(r[0]), *v] for r, v in zip(rows, lam, strict=True)])
-    samples = rng.integers(20, 400, clients)
-    cells = zip(names, accuracy, 0.3 / np.maximum(accuracy, 0.1), samples, 4 * samples, lam[-1], strict=True)
-    write_csv(directory / "clients.csv", ("client", "accuracy", "loss", "samples", "train_samples", "lambda"), cells)
+    columns = ["client", "accuracy", "loss", "samples", "train_samples", "lambda", "accuracy_count"]
+    cells = zip(names, accuracy, 0.3 / np.maximum(accuracy, 0.1), samples, 4 * samples, lam[-1], right, strict=True)
+    kept = len(columns) - ("older" in changes)
+    write_csv(directory / "clients.csv", columns[:kept], (row[:kept] for row in cells))
     return directory
 
 

@@ -60,10 +60,21 @@ def worst_interval(evaluation: Evaluation, score: Measure, alpha: float = 0.05) 
         alpha: the probability that the interval misses.
     """
     every = _scores(evaluation, score)
-    known = [] if every is None else np.isfinite(every.values)
-    if every is None or not np.any(known):
+    return None if every is None else worst_of(every, score, alpha)
+
+
+def worst_of(every: ClientScores, score: Measure, alpha: float = 0.05) -> tuple[float, float] | None:
+    """The interval of the worst client's true score; None where no client has a value.
+
+    Args:
+        every: the clients' scores, see :func:`drfl.assessment.clients.scores_of`.
+        score: what they measure.
+        alpha: the probability that the interval misses.
+    """
+    known = np.isfinite(every.values)
+    if not known.any():
         return None
-    found = worst_score(select(every, np.asarray(known)), alpha)
+    found = worst_score(select(every, known), alpha)
     low, high = interval(np.array([found.low]), np.array([found.high]), score)
     return float(low[0]), float(high[0])
 

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from drfl.errors import InputError
-from drfl.key import Key
 
 LEVEL = 0.05
 """Largest p-value at which a difference is shown; intervals have confidence 1 − LEVEL."""
@@ -114,6 +113,8 @@ def sign_flip_p(values: Sequence[float] | np.ndarray) -> float:
         for value in d[1:]:
             sums = np.concatenate([sums + value, sums - value])
         return float((np.abs(sums) >= least).mean())
+    from drfl.key import Key  # it loads torch, which reports on fewer seeds do without
+
     rng = Key(0).fold("sign flips", n).generator()
     blocks = (rng.integers(0, 2, (_BLOCK, n), dtype=np.int8) for _ in range(FLIPS // _BLOCK))
     reached = sum(int((np.abs((2 * signs - 1) @ d) >= least).sum()) for signs in blocks)

@@ -20,8 +20,8 @@ def sentences(found: Assessment) -> list[str]:
     """What may be said, the most important first."""
     return [
         *_worst(found),
-        _candidates(found),
-        *_equal(found),
+        candidates(found),
+        *equality(found),
         _unseen(found),
         *_rows_needed(found),
     ]
@@ -55,7 +55,8 @@ def _worst(found: Assessment) -> list[str]:
     return lines
 
 
-def _candidates(found: Assessment) -> str:
+def candidates(found: Assessment) -> str:
+    """Who could be the worst."""
     who = [found.names[i] for i in found.order if found.candidates[i]]
     n = len(found.names)
     if len(who) == 1 < n:
@@ -65,7 +66,8 @@ def _candidates(found: Assessment) -> str:
     return f"{len(who):,} of {n:,} clients could be the worst ({_level(found)}): {_listed(who)}."
 
 
-def _equal(found: Assessment) -> list[str]:
+def equality(found: Assessment) -> list[str]:
+    """What equally good clients would show, whether the clients differ, and by how much."""
     test, equal, scale = found.homogeneity, found.equal, found.measure.scale
     if test is None:
         return []

@@ -106,6 +106,7 @@ def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
             {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent, "rows": m.rows}
             for m in job.fed.measures
         ],
+        "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
         "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
         "last": rounded(last.last_metrics.named(score)),
         "averaged": averaged,

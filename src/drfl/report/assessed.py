@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, assess_clients
+from drfl.assessment.clients import Assessment, ClientScores, assess_clients, scores_of
+from drfl.assessment.evaluation import worst_of
 from drfl.assessment.possible_sums import possible_sums
+from drfl.assessment.scores import Floats
 from drfl.errors import InputError
 from drfl.measure import Measure, Rows
 from drfl.report.formatting import clean
-from drfl.report.read_run import RunRecord
+from drfl.report.read_run import RunRecord, listed
+
+MOST_ROWS = 10**9
+"""More than any test has, and than numpy's tables with given margins can have."""
+
+ENDS = {Rows.BINARY: ("count",), Rows.RANKS: ("positive", "pairs")}
+"""What the columns of the sums are called behind the measure's name; of the others ("sum", "squares")."""
 
 
 def assessment_of(
@@ -18,27 +26,80 @@ def assessment_of(
     """The assessment of a run by one of its measures, or by its score; None where its files say too little.
 
     Raises:
-        InputError: the files contradict each other, the level is none, or no client has a value.
+        InputError: clients.csv says what cannot be, or no client has a value.
     """
     own = run.score if measure is None else measure
-    frame, n = run.clients, run.clients["samples"].to_numpy(float)
-    name, values = own.name, run.clients["score" if own.name == run.score.name else own.name].to_numpy(float)
-    ends = {Rows.BINARY: ("count", "count"), Rows.RANKS: ("positive", "pairs")}.get(own.rows, ("sum", "squares"))
-    columns = [f"{name}_{end}" for end in ends]
+    sums = _sums(run, own)
+    if sums is None:
+        return None
+    names, samples = run.clients["client"].tolist(), run.clients["samples"].to_numpy(np.int64)
+    return assess_clients(own, names, sums, samples, level=level, independent=independent)
+
+
+def told_of(run: RunRecord, measure: Measure | None = None) -> Assessment | None:
+    """The assessment at 95 %, whether or not clients share test rows; None too where no client has a value.
+
+    Raises:
+        InputError: clients.csv says what cannot be.
+    """
+    scores = _scores(run, measure)
+    if scores is None or not np.isfinite(scores.values).any():
+        return None
+    return assessment_of(run, measure, independent=not run.shared_test_rows)
+
+
+def worst_interval(run: RunRecord, measure: Measure | None = None) -> tuple[float, float] | None:
+    """The 95 % interval of the worst client's true value alone, which takes little time; None as in :func:`told_of`.
+
+    Raises:
+        InputError: clients.csv says what cannot be.
+    """
+    scores = _scores(run, measure)
+    return None if scores is None else worst_of(scores, run.score if measure is None else measure)
+
+
+def why_nothing(run: RunRecord) -> str:
+    """Why there are no intervals of a run's score, and the remedy, in a sentence."""
+    score, found = run.score, listed(run.summary, "measures")
+    if _sums(run, score) is not None:
+        return f"There are no intervals: {score.words} is not defined on any client's test rows."
+    if score.rows is Rows.WHOLE and found and isinstance(found[0], dict) and "rows" in found[0]:
+        return (
+            f"There are no intervals: {score.words} is a number of all of a client's rows together; with "
+            "--metric accuracy, or auc, there is a measure beside it that has some."
+        )
+    return "There are no intervals: the files are of an older drfl and have no sums over test rows; run it again."
+
+
+def _scores(run: RunRecord, measure: Measure | None) -> ClientScores | None:
+    own = run.score if measure is None else measure
+    sums = _sums(run, own)
+    return None if sums is None else scores_of(own, sums)
+
+
+def _sums(run: RunRecord, own: Measure) -> Floats | None:
+    """(N, 3) of the clients' rows, see :class:`drfl.federation.Evaluation`; None where the files do not have them."""
     if own.rows is Rows.WHOLE:
         return None
-    if not set(columns) <= set(frame.columns):
-        if own.rows is not Rows.BINARY:
-            return None
-        first = second = np.round(values * n)
+    n = run.clients["samples"].to_numpy(float)
+    values = run.clients["score" if own.name == run.score.name else own.name].to_numpy(float)
+    columns = [f"{own.name}_{end}" for end in ENDS.get(own.rows, ("sum", "squares"))]
+    if set(columns) <= set(run.clients.columns):
+        first, *rest = (run.clients[column].to_numpy(float) for column in columns)
+    elif own.rows is Rows.BINARY:
+        first, rest = np.round(values * n), []
     else:
-        first, second = (frame[column].to_numpy(float) for column in columns)
+        return None
+    second = rest[0] if rest else first
     sums = np.stack((first, n - first, second) if own.rows is Rows.RANKS else (n, first, second), 1)
-    names = run.clients["client"].tolist()
-    for client, value, samples, found in zip(names, values, n, sums, strict=True):
-        if not (samples > 0 and samples.is_integer() and possible_sums(own, value, samples, found.tolist())):
+    if not ((n >= 0) & (n == np.round(n))).all() or n.sum() >= MOST_ROWS:
+        raise InputError(f"{run.label}/clients.csv is damaged: its samples are no numbers of test rows; run it again")
+    for client, value, found in zip(run.clients["client"], values, sums.tolist(), strict=True):
+        samples = int(found[0] + found[1] if own.rows is Rows.RANKS else found[0])
+        # Where the model's outputs are not finite there are no sums.
+        if samples and np.isfinite(found).all() and not possible_sums(own, value, samples, found):
             raise InputError(
-                f"{run.label}/clients.csv is damaged: the {name} of '{clean(client, 40)}' is not that of its sums; "
+                f"{run.label}/clients.csv is damaged: the {own.name} of '{clean(client, 40)}' is not that of its sums; "
                 "run it again"
             )
-    return assess_clients(own, names, sums, n.astype(np.int64), level=level, independent=independent)
+    return sums

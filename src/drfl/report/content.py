@@ -64,11 +64,11 @@ class Takeaway:
     """The comparison in a sentence or two.
 
     Args:
-        best: the algorithm with which the first sentence begins.
+        start: with which the first sentence begins: the best algorithm, or that none is shown to be.
         rest: how it goes on.
     """
 
-    best: str
+    start: str
     rest: str
 
 

@@ -34,7 +34,7 @@ def curves(groups: Sequence[Group], column: str, title: str, unit: str = "%") ->
         unit: "%" turns fractions into percent; "" leaves the values as they are.
     """
     scale = 100 if unit == "%" else 1
-    figure = _figure("Round", f"{title} (%)" if unit == "%" else title)
+    figure = empty("Round", f"{title} (%)" if unit == "%" else title)
     series = [(group, rounds, scale * values) for group in groups for rounds, values in [group.curve(column)]]
     _add_lines(figure, series, ".1f" if unit == "%" else ".4g", f"{unit}")
     _frame_values(figure, [values for _, _, values in series], logarithmic=unit != "%")
@@ -45,7 +45,7 @@ def gaps(groups: Sequence[Group]) -> go.Figure:
     """The duality gap over the rounds on a log axis, as `curves`; what is not above 0 has no place there."""
     import numpy as np
 
-    figure = _figure("Round", "Duality gap")
+    figure = empty("Round", "Duality gap")
     found = [(group, *group.curve("gap")) for group in groups]
     _add_lines(figure, [(group, rounds, np.where(gap > 0, gap, np.nan)) for group, rounds, gap in found], ".3g", "")
     figure.update_yaxes(type="log", exponentformat="power")
@@ -54,7 +54,7 @@ def gaps(groups: Sequence[Group]) -> go.Figure:
 
 def effective_clients(groups: Sequence[Group]) -> go.Figure:
     """1/Σλ² over the rounds: how many clients the mixture is spread over."""
-    figure = _figure("Round", "Effective number of clients, 1/Σλ²")
+    figure = empty("Round", "Effective number of clients, 1/Σλ²")
     _add_lines(figure, [(group, *group.effective_clients()) for group in groups], ".1f", "")
     figure.update_yaxes(rangemode="tozero")
     return figure
@@ -65,9 +65,7 @@ def client_scores(groups: Sequence[Group]) -> go.Figure:
     import numpy as np
 
     score = groups[0].score
-    figure = _figure(
-        "Clients, from worst to best", f"Test {score.words} (%)" if score.percent else f"Test {score.words}"
-    )
+    figure = empty("Clients, from worst to best", f"Test {score.words} (%)" if score.percent else f"Test {score.words}")
     shown = _with_dots(groups)
     most = DOTS // len(shown)
     for group, run in shown:
@@ -79,8 +77,8 @@ def client_scores(groups: Sequence[Group]) -> go.Figure:
         ranks = _ranks(ranked.shape[1], most)
         line = {"color": group.colour, "width": 2, "dash": group.dash}
         figure.add_scatter(
-            x=[rank + 1 for rank in ranks], y=_numbers(ranked.mean(0)[ranks]), mode="lines", line=line,
-            name=_label(group.label), legendgroup=group.key, hoverinfo="skip",
+            x=[rank + 1 for rank in ranks], y=numbers(ranked.mean(0)[ranks]), mode="lines", line=line,
+            name=label(group.label), legendgroup=group.key, hoverinfo="skip",
         )  # fmt: skip
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(range=[0, max(group.clients for group in groups) + 1])
@@ -107,13 +105,13 @@ def mixture(group: Group, order: Sequence[str], top: float, uniform: float) -> g
     kept = sorted({round(i * (len(rounds) - 1) / (HEAT_COLUMNS - 1)) for i in range(HEAT_COLUMNS)})
     columns = {name: place for place, name in enumerate(run.lam.columns[1:], start=1)}
     values = run.lam.iloc[kept, [columns[name] for name in order]].to_numpy(float).T
-    names = [_label(name, 24) for name in order]
-    figure = _figure("Round", "")
+    names = [label(name, 24) for name in order]
+    figure = empty("Round", "")
     figure.add_heatmap(
-        x=rounds.iloc[kept].tolist(), y=list(range(len(order))), z=[_numbers(100 * row) for row in values],
+        x=rounds.iloc[kept].tolist(), y=list(range(len(order))), z=[numbers(100 * row) for row in values],
         text=[[spread([value / uniform], 2) for value in row] for row in values],
         customdata=[[name] * len(kept) for name in names],
-        zmin=0, zmax=100 * top, colorscale=HEAT, name=_label(group.label),
+        zmin=0, zmax=100 * top, colorscale=HEAT, name=label(group.label),
         colorbar={"title": {"text": "λ (%)", "side": "top"}, "thickness": 10, "outlinewidth": 0},
         hovertemplate="%{customdata}<br>round %{x}<br>λ = %{z:.2f} %, %{text} × uniform<extra></extra>",
     )  # fmt: skip
@@ -152,12 +150,12 @@ def _firsts(groups: Sequence[Group]) -> list[RunRecord]:
     return [group.runs[0] for group in groups]
 
 
-def _label(value: object, limit: int = 200) -> str:
+def label(value: object, limit: int = 200) -> str:
     """Text from outside as a label: plotly reads some tags and decodes entities, whatever the template escapes."""
     return html.escape(clean(value, limit))
 
 
-def _figure(x: str, y: str) -> go.Figure:
+def empty(x: str, y: str) -> go.Figure:
     """An empty figure in the report's style; the page repaints it in the colours of the reader's scheme."""
     import plotly.graph_objects as go
 
@@ -197,10 +195,10 @@ def _add_lines(
         extra = f" {unit}".rstrip()
         reach = f" (%{{customdata[0]:{digits}}} to %{{customdata[1]:{digits}}})" if len(values) > 1 else ""
         figure.add_scatter(
-            x=rounds.tolist(), y=_numbers(middle), name=_label(group.label, 40), legendgroup=group.key,
+            x=rounds.tolist(), y=numbers(middle), name=label(group.label, 40), legendgroup=group.key,
             mode="lines+markers" if len(shown) <= FEW_ROUNDS else "lines",
             line={"color": group.colour, "width": 2, "dash": group.dash}, marker={"size": 6},
-            customdata=list(zip(_numbers(values.min(0)), _numbers(values.max(0)), strict=True)),
+            customdata=list(zip(numbers(values.min(0)), numbers(values.max(0)), strict=True)),
             hovertemplate=f"%{{y:{digits}}}{extra}{reach}",
         )  # fmt: skip
 
@@ -210,9 +208,9 @@ def _band(group: Group, rounds: np.ndarray, values: np.ndarray) -> dict[str, obj
     red, green, blue = (int(group.colour[i : i + 2], 16) for i in (1, 3, 5))
     return {
         "x": [*rounds.tolist(), *rounds[::-1].tolist()],
-        "y": _numbers([*values.max(0), *values.min(0)[::-1]]),
+        "y": numbers([*values.max(0), *values.min(0)[::-1]]),
         "mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.16)",
-        "legendgroup": group.key, "name": _label(group.label, 40), "hoverinfo": "skip",
+        "legendgroup": group.key, "name": label(group.label, 40), "hoverinfo": "skip",
     }  # fmt: skip
 
 
@@ -231,9 +229,9 @@ def _ranks(n: int, most: int) -> list[int]:
 def _client_dots(group: Group, run: RunRecord, most: int) -> dict[str, object]:
     ranks = _ranks(len(run.clients), most)
     score, clients = run.score, worst_first(run).iloc[ranks]
-    seed = "" if len(group.runs) == 1 else f", seed {_label(run.seed, 20)}"
+    seed = "" if len(group.runs) == 1 else f", seed {label(run.seed, 20)}"
     details = zip(
-        (_label(name, 60) for name in clients["client"]),
+        (label(name, 60) for name in clients["client"]),
         map(count, clients["samples"]),
         map(count, clients["train_samples"]),
         (percent([value], 2) for value in clients["lambda"]),
@@ -241,10 +239,10 @@ def _client_dots(group: Group, run: RunRecord, most: int) -> dict[str, object]:
         strict=True,
     )
     alone = len(group.runs) == 1
-    name = _label(group.label, 40)
+    name = label(group.label, 40)
     dot = 4 if len(clients) > 200 else 7 if alone else 5
     return {
-        "x": [rank + 1 for rank in ranks], "y": _numbers(score.scale * clients["score"]), "mode": "markers",
+        "x": [rank + 1 for rank in ranks], "y": numbers(score.scale * clients["score"]), "mode": "markers",
         "marker": {"color": group.colour, "size": dot, "opacity": 0.9 if alone else 0.35},
         "name": name, "legendgroup": group.key, "customdata": list(details),
         "hovertemplate": (
@@ -279,7 +277,7 @@ def _frame_values(figure: go.Figure, curves: Sequence[np.ndarray], *, logarithmi
         figure.update_yaxes(range=[max(0.0, low), min(100.0, high) if high <= 100.5 else high])
 
 
-def _numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
+def numbers(values: Sequence[float] | np.ndarray) -> list[float | None]:
     """Five significant digits are more than a screen shows; null where not finite, which plotly leaves out."""
     import math
 

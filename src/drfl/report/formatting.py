@@ -39,6 +39,14 @@ def spread(values: Sequence[float], digits: int) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
 
+def interval(low: float, high: float, score: Measure) -> str:
+    """Both ends of an interval as "80.1 – 90.0", without the unit; a dash where there is none."""
+    if math.isnan(low) or math.isnan(high):
+        return NOTHING
+    ends = (f"{score.scale * end:.{score.digits}f}".replace("-", "−").replace("inf", "∞") for end in (low, high))
+    return " – ".join(ends)
+
+
 def scientific(values: Sequence[float]) -> str:
     """Values as "mean ± sample standard deviation" to four and two significant digits, as `spread`."""
     if not values or not all(math.isfinite(value) for value in values):
@@ -89,3 +97,12 @@ def listing(words: Sequence[str]) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """A number with its noun: "1 round", "3 rounds"."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
+
+
+def span(values: Iterable[float]) -> str:
+    """Equal counts as one, others as "50 to 100"; "?" if none is known."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "?"
+    low, high = min(known), max(known)
+    return count(low) if low == high else f"{count(low)} to {count(high)}"

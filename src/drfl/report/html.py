@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING
 
 from drfl.atomic_files import atomic_write
 from drfl.errors import InputError
+from drfl.report.client_tables import client_table
+from drfl.report.compared import standing
 from drfl.report.configurations import configurations
 from drfl.report.content import Details, Page
 from drfl.report.formatting import clean
 from drfl.report.groups import Group, group_runs
 from drfl.report.read_run import RunRecord
 from drfl.report.sections import Figures, sections
+from drfl.report.side_by_side import side_by_side
 from drfl.report.summary_text import cards, facts, headline, lead, notices, takeaway
-from drfl.report.tables import client_table, ledger_table, runs_table, summary_table, versions_table
+from drfl.report.tables import ledger_table, runs_table, summary_table, versions_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -87,19 +90,20 @@ def _page(groups: Sequence[Group], title: str | None) -> Page:
             first, other = (", ".join(m.name for m in g.measures) for g in (groups[0], group))
             raise InputError(f"the runs measure different things ({first}; {other}): give runs of one kind")
     figures = Figures()
-    runs = [run for group in groups for run in group.runs]
+    runs, told = [run for group in groups for run in group.runs], side_by_side(groups)
+    found = standing(groups)
     return Page(
         title=clean(title or headline(groups)),
         lead=lead(groups),
         facts=facts(groups),
         notices=notices(groups),
-        cards=cards(groups),
-        takeaway=takeaway(groups),
+        cards=cards(groups, found),
+        takeaway=takeaway(groups, found),
         summary=summary_table(groups) if len(runs) > 1 else None,
         legend=groups if len(groups) > 1 else [],
-        sections=sections(groups, figures),
+        sections=sections(groups, told, figures),
         details=Details(
-            clients=client_table(runs[0]) if len(runs) == 1 else None,
+            clients=client_table(runs[0], told[0][0].found if told else None) if len(runs) == 1 else None,
             runs=runs_table(groups),
             ledger=ledger_table(groups),
             configurations=configurations(groups),

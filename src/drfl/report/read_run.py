@@ -80,6 +80,11 @@ class RunRecord:
         return number(table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
 
     @property
+    def shared_test_rows(self) -> bool:
+        """Whether some test row is that of two clients; older runs do not say."""
+        return self.summary.get("shared_test_rows") is True
+
+    @property
     def proven(self) -> bool:
         """Whether the final certificate's lower bound is proven."""
         return table(self.summary, "final").get("proven") is True

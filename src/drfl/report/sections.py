@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drfl.report import figures as draw
+from drfl.report.client_tables import by_client_tables
 from drfl.report.content import Figure, Section
+from drfl.report.forest import forest, in_words, legend, shown_rows
 from drfl.report.formatting import THIN, clean, listing, percent, plural, scientific, scored
 from drfl.report.groups import Group
-from drfl.report.tables import by_client_tables, certificate_table
+from drfl.report.side_by_side import Told, at_one_seed
+from drfl.report.tables import certificate_table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -35,12 +39,19 @@ class Figures:
         return Figure(name, alt, drawing.layout["height"], heading, caption, line)
 
 
-def sections(groups: Sequence[Group], figures: Figures) -> list[Section]:
-    """All of them, in the order of the page."""
+def sections(groups: Sequence[Group], told: Sequence[Sequence[Told]], figures: Figures) -> list[Section]:
+    """All of them, in the order of the page.
+
+    Args:
+        groups: the algorithms.
+        told: what may be said of them, see :func:`drfl.report.side_by_side.side_by_side`.
+        figures: to which all are added.
+    """
     certified = [group for group in groups if group.certified]
     return [
         curves(groups, figures),
         clients(groups, figures),
+        sure(groups, told, figures),
         mixture(groups, figures),
         losses(groups, figures),
         *([certificate(certified, figures)] if certified else []),
@@ -63,7 +74,10 @@ def curves(groups: Sequence[Group], figures: Figures) -> Section:
         )
         for column, title, axis in panels
     ]
-    note = "The axes are fitted to the later rounds; double-click for all, drag to zoom in."
+    note = (
+        "The axes are fitted to the later rounds; double-click for all, drag to zoom in. How far the worst client's "
+        "last values may be from the truth stands under How sure."
+    )
     if max(len(group.runs) for group in groups) > 1:
         note = "Lines are means over seeds, bands reach from the lowest to the highest seed. " + note
     return Section(
@@ -95,7 +109,38 @@ def clients(groups: Sequence[Group], figures: Figures) -> Section:
     if len(groups) > 1:
         note += " Equal service for all is a flat line."
     plot = figures.add(draw.client_scores(groups), alt)
-    return Section("clients", "Clients", [plot], note, tables=by_client_tables(groups))
+    return Section("clients", "Clients", [plot], note)
+
+
+def sure(groups: Sequence[Group], told: Sequence[Sequence[Told]], figures: Figures) -> Section:
+    """Every client with its interval, and what may be said of the worst one."""
+    tables = by_client_tables(groups)
+    if not told:
+        from drfl.report.assessed import why_nothing  # loads scipy
+
+        return Section("sure", "How sure", [], why_nothing(at_one_seed(groups)[0]), tables=tables)
+    plots = []
+    for alike in told:
+        rows = shown_rows(alike)
+        plots.append(figures.add(forest(alike, rows), in_words(alike), caption=legend(alike, rows)))
+    note = (
+        "A dot is what a client's test rows show, a bar where its true value lies, with 95 % confidence that this "
+        f"holds for all clients{' of an algorithm' * (len(groups) > 1)} together ({told[0][0].found.method})."
+    )
+    if len(groups) > 1:
+        note += " Overlapping bars may hide a difference: drfl assess RUN RUN compares two runs row by row."
+    else:
+        note += f" {_findings(told[0][0])}"
+    return Section("sure", "How sure", plots, note, tables=tables)
+
+
+def _findings(told: Told) -> str:
+    """Who could be the worst, and whether the clients differ."""
+    from drfl.assessment.sentences import candidates, equality  # loads scipy
+
+    found = dataclasses.replace(told.found, names=tuple(clean(name, 40) for name in told.found.names))
+    said = " ".join([candidates(found), *equality(found)])
+    return said if len(told.group.runs) == 1 else f"Of seed {clean(told.run.seed, 24)}: {said}"
 
 
 def mixture(groups: Sequence[Group], figures: Figures) -> Section:

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from drfl.report.compared import Against, Standing
 from drfl.report.content import Card, Takeaway
-from drfl.report.formatting import NOTHING, THIN, clean, count, duration, listing, mean, plural, scored, size
+from drfl.report.formatting import (
+    NOTHING,
+    THIN,
+    clean,
+    duration,
+    interval,
+    listing,
+    mean,
+    plural,
+    scored,
+    size,
+    span,
+)
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, listed, number, text, worst_first
+from drfl.report.side_by_side import at_one_seed
+
+NAMED = 5
+"""Algorithms that a sentence names at most."""
 
 
 def headline(groups: Sequence[Group]) -> str:
@@ -21,8 +38,8 @@ def headline(groups: Sequence[Group]) -> str:
 def lead(groups: Sequence[Group]) -> str:
     """One sentence: what was run."""
     runs = sum(len(group.runs) for group in groups)
-    rounds = _span(number(run.summary, "rounds") for group in groups for run in group.runs)
-    clients = _span(float(len(run.clients)) for group in groups for run in group.runs)
+    rounds = span(number(run.summary, "rounds") for group in groups for run in group.runs)
+    clients = span(float(len(run.clients)) for group in groups for run in group.runs)
     if runs == 1:
         what = "One run"
     elif len(groups) == 1:
@@ -40,8 +57,8 @@ def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
         "Dataset": listing(_distinct(groups, "dataset")),
         "Partition": listing(_distinct(groups, "partition")),
         "Model": listing(_distinct(groups, "model")),
-        "Clients": _span(float(len(run.clients)) for group in groups for run in group.runs),
-        "Rounds": _span(number(run.summary, "rounds") for group in groups for run in group.runs),
+        "Clients": span(float(len(run.clients)) for group in groups for run in group.runs),
+        "Rounds": span(number(run.summary, "rounds") for group in groups for run in group.runs),
         "Seeds" if len(_distinct(groups, "seed")) > 1 else "Seed": ", ".join(_distinct(groups, "seed")),
         "Device": listing(_distinct(groups, "device")),
         "Time": duration(sum(seconds)),
@@ -87,7 +104,7 @@ def _notices_on(group: Group, most: int) -> list[str]:
     ):
         early = [run for run in runs if text(run.summary, "stopped") == reason]
         if early:
-            rounds = _span(number(run.summary, "rounds") for run in early)
+            rounds = span(number(run.summary, "rounds") for run in early)
             said.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(early)}.")
     skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
     if skipping:
@@ -100,25 +117,28 @@ def _seeds(runs: Sequence[RunRecord]) -> str:
     return f" ({'seed' if len(runs) == 1 else 'seeds'} {listing([clean(run.seed, 24) for run in runs])})"
 
 
-def cards(groups: Sequence[Group]) -> list[Card]:
-    """The few numbers that matter: of the one algorithm, or the best of several and whose they are."""
+def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
+    """The few numbers that matter: of the one algorithm, or the best of several and whose they are.
+
+    Args:
+        groups: the algorithms.
+        found: what their seeds show.
+    """
     if len(groups) > 1:
+        best = "Best for the worst client" if found is not None and found.shown else "Worst client, best measured"
         return [
-            _best_card(groups, metric, title)
-            for metric, title in (
-                ("worst_score", "Best for the worst client"),
-                ("worst20_score", f"Best for the worst 20{THIN}%"),
-                ("avg_score", "Best on average"),
-                ("std_score", "Smallest std over clients"),
-            )
+            _best_card(groups, "worst_score", best),
+            _best_card(groups, "worst20_score", f"Worst 20{THIN}% of clients, best measured"),
+            _best_card(groups, "avg_score", "Average over clients, best measured"),
+            _best_card(groups, "std_score", "Std over clients, smallest measured"),
         ]
     group = groups[0]
     bytes_sent = mean(run.ledger("bytes_up") + run.ledger("bytes_down") for run in group.runs)
-    worst = ""
+    worst = _surely(groups, group)
     if len(group.runs) == 1:
         clients = group.runs[0].clients
         if clients["score"].notna().all():
-            worst = clean(worst_first(group.runs[0])["client"].iloc[0], 40)
+            worst = f"{clean(worst_first(group.runs[0])['client'].iloc[0], 40)}; {worst}"
     return [
         _card("Worst client", group, "worst_score", worst),
         _card(f"Worst 20{THIN}% of clients", group, "worst20_score"),
@@ -128,28 +148,96 @@ def cards(groups: Sequence[Group]) -> list[Card]:
     ]
 
 
-def takeaway(groups: Sequence[Group]) -> Takeaway | None:
-    """Who serves the worst-off client best, by how much, and whether the seeds leave doubt; None for one algorithm."""
-    score = groups[0].score
-    sign = 1 if score.more_is_better else -1
-    means = {group.key: sign * mean(group.finals("worst_score")) for group in groups}
-    ranked = sorted((g for g in groups if math.isfinite(means[g.key])), key=lambda g: -means[g.key])
-    if len(ranked) < 2:
+def _surely(groups: Sequence[Group], group: Group) -> str:
+    """The interval of the true value of an algorithm's worst client, at one seed."""
+    from drfl.report.assessed import worst_interval  # loads scipy
+
+    run = at_one_seed(groups)[groups.index(group)]
+    ends = worst_interval(run)
+    if ends is None:
+        return "no interval is known"
+    seed = f", seed {clean(run.seed, 24)}" if len(group.runs) > 1 else ""
+    unit = f"{THIN}%" if run.score.percent else ""
+    return f"true value of the worst, whoever it is: {interval(*ends, run.score)}{unit} (95{THIN}% confidence{seed})"
+
+
+def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None:
+    """Whose worst client measures best, by how much, and against whom that is shown; None for one algorithm.
+
+    Args:
+        groups: the algorithms.
+        found: what their seeds show.
+    """
+    if found is None:
         return None
-    best, rivals = ranked[0], ranked[1:]
-    rival = next((group for group in rivals if group.label == "FedAvg"), rivals[0])
-    gain = score.scale * (means[best.key] - means[rival.key])
+    best, score = found.best, found.best.score
+    rival = next((one for one in found.against if one.rival.label == "FedAvg"), found.against[0])
     told = scored(best.finals("worst_score"), score)
-    found = f"{told}{THIN}%" if score.percent else f"{score.words} {told}"
-    more = f"{gain:.{score.digits}f}{' points' if score.percent else ''} {'more' if sign > 0 else 'less'}"
-    rest = f"serves the worst-off client best: {found}, {more} than {rival.label}."
-    lowest = min(sign * value for value in best.finals("worst_score"))
-    near = [group.label for group in rivals if max(sign * x for x in group.finals("worst_score")) >= lowest]
-    if near and len(best.runs) > 1:
-        rest += f" Its seeds overlap with those of {listing(near)}."
-    elif len(best.runs) == 1:
-        rest += " One seed cannot tell luck from merit."
-    return Takeaway(best.label, rest)
+    value = f"{told}{THIN}%" if score.percent else f"{score.words} {told}"
+    value += f", {_gain(found, rival)}"
+    if found.shown:
+        return Takeaway(best.label, f"serves the worst-off client best: {value}. {_shown(found)}")
+    if found.rivals("better"):
+        return Takeaway(best.label, f"serves the worst-off client best as measured: {value}. {_shown(found)}")
+    start = "No difference shown:" if found.rivals("no difference shown") else "Not decided:"
+    return Takeaway(start, f"{best.label} serves the worst-off client best as measured, {value}. {_shown(found)}")
+
+
+def _gain(found: Standing, against: Against) -> str:
+    """By how much the best is ahead of another, with the interval over seeds where there are enough."""
+    from drfl.assessment.seeds import T_FROM
+    from drfl.assessment.sentences import signed_interval  # loads scipy
+
+    score, gain, rival = found.best.score, against.gain, against.rival
+    ahead = gain.mean if gain.n else _behind(found.best, rival)
+    less = (ahead < 0) == score.more_is_better
+    text = (
+        f"{score.scale * abs(ahead):.{score.digits}f}{' points' if score.percent else ''} {'less' if less else 'more'}"
+    )
+    if gain.n < T_FROM or math.isnan(gain.low):
+        return f"{text} than {rival.label}"
+    _, ends = signed_interval(score, gain.mean, gain.low, gain.high)
+    return f"{text} than {rival.label} (gain of the worst client, 95{THIN}% over seeds: {ends})"
+
+
+def _behind(best: Group, rival: Group) -> float:
+    """The difference of two means that have no seed with the same clients, turned such that larger is better."""
+    difference = mean(best.finals("worst_score")) - mean(rival.finals("worst_score"))
+    return difference if best.score.more_is_better else -difference
+
+
+def _shown(found: Standing) -> str:
+    """Against which of the others the seeds decide, and how."""
+    better, equal = found.rivals("better"), found.rivals("no difference shown", "worse")
+    few, none = found.rivals("not decided", "one pair only"), found.rivals("no pair")
+    said = []
+    if better or equal:
+        told = []
+        if better:
+            who = "each of the others" if found.shown and len(better) > 1 else _labels(better)
+            told.append(f"It is shown to be better than {who}")
+        if equal:
+            told.append(f"{'no' if told else 'No'} difference to {_labels(equal)} is shown")
+        seeds = span(float(one.gain.n) for one in (*better, *equal))
+        many = f", Holm's correction for {found.tests} differences" if found.tests > 1 else ""
+        said.append(f"{'; '.join(told)} (paired t-test over {seeds} seeds{many}).")
+    if few:
+        n = max(one.gain.n for one in few)
+        against = f"Not decided against {_labels(few)}: " if len(few) < len(found.against) else ""
+        seeds = "one seed" if n == 1 else f"{n} seeds"
+        text = f"{against}{seeds} cannot tell luck from merit, five can."
+        said.append(text[:1].upper() + text[1:])
+        if n == 1:
+            said.append("On the same test rows, drfl assess RUN RUN compares two runs.")
+    if none:
+        said.append(f"Not decided against {_labels(none)}: at no seed are the clients the same.")
+    return " ".join(said)
+
+
+def _labels(found: Sequence[Against]) -> str:
+    """Whom it is against, the first ones by name."""
+    labels = [one.rival.label for one in found]
+    return listing(labels if len(labels) <= NAMED + 1 else [*labels[:NAMED], f"{len(labels) - NAMED} more"])
 
 
 def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
@@ -160,7 +248,10 @@ def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
     if not finite:
         return Card(title, NOTHING)
     winners = [group for group in groups if means[group.key] == best(finite)]
-    return _card(title, winners[0], metric, listing([group.label for group in winners]))
+    note = listing([group.label for group in winners])
+    if metric == "worst_score":
+        note += f"; {_surely(groups, winners[0])}"
+    return _card(title, winners[0], metric, note)
 
 
 def _card(title: str, group: Group, metric: str, note: str = "") -> Card:
@@ -182,12 +273,3 @@ def _distinct(groups: Sequence[Group], name: str) -> list[str]:
             if value is not None:
                 found[str(value)] = None
     return list(found)
-
-
-def _span(values: Iterable[float]) -> str:
-    """Equal values as one, others as "50 to 100"; "?" if none is known."""
-    known = [value for value in values if math.isfinite(value)]
-    if not known:
-        return "?"
-    low, high = min(known), max(known)
-    return count(low) if low == high else f"{count(low)} to {count(high)}"

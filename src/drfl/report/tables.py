@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 from drfl.measure import Measure
@@ -14,15 +13,16 @@ from drfl.report.formatting import (
     clean,
     count,
     duration,
+    interval,
     mean,
-    percent,
     scientific,
     scored,
     size,
     spread,
 )
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, number, table, worst_first
+from drfl.report.read_run import RunRecord, number, table
+from drfl.report.side_by_side import at_one_seed, which_seed
 
 METRICS = {
     "avg_score": "Average",
@@ -30,20 +30,28 @@ METRICS = {
     "std_score": "Std over clients",
     "worst20_score": f"Worst 20{THIN}%",
 }
-TABLE_ROWS = 1000
 
 
 def summary_table(groups: Sequence[Group]) -> Table:
-    """A row per algorithm: the score, mean ± std over seeds, the best in bold, other measures, and what it cost."""
+    """A row per algorithm: the score, mean ± std over seeds, the best in bold, other measures, and what it cost.
+
+    Behind every worst client stands the interval of its true value, at one seed.
+    """
     score, *others = groups[0].measures
-    heads = dict(METRICS) | {f"{what}_{m.name}": f"{word} {m.words}" for m in others for what, word in WORDS.items()}
-    shown = {name: _bold_best(groups, name, score) for name in METRICS}
-    for measure in others:
-        shown |= {f"{what}_{measure.name}": _bold_best(groups, f"{what}_{measure.name}", measure) for what in WORDS}
+    columns = {(name, score): head for name, head in METRICS.items()}
+    columns |= {(f"{what}_{m.name}", m): f"{word} {m.words}" for m in others for what, word in WORDS.items()}
+    head: list[str] = []
+    shown: list[Sequence[str | Cell]] = []
+    for (name, measure), title in columns.items():
+        head.append(title)
+        shown.append(_bold_best(groups, name, measure))
+        if name.startswith("worst_"):
+            head.append(interval_head(groups))
+            shown.append([interval_cell(run, measure) for run in at_one_seed(groups)])
     rows = [
         [
             Cell(group.label, line=group),
-            *(shown[name][i] for name in heads),
+            *(cells[i] for cells in shown),
             size(mean(run.ledger("bytes_up") for run in group.runs)),
             size(mean(run.ledger("bytes_down") for run in group.runs)),
             str(len(group.runs)),
@@ -51,12 +59,25 @@ def summary_table(groups: Sequence[Group]) -> Table:
         for i, group in enumerate(groups)
     ]
     many = max(len(group.runs) for group in groups) > 1
-    unit = ", in percent" if score.percent else ""
-    caption = f"Test {score.words} of the final model over clients{unit}" + (
-        "; mean ± sample standard deviation over seeds" if many else ""
+    caption = (
+        f"Test {score.words} of the final model over clients{', in percent' * score.percent}"
+        f"{'; mean ± sample standard deviation over seeds' * many}{'; in bold what measures best' * (len(groups) > 1)}"
+        f"; 95{THIN}%: the true value of the worst client, whoever it is"
     )
-    head = ["Algorithm", *heads.values(), "Sent up", "Sent down", "Seeds"]
-    return Table(caption, head, rows)
+    return Table(caption, ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
+
+
+def interval_head(groups: Sequence[Group]) -> str:
+    """The title of a column of intervals at one seed."""
+    return ", ".join(part for part in (f"95{THIN}%", which_seed(groups)) if part)
+
+
+def interval_cell(run: RunRecord, measure: Measure) -> str:
+    """The interval of the worst client's true value; a dash where none can be given."""
+    from drfl.report.assessed import worst_interval  # loads scipy
+
+    ends = worst_interval(run, measure)
+    return NOTHING if ends is None else interval(*ends, measure)
 
 
 WORDS = {"avg": "Average", "worst": "Worst"}
@@ -89,58 +110,6 @@ def certificate_table(groups: Sequence[Group]) -> Table:
     return Table("Certificate of the final (w, λ), on training data", head, rows)
 
 
-def client_table(run: RunRecord) -> Table:
-    """Every client of a run, worst first."""
-    clients = worst_first(run).head(TABLE_ROWS)
-    score, *others = (measure for measure in run.measures if measure is run.score or measure.name in clients)
-    names = ("score", *(measure.name for measure in others), "loss", "samples", "train_samples", "lambda")
-    rows = [
-        [
-            clean(name, 60),
-            *(scored([value], measure) for value, measure in zip(values, (score, *others), strict=False)),
-            spread([values[-4]], 3), count(values[-3]), count(values[-2]), percent([values[-1]], 2),
-        ]
-        for name, *values in zip(clients["client"], *(clients[c].astype(float) for c in names), strict=True)
-    ]  # fmt: skip
-    measured = [m.words[:1].upper() + m.words[1:] + (" (%)" if m.percent else "") for m in (score, *others)]
-    head = ["Client", *measured, "Loss", "Test samples", "Training samples", "λ (%)"]
-    caption = "Clients of the final model, worst first"
-    if len(run.clients) > TABLE_ROWS:
-        caption = f"The {TABLE_ROWS} worst of {len(run.clients)} clients; clients.csv has them all"
-    return Table(caption, head, rows)
-
-
-MOST_NAMED = 30
-"""Clients with a row of their own in a report of several runs."""
-
-NUMBERED = re.compile(r"client-\d+")
-"""A client of a random partition, who is another one at every seed."""
-
-
-def by_client_tables(groups: Sequence[Group]) -> list[Table]:
-    """Of several runs on the same few clients with names of their own: for each measure, clients against algorithms."""
-    runs = [run for group in groups for run in group.runs]
-    names = runs[0].clients["client"].tolist()
-    same = all(run.clients["client"].tolist() == names for run in runs)
-    if len(runs) == 1 or not same or len(names) > MOST_NAMED or any(NUMBERED.fullmatch(name) for name in names):
-        return []
-    found = []
-    for measure in groups[0].measures:
-        kept = "score" if measure is groups[0].score else measure.name
-        if not all(kept in run.clients for run in runs):
-            continue
-        rows = [
-            [
-                clean(name, 60),
-                *(scored([float(run.clients[kept].iloc[i]) for run in group.runs], measure) for group in groups),
-            ]
-            for i, name in enumerate(names)
-        ]
-        caption = f"{measure.words[:1].upper()}{measure.words[1:]} by client" + (", in percent" * measure.percent)
-        found.append(Table(caption, ["Client", *(group.label for group in groups)], rows))
-    return found
-
-
 def runs_table(groups: Sequence[Group]) -> Table:
     """A row per run: how it ended."""
     rows = [
@@ -151,6 +120,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
             count(number(run.summary, "rounds")),
             scored([run.final("avg_score")], group.score),
             scored([run.final("worst_score")], group.score),
+            interval_cell(run, group.score),
             spread([run.final("worst_loss")], 3),
             clean(run.summary.get("device", NOTHING), 40),
             duration(number(run.summary, "wall_seconds")),
@@ -159,7 +129,8 @@ def runs_table(groups: Sequence[Group]) -> Table:
         for run in group.runs
     ]
     unit = " (%)" if groups[0].score.percent else ""
-    head = ["Run", "Algorithm", "Seed", "Rounds", f"Average{unit}", f"Worst{unit}", "Worst loss", "Device", "Time"]
+    worst = (f"Worst{unit}", f"95{THIN}%", "Worst loss")
+    head = ["Run", "Algorithm", "Seed", "Rounds", f"Average{unit}", *worst, "Device", "Time"]
     return Table("Runs", head, rows, words=2)
 
 

@@ -1,0 +1,347 @@
+"""No worst client without its uncertainty: in cards, sentences, tables and the figure."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from drfl.assessment.clients import assess_clients
+from drfl.assessment.scores import BinaryScores
+from drfl.errors import InputError
+from drfl.measure import Measure, Rows
+from drfl.report import render
+from drfl.report.assessed import assessment_of, told_of, worst_interval
+from drfl.report.client_tables import by_client_tables, client_table
+from drfl.report.compared import standing
+from drfl.report.content import Card
+from drfl.report.forest import FEWEST, MOST, forest, in_words, legend, shown_rows
+from drfl.report.formatting import THIN, interval
+from drfl.report.groups import group_runs
+from drfl.report.side_by_side import at_one_seed, side_by_side, which_seed
+from drfl.report.summary_text import cards, takeaway
+from drfl.report.tables import runs_table, summary_table
+
+from .test_html import EVIL, Page
+
+NAMES = ["North", "South", "East"]
+
+
+@pytest.fixture
+def named(record):
+    """Two algorithms at this many seeds, on three clients with names."""
+
+    def made(seeds, **changes):
+        cells = [(a, s) for a in ("FedAvg", "DRFA") for s in range(seeds)]
+        return group_runs([record(f"{a}-{s}", a, s, clients=3, rounds=1, names=NAMES, **changes) for a, s in cells])
+
+    return made
+
+
+def shown(run, i):
+    """Client i's interval, worked out from its counts."""
+    n, right = (run.clients[name].to_numpy(float) for name in ("samples", "accuracy_count"))
+    scores, each = BinaryScores(n, right), 0.05 / (2 * len(n))
+    return f"{100 * scores.lower(each)[i]:.1f} – {100 * scores.upper(each)[i]:.1f}"
+
+
+def test_a_cell_has_the_value_and_the_interval_of_its_own_run(named):
+    groups = named(1)
+    (table,) = by_client_tables(groups)
+    assert table.head == ["Client", "Test samples", "FedAvg", f"95{THIN}%", "DRFA", f"95{THIN}%"]
+    run = groups[1].runs[0]
+    for i, row in enumerate(table.rows):
+        assert row[:2] == [NAMES[i], f"{run.clients['samples'][i]:.0f}"]
+        assert row[4] == f"{100 * run.clients['score'][i]:.1f}"
+        found = assessment_of(run)
+        assert row[5] == ("* " if found.candidates[i] else "") + shown(run, i)
+    assert "* could be the worst client" in table.caption
+    assert "mean ±" not in table.caption
+
+
+def test_of_several_seeds_it_is_the_mean_and_the_interval_of_one(named):
+    groups = named(2)
+    (table,) = by_client_tables(groups)
+    assert table.head[2:4] == ["FedAvg", f"95{THIN}%, seed 0"]
+    south = [100 * run.clients["score"][1] for run in groups[1].runs]
+    assert table.rows[1][4] == f"{np.mean(south):.1f} ± {np.std(south, ddof=1):.1f}"
+    assert table.rows[1][5].removeprefix("* ") == shown(groups[1].runs[0], 1)
+    sizes = sorted(run.clients["samples"][1] for run in groups[0].runs)
+    assert table.rows[1][1] == f"{sizes[0]:.0f} to {sizes[1]:.0f}"
+
+
+def test_numbered_clients_are_others_at_every_seed(record):
+    """Their table is of one seed, without a mean over seeds; there is none where they cannot be told to be the same."""
+    cells = [(a, s) for a in ("FedAvg", "DRFA") for s in (3, 1)]
+    names = ["client-0", "client-1"]
+    groups = group_runs([record(f"{a}-{s}", a, s, clients=2, names=names) for a, s in cells])
+    (table,) = by_client_tables(groups)
+    assert "seed 1" in table.caption
+    assert table.rows[0][2] == f"{100 * groups[0].runs[0].clients['score'][0]:.1f}"
+    other = [record(f"other-{s}", seed=s, clients=2, names=[f"{s}a", "b"]) for s in range(2)]
+    apart = [record("p", "FedAvg", 0, clients=2, names=names), record("q", "DRFA", 1, clients=2, names=names)]
+    many = [record(f"many-{s}", seed=s, clients=31) for s in range(2)]
+    for runs in (other, apart, many, many[:1]):
+        assert by_client_tables(group_runs(runs)) == []
+
+
+def test_the_table_of_one_run(record):
+    run = record("a", "DRFA")
+    worse = np.round(0.5 * run.clients["samples"][3])
+    run.clients.loc[3, ["score", "accuracy_count"]] = [worse / run.clients["samples"][3], worse]
+    found = told_of(run)
+    table = client_table(run, found)
+    assert table.head[1:4] == ["Accuracy (%)", f"95{THIN}%", "Could be the worst"]
+    assert [row[2] for row in table.rows] == [shown(run, i) for i in found.order]
+    assert [row[3] == "yes" for row in table.rows] == found.candidates[found.order].tolist()
+    assert [row[3] for row in table.rows] == ["yes"] + [""] * 5
+
+
+def test_a_client_without_a_value_is_said_to_have_none(record):
+    run = record("a", clients=3)
+    run.clients.loc[1, ["score", "samples", "accuracy_count"]] = [np.nan, 0, 0]
+    found = told_of(run)
+    assert client_table(run, found).rows[-1][1:4] == ["–", "–", "not known"]
+    (told,) = side_by_side(group_runs([run]))
+    assert shown_rows(told) == [0, 2]
+    page = Page(render([run]))
+    assert "no value" not in page.text
+    assert not re.search(r"\bnan\b|NaN", " ".join(page.words))
+
+
+WHOLE = {"name": "accuracy", "more_is_better": True, "percent": True, "rows": "whole"}
+
+
+@pytest.mark.parametrize("changes", [{"older": True}, {"summary": {"measures": [WHOLE]}}], ids=["older", "whole"])
+def test_files_that_say_nothing_of_rows(record, changes):
+    runs = [record(name, name, **changes) for name in ("FedAvg", "DRFA")]
+    assert told_of(runs[0]) is None
+    for text in (render(runs), render(runs[:1])):
+        page = Page(text)
+        assert "There are no intervals: " in page.text
+        assert "no interval is known" in page.text
+        assert not any("error_x" in trace for figure in page.figures.values() for trace in figure["data"])
+        why = "files are of an older drfl" if "older" in changes else "accuracy is a number of all of a client's rows"
+        assert why in page.text
+    assert client_table(runs[0], None).head[:3] == ["Client", "Accuracy (%)", "Loss"]
+
+
+def test_without_counts_those_of_right_answers_are_taken_from_the_accuracy(record):
+    run = record("a")
+    before = told_of(run)
+    del run.clients["accuracy_count"]
+    assert told_of(run).low.tolist() == before.low.tolist()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("accuracy_count", 1000), ("accuracy_count", -1), ("samples", 20.5), ("samples", 2.0**31)]
+)
+def test_impossible_counts_are_one_line(record, column, value):
+    run = record("a")
+    run.clients[column] = run.clients[column].astype(float)
+    run.clients.loc[2, column] = value
+    with pytest.raises(InputError, match=r"a/clients\.csv is damaged: .*; run it again"):
+        render([run])
+
+
+def of_measure(record, rows, sums, name="a", **kinds):
+    """A run by another measure, whose clients.csv has these columns."""
+    measure = Measure("brier", rows=rows, **kinds)
+    run = record(name, clients=3, rounds=1)
+    frame = run.clients.assign(**{f"brier_{name}": values for name, values in sums.items()}, samples=[10.0, 10.0, 1.0])
+    values = pd.Series(sums[next(iter(sums))]) / frame["samples"]
+    run.summary["final"] = {"worst_brier": 0.3}
+    return dataclasses.replace(run, clients=frame.assign(score=values), measures=(measure,))
+
+
+def test_measures_of_numbers_have_intervals_too_and_endless_ones_stay_in_the_figure(record):
+    sums = {"sum": [3.0, 1.0, 0.2], "squares": [1.5, 0.5, 0.04]}
+    unit, real = (of_measure(record, rows, sums, rows, more_is_better=False) for rows in (Rows.UNIT, Rows.REAL))
+    assert worst_interval(unit) == (told_of(unit).worst.low, told_of(unit).worst.high)
+    table = client_table(real, told_of(real))
+    assert [row[0] for row in table.rows] == ["c000", "c002", "c001"]  # less is better
+    assert table.rows[1][2] == "−∞ – ∞"
+    ((told,),) = side_by_side(group_runs([real]))
+    figure = forest([told], shown_rows([told]))
+    assert figure.data[0].error_x.array[1] > np.ptp(figure.layout.xaxis.range)
+    assert all(np.isfinite(figure.layout.xaxis.range))
+    Page(render([real]))
+    worse = of_measure(record, Rows.UNIT, {"sum": [3.0, 1.0, 0.2], "squares": [3.5, 0.5, 0.04]}, "worse")
+    with pytest.raises(InputError, match="damaged"):
+        told_of(worse)
+
+
+def test_ranks(record):
+    sums = {"positive": [5.0, 5.0, 1.0], "pairs": [20.0, 25.0, 0.0]}
+    run = of_measure(record, Rows.RANKS, sums)
+    run.clients["score"] = [0.8, 1.0, np.nan]
+    found = told_of(run)
+    assert found.values[:2].tolist() == [0.8, 1.0]
+    assert np.isnan(found.values[2])
+
+
+def test_clients_that_share_test_rows_are_not_taken_for_independent(record):
+    run = record("a")
+    apart = told_of(run)
+    run.summary["shared_test_rows"] = True
+    shared = told_of(run)
+    assert (shared.p_worst >= apart.p_worst).all()
+    assert shared.independent is False
+
+
+def texts(found: list[Card]):
+    return {card.title: card.note for card in found}
+
+
+def test_cards_say_the_interval_of_the_worst_client(record, named):
+    run = record("a", "DRFA")
+    run.clients.loc[0, ["score", "accuracy_count"]] = [0.1, round(0.1 * run.clients["samples"][0])]
+    run.clients.loc[0, "score"] = run.clients["accuracy_count"][0] / run.clients["samples"][0]
+    (group,) = group_runs([run])
+    note = texts(cards([group], None))["Worst client"]
+    ends = interval(*worst_interval(run), run.score)
+    assert note == f"c000; true value of the worst, whoever it is: {ends}{THIN}% (95{THIN}% confidence)"
+    groups = named(2)
+    note = texts(cards(groups, standing(groups)))["Worst client, best measured"]
+    ends = interval(*worst_interval(groups[1].runs[0]), run.score)
+    assert note.startswith("DRFA; true value")
+    assert f": {ends}{THIN}% (95{THIN}% confidence, seed 0)" in note
+
+
+def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
+    groups = named(2)
+    for table, runs in (
+        (summary_table(groups), at_one_seed(groups)),
+        (runs_table(groups), groups[0].runs + groups[1].runs),
+    ):
+        at = next(i for i, head in enumerate(table.head) if head.startswith("95"))
+        assert table.head[at - 1].startswith("Worst")
+        assert [row[at] for row in table.rows] == [interval(*worst_interval(run), run.score) for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "noise", "start", "said"),
+    [
+        (
+            1,
+            0.0,
+            "Not decided:",
+            "FedAvg. One seed cannot tell luck from merit, five can. On the same test rows, drfl assess",
+        ),
+        (4, 0.001, "Not decided:", "FedAvg. 4 seeds cannot tell luck from merit, five can."),
+        (5, 0.3, "No difference shown:", "No difference to FedAvg is shown (paired t-test over 5 seeds)."),
+        (5, 0.001, "DRFA", "serves the worst-off client best: "),
+    ],
+)
+def test_the_headline_says_what_is_shown(record, seeds, noise, start, said):
+    worst = {"FedAvg": 0.7, "DRFA": 0.75}
+    runs = [
+        record(f"{a}-{s}", a, s, rounds=1, worst=worst[a] + noise * (a == "DRFA") * (s - (seeds - 1) / 2))
+        for a in worst
+        for s in range(seeds)
+    ]
+    groups = group_runs(runs)
+    told, titles = takeaway(groups, standing(groups)), texts(cards(groups, standing(groups)))
+    assert told is not None
+    assert told.start == start
+    assert said in told.rest
+    assert "5.0 points more than FedAvg" in told.rest
+    assert ("(gain of the worst client, 95" in told.rest) == (seeds == 5)
+    assert ("Best for the worst client" in titles) == (start == "DRFA")
+    assert "overlap" not in told.rest
+
+
+def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
+    worst = {"FedAvg": 0.7, "DRFA": 0.8, "DRDM": 0.801}
+    noise = (0.003, -0.004, 0.002, -0.003, 0.004)
+    cells = [(a, s, i) for i, a in enumerate(worst) for s in range(5)]
+    groups = group_runs([record(f"{a}-{s}", a, s, rounds=1, worst=worst[a] + noise[(s + i) % 5]) for a, s, i in cells])
+    told = takeaway(groups, standing(groups))
+    assert told is not None
+    assert told.start == "DRDM"
+    assert "serves the worst-off client best as measured: " in told.rest
+    assert told.rest.endswith(
+        "It is shown to be better than FedAvg; no difference to DRFA is shown (paired t-test over 5 seeds, Holm's "
+        "correction for 3 differences)."
+    )
+
+
+def test_runs_on_other_clients_are_not_compared(record):
+    groups = group_runs([record("a", "FedAvg", worst=0.7), record("b", "DRFA", worst=0.8, clients=7)])
+    told = takeaway(groups, standing(groups))
+    assert told is not None
+    assert told.start == "Not decided:"
+    assert told.rest.endswith("Not decided against FedAvg: at no seed are the clients the same.")
+    assert len(side_by_side(groups)) == 2
+
+
+def test_the_seed_that_all_have(named, record):
+    groups = named(2)
+    assert [run.seed for run in at_one_seed(groups)] == ["0", "0"]
+    assert which_seed(groups) == "seed 0"
+    assert which_seed(named_one := group_runs([groups[0].runs[0], groups[1].runs[0]])) == ""
+    late = group_runs([*groups[0].runs, groups[1].runs[1]])
+    assert [run.seed for run in at_one_seed(late)] == ["1", "1"]
+    apart = group_runs([*groups[0].runs, record("z", "DRDM", 7)])
+    assert which_seed(apart) == "first seed"
+    assert len(side_by_side(named_one)) == 1
+
+
+def test_the_figure_has_the_intervals_the_worst_first_and_what_equal_clients_would_show(record):
+    run = record("a", "DRFA")
+    ((told,),) = side_by_side(group_runs([run]))
+    found, figure = told.found, forest([told], shown_rows([told]))
+    (trace,) = figure.data
+    assert trace.x[0] == pytest.approx(100 * found.equal.worst, rel=1e-4)
+    assert trace.x[0] - trace.error_x.arrayminus[0] == pytest.approx(100 * found.equal.low, rel=1e-3)
+    for place, i in enumerate(found.order, start=1):
+        assert trace.x[place] == pytest.approx(100 * found.values[i], rel=1e-4)
+        assert trace.x[place] + trace.error_x.array[place] == pytest.approx(100 * found.high[i], rel=1e-3)
+        assert trace.x[place] - trace.error_x.arrayminus[place] == pytest.approx(100 * found.low[i], rel=1e-3)
+        assert figure.layout.yaxis.ticktext[place].startswith("* ") == found.candidates[i]
+    low, high = figure.layout.xaxis.range
+    assert low < 100 * min(found.low)
+    assert high > 100 * max(found.high)
+    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # the first row is the uppermost
+    assert f"{int(found.candidates.sum())} of 6 could be the worst" in in_words([told])
+
+
+def test_algorithms_are_told_apart_without_colours_and_clients_are_not_too_many(record):
+    runs = [record(f"A{k}", f"A{k}", clients=31, rounds=1) for k in range(14)]
+    (told,) = side_by_side(group_runs(runs))
+    rows = shown_rows(told)
+    figure = forest(told, rows)
+    assert len({trace.marker.symbol for trace in figure.data}) == 14
+    assert len({trace.y[0] for trace in figure.data}) == 14
+    assert (len(rows), len(shown_rows(told[:1]))) == (FEWEST, MOST)
+    worst = {one.found.order[0] for one in told}
+    assert worst <= set(rows) or len(worst) > FEWEST
+    assert f"The {FEWEST} worst of 31 clients." in legend(told, rows)
+    assert "● A0, ■ A1" in legend(told, rows)
+
+
+def test_hostile_names_stay_text_in_the_figure(record):
+    run = record("a", EVIL, names=[EVIL, "%{x}", "&lt;b&gt;"], clients=3, summary={"seed": EVIL})
+    ((told,),) = side_by_side(group_runs([run]))
+    figure = forest([told], shown_rows([told])).to_plotly_json()
+    words = [*figure["layout"]["yaxis"]["ticktext"], *(text for row in figure["data"][0]["customdata"] for text in row)]
+    assert not any("<" in text for text in words)
+    assert "%{y}" not in figure["data"][0]["hovertemplate"]
+    page = Page(render([run, record("b", "DRFA", names=run.clients["client"].tolist(), clients=3)]))
+    assert sum(tag == "script" for tag, _ in page.elements) == 3
+
+
+def test_what_one_run_says_of_its_clients(record):
+    page = Page(render([record("a", "DRFA")]))
+    assert re.search(r"\d of 6 clients could be the worst \(95 % confidence\)|Any of the 6", page.text)
+    assert "If all clients were equally good the worst of them would measure" in page.text
+    assert "exact test that all are equally good" in page.text
+
+
+def test_a_level_of_its_own_is_taken(record):
+    run = record("a")
+    found = assessment_of(run, level=0.5)
+    n, right = (run.clients[name].to_numpy(float) for name in ("samples", "accuracy_count"))
+    known = assess_clients(run.score, run.clients["client"].tolist(), np.stack([n, right, right], 1), n, level=0.5)
+    assert found.low.tolist() == known.low.tolist()
