@@ -15,7 +15,7 @@ from drfl.data.partition import Partition
 from drfl.engine.row_scores import RowScores
 from drfl.errors import InputError
 from drfl.experiments.artifacts import FILES
-from drfl.experiments.assess_runs import AssessedRun, nothing_said
+from drfl.experiments.assess_runs import AssessedRun
 from drfl.experiments.run_gains import over_last, over_seeds, paired
 from drfl.experiments.test_rows import FILE, read
 from drfl.report.assessed import assessment_of
@@ -62,7 +62,7 @@ def gathered(folders: Sequence[Path], level: float = 0.95) -> Evidence:
 
 
 def _assessed(folder: Path, level: float) -> tuple[AssessedRun, str]:
-    """A run, and why it has no assessment where it has none: one of a model beyond the finite numbers is filed too."""
+    """A run, and why it cannot be assessed, if so: one of a model beyond the finite numbers is filed too."""
     record, file = load_run(folder), folder / FILE
     rows = read(file) if file.exists() else None
     why, assessment = "", None
@@ -70,8 +70,7 @@ def _assessed(folder: Path, level: float) -> tuple[AssessedRun, str]:
         assessment = assessment_of(record, level=level, independent=_shared(rows) is not True)
     except InputError as error:
         why = str(error)
-    run = AssessedRun(folder, record, assessment, rows)
-    return run, why or ("" if assessment is not None else nothing_said(run))
+    return AssessedRun(folder, record, assessment, rows), why
 
 
 def _shared(rows: RowScores | None) -> bool | None:

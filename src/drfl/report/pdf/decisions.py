@@ -32,6 +32,7 @@ class Decision(NamedTuple):
     value: float = math.nan
 
 
+UNKNOWN = "not known"
 MODEL = "Which model is returned"
 RETURNED = {
     "average": Decision(MODEL, "no rows", "the decaying average of the server's models, as planned"),
@@ -82,6 +83,8 @@ def _answer(evidence: Evidence) -> str:
         return "The model of a round was chosen by validation rows; the test rows had no say in it."
     if any(text(record.summary, "stopped") == "patience" for record in records):
         return "Training was stopped by validation rows; the test rows had no say in the model."
+    if any(decision.by == UNKNOWN for run in evidence.runs for decision in _decisions(run)):
+        return "The files of these runs do not say all that decided on the model: see the table."
     return "Models come from training rows alone; the test rows had no say in them within these runs."
 
 
@@ -122,14 +125,14 @@ def _stop(record: RunRecord) -> Decision:
         "target": ("test rows", f"{{}}: stopped at {until}"),
         "patience": ("validation rows", "{}: stopped as there was no gain"),
         "interrupted": ("no rows", "{}: interrupted"),
-    }.get(text(record.summary, "stopped"), ("not known", "{}"))
+    }.get(text(record.summary, "stopped"), (UNKNOWN, "{}"))
     return Decision(what, by, came, rounds)
 
 
 def _returned(record: RunRecord) -> Decision:
     selection, returned = table(record.summary, "selection"), text(record.summary, "returned")
     if selection.get("metric") is None:
-        return RETURNED.get(returned, Decision(MODEL, "not known", printable(returned, 60)))
+        return RETURNED.get(returned, Decision(MODEL, UNKNOWN, printable(returned, 60)))
     metric = printable(selection["metric"], 40).replace("_", " ")
     part = printable(selection.get("part", "validation"), 24)
     return Decision(MODEL, f"{part} rows", f"round {{}}, the best by {metric}", number(selection, "round"))

@@ -20,7 +20,7 @@ FEW = (MODEL, CONFIG, ROWS)
 
 DEPLOYMENT = "drfl deploy run, with a server.toml whose [job] says this"
 NO_SETTINGS = "(its folder keeps no configuration)"
-NO_DATA = "not kept: a deployment's rows stay at the sites, and older runs wrote none"
+NO_DATA = "no digest in the folder"
 DATES = "A run's files hold no date, so that this report has none: the same runs give the same file, byte for byte."
 CHECK = (
     "Files: sha256sum FILE (Linux), shasum -a 256 FILE (macOS) or certutil -hashfile FILE SHA256 (Windows) gives a "
@@ -28,7 +28,8 @@ CHECK = (
 )
 DATA = (
     "Data: a digest (BLAKE2b, 128 bits) of all clients' training, validation and test rows and of who holds which; "
-    "drfl gives the same one for the same data, and keeps it in the file of test rows."
+    "drfl gives the same one for the same data, and keeps it in the file of test rows. A deployment keeps none, as the "
+    "rows stay at the sites."
 )
 
 
@@ -52,9 +53,9 @@ def _answer(evidence: Evidence) -> str:
         known = f"{count(len(set(data)))} digests of data" if all(data) else "digests of data where kept"
         return f"{1 + len(others)} models, each known by the SHA-256 of its file; {known}; configurations below."
     model = first.files.get(MODEL, "")
-    which = f"The model is the file whose SHA-256 begins {model[:16]}" if model else "The model's file is not there"
-    data = f"on data whose digest is {first.data}" if first.data else "on data of which the folder keeps no digest"
-    return f"{which}, trained with {printable(first.record.algorithm, 60)} {data}."
+    which = f"is the file whose SHA-256 begins {model[:16]}" if model else "has no file in the folder"
+    data = f"the digest of the data is {first.data}" if first.data else "the folder keeps no digest of the data"
+    return f"The model, trained with {printable(first.record.algorithm, 60)}, {which}; {data}."
 
 
 def _runs(evidence: Evidence) -> Table:

@@ -86,7 +86,7 @@ def client_names(names: Sequence[str]) -> tuple[str, ...]:
     Args:
         names: in the order of clients.csv.
     """
-    plain = [_reordered(in_glyphs(clean(name, LONGEST).strip())) for name in names]
+    plain = [_reordered(in_glyphs(without_folders(clean(name, LONGEST).strip()))) for name in names]
     return tuple(
         f"{shown or BOX} (no. {place})" if BOX in shown or not shown or plain.count(shown) > 1 else shown
         for place, shown in enumerate(plain, start=1)

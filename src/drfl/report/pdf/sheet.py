@@ -36,6 +36,9 @@ LINE = 4.4
 SPACE = 2.6
 """Between the columns of a table."""
 
+PAGES = "\u2007\u2007"
+"""Stands for the number of pages until that is known; :func:`drfl.report.formatting.clean` leaves no such spaces."""
+
 BLACK, GREY, PALE = 0, 110, 190
 """Greys, from 0 to 255, of text, of what is beside it, and of rules."""
 
@@ -76,13 +79,14 @@ class Sheet(FPDF):
         self.set_auto_page_break(True, MARGIN + 4)
         self.c_margin = 0
         self.foot = f"{title} · {writer}"
+        self.alias_nb_pages(PAGES)
 
     def footer(self) -> None:
         """Title, writer and page number."""
         self.set_y(-MARGIN + 2)
         self._font(SMALL, grey=GREY)
         self.cell(self.epw - 20, LINE, fitted(self, self.foot, self.epw - 22))
-        self.cell(20, LINE, f"{self.page_no()} / {{nb}}", align="R")
+        self.cell(20, LINE, f"{self.page_no()} / {PAGES}", align="R")
 
     def front(self, document: Document) -> None:
         """The first page: what was run, what to know, and each answer."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sentences import headline, sentences
-from drfl.measure import Measure
+from drfl.measure import Measure, Rows
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, count, plural
 from drfl.report.pdf.content import Block, Forest, ForestRow, Paragraph, Points, Question
@@ -36,7 +36,7 @@ def worst(evidence: Evidence) -> Question:
         (run,) = evidence.runs
         found = named(run)
         if found is None:
-            return Question(ASKED, _unsure(run), [_values(run.record)])
+            return Question(ASKED, _unsure(run), [_values(run.record), _remedy(run)])
         return Question(ASKED, f"{headline(found)}.", _one(found, "", MOST))
     blocks: list[Block] = []
     legend: list[Block] = []
@@ -65,13 +65,23 @@ def places(record: RunRecord) -> list[int]:
 
 def _unsure(run: RunEvidence) -> str:
     """Who measures worst, where nothing is known of how sure that is."""
-    score, i = run.record.score, places(run.record)[0]
-    who, frame = client_names(run.record.clients["client"].tolist())[i], run.record.clients
-    value, rows = float(frame["score"].iloc[i]), count(float(frame["samples"].iloc[i]))
+    score, i, frame = run.record.score, places(run.record)[0], run.record.clients
+    who, rows = client_names(frame["client"].tolist())[i], count(float(frame["samples"].iloc[i]))
+    why = printable(run.nothing) or f"the run's files have no {score.words} of single rows"
+    value = score.shown(float(frame["score"].iloc[i]))
     return (
-        f"{who} measures worst, {score.words} {score.shown(value)} on {rows} test rows; how sure that is cannot be "
-        f"said: {printable(run.nothing)}."
+        f"{who} measures worst, {score.words} {value} on {rows} test rows; how sure that is cannot be said, as {why}."
     )
+
+
+def _remedy(run: RunEvidence) -> Points:
+    """Another measure that there are intervals for."""
+    others = [measure.name for measure in run.record.measures if measure.rows is not Rows.WHOLE]
+    if others:
+        return Points(
+            [f"Intervals of another measure: drfl assess {printable(run.record.label)} --measure {others[0]}."]
+        )
+    return Points(["To have intervals: run again with --metric accuracy, or another that is a mean over rows, or auc."])
 
 
 def _range(evidence: Evidence) -> str:
