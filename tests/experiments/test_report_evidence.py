@@ -11,7 +11,7 @@ from drfl.cli.app import call
 from drfl.errors import InputError
 from drfl.experiments.report_evidence import gathered
 from drfl.experiments.run_gains import gain_of_folders
-from drfl.experiments.test_rows import FILE, read
+from drfl.experiments.test_rows import FILE, read, write
 from drfl.report.pdf.document import document
 
 FEW = "--dataset heart-disease --rounds 2 --steps 1 --metric brier --select worst"
@@ -59,6 +59,15 @@ def test_other_data_are_not_compared(runs, tmp_path):
     found = gathered([runs[0], other])
     assert (found.by_rows, found.over_seeds) == ((), ())
     assert "not compared row by row" in document(found).questions[1].answer
+
+
+def test_other_test_rows_are_not_compared_whatever_the_settings_say(runs, tmp_path):
+    other = shutil.copytree(runs[2], tmp_path / "other")
+    rows = read(other / FILE)
+    write(other / FILE, rows._replace(rows=rows.rows.flip(0)))
+    more = gathered([*runs[:2], other, runs[3]])
+    assert (more.by_rows, more.over_seeds) == ((), ())
+    assert len(gathered(runs[:4]).over_seeds) == 1
 
 
 def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
