@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.pdf_text import texts
 
 from drfl.cli.app import call
 
@@ -55,6 +57,44 @@ def test_a_report_is_replaced_on_request_alone(capsys):
     assert Path("report.html").read_text() == "mine"
     assert call(["report", "one", "--overwrite"]) == 0
     assert "FedAvg" in Path("report.html").read_text()
+
+
+def test_a_report_to_print_is_written_alone_or_beside_the_page(capsys):
+    assert call(["report", "one", "several", "--pdf", "all.pdf", "--title", "Mine"]) == 0
+    assert capsys.readouterr().out == "report: all.pdf\n"
+    assert not Path("report.html").exists()
+    whole = Path("all.pdf").read_bytes()
+    assert "Mine" in texts(whole)[0]
+    assert call(["report", "one", "several", "--pdf", "all.pdf", "--out", "all.html", "--title", "Mine"]) == 2
+    assert not Path("all.html").exists()
+    words = ["--pdf", "again.pdf", "--out", "all.html", "--title", "Mine"]
+    assert call(["report", "one", "several", *words]) == 0
+    assert Path("again.pdf").read_bytes() == whole
+    assert Path("all.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("none --pdf r.pdf", "none is not a run directory"),
+        ("one --pdf one", "one exists already: give another --pdf"),
+        ("one --pdf nowhere/r.pdf", "there is no folder nowhere"),
+        ("one --pdf r.pdf --out r.pdf", "--out and --pdf are both r.pdf"),
+    ],
+)
+def test_a_mistake_about_print_is_one_line(words, part, capsys):
+    assert call(["report", *words.split()]) == 2
+    err = capsys.readouterr().err
+    assert part in err
+    assert err.count("\n") == 1
+    assert not Path("r.pdf").exists()
+
+
+def test_the_extra_is_named_before_a_run_is_read(monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "fpdf" else found(name))
+    assert call(["report", "none", "--pdf", "r.pdf"]) == 2
+    assert "pip install 'drfl[pdf]'" in capsys.readouterr().err
 
 
 def test_a_comparison_without_a_finished_run_is_told():

@@ -14,11 +14,13 @@ from tests.support.marks import only
 import drfl
 from drfl.errors import InputError
 from drfl.experiments.hyperparameters import make
+from drfl.experiments.report_evidence import gathered
 from drfl.experiments.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.settings import read_server
+from drfl.report.pdf import Evidence, render_pdf
 from drfl.resilience import Replayed, read_replies
 
 from .conftest import grid_of, simulation, site
@@ -103,6 +105,13 @@ def test_both_models_of_the_last_test_are_paired_client_by_client(tmp_path):
     (tmp_path / "last").mkdir()
     out = server_app.serve(grid_of(), settings(tmp_path / "last", more='returned = "last"'))
     assert not (out / "paired.csv").exists()
+
+
+def test_its_folder_makes_a_report_to_print(tmp_path):
+    (run,) = gathered([server_app.serve(grid_of(), settings(tmp_path))]).runs
+    assert (run.deployed, run.data, run.shared) == (True, "", None)
+    assert run.over_last is not None
+    assert render_pdf(Evidence((run,))).startswith(b"%PDF")
 
 
 class Dying(InProcessGrid):

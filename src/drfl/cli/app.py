@@ -103,7 +103,7 @@ def compare(options: o.CompareOptions) -> int:
 @app.command()
 @o.command(o.ReportOptions)
 def report(options: o.ReportOptions) -> int:
-    """Write one HTML report on runs that have ended, whatever made them."""
+    """Write one HTML report on runs that have ended, whatever made them, or with --pdf one to print and file."""
     from drfl.cli.report import report_command
 
     with signals.as_stopped():

@@ -209,9 +209,14 @@ class ReportOptions:
     """The options of ``drfl report``."""
 
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, of comparisons or of deployed runs.")]
-    out: Annotated[Path, typer.Option(help="The file to write.", show_default=False)] = Path("report.html")
+    out: Annotated[Path | None, typer.Option(help="The page to write. (default: report.html; with --pdf no page)")] = (
+        None
+    )
+    pdf: Annotated[
+        Path | None, typer.Option(help="Write a report to print and file, A4 and grey; needs drfl's extra 'pdf'.")
+    ] = None
     title: Annotated[str | None, typer.Option(help="Its heading. (default: what was run on what)")] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from drfl.cli import console
 from drfl.cli.options import ReportOptions
 from drfl.errors import InputError
 from drfl.experiments.manifest import runs_in
 
+PAGE = Path("report.html")
+"""What is written where no file is named."""
+
 
 def report_command(options: ReportOptions) -> int:
-    """Read the runs, write one report on them; gives the exit code."""
+    """Read the runs, write one report on them, as a page or to print; gives the exit code."""
     from drfl.report import load_run, write_report
 
-    if options.out.exists() and not options.overwrite:
-        raise InputError(f"{options.out} exists already: give another --out, or --overwrite to replace it")
+    out = options.out or (PAGE if options.pdf is None else None)
+    _check(options, out)
     folders = [folder for path in options.runs for folder in runs_in(path)]
-    write_report([load_run(folder) for folder in folders], options.out, title=options.title)
-    console.out.print(f"report: {options.out}", markup=False)
+    if options.pdf is not None:
+        _print(options, folders, options.pdf)
+    if out is not None:
+        write_report([load_run(folder) for folder in folders], out, title=options.title)
+        console.out.print(f"report: {out}", markup=False)
     return 0
+
+
+def _check(options: ReportOptions, out: Path | None) -> None:
+    """Make sure that the files may be written, before anything is read.
+
+    Raises:
+        InputError: one is there already, both are one file, or what a PDF needs is not installed.
+    """
+    if options.pdf is not None:
+        from drfl.report.pdf.names import check
+
+        check()
+        if out is not None and out.resolve() == options.pdf.resolve():
+            raise InputError(f"--out and --pdf are both {out}: give two files")
+    for path, name in ((out, "--out"), (options.pdf, "--pdf")):
+        if path is not None and path.exists() and not options.overwrite:
+            raise InputError(f"{path} exists already: give another {name}, or --overwrite to replace it")
+        if path is not None and not path.parent.is_dir():  # which is not made: its name may be misspelt
+            raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+
+
+def _print(options: ReportOptions, folders: list[Path], path: Path) -> None:
+    """Write the report to print."""
+    from drfl.experiments.report_evidence import gathered
+    from drfl.report.pdf import write_pdf
+
+    write_pdf(gathered(folders), path, title=options.title)
+    console.out.print(f"report: {path}", markup=False)

@@ -1,0 +1,131 @@
+"""Can the probabilities be believed? Calibration error and Brier score by client, where they were measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from drfl.assessment.clients import Assessment
+from drfl.errors import InputError
+from drfl.measure import Measure
+from drfl.report.assessed import assessment_of
+from drfl.report.content import Table
+from drfl.report.formatting import NOTHING, count, listing
+from drfl.report.pdf.content import Block, Paragraph, Points, Question
+from drfl.report.pdf.evidence import Evidence, RunEvidence
+from drfl.report.pdf.names import client_names, printable
+from drfl.report.pdf.worst import MOST, places
+from drfl.report.read_run import RunRecord
+
+ASKED = "Can its probabilities be believed, at every client?"
+
+ERROR, MEASURES = "calibration_error", ("calibration_error", "brier", "log_loss")
+"""What says how good probabilities are."""
+
+TABLES = 3
+"""Algorithms with a table by client; the others have their worst and average alone."""
+
+NONE = "That was not measured: neither calibration error nor Brier score was asked for."
+
+HOW = (
+    "To measure it: --metric calibration-error --metric brier with drfl run or drfl compare, in a TOML file "
+    'metrics = ["calibration-error", "brier"], in a deployment the same in the [job] of server.toml. Probabilities of '
+    "classes are needed; numbers have none."
+)
+
+NOTE = (
+    "Calibration error: expected calibration error, |share of right answers − mean confidence| in 15 bins of "
+    "confidence, weighted. It is a number of all of a client's rows together, without an interval, and on few rows it "
+    "is above 0 although the model is calibrated. Brier score and log loss: means over rows, less is better; in "
+    "brackets 95 % intervals, simultaneous over the clients."
+)
+
+
+def calibrated(evidence: Evidence) -> Question:
+    """The section: each client's calibration error, Brier score and log loss."""
+    own = [m for name in MEASURES for m in evidence.runs[0].record.measures if m.name == name]
+    if not own:
+        return Question(ASKED, NONE, [Points([HOW])])
+    groups, several = evidence.groups, len(evidence.runs) > 1
+    blocks: list[Block] = [_overview(evidence, own)] if several else []
+    blocks += [_clients(evidence.first_of(g), own, printable(g.label, 60), len(groups) > 1) for g in groups[:TABLES]]
+    if len(groups) > TABLES:
+        more = listing([printable(group.label, 60) for group in groups[TABLES:]])
+        blocks.append(Paragraph(f"By client in the clients.csv of their runs: {more}.", small=True))
+    blocks.append(Paragraph(NOTE, small=True))
+    return Question(ASKED, _answer(evidence.runs[0], own, several=several), blocks)
+
+
+def _answer(run: RunEvidence, own: Sequence[Measure], *, several: bool) -> str:
+    """Who is worst by the first of the measures."""
+    first, frame = own[0], run.record.clients
+    values = _measured(run.record, first)
+    known = [i for i in range(len(values)) if math.isfinite(values[i])]
+    if not known:
+        return f"That is not known: {first.words} is not defined on any client's test rows."
+    i = max(known, key=lambda place: values[place])
+    names, rows = client_names(frame["client"].tolist()), count(frame["samples"].to_numpy(float)[i])
+    mean = first.shown(sum(values[place] for place in known) / len(known))
+    model = (
+        f"With {printable(run.record.algorithm, 60)}, seed {printable(run.record.seed, 24)}, the" if several else "The"
+    )
+    return (
+        f"{model} {first.words} is largest at {names[i]}, {first.shown(values[i])} on {rows} test rows, where the "
+        f"average over clients is {mean}."
+    )
+
+
+def _overview(evidence: Evidence, own: Sequence[Measure]) -> Table:
+    """A row a run: average over clients and the worst, of each measure."""
+    rows = [
+        [
+            printable(group.label, 60), printable(record.seed, 24),
+            *(_number(m, record.final(f"{what}_{m.name}")) for m in own for what in ("avg", "worst")),
+        ]
+        for group in evidence.groups
+        for record in group.runs
+    ]  # fmt: skip
+    heads = [f"{m.words[:1].upper()}{m.words[1:]}, {what}" for m in own for what in ("average", "worst")]
+    return Table("Over clients, each counting once", ["Algorithm", "Seed", *heads], rows, words=2)
+
+
+def _measured(record: RunRecord, own: Measure) -> list[float]:
+    """(N,) of the clients."""
+    return record.clients["score" if own.name == record.score.name else own.name].to_numpy(float).tolist()
+
+
+def _number(own: Measure, value: float) -> str:
+    return own.shown(value) if math.isfinite(value) else NOTHING
+
+
+def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool) -> Table:
+    """A row a client of a run, worst by its score first."""
+    record, found = run.record, [_assessed(run, measure) for measure in own]
+    names, samples = client_names(record.clients["client"].tolist()), record.clients["samples"].to_numpy(float)
+    columns = [_measured(record, measure) for measure in own]
+    rows = [
+        [
+            names[i], count(samples[i]),
+            *(_value(m, values[i], a, i) for m, values, a in zip(own, columns, found, strict=True)),
+        ]
+        for i in places(record)[:MOST]
+    ]  # fmt: skip
+    which = f"{label}, seed {printable(record.seed, 24)}" if several else "Clients"
+    caption = f"{which}: the worst by {record.score.words} first"
+    if len(rows) < len(names):
+        caption += f"; {len(rows)} of {count(len(names))} clients"
+    return Table(caption, ["Client", "Test rows", *(f"{m.words[:1].upper()}{m.words[1:]}" for m in own)], rows)
+
+
+def _assessed(run: RunEvidence, own: Measure) -> Assessment | None:
+    try:
+        return assessment_of(run.record, own, independent=run.shared is not True)
+    except InputError:  # no client has a value
+        return None
+
+
+def _value(own: Measure, value: float, found: Assessment | None, i: int) -> str:
+    if not math.isfinite(value):
+        return NOTHING
+    ends = "" if found is None else f" ({own.interval(float(found.low[i]), float(found.high[i]))})"
+    return f"{own.shown(value)}{ends}"

@@ -1,0 +1,150 @@
+"""Compared with what is the worst client served so?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from drfl.assessment.gains import GainAssessment
+from drfl.assessment.seeds import T_FROM
+from drfl.assessment.sentences import signed_interval
+from drfl.measure import Measure
+from drfl.report.content import Table
+from drfl.report.formatting import NOTHING, listing, plural
+from drfl.report.pdf.content import Block, Paragraph, Points, Question
+from drfl.report.pdf.evidence import Evidence, RowGain, SeedGain
+from drfl.report.pdf.names import printable
+
+ASKED = "Compared with what?"
+
+SAID = {
+    "better": "the worst client is shown to be better off with",
+    "worse": "the worst client is shown to be worse off with",
+    "no difference shown": "no difference is shown for",
+    "not decided": "not decided for",
+}
+"""Verdict → how the answer begins that lists whose it is."""
+
+
+def compared(evidence: Evidence) -> Question:
+    """The section: gains over the first algorithm, over seeds and row by row."""
+    last = [_over_last(run.over_last) for run in evidence.runs if run.over_last is not None]
+    blocks: list[Block] = [Points(last)] if last else []
+    if len(evidence.groups) < 2:
+        return Question(ASKED, _alone(evidence), [*blocks, Points([REMEDY])])
+    if evidence.over_seeds:
+        blocks += _seeds(evidence)
+    if evidence.by_rows:
+        blocks += gains_table(evidence.by_rows, f"Against {_first(evidence)}, on the same test rows", GAIN)
+    else:
+        blocks.append(Paragraph("No two of these models can be compared row by row: " + NO_ROWS, small=True))
+    return Question(ASKED, _answer(evidence), blocks)
+
+
+REMEDY = (
+    "To compare: run another algorithm on the same data, partition and seeds (drfl compare --algorithms "
+    "FedAvg,DualDRDM,LocalOnly --seeds 5 …), and name all its runs in the report, the one to compare with first."
+)
+
+NO_ROWS = "they have other test rows, keep none, as deployments do, or the score has no value for a single row."
+
+GAIN = (
+    "Gain: by how much the worst client is better off, whoever it is with either model. Better at, worse at: clients "
+    "where that is shown (Holm's correction)."
+)
+
+
+def _first(evidence: Evidence) -> str:
+    return printable(evidence.groups[0].label, 60)
+
+
+def _alone(evidence: Evidence) -> str:
+    seeds = len(evidence.runs)
+    of = f"its {plural(seeds, 'seed')} say how much it varies, not what it gains" if seeds > 1 else "one run was given"
+    return f"With nothing: there is one algorithm in this report, {_first(evidence)}; {of}."
+
+
+def _answer(evidence: Evidence) -> str:
+    """One sentence: what seeds show, and what rows do."""
+    parts: list[str] = []
+    seeds = [row.gain.n for row in evidence.over_seeds]
+    if max(seeds, default=1) < T_FROM:
+        parts.append(f"not decided over seeds ({plural(max(seeds, default=1), 'seed')}, {T_FROM} are needed)")
+    else:
+        over = plural(seeds[0], "seed") if len(set(seeds)) == 1 else "seeds"
+        parts.append(f"over {over}, {_verdicts([(row.second, row.verdict) for row in evidence.over_seeds])}")
+    if evidence.by_rows:
+        found = _verdicts([(row.second, row.gain.worst.shown) for row in evidence.by_rows])
+        parts.append(f"on the same test rows (seed {printable(evidence.by_rows[0].seed, 24)}), {found}")
+    else:
+        parts.append("not compared row by row")
+    return f"Compared with {_first(evidence)}: {'; '.join(parts)}."
+
+
+def _verdicts(found: Sequence[tuple[str, str]]) -> str:
+    """Whose verdicts are alike, each kind in a clause."""
+    said = []
+    for verdict, words in SAID.items():
+        who = [printable(label, 60) for label, own in found if own == verdict]
+        if who:
+            said.append(f"{words} {listing(who)}")
+    return ", ".join(said)
+
+
+def _seeds(evidence: Evidence) -> list[Block]:
+    """The table of differences over seeds."""
+    own = evidence.runs[0].record.score
+    rows = [[printable(row.second, 60), _verdict(row), *_numbers(own, row)] for row in evidence.over_seeds]
+    caption = f"Against {_first(evidence)}, over seeds: the gain of the worst client's {_points(own)}"
+    head = ["Algorithm", "Verdict", "Mean gain", "95 % t-interval", "Seeds", "p, t-test"]
+    note = (
+        f"Verdict: paired t-test after Holm's correction over the {plural(len(rows), 'row')} of this table and, from "
+        f"six seeds on, sign flips; below {T_FROM} seeds none. Seeds speak of other partitions and draws, the "
+        "comparison row by row of other test rows: rely on a difference that both show."
+    )
+    return [Table(caption, head, rows, words=2), Paragraph(note, small=True)]
+
+
+def _numbers(own: Measure, row: SeedGain) -> list[str]:
+    value, interval = signed_interval(own, row.gain.mean, row.gain.low, row.gain.high)
+    tested = row.gain.n >= T_FROM and math.isfinite(row.gain.p_t)
+    return [value, interval, str(row.gain.n), f"{row.gain.p_t:.2g}" if tested else NOTHING]
+
+
+def _verdict(row: SeedGain) -> str:
+    return f"{row.verdict} ({plural(row.gain.n, 'seed')})" if row.verdict == "not decided" else row.verdict
+
+
+def _points(own: Measure) -> str:
+    return f"{own.words}, in points" if own.percent else own.words
+
+
+def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block]:
+    """A row an algorithm: what its worst client gains, and at how many clients a gain or a loss is shown.
+
+    Args:
+        pairs: at least one.
+        caption: said above.
+        note: said below.
+    """
+    own, level = pairs[0].gain.measure, pairs[0].gain.level
+    rows = [[printable(pair.second, 60), pair.gain.worst.shown, *_row_numbers(pair.gain)] for pair in pairs]
+    head = ["Algorithm", "Verdict", "Gain", f"{100 * level:g} % interval", "Better at", "Worse at"]
+    seed = f" (seed {printable(pairs[0].seed, 24)})"
+    return [
+        Table(f"{caption}{seed}: the gain of the worst client's {_points(own)}", head, rows, words=2),
+        Paragraph(note, small=True),
+    ]
+
+
+def _row_numbers(gain: GainAssessment) -> list[str]:
+    value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
+    return [value, interval, *(f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))]
+
+
+def _over_last(gain: GainAssessment) -> str:
+    value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
+    return (
+        f"The returned model against the last iterate, row by row: {gain.worst.shown}; the worst client's gain is "
+        f"{value} ({interval}, {100 * gain.level:g} % confidence)."
+    )

@@ -1,0 +1,223 @@
+"""What was decided on which rows: did the test rows have a say in the model that they judge?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from drfl.report.content import Table
+from drfl.report.formatting import NOTHING, count, listing
+from drfl.report.pdf.content import Paragraph, Points, Question
+from drfl.report.pdf.evidence import Evidence, RunEvidence
+from drfl.report.pdf.names import printable
+from drfl.report.read_run import RunRecord, listed, number, table, text
+
+ASKED = "What was decided on which data?"
+
+
+class Decision(NamedTuple):
+    """What was decided.
+
+    Args:
+        what: the decision.
+        by: the rows that it went by.
+        came: what came out, with {} for a number.
+        value: that number; NaN for none.
+    """
+
+    what: str
+    by: str
+    came: str
+    value: float = math.nan
+
+
+UNKNOWN = "not known"
+MODEL = "Which model is returned"
+RETURNED = {
+    "average": Decision(MODEL, "no rows", "the decaying average of the server's models, as planned"),
+    "last": Decision(MODEL, "no rows", "that of the last round, as planned"),
+    "best": Decision(
+        MODEL,
+        "training rows",
+        "of the decaying average and the last iterate the one with the smaller largest training loss",
+    ),
+}
+"""How a run comes to its model."""
+
+
+def decided(evidence: Evidence) -> Question:
+    """The section: decisions with the rows that they went by, and how many rows there are."""
+    head, rows = ["Decision", "Went by", "What came out"], _merged(evidence)
+    decisions = Table("Decisions, and the rows that they went by", head, rows, words=3)
+    parts, counted = ["", "Training", "Validation", "Test"], _counts(evidence)
+    counts = Table("Rows over all clients (fewest to most at a client)", parts, counted)
+    said = [Points(_remarks(evidence)), Paragraph(KEPT, small=True)]
+    return Question(ASKED, _answer(evidence), [decisions, counts, *said])
+
+
+KEPT = (
+    "The table says what a run's files say. What was tried before these runs, by hand or by drfl tune, leaves no trace "
+    "in them: whoever files this report may add by what rows the settings were chosen."
+)
+
+
+def on_validation(record: RunRecord) -> bool:
+    """Whether what is called test is rows held out of training, the test rows being left alone."""
+    return record.config.get("judged_on") == "validation"
+
+
+def _answer(evidence: Evidence) -> str:
+    """Whether test rows had a say."""
+    records = [run.record for run in evidence.runs]
+    early = [record for record in records if text(record.summary, "stopped") == "target"]
+    if any(map(on_validation, records)):
+        return (
+            "The numbers of this report are of validation rows, held out of training; test rows were not looked at, "
+            "and what is chosen by these numbers needs them for its own test."
+        )
+    if early:
+        who = "The run" if len(records) == 1 else f"{count(len(early))} of the {count(len(records))} runs"
+        return f"{who} stopped when a number on the test rows reached a target: the test rows had a say in the model."
+    if any(_selected(record) for record in records):
+        return "The model of a round was chosen by validation rows; the test rows had no say in it."
+    if any(text(record.summary, "stopped") == "patience" for record in records):
+        return "Training was stopped by validation rows; the test rows had no say in the model."
+    if any(decision.by == UNKNOWN for run in evidence.runs for decision in _decisions(run)):
+        return "The files of these runs do not say all that decided on the model: see the table."
+    return "Models come from training rows alone; the test rows had no say in them within these runs."
+
+
+def _selected(record: RunRecord) -> bool:
+    return table(record.summary, "selection").get("metric") is not None
+
+
+def _decisions(run: RunEvidence) -> list[Decision]:
+    """Those of a run."""
+    record = run.record
+    judged = "validation rows" if on_validation(record) else "test rows"
+    rows = float(record.clients["samples"].sum())
+    return [
+        Decision("Model and the clients' weights λ", "training rows", "in {} rounds", number(record.summary, "rounds")),
+        _step(record),
+        _stop(record),
+        _returned(record),
+        Decision("Settings of the algorithm", "not in the run's files", "as in its configuration, in the last section"),
+        Decision("Every score in this report", judged, "{} rows", rows),
+    ]
+
+
+def _step(record: RunRecord) -> Decision:
+    what, found = "Local step size", table(record.summary, "step_size")
+    lr = number(found, "lr")
+    if math.isfinite(lr):
+        halved = ", halved as the loss rose" if number(found, "halved") > 0 else ""
+        return Decision(what, "training rows", f"{{}}, by the curvature of the loss{halved}", lr)
+    given = number(table(record.summary, "parameters"), "lr")
+    return Decision(what, "not in the run's files", "given: {}" if math.isfinite(given) else "given", given)
+
+
+def _stop(record: RunRecord) -> Decision:
+    what, rounds = "Number of rounds", number(record.summary, "rounds")
+    until = printable(record.config.get("until", "its target"), 60)
+    by, came = {
+        "rounds": ("no rows", "{}, as planned"),
+        "target": ("test rows", f"{{}}: stopped at {until}"),
+        "patience": ("validation rows", "{}: stopped as there was no gain"),
+        "interrupted": ("no rows", "{}: interrupted"),
+    }.get(text(record.summary, "stopped"), (UNKNOWN, "{}"))
+    return Decision(what, by, came, rounds)
+
+
+def _returned(record: RunRecord) -> Decision:
+    selection, returned = table(record.summary, "selection"), text(record.summary, "returned")
+    if selection.get("metric") is None:
+        return RETURNED.get(returned, Decision(MODEL, UNKNOWN, printable(returned, 60)))
+    metric = printable(selection["metric"], 40).replace("_", " ")
+    part = printable(selection.get("part", "validation"), 24)
+    return Decision(MODEL, f"{part} rows", f"round {{}}, the best by {metric}", number(selection, "round"))
+
+
+def _merged(evidence: Evidence) -> list[list[str]]:
+    """A row for each decision that all runs made alike, numbers aside, else one for each way, with whose it is."""
+    rows: list[list[str]] = []
+    labels = [label_of(evidence, run) for run in evidence.runs]
+    for decisions in zip(*map(_decisions, evidence.runs), strict=True):
+        ways: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
+        for label, (what, by, came, value) in zip(labels, decisions, strict=True):
+            ways.setdefault((what, by, came), []).append((label, value))
+        for (what, by, came), whose in ways.items():
+            out = came.replace("{}", _span([value for _, value in whose]))
+            rows.append([what, by, out if len(ways) == 1 else f"{out} ({_some([label for label, _ in whose])})"])
+    return rows
+
+
+def _span(values: Sequence[float]) -> str:
+    """Equal numbers as one, others as "50 to 100"."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "?"
+    ends = [count(end) if end.is_integer() else f"{end:.3g}" for end in (min(known), max(known))]
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
+def label_of(evidence: Evidence, run: RunEvidence) -> str:
+    """What a run is called among several: its algorithm and seed."""
+    group = next(group for group in evidence.groups if run.record in group.runs)
+    return f"{printable(group.label, 60)}, seed {printable(run.record.seed, 24)}"
+
+
+def _some(labels: Sequence[str]) -> str:
+    """Labels, the first few of many."""
+    return listing(labels) if len(labels) <= 3 else f"{', '.join(labels[:2])} and {len(labels) - 2} more"
+
+
+def _counts(evidence: Evidence) -> list[list[str]]:
+    """Rows by part: a row for all runs alike, else one for each."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for run in evidence.runs:
+        frame = run.record.clients
+        validation = NOTHING if run.validation is None else _sizes(run.validation)
+        cells = (_sizes(frame["train_samples"]), validation, _sizes(frame["samples"]))
+        found.setdefault(cells, []).append(label_of(evidence, run))
+    if len(found) == 1:
+        return [["All clients", *cells] for cells in found]
+    return [[_some(labels), *cells] for cells, labels in found.items()]
+
+
+def _sizes(rows: Iterable[float]) -> str:
+    sizes = [float(size) for size in rows]
+    if not sum(sizes):
+        return "none"
+    return f"{count(sum(sizes))} ({count(min(sizes))} to {count(max(sizes))})"
+
+
+def _remarks(evidence: Evidence) -> list[str]:
+    """On rows that clients share, columns that were scaled, and missing numbers."""
+    said: list[str] = []
+    shared = {run.shared for run in evidence.runs}
+    if True in shared:
+        said.append("Clients share test rows: sets of candidates and intervals of gains allow for that and are wider.")
+    if shared == {False}:
+        said.append("No two clients share a test row.")
+    if None in shared:
+        said.append(
+            "Whether clients share test rows is not known here, and taken not to be so: the rows are at the sites."
+        )
+    if any(run.deployed for run in evidence.runs):
+        said.append("In a deployment the sites divide their rows themselves; it holds no validation rows.")
+    partitions = {printable(_partition(run.record)) for run in evidence.runs}
+    said.append(f"Who holds which rows: {listing(sorted(partitions))}.")
+    if any(listed(run.record.summary, "warnings") for run in evidence.runs):
+        said.append("Warnings on the data are on the first page.")
+    return said
+
+
+def _partition(record: RunRecord) -> str:
+    """The partition's name and parameters, without the seed."""
+    value = record.summary.get("partition")
+    if not isinstance(value, dict):
+        return text(record.summary, "partition")
+    inner = [f"{key} {item:.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
+             if key not in ("partition", "name", "seed")]  # fmt: skip
+    return f"{value.get('partition', value.get('name', '?'))}" + (f" ({', '.join(inner)})" if inner else "")

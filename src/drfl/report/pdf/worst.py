@@ -1,0 +1,233 @@
+"""Who is the worst, and how sure is that?"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from drfl.assessment.clients import Assessment
+from drfl.assessment.sentences import headline, sentences
+from drfl.measure import Measure, Rows
+from drfl.report.content import Table
+from drfl.report.formatting import NOTHING, count, plural
+from drfl.report.pdf.content import Block, Forest, ForestRow, Paragraph, Points, Question
+from drfl.report.pdf.evidence import Evidence, RunEvidence
+from drfl.report.pdf.names import client_names, printable
+from drfl.report.read_run import RunRecord, worst_first
+
+ASKED = "Who is the worst, and how sure is that?"
+
+MOST = 30
+"""Clients in the forest plot of one algorithm."""
+
+FEW = 12
+"""Of each, where there are several algorithms."""
+
+MARGIN = 0.04
+"""Of the axis, beyond the outermost ends."""
+
+
+def worst(evidence: Evidence) -> Question:
+    """The section: one model's clients with their intervals, or each algorithm's first model and a table of all."""
+    if len(evidence.runs) == 1:
+        (run,) = evidence.runs
+        found = named(run)
+        if found is None:
+            return Question(ASKED, _unsure(run), [_values(run.record), _remedy(run)])
+        return Question(ASKED, f"{headline(found)}.", _one(found, "", MOST))
+    blocks: list[Block] = []
+    legend: list[Block] = []
+    for group in evidence.groups:
+        run = evidence.first_of(group)
+        found, title = named(run), printable(f"{group.label}, seed {run.record.seed}")
+        if found is None:
+            blocks += [Paragraph(title, heading=True), Paragraph(_unsure(run)), _values(run.record)]
+        else:
+            blocks += _one(found, title, FEW if len(evidence.groups) > 1 else MOST)
+            legend = legend or notes(found)
+    return Question(ASKED, _range(evidence), [_every_run(evidence), *legend, *blocks])
+
+
+def named(run: RunEvidence) -> Assessment | None:
+    """The assessment of a run with its clients' names as they are printed."""
+    if run.assessment is None:
+        return None
+    return dataclasses.replace(run.assessment, names=client_names(run.assessment.names))
+
+
+def places(record: RunRecord) -> list[int]:
+    """The clients' places in clients.csv, the worst measured first, those without a value last."""
+    return [int(place) for place in worst_first(record).index]
+
+
+def _unsure(run: RunEvidence) -> str:
+    """Who measures worst, where nothing is known of how sure that is."""
+    score, i, frame = run.record.score, places(run.record)[0], run.record.clients
+    who, rows = client_names(frame["client"].tolist())[i], count(float(frame["samples"].iloc[i]))
+    why = printable(run.nothing) or f"the run's files have no {score.words} of single rows"
+    value = score.shown(float(frame["score"].iloc[i]))
+    return (
+        f"{who} measures worst, {score.words} {value} on {rows} test rows; how sure that is cannot be said, as {why}."
+    )
+
+
+def _remedy(run: RunEvidence) -> Points:
+    """Another measure that there are intervals for."""
+    others = [measure.name for measure in run.record.measures if measure.rows is not Rows.WHOLE]
+    if others:
+        return Points(
+            [f"Intervals of another measure: drfl assess {printable(run.record.label)} --measure {others[0]}."]
+        )
+    return Points(["To have intervals: run again with --metric accuracy, or another that is a mean over rows, or auc."])
+
+
+def _range(evidence: Evidence) -> str:
+    """One sentence on the worst clients of several models."""
+    score = evidence.runs[0].record.score
+    worsts = [(run.record.final("worst_score"), run) for run in evidence.runs]
+    known = sorted(
+        (pair for pair in worsts if math.isfinite(pair[0])), key=lambda p: p[0], reverse=not score.more_is_better
+    )
+    if not known:
+        return f"None of the {len(worsts)} models has a worst client: {score.words} is not a finite number."
+    label = {id(run): group.label for group in evidence.groups for run in group.runs}
+    ends = [
+        f"{score.shown(value)} ({printable(label[id(run.record)])}, seed {printable(run.record.seed, 24)})"
+        for value, run in (known[0], known[-1])
+    ]
+    return (
+        f"Each of the {len(evidence.runs)} models has its own worst client, who measures between {ends[0]} and "
+        f"{ends[1]}; the table says within which bounds the truth lies, and how many clients could be it."
+    )
+
+
+def _every_run(evidence: Evidence) -> Table:
+    """A row a model: its worst client."""
+    score, level = evidence.runs[0].record.score, 0.95
+    rows: list[list[str]] = []
+    for group in evidence.groups:
+        for record in group.runs:
+            found = named(evidence.of(record))
+            start = [printable(group.label, 60), printable(record.seed, 24)]
+            if found is None:
+                who = client_names(record.clients["client"].tolist())[places(record)[0]]
+                rows.append([*start, who, score.shown(record.final("worst_score")), NOTHING, NOTHING])
+                continue
+            level, i = found.level, found.order[0]
+            rows.append(
+                [
+                    *start, found.names[i], score.shown(float(found.values[i])),
+                    score.interval(found.worst.low, found.worst.high),
+                    f"{int(found.candidates.sum())} of {len(found.names)}",
+                ]
+            )  # fmt: skip
+    truly = f"truly, {100 * level:g} %"
+    caption = f"The worst client of each model: its {score.words}, measured and truly"
+    return Table(caption, ["Algorithm", "Seed", "Measures worst", "Measured", truly, "Could be it"], rows, words=3)
+
+
+def _one(found: Assessment, title: str, most: int) -> list[Block]:
+    """A model's clients, and what may be said of them; of the only model the answer has said the first of it."""
+    lines = sentences(found)
+    if not title:
+        return [forest(found, "", most), *notes(found), Points(lines[1:])]
+    unmeasured = bool(np.isnan(found.values).any())  # of whom one more sentence speaks
+    return [forest(found, title, most), Points(lines[: 2 + unmeasured])]
+
+
+def forest(found: Assessment, title: str, most: int) -> Forest:
+    """The forest plot of a model's worst clients.
+
+    Args:
+        found: the assessment, names as they are printed.
+        title: said above.
+        most: clients shown.
+    """
+    own, scale = found.measure, found.measure.scale
+    shown = found.order[:most]
+    rows = [_row(found, i) for i in shown]
+    low, high = found.worst.low, found.worst.high
+    who = ForestRow(
+        "The worst client, whoever it is", "", own.shown(found.worst.value), own.interval(low, high),
+        scale * found.worst.value, scale * low, scale * high, True,
+    )  # fmt: skip
+    band = None if found.equal is None else (scale * found.equal.low, scale * found.equal.high)
+    known = [value for value in found.values.tolist() if math.isfinite(value)]
+    line = scale * sum(known) / len(known)
+    axis = f"{own.words}, {own.unit}".rstrip(", ") + ("" if own.more_is_better else " (less is better)")
+    about = _which(len(rows), len(found.names))
+    return Forest(
+        caption=f"{title}: {about}" if title else about[:1].upper() + about[1:],
+        axis=axis, rows=rows, worst=who, band=band,
+        line=line, ends=_ends([*rows, who], band, own),
+    )  # fmt: skip
+
+
+def _which(shown: int, clients: int) -> str:
+    if shown == clients:
+        return f"{plural(clients, 'client')}, the worst first"
+    return f"the {shown} worst of {count(clients)} clients; clients.csv has all"
+
+
+def _row(found: Assessment, i: int) -> ForestRow:
+    own, value, low, high = found.measure, float(found.values[i]), float(found.low[i]), float(found.high[i])
+    rows = count(float(found.samples[i]))
+    if math.isnan(value):
+        return ForestRow(found.names[i], rows, NOTHING, "not known", value, low, high, True)
+    candidate, scale = bool(found.candidates[i]), own.scale
+    return ForestRow(
+        found.names[i],
+        rows,
+        own.shown(value),
+        own.interval(low, high),
+        scale * value,
+        scale * low,
+        scale * high,
+        candidate,
+    )
+
+
+def _ends(rows: Sequence[ForestRow], band: tuple[float, float] | None, own: Measure) -> tuple[float, float]:
+    """The ends of the axis; a share stays within its bounds."""
+    values = [x for row in rows for x in (row.value, row.low, row.high) if math.isfinite(x)] + list(band or ())
+    low, high = min(values), max(values)
+    room = MARGIN * (high - low) or 1.0
+    low, high = low - room, high + room
+    return (max(low, -room), min(high, 100 + room)) if own.percent else (low, high)
+
+
+def notes(found: Assessment) -> list[Block]:
+    """How a plot is read."""
+    percent = f"{100 * found.level:g} %"
+    lines = [
+        f"Filled square: could be the worst client ({percent} confidence); open circle: could not. Line: the client's "
+        f"{percent} interval, all clients' together (Bonferroni; {found.method}). Diamond: the true value of whichever "
+        "client is truly the worst. Dotted line: average over clients."
+    ]
+    if found.equal is not None:
+        lines.append(
+            "Grey band: where the worst would measure in 95 of 100 federations if all clients were equally good."
+        )
+    if _endless(found):
+        lines.append("Arrow: the interval goes beyond the axis.")
+    return [Paragraph(" ".join(lines), small=True)]
+
+
+def _endless(found: Assessment) -> bool:
+    """Whether an interval has no end, as of values without bounds on few rows."""
+    return any(math.isinf(x) for ends in (found.low, found.high) for x in ends.tolist())
+
+
+def _values(record: RunRecord) -> Table:
+    """The clients of a measure that has no intervals."""
+    score, names = record.score, client_names(record.clients["client"].tolist())
+    values, samples = (record.clients[column].to_numpy(float) for column in ("score", "samples"))
+    rows = [
+        [names[i], count(samples[i]), score.shown(values[i]) if math.isfinite(values[i]) else NOTHING]
+        for i in places(record)[:MOST]
+    ]
+    caption = f"{score.words[:1].upper()}{score.words[1:]}: {_which(len(rows), len(names))}"
+    return Table(caption, ["Client", "Test rows", score.words], rows)
