@@ -12,7 +12,7 @@ from drfl.assessment.gains import assess_gain
 from drfl.assessment.seeds import seed_difference
 from drfl.errors import InputError
 from drfl.measure import Measure
-from drfl.report.assessed import assessment_of
+from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.pdf import Evidence, RowGain, RunEvidence, SeedGain, render_pdf, write_pdf
 from drfl.report.pdf.document import document
 from drfl.report.pdf.forest import ticks
@@ -145,12 +145,12 @@ def test_clients_stand_beside_what_they_have_alone(run):
 def without_rows(run):
     """The run as if its score were F1."""
     record = dataclasses.replace(run.record, measures=(Measure("f1"), *run.record.measures))
-    return RunEvidence(record, assessment_of(record))
+    return RunEvidence(record, assessment_of(record), why_nothing(record))
 
 
 def test_a_measure_of_all_rows_together_has_no_interval(run):
     evidence = Evidence((without_rows(run()),))
-    assert "how sure that is cannot be said" in answers(evidence)[0]
+    assert "There are no intervals" in answers(evidence)[0]
     assert "--measure accuracy" in text_of(evidence)
 
 

@@ -18,7 +18,7 @@ from drfl.experiments.artifacts import FILES
 from drfl.experiments.assess_runs import AssessedRun
 from drfl.experiments.run_gains import over_last, over_seeds, paired
 from drfl.experiments.test_rows import FILE, read
-from drfl.report.assessed import assessment_of
+from drfl.report.assessed import assessment_of, why_nothing, worst_interval
 from drfl.report.groups import group_runs
 from drfl.report.pdf.baselines import LOCAL
 from drfl.report.pdf.evidence import Evidence, RowGain, RunEvidence, SeedGain
@@ -65,12 +65,10 @@ def _assessed(folder: Path, level: float) -> tuple[AssessedRun, str]:
     """A run, and why it cannot be assessed, if so: one of a model beyond the finite numbers is filed too."""
     record, file = load_run(folder), folder / FILE
     rows = read(file) if file.exists() else None
-    why, assessment = "", None
-    try:
-        assessment = assessment_of(record, level=level, independent=_shared(rows) is not True)
-    except InputError as error:
-        why = str(error)
-    return AssessedRun(folder, record, assessment, rows), why
+    if worst_interval(record) is None:
+        return AssessedRun(folder, record, None, rows), why_nothing(record)
+    assessment = assessment_of(record, level=level, independent=_shared(rows) is not True)
+    return AssessedRun(folder, record, assessment, rows), ""
 
 
 def _shared(rows: RowScores | None) -> bool | None:

@@ -21,7 +21,7 @@ class RunEvidence:
     Args:
         record: its files.
         assessment: by its score; None where there is none.
-        nothing: why there is none; "" where there is one, or the files say nothing of single rows.
+        nothing: why there is none, in a sentence; "" where there is one.
         files: SHA-256 of the files that drfl left in its folder, by name.
         data: digest of the clients' rows, who holds which included; "" where the folder keeps none.
         shared: whether two clients share a test row; None where that is not known.

@@ -67,11 +67,8 @@ def _unsure(run: RunEvidence) -> str:
     """Who measures worst, where nothing is known of how sure that is."""
     score, i, frame = run.record.score, places(run.record)[0], run.record.clients
     who, rows = client_names(frame["client"].tolist())[i], count(float(frame["samples"].iloc[i]))
-    why = printable(run.nothing) or f"the run's files have no {score.words} of single rows"
     value = score.shown(float(frame["score"].iloc[i]))
-    return (
-        f"{who} measures worst, {score.words} {value} on {rows} test rows; how sure that is cannot be said, as {why}."
-    )
+    return f"{who} measures worst, {score.words} {value} on {rows} test rows. {printable(run.nothing)}"
 
 
 def _remedy(run: RunEvidence) -> Points:
