@@ -27,7 +27,14 @@ from drfl.experiments.comparison import (
     start,
 )
 from drfl.experiments.comparison_processes import compare_in_processes
-from drfl.experiments.comparison_results import Comparison, columns_beside, score_columns, table, write_comparison
+from drfl.experiments.comparison_results import (
+    Comparison,
+    columns_beside,
+    score_columns,
+    table,
+    verdict_line,
+    write_comparison,
+)
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import ended
@@ -163,15 +170,21 @@ def _names(text: str | None, file: Mapping[str, object]) -> list[str]:
 def _print(comparison: Comparison, directory: Path) -> None:
     """The table of the score, those of the other measures, two at a time, as a terminal is narrow, and the report."""
     score, *others = comparison.measures
-    _print_table(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
+    view = _view(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
+    if console.out.measure(view).minimum > console.out.width:  # the report has the worst fifth too
+        view = _view(comparison, score_columns(score), _title(comparison))
+    console.out.print(view)
     for i in range(0, len(others), 2):
-        _print_table(comparison, columns_beside(others[i : i + 2]))
+        console.out.print(_view(comparison, columns_beside(others[i : i + 2])))
     intervals = first_intervals(comparison.outcomes)
     if intervals is not None:
         at = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
         console.out.print(f"95 %: interval of the worst client's true {score.words}{at}; drfl assess says more")
     if score.name == ACCURACY.name:
         console.out.print("if equal: the mean worst of clients that are all equally good, by the size of test sets")
+    verdict = verdict_line(comparison, directory)
+    if verdict is not None:
+        console.out.print(verdict, markup=False)
     if any(outcome.metrics for outcome in comparison.outcomes):
         console.out.print(f"report: {directory / 'report.html'}", markup=False)
     else:
@@ -190,8 +203,8 @@ def _title(comparison: Comparison) -> str:
     return f"{comparison.config.dataset}, {_length(comparison.config)}, {_seeds(comparison)}"
 
 
-def _print_table(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> None:
-    """Print some columns; how many rounds a target took stands with the first, which has a title."""
+def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> Table:
+    """Some columns; how many rounds a target took stands with the first, which has a title."""
     head, rows = table(comparison, "[bold]{}[/bold]", shown)
     # lines between seven columns would leave too little of 80 characters for the numbers
     view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -201,7 +214,7 @@ def _print_table(comparison: Comparison, shown: Mapping[str, str], title: str | 
         view.add_column("\n".join(textwrap.wrap(text, HEADING)), justify="right", no_wrap=True)
     for cells in rows:
         view.add_row(*cells, *(_reached(comparison, cells[0]) if reached else []))
-    console.out.print(view)
+    return view
 
 
 def _seeds(comparison: Comparison) -> str:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from drfl.report.read_run import RunRecord
+
 
 def cell_name(algorithm: str, seed: int) -> str:
     """The sub-folder of a cell."""
@@ -178,7 +180,7 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path, iden
         directory: whose sub-folders are the finished runs; its name is the report's title.
         identity: of the first run, see :func:`drfl.experiments.resume.identity`.
     """
-    from drfl.report import load_run, write_report
+    from drfl.report import write_report
 
     outcomes = [outcome._asdict() for outcome in comparison.outcomes]
     texts = {
@@ -190,13 +192,36 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path, iden
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    records = [
+    records = _records(comparison, directory)
+    if records:
+        write_report(records, folder / "report.html", title=directory.name)
+
+
+def verdict_line(comparison: Comparison, directory: Path) -> str | None:
+    """Whose worst client measures best and against whom that is shown, as the report says it; None for one algorithm.
+
+    Args:
+        comparison: what ran.
+        directory: whose sub-folders are the finished runs.
+    """
+    from drfl.report.compared import standing
+    from drfl.report.groups import group_runs
+    from drfl.report.summary_text import takeaway
+
+    groups = group_runs(_records(comparison, directory))
+    said = takeaway(groups, standing(groups)) if groups else None
+    return None if said is None else f"{said.start} {said.rest}"
+
+
+def _records(comparison: Comparison, directory: Path) -> list[RunRecord]:
+    """The runs that came to their end, from their folders."""
+    from drfl.report import load_run
+
+    return [
         load_run(directory / f"{outcome.algorithm}-seed{outcome.seed}")
         for outcome in comparison.outcomes
         if outcome.metrics is not None
     ]
-    if records:
-        write_report(records, folder / "report.html", title=directory.name)
 
 
 def markdown(comparison: Comparison) -> str:
