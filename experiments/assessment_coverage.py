@@ -24,15 +24,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
 import assessment_power
 import kept
 from drfl.experiments.artifacts import json_text, versions
 from drfl.history import csv_text
 from drfl.key import Key
 
+ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "assessment_coverage"
 SEED = 0
 KEYS = ("suite", "setting", "tried", "statement")
@@ -85,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--federations", type=int, default=10_000)
     options = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
     settings = part("settings")
     simulate("wrong", settings.WRONG, options.federations)
     assessment_power.measure(RESULTS)
