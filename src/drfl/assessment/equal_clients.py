@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 GRID = 10_000
 """Points at which the law of the smallest accuracy is taken; the mean is exact to half of their distance."""
 
-CERTAIN = 60.0
-"""Probabilities of less than e to the minus this are 0."""
-
-TOGETHER = 64
-"""Sizes of test sets that are reckoned with at a time."""
+CERTAIN = 45.0
+"""Probabilities of less than e to the minus this, 3·10⁻²⁰, are taken to be 0."""
 
 
 class EqualClients(NamedTuple):
@@ -49,14 +46,13 @@ def equal_clients(accuracy: float, samples: NDArray[np.float64] | NDArray[np.int
     x, log = (np.arange(GRID) + 0.5) / GRID, np.zeros(GRID)
     # P(B(n, p) ≤ xn) ≤ exp(−n·kl(x ‖ p)) for x < p (Hoeffding 1963): below some x many samples are certain to exceed it
     entropy = np.where(x < accuracy, relative_entropy(x, np.full(GRID, accuracy)), 0.0)
-    for first in range(0, len(n), TOGETHER):
-        size, clients = n[first : first + TOGETHER, None], counts[first : first + TOGETHER]
-        start, end = np.count_nonzero(n[first] * entropy >= CERTAIN), np.count_nonzero(log > -CERTAIN)
+    for size, clients in zip(n, counts, strict=True):
+        start, end = np.count_nonzero(size * entropy >= CERTAIN), np.count_nonzero(log > -CERTAIN)
         if start >= end:
             break  # where more samples could fail to exceed x, fewer already do
-        fails = BinaryScores(size, np.floor(x[start:end] * size)).below(accuracy)
+        fails = BinaryScores(np.full(end - start, size), np.floor(x[start:end] * size)).below(accuracy)
         with np.errstate(divide="ignore"):  # log 0 = −∞ is right
-            log[start:end] += clients @ np.log1p(-fails)
+            log[start:end] += clients * np.log1p(-fails)
     exceeds, variance = np.exp(log), accuracy * (1 - accuracy) * float(counts @ (1 / n)) / counts.sum()
     low, high = (float(np.count_nonzero(exceeds > q)) / GRID for q in (0.975, 0.025))
     return EqualClients(float(exceeds.mean()), float(np.sqrt(variance * (1 - 1 / counts.sum()))), low, high)
