@@ -6,9 +6,8 @@ Accuracy on n_i test rows, log-normal between 3 and 100,000 with a median of 300
 has; true accuracies are of a beta law with mean 0.9. The whole of ``assess_clients``: intervals, the clients that could
 be the worst, what equal clients would show, the tests that all are equal, and a new client. Scores in [0, 1] too, from
 sums of rows. Every setting runs in a process of its own, so that its peak of resident memory is its own; the first of
-the runs does not count below 100,000 clients. The bound is 10 s at
-100,000; the processor's time tells more on a busy machine. Prints a table; writes
-results/assessment.json.
+the runs does not count below 100,000 clients. The bound is 10 s at 100,000; the processor's time tells more on a busy
+machine. Prints a row a setting; writes results/assessment.json.
 """
 
 from __future__ import annotations
