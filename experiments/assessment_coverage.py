@@ -4,12 +4,12 @@
 
 The settings and statements are those of ``tests/assessment/settings.py``: 2 to 1,000 clients with 3 to 100,000 test
 rows, all alike, spread, clustered at the worst, near 0 and 1, and such that share rows; scores in [0, 1] of up to 10⁴
-rows in all, rare large losses among them; AUC; new clients; test rows needed; seeds. A statement is rejected where an
-exact binomial test shows that it misses more often than it may, after Holm's correction over all settings and
-statements: results/assessment_coverage/coverage.csv. Statements that are only approximate, of scores without bounds,
-are measured and not tested. Wrong ways to say the same go through the same suite: wrong_variants.csv. How often a
-better worst client is shown, beside what the measured minima say: power.csv, power.png. Counts are kept in cells.csv as
-they come, and settings that are there are not simulated again.
+rows in all, rare large losses among them; AUC; new clients; test rows needed; seeds. Where 10,000 take too long there
+are fewer, as the tables say. A statement is rejected where an exact binomial test shows that it misses more often than
+it may, after Holm's correction over all settings and statements: results/assessment_coverage/coverage.csv. Statements
+that are only approximate, of scores without bounds, are measured and not tested. Wrong ways to say the same go through
+the same suite: wrong_variants.csv. How often a better worst client is shown, beside what the measured minima say:
+power.csv, power.png. Counts are kept in cells.csv as they come, and what is there is not simulated again.
 """
 
 from __future__ import annotations
@@ -62,14 +62,17 @@ def simulate(suite: str, cases: Iterable[Any], federations: int) -> None:
         print(suite, case.setting.name, tried, f"{seconds} s", flush=True)
 
 
-def verdicts(suite: str) -> tuple[list[list[str]], int]:
-    """The rows of a suite's table, and how many statements are rejected."""
-    statements, table = part("statements"), []
-    tallies = [
-        statements.Tally(key[1], key[3], int(row[0]), int(row[1]), float(row[2]), row[3] == "True")
-        for key, row in kept.known(RESULTS / "cells.csv", len(KEYS)).items()
-        if key[0] == suite
-    ]
+def verdicts(suite: str, cases: Iterable[Any]) -> tuple[list[list[str]], int]:
+    """The rows of a suite's table, in the order of its cases, and how many statements are rejected."""
+    statements, table, tallies = part("statements"), [], []
+    known = kept.known(RESULTS / "cells.csv", len(KEYS)).items()
+    for case in cases:
+        tried = " ".join(way.__name__ for way in case.ways)
+        tallies += [
+            statements.Tally(case.setting.name, key[3], int(row[0]), int(row[1]), float(row[2]), case.demanded)
+            for key, row in known
+            if key[:3] == (suite, case.setting.name, tried)
+        ]
     rejected = statements.rejected(tallies)
     for tally, p_holm in zip(tallies, statements.adjusted(tallies), strict=True):
         share, holm = f"{tally.misses / tally.federations:.5f}", f"{p_holm:.4g}" if tally.demanded else ""
@@ -95,8 +98,9 @@ def main() -> None:
         "alpha": part("statements").ALPHA,
         "versions": {**versions(), "scipy": importlib.metadata.version("scipy")},
     }
-    for suite, file in (("ours", "coverage.csv"), ("wrong", "wrong_variants.csv")):
-        table, rejected = verdicts(suite)
+    suites = {"ours": (settings.OURS, "coverage.csv"), "wrong": (settings.WRONG, "wrong_variants.csv")}
+    for suite, (cases, file) in suites.items():
+        table, rejected = verdicts(suite, cases)
         (RESULTS / file).write_text(csv_text(COLUMNS, table), encoding="utf-8")
         demanded = [row for row in table if row[6] == "True"]
         about[suite] = {
