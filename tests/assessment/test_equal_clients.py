@@ -31,3 +31,13 @@ def test_thirty_clients_of_twenty_samples():
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_certain_answers_have_no_noise(p):
     assert equal_clients(p, np.array([1, 7]))[:2] == (p, 0.0)
+
+
+@pytest.mark.parametrize("p", [0.02, 0.5, 0.97, 0.9999])
+def test_many_sizes_give_the_product_of_all(p):
+    sizes = np.concatenate([np.arange(2, 80), np.geomspace(80, 50_000, 50).round(), [7, 7, 50_000]])
+    x = (np.arange(10_000) + 0.5) / 10_000
+    exceeds = np.prod([binom.sf(np.floor(x * n), n, p) for n in sizes], axis=0)
+    found = equal_clients(p, sizes)
+    assert found.worst == pytest.approx(exceeds.mean(), rel=1e-12)
+    assert (found.low, found.high) == (np.mean(exceeds > 0.975), np.mean(exceeds > 0.025))

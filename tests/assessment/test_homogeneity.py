@@ -58,3 +58,21 @@ def test_numbers_have_an_approximate_test():
 def test_the_same_result_every_time():
     scores = BinaryScores(np.array([50.0, 30.0]), np.array([40.0, 20.0]))
     assert homogeneity(scores) == homogeneity(scores)
+
+
+def test_more_rows_than_numpy_draws_a_table_of():
+    n = np.array([3e8, 2e8, 50, 4e8, 3e8, 10, 2e8, 3e8])
+    count = np.round(0.9 * n)
+    assert homogeneity(BinaryScores(n, count)).p_spread > 0.5
+    apart = homogeneity(BinaryScores(n, count - [0, 0, 25, 0, 0, 0, 0, 0]))
+    assert apart.exact
+    assert apart.p_worst < 0.001
+    assert homogeneity(BinaryScores(n, count - [0, 0, 0, 4e5, 0, 0, 0, 0])).p_spread < 0.001
+
+
+def test_clients_in_parts_are_tested_as_well(monkeypatch):
+    rng, n = np.random.default_rng(0), np.array([5, 20, 80, 40, 30, 60, 9, 12])
+    monkeypatch.setattr("drfl.assessment.homogeneity.ROWS", 150)
+    equal = [homogeneity(BinaryScores(n * 1.0, rng.binomial(n, 0.9) * 1.0))[:2] for _ in range(100)]
+    assert (np.mean(np.array(equal) <= 0.1, axis=0) <= binom.ppf(0.999, 100, 0.1) / 100).all()
+    assert homogeneity(BinaryScores(n * 1.0, np.array([5, 18, 72, 20, 27, 54, 8, 11.0]))).p_spread < 0.001

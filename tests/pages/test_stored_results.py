@@ -127,3 +127,10 @@ def test_the_page_on_resilience_names_the_command(name):
     script = re.findall(r"experiments/\w+\.py", summary["command"])[0]
     assert script in (ROOT / "docs" / "resilience.md").read_text(encoding="utf-8")
     assert (ROOT / script).exists()
+
+
+def test_what_assessments_say_holds_and_what_does_not_was_found_out():
+    ours, wrong = (TABLES.rows_of(f"assessment_coverage/{name}.csv") for name in ("coverage", "wrong_variants"))
+    assert not [row for row in ours if row["rejected"] == "True"]
+    assert {row["statement"] for row in wrong} == {row["statement"] for row in wrong if row["rejected"] == "True"}
+    assert {row["federations"] for row in ours if row["demanded"] == "True"} >= {"10000"}

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 GRID = 10_000
 """Points at which the law of the smallest accuracy is taken; the mean is exact to half of their distance."""
 
+CERTAIN = 45.0
+"""Probabilities of less than e to the minus this, 3·10⁻²⁰, are taken to be 0."""
+
 
 class EqualClients(NamedTuple):
     """Statistics over clients that are all equally good. Accuracies are fractions.
@@ -37,14 +40,19 @@ def equal_clients(accuracy: float, samples: NDArray[np.float64] | NDArray[np.int
         accuracy: p, of all clients.
         samples: (N,) test samples n_i ≥ 1.
     """
-    from scipy.stats import binom  # a second to load, which only comparisons need
+    from drfl.assessment.scores import BinaryScores, relative_entropy  # scipy takes a while to load
 
-    n, counts = np.unique(np.asarray(samples), return_counts=True)
-    x = (np.arange(GRID) + 0.5) / GRID
-    log = np.zeros(GRID)
-    with np.errstate(divide="ignore"):  # log 0 = −∞ is right
-        for size, clients in zip(n, counts, strict=True):
-            log += clients * binom.logsf(np.floor(x * size), size, accuracy)
+    n, counts = np.unique(np.asarray(samples, dtype=np.float64), return_counts=True)
+    x, log = (np.arange(GRID) + 0.5) / GRID, np.zeros(GRID)
+    # P(B(n, p) ≤ xn) ≤ exp(−n·kl(x ‖ p)) for x < p (Hoeffding 1963): below some x many samples are certain to exceed it
+    entropy = np.where(x < accuracy, relative_entropy(x, np.full(GRID, accuracy)), 0.0)
+    for size, clients in zip(n, counts, strict=True):
+        start, end = np.count_nonzero(size * entropy >= CERTAIN), np.count_nonzero(log > -CERTAIN)
+        if start >= end:
+            break  # where more samples could fail to exceed x, fewer already do
+        fails = BinaryScores(np.full(end - start, size), np.floor(x[start:end] * size)).below(accuracy)
+        with np.errstate(divide="ignore"):  # log 0 = −∞ is right
+            log[start:end] += clients * np.log1p(-fails)
     exceeds, variance = np.exp(log), accuracy * (1 - accuracy) * float(counts @ (1 / n)) / counts.sum()
     low, high = (float(np.count_nonzero(exceeds > q)) / GRID for q in (0.975, 0.025))
     return EqualClients(float(exceeds.mean()), float(np.sqrt(variance * (1 - 1 / counts.sum()))), low, high)

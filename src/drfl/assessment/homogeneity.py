@@ -17,6 +17,9 @@ MOST = 10_000_000
 
 FEWEST = 199
 
+ROWS = 1_000_000_000
+"""Fewer than so many rows is what NumPy draws a table of."""
+
 
 class Homogeneity(NamedTuple):
     """Whether scores differ over clients more than by the noise of test sets.
@@ -42,7 +45,8 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
 
     Of binary scores: exact, given how many answers are right altogether, which under the hypothesis says nothing of the
     clients. Tables with the same margins are drawn (multivariate hypergeometric), and the observed one is counted among
-    them (Dwass 1957). Of others: Cochran's Q, which is approximate.
+    them (Dwass 1957). Of 10⁹ rows and more, clients are dealt to parts with fewer, and so many answers are right in
+    each of the parts: exact too. Of others: Cochran's Q, which is approximate.
 
     Args:
         scores: of N clients, all with rows.
@@ -58,17 +62,28 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
 
 def _drawn(scores: BinaryScores) -> tuple[float, float]:
     """p-values by Pearson's χ² and by the smallest share."""
-    n, total = scores.n.astype(np.int64), int(scores.count.sum())
+    n, parts = scores.n.astype(np.int64), _parts(scores.n)
     draws = int(np.clip(MOST // len(n), FEWEST, DRAWS))
     rng, below = np.random.Generator(np.random.Philox(0)), np.zeros(2)
     size = max(1, MOST // (10 * len(n)))
     for start in range(0, draws, size):
-        tables = rng.multivariate_hypergeometric(n, total, size=min(size, draws - start), method="marginals")
+        tables = np.tile(scores.count, (min(size, draws - start), 1))
+        for part in parts:
+            right = int(scores.count[part].sum())
+            tables[:, part] = rng.multivariate_hypergeometric(n[part], right, size=len(tables), method="marginals")
         # χ² is, up to constants that depend on the margins alone, Σ x²/n; ties count against the observation.
         below[0] += np.count_nonzero((tables**2 / n).sum(1) >= (scores.count**2 / n).sum() * (1 - 1e-12))
         below[1] += np.count_nonzero((tables / n).min(1) <= scores.values.min() * (1 + 1e-12))
     spread, worst = (below + 1) / (draws + 1)
     return float(spread), float(worst)
+
+
+def _parts(n: Floats) -> list[slice]:
+    """The clients, dealt to as few parts as it takes for each to have fewer than 10⁹ rows."""
+    parts = 1
+    while parts < len(n) and max(n[k::parts].sum() for k in range(parts)) >= ROWS:
+        parts *= 2
+    return [slice(k, None, parts) for k in range(min(parts, len(n)))]
 
 
 def _spread(scores: BinaryScores | BoundedScores | RealScores) -> tuple[float, float]:

@@ -171,7 +171,8 @@ def _print(comparison: Comparison, directory: Path) -> None:
     """The table of the score, those of the other measures, two at a time, as a terminal is narrow, and the report."""
     score, *others = comparison.measures
     view = _view(comparison, score_columns(score, fifth=comparison.clients > FIFTH), _title(comparison))
-    if console.out.measure(view).minimum > console.out.width:  # the report has the worst fifth too
+    # The report has the worst fifth too.
+    if console.out.measure(view, options=console.out.options.update(width=WIDE)).maximum > console.out.width:
         view = _view(comparison, score_columns(score), _title(comparison))
     console.out.print(view)
     for i in range(0, len(others), 2):
@@ -194,6 +195,9 @@ def _print(comparison: Comparison, directory: Path) -> None:
 FIFTH = 5
 """Of so many clients the worst fifth is the worst one."""
 
+
+WIDE = 1000
+"""Characters in which every table fits."""
 
 HEADING = 8
 """Characters in a line of a column's heading."""

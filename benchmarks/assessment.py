@@ -1,0 +1,96 @@
+"""Seconds and memory of an assessment of 10 to 100,000 clients.
+
+    python benchmarks/assessment.py
+
+Accuracy on n_i test rows, log-normal between 3 and 100,000 with a median of 300, and with a size that no other client
+has; true accuracies are of a beta law with mean 0.9. The whole of ``assess_clients``: intervals, the clients that could
+be the worst, what equal clients would show, the tests that all are equal, and a new client. Scores in [0, 1] too, from
+sums of rows. Every setting runs in a process of its own, so that its peak of resident memory is its own; the first of
+the runs does not count below 100,000 clients. The bound is 10 s at 100,000; the processor's time tells more on a busy
+machine. Prints a row a setting; writes results/assessment.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+from jobs import store
+from scaling import memory
+
+from drfl.assessment.clients import assess_clients
+from drfl.key import Key
+from drfl.measure import Measure, Rows
+
+CLIENTS, BOUND, RUNS = (10, 1_000, 10_000, 100_000), 10.0, 5
+SIZES, KINDS = ("log-normal", "all different"), ("accuracy", "bounded")
+
+
+def sums(n: int, sizes: str, kind: str) -> np.ndarray:
+    """(N, 3) of the clients' rows: how many, their scores' sum and the sum of squares."""
+    rng = Key(0).fold(n, sizes).generator()
+    if sizes == "all different":
+        rows = rng.permutation(np.arange(3, n + 3))
+    else:
+        rows = np.clip(np.exp(rng.normal(np.log(300), 1.5, n)), 3, 100_000).astype(np.int64)
+    right = rng.binomial(rows, rng.beta(18, 2, n)).astype(float)
+    total = right if kind == "accuracy" else 0.75 * right
+    squares = right if kind == "accuracy" else 0.75**2 * right
+    return np.stack([rows.astype(float), total, squares], 1)
+
+
+def measure(n: int, sizes: str, kind: str) -> dict[str, float]:
+    """One setting, in this process."""
+    rows = sums(n, sizes, kind)
+    names, samples = [f"client-{i}" for i in range(n)], rows[:, 0].astype(np.int64)
+    told = Measure(kind, percent=True, rows=Rows.BINARY if kind == "accuracy" else Rows.UNIT)
+    before, seconds, spent = memory("VmHWM"), [], []
+    for _ in range(1 if n == max(CLIENTS) else 1 + RUNS):
+        start, cpu = time.perf_counter(), time.process_time()
+        found = assess_clients(told, names, rows, samples)
+        seconds.append(time.perf_counter() - start)
+        spent.append(time.process_time() - cpu)
+    return {
+        "seconds": round(statistics.median(seconds[1:] or seconds), 4),
+        "cpu_seconds": round(statistics.median(spent[1:] or spent), 4),
+        "before_mib": round(before, 1),
+        "peak_mib": round(memory("VmHWM"), 1),
+        "could_be_worst": int(found.candidates.sum()),
+    }
+
+
+def in_a_process(n: int, sizes: str, kind: str) -> dict[str, float]:
+    """One setting, in a fresh process."""
+    command = [sys.executable, __file__, "--one", str(n), sizes, kind]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(int(options.one[0]), *options.one[1:])))
+        return
+    rows, before = [], os.getloadavg()[0]
+    for kind in KINDS:
+        for sizes in SIZES:
+            for n in CLIENTS:
+                rows.append({"scores": kind, "sizes": sizes, "clients": n, **in_a_process(n, sizes, kind)})
+                print(rows[-1], flush=True)
+    slowest = max(row["seconds"] for row in rows)
+    print(f"slowest: {slowest:.2f} s; the bound is {BOUND:g} s")
+    load = {"load_average_before_and_after": [before, os.getloadavg()[0]]}
+    about = {"bound_s": BOUND, "slowest_s": slowest, "slowest_cpu_s": max(row["cpu_seconds"] for row in rows)}
+    store("assessment", "python benchmarks/assessment.py", {**load, **about, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The federations on which intervals, sets and tests are tried, and what is tried on each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from tests.assessment import wrong_ways as wrong
+from tests.assessment.other_statements import (
+    Exchangeable,
+    OneBetter,
+    OneWorse,
+    Seeds,
+    enough_changed,
+    enough_rows,
+    equal_clients_differ,
+    new_client,
+    shown_over_seeds,
+)
+from tests.assessment.simulated import RankSetting, binary, numbers
+from tests.assessment.statements import one_model, two_models
+
+from drfl.assessment.scores import RealScores
+
+
+class Case(NamedTuple):
+    """Statements tried on a setting.
+
+    Args:
+        setting: what federations are drawn from.
+        ways: the statements.
+        federations: how many of 10,000 there is time for.
+        demanded: whether the statements are said to hold; approximate ones are measured alone.
+    """
+
+    setting: Any
+    ways: tuple[Callable[..., dict], ...]
+    federations: int = 10_000
+    demanded: bool = True
+
+
+BOTH = (one_model, two_models)
+ROWS = (3, 100_000)
+"""The fewest and the most test rows of a client."""
+
+
+def unequal(clients, least=ROWS[0], most=ROWS[1]):
+    """Test rows from the fewest to the most, each client with the same multiple of the one before."""
+    return np.geomspace(least, most, clients).round()
+
+
+def dealt(values, clients, stride=1):
+    """Values dealt to clients in turn, every so many-th next, so that sizes and scores do not go together."""
+    values = np.asarray(values, float)
+    return values[np.arange(clients) * stride % len(values)]
+
+
+def rolled(name, sizes, right, **options):
+    """Model B is to the next client what A is to each: its worst client is another one, and as good."""
+    return binary(name, sizes, right, np.roll(right, 1), **options)
+
+
+HOSPITALS = np.array([101.0, 87, 15, 43]), np.array([0.83, 0.80, 0.80, 0.74])
+ALIKE_20 = binary("20 alike, 10 rows each", np.full(20, 10), 0.9)
+HOSPITALS_4 = rolled("4 hospitals", *HOSPITALS, agree=0.9)
+UNEQUAL_5 = binary("5 alike, 3 to 100,000 rows", unequal(5), 0.8)
+
+BINARY = (
+    binary("2 alike, 3 rows each", [3, 3], 0.5, agree=0),
+    binary("2 alike, 3 and 100,000 rows", ROWS, 0.5),
+    binary("2 alike, 200 rows each", [200, 200], 0.7, agree=0.8),
+    rolled("2 apart by 0.02, 1,000 rows each", [1000, 1000], [0.70, 0.72], agree=0),
+    HOSPITALS_4,
+    binary("4 hospitals, B better by 0.1", *HOSPITALS, HOSPITALS[1] + 0.1, agree=1),
+    UNEQUAL_5,
+    rolled("5 near 1, 3 to 100,000 rows", unequal(5), [0.999, 0.9999, 0.99, 0.9995, 1.0]),
+    rolled("5 near 0, 3 to 100,000 rows", unequal(5), [0.001, 0.0001, 0.01, 0.0005, 0.0]),
+    ALIKE_20,
+    rolled("20 spread, 3 to 100,000 rows", unequal(20), dealt(np.linspace(0.6, 0.95, 20), 20, 7)),
+    rolled("20, worst clustered, 3 to 100,000 rows", unequal(20), dealt([0.70, 0.72, 0.72, 0.72], 20)),
+    binary("20, the worst with 3 rows, others 10,000", [3, *[1e4] * 19], [0.70, *[0.701] * 19], agree=0.9),
+    binary("20, the worst with 100,000 rows, others 3", [1e5, *[3] * 19], [0.70, *[0.71] * 19], agree=0.9),
+    binary("20 clustered, B's minimum better by 0.05", np.full(20, 100), dealt([0.7, 0.9], 20), dealt([0.9, 0.75], 20)),
+    rolled("6 that share rows with a neighbour", np.full(6, 40), dealt([0.7, 0.75], 6), shared=True),
+    binary("100 alike, 3 rows each", np.full(100, 3), 0.5),
+    rolled("100, worst clustered, 3 to 100,000 rows", unequal(100), dealt([0.80, 0.81, 0.81, 0.81], 100)),
+)
+LARGE = (
+    rolled("1,000 spread, 3 to 100,000 rows", unequal(1000), dealt(np.linspace(0.5, 0.99, 1000), 1000, 389)),
+    binary("1,000 alike near 1, 3 to 100,000 rows", unequal(1000), 0.99),
+)
+
+GRID = np.linspace(0, 1, 11)
+
+
+def beta(a, b):
+    """A beta density on the grid (11,)."""
+    x = np.clip(GRID, 0.02, 0.98)
+    return x ** (a - 1) * (1 - x) ** (b - 1)
+
+
+RARE = numbers("10 alike, rare large losses, 1,000 rows", np.full(10, 1000), [0, 0.98, 1], [0.001, 0.3, 0.699])
+BOUNDED = (
+    numbers("2 of 3 rows, 0 or 1", [3, 3], [0, 1], [0.5, 0.5]),
+    numbers("2 of 5,000 rows, 0 or 1", [5000, 5000], [0, 1], [[0.3, 0.7], [0.31, 0.69]], agree=0, roll=1),
+    RARE,
+    numbers("5 alike, rare large losses, 3 to 2,000 rows", unequal(5, 3, 2000), [0, 1], [0.002, 0.998]),
+    numbers("5 alike, rare large gains, 2,000 rows", np.full(5, 2000), [0, 1], [0.9995, 0.0005]),
+    numbers("10 that hardly vary, 1,000 rows", np.full(10, 1000), [0.49, 0.5, 0.51], [1, 2, 1]),
+    numbers("10 of beta laws, 1,000 rows", np.full(10, 1000), GRID,
+            np.stack([beta(2 + k % 3, 3) for k in range(10)]), agree=0, roll=1),
+    numbers("20 alike of a beta law, 3 to 500 rows", unequal(20, 3, 500), GRID, beta(5, 2)),
+    numbers("100 alike, uniform, 100 rows", np.full(100, 100), GRID, np.ones(11)),
+)  # fmt: skip
+
+APPROXIMATE = (
+    numbers("5 alike, nearly normal, 5 rows, no bounds", np.full(5, 5), np.linspace(-3, 3, 11),
+            np.exp(-np.linspace(-3, 3, 11) ** 2 / 2), scores=RealScores),
+    numbers("5 alike, nearly normal, 100 rows, no bounds", np.full(5, 100), np.linspace(-3, 3, 11),
+            np.exp(-np.linspace(-3, 3, 11) ** 2 / 2), scores=RealScores),
+    numbers("5 alike, skewed, 100 rows, no bounds", np.full(5, 100), -np.exp(np.linspace(-3, 3, 11)),
+            np.exp(-np.linspace(-3, 3, 11) ** 2 / 2), scores=RealScores),
+    numbers("5 alike, rare large losses, 500 rows, no bounds", np.full(5, 500), [-100, 0.0, 0.1],
+            [0.002, 0.5, 0.498], scores=RealScores),
+)  # fmt: skip
+
+
+def outputs(n, *positive):
+    """The laws (N, 2, K) of N clients: the positive class's, dealt, and the other's, uniform."""
+    laws = np.array([positive[i % len(positive)] for i in range(n)], float)
+    return np.stack([laws / laws.sum(1, keepdims=True), np.full_like(laws, 1 / laws.shape[1])], 1)
+
+
+RANKS = (
+    RankSetting("AUC: 2 of 3 and 3 rows", np.full(2, 3), np.full(2, 3), outputs(2, (1, 2, 3))),
+    RankSetting("AUC: 10, unequal classes", np.geomspace(3, 300, 10), np.geomspace(300, 20, 10),
+                outputs(10, (1, 2, 3, 4, 5, 6), (1, 2, 4, 8, 16, 32))),
+    RankSetting("AUC: 5 alike, positives above all or below all", np.full(5, 20), np.full(5, 200),
+                np.stack([[[0.1, 0, 0.9], [0, 1.0, 0]]] * 5)),
+    RankSetting("AUC: 100 alike, 20 and 20 rows", np.full(100, 20), np.full(100, 20), outputs(100, (1, 2, 3, 4))),
+)  # fmt: skip
+
+EQUAL = {
+    binary("equal: 2 of 3 rows", [3, 3], 0.5): 10_000,
+    binary("equal: 4 hospitals", HOSPITALS[0], 0.8): 10_000,
+    binary("equal: 5, 3 to 100,000 rows", unequal(5), 0.8): 10_000,
+    binary("equal: 5 near 1, 3 to 1,000 rows", unequal(5, 3, 1000), 0.995): 10_000,
+    binary("equal: 20 of 10 rows", np.full(20, 10), 0.9): 3_000,
+    binary("equal: 100, 3 to 100,000 rows", unequal(100), 0.9): 1_000,
+    binary("equal: 1,000, 3 to 1,000 rows", unequal(1000, 3, 1000), 0.9): 50,
+}
+NEW = tuple(
+    Exchangeable(f"new client beside {n}", n, (30, 300, 3000), law)
+    for n, law in ((2, (8.0, 2.0)), (10, (8.0, 2.0)), (19, (80.0, 20.0)), (100, (0.5, 0.5)), (1000, (8.0, 2.0)))
+)
+SIZES = tuple(OneWorse(f"1 of {n} at {a:g} worse by {d:g}", a, d, n) for a, d, n in
+              ((0.9, 0.1, 4), (0.8, 0.05, 30), (0.99, 0.05, 1000), (0.5, 0.2, 2)))  # fmt: skip
+CHANGED = tuple(
+    OneBetter(f"{c:g} of the rows change, better by {d:g}", c, d) for c, d in ((0.1, 0.05), (0.3, 0.02), (1, 0.3))
+)
+SEEDS = tuple(Seeds(f"{n} seeds", n) for n in (3, 5, 6, 10))
+
+OURS = (
+    *(Case(setting, BOTH) for setting in (*BINARY, *BOUNDED)),
+    *(Case(setting, BOTH, 1_000, demanded=False) for setting in APPROXIMATE),
+    *(Case(setting, (one_model,)) for setting in RANKS),
+    *(Case(setting, (equal_clients_differ,), count) for setting, count in EQUAL.items()),
+    *(Case(setting, (equal_clients_differ,), demanded=False) for setting in (RARE, BOUNDED[7])),
+    *(Case(setting, (new_client,)) for setting in NEW),
+    *(Case(setting, (enough_rows,)) for setting in SIZES),
+    *(Case(setting, (enough_changed,)) for setting in CHANGED),
+    *(Case(setting, (shown_over_seeds,)) for setting in SEEDS),
+    *(Case(setting, (one_model,)) for setting in LARGE),
+    *(Case(setting, (two_models,), 1_000) for setting in LARGE),
+)
+WRONG = (
+    *(Case(setting, wrong.OF_COUNTS) for setting in (BINARY[0], HOSPITALS_4, UNEQUAL_5, ALIKE_20)),
+    *(Case(setting, (wrong.students_t,)) for setting in (RARE, *BOUNDED[3:5])),
+    Case(NEW[1], (wrong.smallest_seen,)),
+    *(Case(setting, (wrong.bootstrap_over_seeds,)) for setting in SEEDS[:2]),
+)

@@ -1,0 +1,161 @@
+"""Federations whose true scores are known, drawn by the thousand as counts of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from drfl.assessment.differences import BinaryGains, Gains, MeanGains
+from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RankScores, RealScores, Scores, select
+
+BLOCK = 2_000_000
+"""Counts drawn at a time."""
+
+
+class Drawn(NamedTuple):
+    """F federations of N clients, all arrays (F, N): both models' test results and B's gains, where there is a B."""
+
+    a: Scores
+    b: Scores | None = None
+    gains: Gains | None = None
+
+    def each(self):
+        """The federations one by one."""
+        for f in range(len(self.a.n)):
+            gains = self.gains
+            if isinstance(gains, MeanGains):
+                gains = MeanGains(select(gains.scores, f), gains.bounded)
+            elif gains is not None:
+                gains = select(gains, f)
+            yield Drawn(select(self.a, f), None if self.b is None else select(self.b, f), gains)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Clients whose rows are of K kinds, of which both models' scores are known.
+
+    Args:
+        name: what results call it.
+        sizes: (N,) test rows.
+        laws: (N, K) probabilities of the kinds.
+        kinds: (K, 2) what model A and model B score on rows of a kind.
+        scores: what is made of the rows.
+        shared: whether client i tests on its own rows and those of client i − 1 too.
+    """
+
+    name: str
+    sizes: Floats
+    laws: Floats
+    kinds: Floats
+    scores: type[BinaryScores | BoundedScores | RealScores] = BinaryScores
+    shared: bool = field(default=False, kw_only=True)
+
+    @property
+    def truth(self):
+        """(2, N) true scores of both models."""
+        rows = self.sizes[:, None] * self.laws
+        return (self._with_shared(rows, 0) @ self.kinds / self._with_shared(self.sizes, 0)[:, None]).T
+
+    @property
+    def block(self):
+        """Federations that fit into a block."""
+        return max(1, BLOCK // self.laws.size)
+
+    def draw(self, rng, federations):
+        """Some federations."""
+        drawn = rng.multinomial(self.sizes.astype(np.int64), self.laws, (federations, len(self.sizes)))
+        counts = self._with_shared(drawn, 1).astype(np.float64)
+        n = np.broadcast_to(self._with_shared(self.sizes, 0), counts.shape[:2])
+        a, b = self.kinds.T
+        if self.scores is BinaryScores:
+            gains = BinaryGains(n, counts @ (b > a).astype(float), counts @ (a > b).astype(float))
+            return Drawn(BinaryScores(n, counts @ a), BinaryScores(n, counts @ b), gains)
+        bounded = self.scores is BoundedScores
+        gains = MeanGains.of(n, counts @ (b - a), counts @ (b - a) ** 2, bounded=bounded)
+        return Drawn(*(self.scores(n, counts @ own, counts @ own**2) for own in (a, b)), gains)
+
+    def _with_shared(self, rows, axis):
+        return rows + np.roll(rows, 1, axis) if self.shared else rows
+
+
+def binary(name, sizes, right, right_b=None, *, agree=0.5, shared=False):
+    """Rows that are right or wrong.
+
+    Args:
+        name: what results call it.
+        sizes: (N,) test rows.
+        right: (N,) model A's true accuracies.
+        right_b: (N,) model B's; None = the same.
+        agree: between 0, the models are right together as seldom as can be, and 1, as often as can be.
+        shared: whether neighbours share rows.
+    """
+    sizes = np.asarray(sizes, float)
+    a = np.broadcast_to(np.asarray(right, float), sizes.shape)
+    b = a if right_b is None else np.broadcast_to(np.asarray(right_b, float), sizes.shape)
+    least, most = np.maximum(0.0, a + b - 1), np.minimum(a, b)
+    both = least + agree * (most - least)
+    laws = np.maximum(0.0, np.stack([both, b - both, a - both, 1 - a - b + both], 1))
+    return Setting(
+        name, sizes, laws / laws.sum(1, keepdims=True), np.array([[1, 1], [0, 1], [1, 0], [0, 0.0]]), shared=shared
+    )
+
+
+def numbers(name, sizes, values, laws, *, agree=0.5, roll=0, scores=BoundedScores):
+    """Rows with a number for each model.
+
+    Args:
+        name: what results call it.
+        sizes: (N,) test rows.
+        values: (K,) that a row can have.
+        laws: (N, K) or (K,) their probabilities with model A.
+        agree: share of the rows on which the models have the same value; on the others they are independent.
+        roll: model B's law at client i is A's at client i − roll; 0 where they agree on some.
+        scores: what is made of the rows.
+    """
+    sizes, values = np.asarray(sizes, float), np.asarray(values, float)
+    a = np.broadcast_to(np.asarray(laws, float), (len(sizes), len(values)))
+    a = a / a.sum(1, keepdims=True)
+    joint = (1 - agree) * a[:, :, None] * np.roll(a, roll, 0)[:, None] + agree * a[:, :, None] * np.eye(len(values))
+    kinds = np.stack(np.meshgrid(values, values, indexing="ij"), -1).reshape(-1, 2)
+    return Setting(name, sizes, joint.reshape(len(sizes), -1), kinds, scores)
+
+
+@dataclass(frozen=True, eq=False)
+class RankSetting:
+    """Clients whose model gives K ordered outputs to the rows of two classes.
+
+    Args:
+        name: what results call it.
+        positive: (N,) rows of the positive class.
+        negative: (N,) rows of the other.
+        laws: (N, 2, K) of the outputs, the positive class first.
+    """
+
+    name: str
+    positive: Floats
+    negative: Floats
+    laws: Floats
+    shared = False
+
+    @property
+    def truth(self):
+        """(1, N) true areas."""
+        return self._pairs(self.laws[:, 0], self.laws[:, 1])[None]
+
+    @property
+    def block(self):
+        """Federations that fit into a block."""
+        return max(1, BLOCK // self.laws.size)
+
+    def draw(self, rng, federations):
+        """Some federations."""
+        shape = (federations, len(self.positive))
+        p, n = (np.asarray(rows, np.int64) for rows in (self.positive, self.negative))
+        pairs = self._pairs(*(rng.multinomial(own, self.laws[:, c], shape) for c, own in enumerate((p, n))))
+        return Drawn(RankScores(*(np.broadcast_to(rows.astype(float), shape) for rows in (p, n)), pairs))
+
+    def _pairs(self, positive, negative):
+        below = np.cumsum(negative, -1) - negative / 2
+        return (positive * below).sum(-1).astype(float)

@@ -1,0 +1,87 @@
+"""What is often said of the worst client and does not hold: the same suite has to find it out."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from scipy import special
+from tests.assessment.statements import ALPHA, EQUAL, outside, truly_worst
+
+from drfl.assessment.scores import RealScores
+from drfl.key import Key
+
+RESAMPLES = 500
+
+
+def unadjusted(setting, drawn):
+    """Each client's own 95 % interval, said to hold for all."""
+    each = ALPHA / 2
+    return {
+        ("client intervals, unadjusted", ALPHA): outside(drawn.a.lower(each), drawn.a.upper(each), setting.truth[0])
+    }
+
+
+def wald(setting, drawn):
+    """Measured ± z standard errors, z adjusted for the number of clients."""
+    p, n = drawn.a.values, drawn.a.n
+    half = special.ndtri(1 - ALPHA / (2 * n.shape[1])) * np.sqrt(p * (1 - p) / n)
+    return {("client intervals, Wald", ALPHA): outside(p - half, p + half, setting.truth[0])}
+
+
+def students_t(setting, drawn):
+    """Student's t for rows that are far from normal."""
+    each, real = ALPHA / (2 * drawn.a.n.shape[1]), RealScores(drawn.a.n, drawn.a.total, drawn.a.squares)
+    return {("client intervals, Student's t", ALPHA): outside(real.lower(each), real.upper(each), setting.truth[0])}
+
+
+def selection_ignored(setting, drawn):
+    """The interval of the client that measures worst, as if it had been chosen beforehand."""
+    worst = np.argmin(drawn.a.values, 1)[:, None]
+    low, high = (np.take_along_axis(end, worst, 1) for end in (drawn.a.lower(ALPHA / 2), drawn.a.upper(ALPHA / 2)))
+    return {("worst client's interval, selection ignored", ALPHA): outside(low, high, setting.truth[0].min())}
+
+
+def measured_worst(setting, drawn):
+    """No other client than the one that measures worst could be the worst."""
+    worst = np.argmin(drawn.a.values, 1)
+    return {
+        (f"only the measured worst could be the worst{name}", ALPHA): worst != i
+        for name, i in truly_worst(setting).items()
+    }
+
+
+def bootstrap_of_the_minimum(setting, drawn):
+    """The percentile interval of the smallest accuracy in resamples of the clients' rows (Efron 1979)."""
+    a, rng, ends = drawn.a, Key(0).fold("bootstrap", setting.name).generator(), []
+    for n, count in zip(a.n, a.count, strict=True):
+        resampled = rng.binomial(n.astype(np.int64), count / n, (RESAMPLES, len(n))) / n
+        ends.append(np.quantile(resampled.min(1), [ALPHA / 2, 1 - ALPHA / 2]))
+    low, high = np.array(ends).T[:, :, None]
+    return {("worst client's interval, bootstrap", ALPHA): outside(low, high, setting.truth[0].min())}
+
+
+def larger_minimum(setting, drawn):
+    """B's worst client is better as its measured minimum is larger."""
+    a, b = setting.truth
+    if b.min() - a.min() > EQUAL:
+        return {}
+    better = drawn.b.values.min(1) > drawn.a.values.min(1)
+    return {("worst client said to be better, by the measured minima", ALPHA): better}
+
+
+def bootstrap_over_seeds(setting, drawn):
+    """The percentile interval of the mean of few differences leaves out 0."""
+    n = drawn.shape[1]
+    resamples = np.array(list(itertools.product(range(n), repeat=n)))
+    low, high = np.quantile(drawn[:, resamples].mean(2), [ALPHA / 2, 1 - ALPHA / 2], axis=1)
+    return {("difference over seeds shown, bootstrap", ALPHA): (low > 0) | (high < 0)}
+
+
+def smallest_seen(setting, drawn):
+    """A new client measures no worse than the worst seen, however few were."""
+    seen, new = drawn
+    return {("new client's bound, the smallest seen", ALPHA): new < seen.min(1)}
+
+
+OF_COUNTS = (unadjusted, wald, selection_ignored, measured_worst, bootstrap_of_the_minimum, larger_minimum)
