@@ -150,6 +150,17 @@ EQUAL = {
     binary("equal: 100, 3 to 100,000 rows", unequal(100), 0.9): 1_000,
     binary("equal: 1,000, 3 to 1,000 rows", unequal(1000, 3, 1000), 0.9): 50,
 }
+UNALIKE = np.stack([beta(5, 5), np.ones(11)] * 10)
+EQUAL_NUMBERS = (
+    RARE,
+    BOUNDED[7],
+    numbers("equal numbers: 100 of 3 rows", np.full(100, 3), GRID, beta(5, 2)),
+    numbers("equal numbers: 20 of 20 rows, spread unalike", np.full(20, 20), GRID, UNALIKE, agree=0),
+    numbers("equal numbers: 20 of 3 and 10 rows, spread unalike", np.tile([10, 3], 10), GRID, UNALIKE, agree=0),
+    *APPROXIMATE[:3],
+)
+"""Of which the test that all are equal is approximate."""
+
 NEW = tuple(
     Exchangeable(f"new client beside {n}", n, (30, 300, 3000), law)
     for n, law in ((2, (8.0, 2.0)), (10, (8.0, 2.0)), (19, (80.0, 20.0)), (100, (0.5, 0.5)), (1000, (8.0, 2.0)))
@@ -166,7 +177,7 @@ OURS = (
     *(Case(setting, BOTH, 1_000, demanded=False) for setting in APPROXIMATE),
     *(Case(setting, (one_model,)) for setting in RANKS),
     *(Case(setting, (equal_clients_differ,), count) for setting, count in EQUAL.items()),
-    *(Case(setting, (equal_clients_differ,), demanded=False) for setting in (RARE, BOUNDED[7])),
+    *(Case(setting, (equal_clients_differ,), demanded=False) for setting in EQUAL_NUMBERS),
     *(Case(setting, (new_client,)) for setting in NEW),
     *(Case(setting, (enough_rows,)) for setting in SIZES),
     *(Case(setting, (enough_changed,)) for setting in CHANGED),

@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import binom, multivariate_hypergeom
+from scipy.stats import binom, f_oneway, multivariate_hypergeom
 
 from drfl.assessment.homogeneity import homogeneity
-from drfl.assessment.scores import BinaryScores, BoundedScores
+from drfl.assessment.scores import BinaryScores, BoundedScores, RealScores
 
 
 def test_p_values_are_those_of_all_tables_with_the_same_margins():
@@ -53,6 +53,30 @@ def test_numbers_have_an_approximate_test():
     assert not same.exact
     assert np.isnan(same.p_worst)
     assert apart.p_spread < 0.001 < same.p_spread
+
+
+@pytest.mark.parametrize("sizes", [[3] * 50, [2] * 100, [10, 500] * 5, [1, 1, 4, 30]], ids=len)
+def test_numbers_of_equal_clients_seldom_differ_however_few_rows(sizes):
+    sizes, p = np.array(sizes), []
+    for rng in map(np.random.default_rng, range(100)):
+        rows = np.split(rng.integers(0, 5, sizes.sum()) / 4, np.cumsum(sizes)[:-1])
+        p.append(homogeneity(BoundedScores(*np.array([(len(r), r.sum(), (r**2).sum()) for r in rows]).T)).p_spread)
+    assert np.mean(np.array(p) <= 0.05) <= binom.ppf(0.999, 100, 0.05) / 100
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_two_tests_are_scipys(bounded):
+    rows = [np.random.default_rng(k).uniform(0, 1 / (1 + k), 5 + 10 * k) for k in range(4)]
+    sums = np.array([(len(r), r.sum(), (r**2).sum()) for r in rows]).T
+    found = homogeneity(BoundedScores(*sums) if bounded else RealScores(*sums)).p_spread
+    assert found == pytest.approx(max(f_oneway(*rows).pvalue, f_oneway(*rows, equal_var=False).pvalue), rel=1e-6)
+
+
+def test_rows_that_do_not_vary():
+    n = np.array([3.0, 7.0])
+    assert homogeneity(BoundedScores(n, 0.1 * n, 0.01 * n)).p_spread > 0.99
+    assert homogeneity(BoundedScores(n, 0 * n, 0 * n)).p_spread == 1.0
+    assert homogeneity(BoundedScores(np.ones(2), np.array([0.0, 1.0]), np.array([0.0, 1.0]))).p_spread == 1.0
 
 
 def test_the_same_result_every_time():

@@ -20,6 +20,9 @@ FEWEST = 199
 ROWS = 1_000_000_000
 """Fewer than so many rows is what NumPy draws a table of."""
 
+ROUNDING = 1e-14
+"""Rows vary by this share of the sum of squares at least: by less they differ by rounding."""
+
 
 class Homogeneity(NamedTuple):
     """Whether scores differ over clients more than by the noise of test sets.
@@ -46,7 +49,8 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
     Of binary scores: exact, given how many answers are right altogether, which under the hypothesis says nothing of the
     clients. Tables with the same margins are drawn (multivariate hypergeometric), and the observed one is counted among
     them (Dwass 1957). Of 10⁹ rows and more, clients are dealt to parts with fewer, and so many answers are right in
-    each of the parts: exact too. Of others: Cochran's Q, which is approximate.
+    each of the parts: exact too. Of others, approximate: the larger p-value of the F test, for rows that vary alike at
+    all clients, however few, and of Welch's (1951), for clients that vary unalike and have many rows.
 
     Args:
         scores: of N clients, all with rows.
@@ -54,10 +58,30 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
     spread = _spread(scores)
     if isinstance(scores, BinaryScores):
         return Homogeneity(*_drawn(scores), True, *spread)
-    weight = np.maximum(1.0, scores.n - 1) * scores.n / np.maximum(_squares(scores), 1e-300)
-    mean = weight @ scores.values / weight.sum()
-    q = float(weight @ (scores.values - mean) ** 2)
-    return Homogeneity(float(special.chdtrc(len(scores.n) - 1, q)), np.nan, False, *spread)
+    return Homogeneity(_means_differ(scores), np.nan, False, *spread)
+
+
+def _means_differ(scores: BoundedScores | RealScores) -> float:
+    """The larger p-value of two tests that all means are the same."""
+    within = np.maximum(_squares(scores), ROUNDING * scores.squares.max())
+    between = float(scores.n @ (scores.values - scores.total.sum() / scores.n.sum()) ** 2)
+    groups, rest = len(scores.n) - 1, float((scores.n - 1).sum())
+    if not rest or not within.any():
+        return 1.0
+    p = float(special.fdtrc(groups, rest, between / groups / (within.sum() / rest)))
+    several = scores.n > 1
+    if np.count_nonzero(several) < 2:
+        return p
+    return max(p, _welch(scores.n[several], scores.values[several], within[several]))
+
+
+def _welch(n: Floats, means: Floats, within: Floats) -> float:
+    """Welch's p-value, of clients with two rows or more each."""
+    weight, groups = n * (n - 1) / within, len(n) - 1
+    mean = weight @ means / weight.sum()
+    off = float(((1 - weight / weight.sum()) ** 2 / (n - 1)).sum()) / (groups * (groups + 2))
+    f = float(weight @ (means - mean) ** 2) / groups / (1 + 2 * (groups - 1) * off)
+    return float(special.fdtrc(groups, 1 / (3 * off), f))
 
 
 def _drawn(scores: BinaryScores) -> tuple[float, float]:
