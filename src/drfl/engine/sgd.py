@@ -131,6 +131,11 @@ def _pass(problem: PooledData) -> int:
     return max(1, bound // max(1, problem.x[:1].numel() * problem.x.element_size()))
 
 
+def multiplications(problem: PooledData, rows: int) -> int:
+    """Of the largest product in a forward pass over so many rows of the pool, as far as its parameters say."""
+    return min(rows, _pass(problem)) * problem.task.layout.d
+
+
 def rounded(values: list[float], like: Tensor) -> list[float]:
     """Numbers in the models' type: one too large for it is infinite, and the run diverges; torch would refuse it."""
     return torch.tensor(values, dtype=like.dtype).tolist()

@@ -16,6 +16,7 @@ from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import channels_last, evaluated, fixed_part, images, mean_losses
+from drfl.intraop import allowed
 from drfl.local_optimizers import SAM
 from drfl.requests import TrainRequest
 from drfl.training_noise import dropout_layers
@@ -216,7 +217,7 @@ class Threads:
         """The workers, with their intra-op threads."""
         before, count = torch.get_num_threads(), self._count()
         # A process-wide setting, which threads take over when they start: set before the pool, restored after it.
-        torch.set_num_threads(self.intra_op or before)
+        torch.set_num_threads(self.intra_op or allowed())
         try:
             with ThreadPoolExecutor(count) as pool:
                 yield pool
@@ -224,4 +225,4 @@ class Threads:
             torch.set_num_threads(before)
 
     def _count(self) -> int:
-        return self.workers or torch.get_num_threads()
+        return self.workers or allowed()
