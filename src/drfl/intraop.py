@@ -1,9 +1,9 @@
 """How many of torch's intra-op threads an operation is worth: a rule by its size, never a measurement.
 
-OpenMP's threads spin and wait for each other at the end of every operation. On small products a second one gains a tenth
-on a quiet machine, and loses a multiple where a core is taken: then each of a round's hundreds of operations waits
-until the system has given both threads their turn. A measurement would give other bits on a busy machine; a rule gives
-the same operations the same number of threads everywhere.
+OpenMP's threads spin and wait for each other at the end of every operation. On small products a second one gains a
+tenth on a quiet machine, and loses a multiple where a core is taken: then each of a round's hundreds of operations
+waits until the system has given both threads their turn. A measurement would give other bits on a busy machine; a rule
+gives the same operations the same number of threads everywhere.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def _test(fed: Federation, at: Played[S], log: RunLog) -> Tested:
     if isinstance(core_of(log.algorithm), Personal):
         found = [log.evaluate(at, w) for w in models]
         return Tested(found[-1], found[0])
-    found = fed.evaluate_later(models)() if isinstance(fed, Bundling) else [fed.evaluate(w) for w in models]
+    found = fed.evaluate_later(models)() if isinstance(fed, Bundling) else fed.evaluate_all(models)
     return Tested(found[-1], found[0])
 
 

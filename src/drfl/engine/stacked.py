@@ -11,8 +11,9 @@ from torch.func import vjp, vmap
 
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.evaluation import evaluated, evaluated_together, worth_tracing
 from drfl.engine.local_step import ascent, local_step
-from drfl.engine.sgd import evaluated, fixed_part, functional, mean_losses, multiplications
+from drfl.engine.sgd import fixed_part, functional, mean_losses, multiplications
 from drfl.engine.tracing import Function, captured, replayed, traced
 from drfl.intraop import threads_for
 from drfl.local_optimizers import SAM
@@ -74,10 +75,12 @@ class Stacked:
                 view[part] = values
         return G, F.double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
+    def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
         with threads_for(multiplications(problem, len(rows.index))):
-            return evaluated(problem, rows, functional(problem, w))
+            if worth_tracing(problem, rows, models):
+                return evaluated_together(problem, rows, models)
+            return evaluated(problem, rows, [functional(problem, w) for w in models])
 
     def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.evaluation import evaluated
 from drfl.engine.local_step import ascent, local_step
-from drfl.engine.sgd import channels_last, evaluated, fixed_part, images, mean_losses
+from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses
 from drfl.intraop import allowed
 from drfl.local_optimizers import SAM
 from drfl.requests import TrainRequest
@@ -180,10 +181,10 @@ class Threads:
         self._each(problem, batches, client)
         return G, F.double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
+    def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
-            return evaluated(problem, rows, Replica(problem).load(w), pool.map)
+            return [evaluated(problem, rows, [Replica(problem).load(w)], pool.map)[0] for w in models]
 
     def _each(self, problem: PooledData, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
