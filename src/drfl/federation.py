@@ -159,6 +159,10 @@ class Federation(ABC):
     def evaluate(self, w: Tensor) -> Evaluation:
         """Score, loss and other measures of w (d,) on every client's test data."""
 
+    def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
+        """The same of several models (d,)."""
+        return [self.evaluate(w) for w in models]
+
     def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
         """The same of a model (d,) for each client, rows of ``models`` (N, d).
 

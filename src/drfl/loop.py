@@ -16,6 +16,7 @@ from drfl.certificate import Certifier
 from drfl.errors import DataWarning, DrflError, InputError
 from drfl.federation import Bundling, DataChecked, Federation
 from drfl.history import Row
+from drfl.intraop import VECTORS, threads_for
 from drfl.key import Key
 from drfl.metrics import ACCURACY, Measure
 from drfl.model_selection import Best, ModelSelection, Patience
@@ -135,7 +136,8 @@ def run(
     at = _begun(algorithm, view, key, begun)
 
     def after(at: Played[S]) -> Played[S]:  # one more round
-        return next_round(algorithm, view, key, at, begin)
+        with threads_for(VECTORS * at.state.w.numel()):
+            return next_round(algorithm, view, key, at, begin)
 
     stop, evaluation = False, None
     while True:
@@ -223,7 +225,7 @@ def _test(fed: Federation, at: Played[S], log: RunLog) -> Tested:
     if isinstance(core_of(log.algorithm), Personal):
         found = [log.evaluate(at, w) for w in models]
         return Tested(found[-1], found[0])
-    found = fed.evaluate_later(models)() if isinstance(fed, Bundling) else [fed.evaluate(w) for w in models]
+    found = fed.evaluate_later(models)() if isinstance(fed, Bundling) else fed.evaluate_all(models)
     return Tested(found[-1], found[0])
 
 

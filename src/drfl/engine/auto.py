@@ -94,7 +94,7 @@ class Auto:
         """See :class:`drfl.engine.base.Engine`."""
         return choice(problem, batches.samples.shape[2]).gradients(problem, batches, w)
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
+    def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
         # A test passes all clients' rows at once, so that their number is the batch.
-        return choice(problem, len(rows.index)).evaluate(problem, rows, w)
+        return choice(problem, len(rows.index)).evaluate(problem, rows, models)

@@ -97,6 +97,6 @@ class Engine(Protocol):
         """(k, d) mean gradients and (k,) float64 mean losses at w (d,) on the first step's samples."""
         ...
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
-        """A test of w (d,) on each client's rows of the pool."""
+    def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
+        """A test of each of the models (k, d) on each client's rows of the pool."""
         ...

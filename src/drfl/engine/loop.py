@@ -67,10 +67,10 @@ class Loop:
         pairs = [_gradient(problem, w, index[:count]) for index, count in rows]
         return torch.stack([g for g, _ in pairs]), torch.stack([f for _, f in pairs]).double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
+    def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
         with torch.no_grad():
-            return Tests.joined([_test(problem, rows.of_client(i), w) for i in range(rows.n)])
+            return [Tests.joined([_test(problem, rows.of_client(i), w) for i in range(rows.n)]) for w in models]
 
 
 def _test(problem: PooledData, index: Tensor, w: Tensor) -> Tests:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from drfl.engine.base import PooledData, Tests
+from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
-from drfl.measure import Rows
-from drfl.metrics import Metric
 from drfl.requests import TrainRequest
 from drfl.task import SampleFn
 
@@ -55,44 +52,8 @@ def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Appl
     """(k,) float64 mean losses of a model on the first step's samples."""
     # The mask takes fillers out and lines the samples up client by client, as ClientRows wants them.
     rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
-    (losses,) = _per_sample(problem, rows.index, model, [problem.task.sample_losses], apply)
+    (losses,) = per_sample(problem, rows.index, model, [problem.task.sample_losses], apply)
     return rows.means(losses)
-
-
-def evaluated(problem: PooledData, rows: ClientRows, model: Model, apply: Apply = map) -> Tests:
-    """See :meth:`drfl.engine.base.Engine.evaluate`; a row that several clients have is passed once."""
-    (pool, at), task = rows.distinct, problem.task
-    alone = [metric for metric in task.measures if metric.per_sample]
-    functions: list[SampleFn] = [task.sample_losses, *(functools.partial(task.sample_values, m) for m in alone)]
-    together = len(alone) < len(task.measures)
-    if together:  # the others take all of a client's outputs together
-        functions.append(lambda outputs, y: outputs)
-    losses, *columns = _per_sample(problem, pool, model, functions, apply)
-    own = {m.name: m.checked(column[at])[:, None] for m, column in zip(alone, columns, strict=False)}
-    outputs, targets = (columns[-1][at], problem.y.cpu()[rows.index]) if together else (losses, losses)
-    values, scores = [], []
-    for metric in task.measures:
-        each = own[metric.name] if metric.per_sample else metric.of_rows(outputs, targets)
-        if metric.per_sample or metric.rows.mean:
-            values.append(rows.means(each[:, 0]))
-        else:
-            values.append(client_values(metric, outputs, targets, rows))
-        scores.append(each[:, :0] if metric.rows is Rows.WHOLE else each)
-    return Tests(rows.means(losses[at]), tuple(values), tuple(scores))
-
-
-def client_values(metric: Metric, outputs: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:
-    """(N,) float64 a metric of each client's rows.
-
-    Args:
-        metric: which.
-        outputs: (Σ_i n_i, …) float64 on the CPU, in the order of ``rows.index``.
-        targets: (Σ_i n_i, …) on the CPU.
-        rows: whose rows.
-    """
-    sizes = rows.sizes.tolist()
-    values = [metric.of(*part) for part in zip(outputs.split(sizes), targets.split(sizes), strict=True)]
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def functional(problem: PooledData, w: Tensor) -> Model:
@@ -103,9 +64,9 @@ def functional(problem: PooledData, w: Tensor) -> Model:
     return lambda x: problem.task.outputs(parameters, x)
 
 
-def _per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[SampleFn], apply: Apply) -> list[Tensor]:
+def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[SampleFn], apply: Apply) -> list[Tensor]:
     """Functions of the outputs for these rows of the pool, each (n,) float64 on the CPU."""
-    whole, size = len(problem.x), _pass(problem)
+    whole, size = len(problem.x), pass_size(problem)
     # Passing the pool in slices, rows that nobody asked for included, is then faster than gathering the rows.
     most = 2 * len(index) >= whole
     parts = [slice(at, at + size) for at in range(0, whole, size)] if most else index.to(problem.x.device).split(size)
@@ -123,12 +84,17 @@ def _per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[S
     return [column[index] for column in columns] if most else columns
 
 
-def _pass(problem: PooledData) -> int:
+def pass_size(problem: PooledData) -> int:
     """Samples of one pass."""
     if images(problem):
         return IMAGES
     bound = BYTES_CUDA if problem.x.is_cuda else BYTES
     return max(1, bound // max(1, problem.x[:1].numel() * problem.x.element_size()))
+
+
+def multiplications(problem: PooledData, rows: int) -> int:
+    """Of the largest product in a forward pass over so many rows of the pool, as far as its parameters say."""
+    return min(rows, pass_size(problem)) * problem.task.layout.d
 
 
 def rounded(values: list[float], like: Tensor) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import html
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -156,6 +157,11 @@ class Simulation(Federation):
         """See :class:`drfl.federation.Federation`."""
         return self._evaluation(self._test_rows, self._tests(w))
 
+    def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
+        """See :class:`drfl.federation.Federation`."""
+        tests = self.engine.evaluate(self._test, self._test_rows, torch.stack(list(models)))
+        return [self._evaluation(self._test_rows, own) for own in tests]
+
     def tested(self, w: Tensor) -> tuple[Evaluation, RowScores]:
         """:meth:`evaluate` and :meth:`row_scores` of one pass."""
         tests = self._tests(w)
@@ -198,10 +204,10 @@ class Simulation(Federation):
             assert self._validation_rows is not None
             problem, rows = self._train._replace(autocast=None), self._validation_rows
         if isinstance(models, Tensor):
-            return self.engine.evaluate(problem, rows, models)
+            return self.engine.evaluate(problem, rows, models[None])[0]
         alone = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))
         return Tests.joined(
-            [self.engine.evaluate(problem, own, models[torch.tensor([i])][0]) for i, own in enumerate(alone)]
+            [self.engine.evaluate(problem, own, models[torch.tensor([i])])[0] for i, own in enumerate(alone)]
         )
 
     def _evaluation(self, rows: ClientRows, tests: Tests) -> Evaluation:

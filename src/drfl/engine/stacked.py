@@ -11,9 +11,11 @@ from torch.func import vjp, vmap
 
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.evaluation import evaluated, evaluated_together, worth_tracing
 from drfl.engine.local_step import ascent, local_step
-from drfl.engine.sgd import evaluated, fixed_part, functional, mean_losses
+from drfl.engine.sgd import fixed_part, functional, mean_losses, multiplications
 from drfl.engine.tracing import Function, captured, replayed, traced
+from drfl.intraop import threads_for
 from drfl.local_optimizers import SAM
 from drfl.requests import TrainRequest
 
@@ -53,7 +55,8 @@ class Stacked:
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
         # All clients are at the same w: one forward pass over all their samples does, without vmap.
-        return mean_losses(problem, batches, functional(problem, w))
+        with threads_for(multiplications(problem, int(batches.counts.sum()))):
+            return mean_losses(problem, batches, functional(problem, w))
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
@@ -65,14 +68,19 @@ class Stacked:
             index = rows.at(0).to(w.device)
             # expand copies nothing: the clients' parameters are one w, read k times.
             parameters = layout.views(w.expand(len(part), -1)).values()
-            *g, F[part] = gradient(problem.x[index], problem.y[index], rows.weights(w), _seeds(rows, w), *parameters)
+            with threads_for(index.numel() * w.numel()):
+                x, y = problem.x[index], problem.y[index]
+                *g, F[part] = gradient(x, y, rows.weights(w), _seeds(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
         return G, F.double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
+    def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
-        return evaluated(problem, rows, functional(problem, w))
+        with threads_for(multiplications(problem, len(rows.index))):
+            if worth_tracing(problem, rows, models):
+                return evaluated_together(problem, rows, models)
+            return evaluated(problem, rows, [functional(problem, w) for w in models])
 
     def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """The clients in stacks that fit the bound, the largest batches first; padding at most doubles a batch."""
@@ -107,7 +115,8 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
         pool = (problem.x.data_ptr(), problem.y.data_ptr())
         name = ("steps", pool, problem.autocast, request.local, request.prox, snapshot, average)
         steps = replayed(problem.task, name, steps, tensors, captured, GRAPHS)
-    last, *rest = steps(*tensors)
+    with threads_for(batches.samples[:, 0].numel() * w.numel()):
+        last, *rest = steps(*tensors)
     return Models(last, rest.pop(0) if snapshot is not None else None, rest.pop(0) if average else None)
 
 

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.evaluation import evaluated
 from drfl.engine.local_step import ascent, local_step
-from drfl.engine.sgd import channels_last, evaluated, fixed_part, images, mean_losses
+from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses
+from drfl.intraop import allowed
 from drfl.local_optimizers import SAM
 from drfl.requests import TrainRequest
 from drfl.training_noise import dropout_layers
@@ -179,10 +181,10 @@ class Threads:
         self._each(problem, batches, client)
         return G, F.double().cpu()
 
-    def evaluate(self, problem: PooledData, rows: ClientRows, w: Tensor) -> Tests:
+    def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""
         with self._pool() as pool:
-            return evaluated(problem, rows, Replica(problem).load(w), pool.map)
+            return [evaluated(problem, rows, [Replica(problem).load(w)], pool.map)[0] for w in models]
 
     def _each(self, problem: PooledData, batches: Batches, client: Callable[[Replica, int], None]) -> None:
         """Call ``client`` for each of them, the largest batches first, on as many threads as there are workers."""
@@ -216,7 +218,7 @@ class Threads:
         """The workers, with their intra-op threads."""
         before, count = torch.get_num_threads(), self._count()
         # A process-wide setting, which threads take over when they start: set before the pool, restored after it.
-        torch.set_num_threads(self.intra_op or before)
+        torch.set_num_threads(self.intra_op or allowed())
         try:
             with ThreadPoolExecutor(count) as pool:
                 yield pool
@@ -224,4 +226,4 @@ class Threads:
             torch.set_num_threads(before)
 
     def _count(self) -> int:
-        return self.workers or torch.get_num_threads()
+        return self.workers or allowed()

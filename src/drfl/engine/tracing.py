@@ -226,18 +226,35 @@ def _fold(traced: GraphModule, node: Node, name: str) -> None:
 
 
 def _turn(traced: GraphModule, node: Node) -> None:
-    """Write A·B with fewer columns than rows as (Bᵀ·Aᵀ)ᵀ, which batched products on a CPU take half the time for."""
+    """Write A·B with fewer columns than rows as (Bᵀ·Aᵀ)ᵀ, which products on a CPU take half the time for."""
     if node.target is not _ATEN.bmm.default or any(user.target in _VIEWS for user in node.users):
         return  # views need the strides that they were traced with
-    _, rows, columns = node.meta["tensor_meta"].shape
+    stack, rows, columns = node.meta["tensor_meta"].shape
     if columns >= rows:
         return
+    shared = _expanded(node.args[0])
     with traced.graph.inserting_before(node):
         call = traced.graph.call_function
         left, right = (call(_ATEN.transpose.int, (factor, 1, 2)) for factor in node.args)
-        turned = call(_ATEN.transpose.int, (call(_ATEN.bmm.default, (right, left)), 1, 2))
+        if shared is None:
+            product = call(_ATEN.bmm.default, (right, left))
+        else:
+            # One A for the whole stack: it is read once where all the stack's Bᵀ stand below each other.
+            flat = call(_ATEN.reshape.default, (right, [stack * columns, -1]))
+            product = call(_ATEN.mm.default, (flat, call(_ATEN.t.default, (shared,))))
+            product = call(_ATEN.view.default, (product, [stack, columns, rows]))
+        turned = call(_ATEN.transpose.int, (product, 1, 2))
     node.replace_all_uses_with(turned)
     traced.graph.erase_node(node)
+
+
+def _expanded(node: object) -> Node | None:
+    """The matrix that a stack repeats; None where it is no such stack."""
+    if not isinstance(node, Node) or node.target is not _ATEN.expand.default:
+        return None
+    source = node.args[0]
+    same = isinstance(source, Node) and source.meta["tensor_meta"].shape == node.meta["tensor_meta"].shape[1:]
+    return source if same and isinstance(source, Node) else None
 
 
 WARM_UP = 2

@@ -1,0 +1,114 @@
+"""Tests of models on the clients' rows: one pass over the pool for all models that are tested together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from drfl.engine.base import PooledData, Tests
+from drfl.engine.batches import ClientRows
+from drfl.engine.sgd import Apply, Model, images, pass_size, per_sample
+from drfl.engine.tracing import replayed, traced
+from drfl.measure import Rows
+from drfl.metrics import Metric
+from drfl.task import SampleFn, Task
+
+TRACED = 2**26
+"""Multiplications of a test from which it is worth tracing: a few milliseconds, where a trace takes a tenth of a
+second."""
+
+
+def evaluated(problem: PooledData, rows: ClientRows, models: Sequence[Model], apply: Apply = map) -> list[Tests]:
+    """See :meth:`drfl.engine.base.Engine.evaluate`; a row that several clients have is passed once."""
+    (pool, _), of = rows.distinct, _functions(problem.task)
+    return [_tests(problem, rows, per_sample(problem, pool, model, of, apply)) for model in models]
+
+
+def worth_tracing(problem: PooledData, rows: ClientRows, models: Tensor) -> bool:
+    """Whether :func:`evaluated_together` is faster: on a CPU, for many rows, without convolutions on images."""
+    plain = not problem.x.is_cuda and problem.autocast is None and not images(problem)
+    return plain and len(rows.index) * models.numel() >= TRACED
+
+
+def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
+    """The same for models (k, d), which pass over the pool side by side: the inputs are read once.
+
+    The arithmetic is that of a trace, in which narrow products are transposed and softmax is taken in steps; it agrees
+    with :func:`evaluated` up to rounding.
+    """
+    task, (pool, _) = problem.task, rows.distinct
+    of, views = _functions(task), list(task.layout.views(models).values())
+
+    def tested(x: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        def one(*own: Tensor) -> tuple[Tensor, ...]:
+            outputs = task.outputs(dict(zip(task.layout.names, own, strict=True)), x)
+            # A trace transposes narrow products, and argmax along the longer stride takes five times as long.
+            outputs = outputs.clone(memory_format=torch.contiguous_format)
+            return tuple(function(outputs, y) for function in of)
+
+        return vmap(one)(*parameters)
+
+    whole = len(problem.x)
+    most = 2 * len(pool) >= whole  # passing rows that nobody asked for is then faster than gathering those asked for
+    count = whole if most else len(pool)
+    # Pieces of one size, or of two: a trace is for tensors of certain shapes.
+    pieces = torch.arange(count).tensor_split(-(-count // pass_size(problem)))
+    found: list[list[Tensor]] = [[] for _ in of]
+    with torch.no_grad():
+        for piece in pieces:
+            part = slice(int(piece[0]), int(piece[-1]) + 1) if most else pool[piece]
+            arguments = (problem.x[part], problem.y[part], *views)
+            step = replayed(task, ("test",), tested, arguments, traced)
+            for columns, values in zip(found, step(*arguments), strict=True):
+                columns.append(values.double())
+    columns = [torch.cat(values, 1) for values in found]
+    return [
+        _tests(problem, rows, [column[i][pool] if most else column[i] for column in columns])
+        for i in range(len(models))
+    ]
+
+
+def _functions(task: Task) -> list[SampleFn]:
+    """What is taken of the outputs: the losses, the values of each metric that has one per sample, and the outputs
+    themselves where a metric wants all of a client's together.
+    """
+    alone = [metric for metric in task.measures if metric.per_sample]
+    functions: list[SampleFn] = [task.sample_losses, *(functools.partial(task.sample_values, m) for m in alone)]
+    return functions if len(alone) == len(task.measures) else [*functions, lambda outputs, y: outputs]
+
+
+def _tests(problem: PooledData, rows: ClientRows, found: Sequence[Tensor]) -> Tests:
+    """Of a model, from what :func:`_functions` gave on the distinct rows, float64 on the CPU."""
+    task, (_, at) = problem.task, rows.distinct
+    losses, *columns = found
+    alone = [metric for metric in task.measures if metric.per_sample]
+    own = {m.name: m.checked(column[at])[:, None] for m, column in zip(alone, columns, strict=False)}
+    together = len(alone) < len(task.measures)
+    outputs, targets = (columns[-1][at], problem.y.cpu()[rows.index]) if together else (losses, losses)
+    values, scores = [], []
+    for metric in task.measures:
+        each = own[metric.name] if metric.per_sample else metric.of_rows(outputs, targets)
+        if metric.per_sample or metric.rows.mean:
+            values.append(rows.means(each[:, 0]))
+        else:
+            values.append(client_values(metric, outputs, targets, rows))
+        scores.append(each[:, :0] if metric.rows is Rows.WHOLE else each)
+    return Tests(rows.means(losses[at]), tuple(values), tuple(scores))
+
+
+def client_values(metric: Metric, outputs: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:
+    """(N,) float64 a metric of each client's rows.
+
+    Args:
+        metric: which.
+        outputs: (Σ_i n_i, …) float64 on the CPU, in the order of ``rows.index``.
+        targets: (Σ_i n_i, …) on the CPU.
+        rows: whose rows.
+    """
+    sizes = rows.sizes.tolist()
+    values = [metric.of(*part) for part in zip(outputs.split(sizes), targets.split(sizes), strict=True)]
+    return torch.tensor(values, dtype=torch.float64)
