@@ -41,7 +41,7 @@ TIMED = [
     ("draw", drfl.engine.simulation, "draw"),
     ("draw", sampling, "uniform"),
     ("project", Simplex, "project"),
-    ("log", drfl.loop._Log, "add"),
+    ("log", drfl.loop.RunLog, "add"),
 ]
 """Part of a round, and the function that does it."""
 

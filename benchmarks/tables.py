@@ -100,6 +100,22 @@ def algorithms() -> str:
     return markdown(["algorithm", *(cell for job in jobs for cell in (f"{job}, ms", "over FedAvg"))], rows)
 
 
+def loaded() -> str:
+    """Rounds beside busy processes, and how much slower drfl gets than plain PyTorch on one thread does."""
+    found = stored("loaded")
+    busy = sorted({row["busy"] for row in found["rows"]})
+    times = {(row["job"], row["call"], row["busy"]): row for row in found["rows"]}
+    rows = []
+    for job, call in dict.fromkeys((row["job"], row["call"]) for row in found["rows"]):
+        cells = [times.get((job, call, others)) for others in busy]
+        shown = ["–" if cell is None else f"{cell['wall_ms']:.3g} ({cell['cpu_ms']:.3g})" for cell in cells]
+        rows.append([f"{job}, {call}", *shown])
+    head = ["ms a round (of CPU)", *(f"beside {others}" if others else "quiet" for others in busy)]
+    ratios = "; ".join(f"{what} {ratio:.2f}" for what, ratio in found["slowdown"].items())
+    told = f"drfl's slowdown as it comes over that of plain PyTorch on one thread: {ratios}."
+    return f"{markdown(head, rows)}\n\n{paragraph(told)}"
+
+
 def overhead() -> str:
     """What a round spends on what."""
     found = stored("overhead")
@@ -189,6 +205,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.peers-cnn": lambda: peers("cnn"),
     "speed.engines": engines,
     "speed.auto": auto,
+    "speed.loaded": loaded,
     "speed.overhead": overhead,
     "speed.algorithms": algorithms,
     "speed.precision": precision,

@@ -1,0 +1,204 @@
+"""A round beside busy processes: what a shared server, a sweep, or two runs at once cost.
+
+    python benchmarks/loaded.py --data-dir DIR [--busy 0,2,4] [--rounds 30] [--series 3]
+
+FedAvg, 20 of 30 clients, ten steps of 32 samples: the linear model on MNIST and a small CNN on 8×8 digits. Each call is
+a process of its own, beside so many processes that only count (``--busy``); calls take turns, series by series. Wall
+and CPU milliseconds a round, medians over the rounds of a process after two of warm-up, then over the series:
+
+* default: drfl as it comes, with as many threads as torch takes;
+* one thread: drfl after ``torch.set_num_threads(1)``;
+* plain: PyTorch without a library, one client after another, with torch's threads; plain, one thread: with one;
+* run: a round of `drfl run` as it comes, tested in every round, checkpoints and guard on;
+* two at once: the default in two processes side by side.
+
+The small CNN also with either engine. ``slowdown`` is the time beside busy processes over that beside none, of drfl as
+it comes over that of plain PyTorch on one thread. Prints a table; writes results/loaded.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from engines import plain
+from jobs import COHORT, LOCAL, simulation, store
+from torch import nn
+
+import drfl
+from drfl import ClientData, FedAvg, Simulation, Stacked, Task, Threads, ZipfDirichlet
+from drfl.data import make_partition
+from drfl.intraop import VECTORS, threads_for
+
+WARM_UP = 2
+DEFAULT, ONE, PLAIN, PLAIN_ONE = "default", "one thread", "plain", "plain, one thread"
+RUN, TWO = "run", "two at once"
+ENGINES = {"stacked": Stacked, "threads": Threads}
+CALLS = {
+    "linear": (DEFAULT, ONE, PLAIN, PLAIN_ONE, RUN, TWO),
+    "small CNN": (DEFAULT, ONE, *ENGINES, PLAIN_ONE),
+}
+
+
+def small_cnn() -> Simulation:
+    """A convolution of 16 channels on 8×8 digits."""
+    dataset = drfl.load("digits")
+    data = ClientData.from_dataset(dataset, make_partition(dataset, ZipfDirichlet(clients=30), drfl.Key(0)))
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 10)]
+    return Simulation(data, Task(nn.Sequential(*layers)))
+
+
+def rounds_of(job: str, name: str, rounds: int, data_dir: Path | None) -> Iterator[None]:
+    """Plays a round each time it is asked."""
+    fed = small_cnn() if job == "small CNN" else simulation(job, data_dir)
+    if name in ENGINES:
+        fed.engine = ENGINES[name]()
+    if name == ONE:
+        torch.set_num_threads(1)
+    if name in (PLAIN, PLAIN_ONE):
+        call = plain(fed, 1 if name == PLAIN_ONE else torch.get_num_threads())
+        for r in range(rounds):
+            call(r)
+            yield
+        return
+    yield from _played(fed, rounds)
+
+
+def _played(fed: Simulation, rounds: int) -> Iterator[None]:
+    algorithm = FedAvg(m=COHORT, local=LOCAL)
+    state = algorithm.init(fed)
+    for r in range(rounds):
+        with threads_for(VECTORS * fed.w0.numel()):
+            state, _ = algorithm.round(state, fed, drfl.Key(r))
+        yield
+
+
+def one(job: str, name: str, rounds: int, data_dir: Path | None) -> tuple[float, float]:
+    """Median wall and CPU milliseconds of a round, in this process."""
+    if name == RUN:
+        return command(rounds, data_dir)
+    wall, cpu, play = [], [], rounds_of(job, name, WARM_UP + rounds, data_dir)
+    while True:
+        start = time.perf_counter(), time.process_time()
+        if next(play, StopIteration) is StopIteration:
+            break
+        wall.append(time.perf_counter() - start[0])
+        cpu.append(time.process_time() - start[1])
+    return tuple(1e3 * statistics.median(found[WARM_UP:]) for found in (wall, cpu))
+
+
+def command(rounds: int, data_dir: Path | None) -> tuple[float, float]:
+    """The same of `drfl run`, between one test and the next."""
+    from drfl.cli.app import call
+    from drfl.run_log import RunLog
+
+    ends: list[tuple[float, float]] = []
+    add = RunLog.add
+
+    def noted(*arguments: object) -> object:
+        ends.append((time.perf_counter(), time.process_time()))
+        return add(*arguments)  # pyright: ignore
+
+    RunLog.add = noted  # pyright: ignore
+    where = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    options = f"--dataset mnist --algorithm FedAvg --clients 30 --cohort {COHORT} --lr 0.1 --steps 10 --batch 32"
+    with tempfile.TemporaryDirectory() as folder:
+        call(["run", *options.split(), *where, "--rounds", str(WARM_UP + rounds), "--out", f"{folder}/run"])
+    passed = [[b[k] - a[k] for a, b in itertools.pairwise(ends)][WARM_UP:] for k in (0, 1)]
+    return tuple(1e3 * statistics.median(found) for found in passed)
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Within it so many processes keep a core busy each, or share one."""
+    others = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(processes)]
+    for other in others:
+        other.start()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.terminate()
+
+
+def measured(job: str, name: str, options: argparse.Namespace) -> dict[str, float]:
+    """A call in a process of its own, or in two at once: then the slower one."""
+    arguments = [sys.executable, __file__, "--one", job, DEFAULT if name == TWO else name, "--rounds"]
+    arguments += [str(options.rounds), *(["--data-dir", str(options.data_dir)] if options.data_dir else [])]
+    runs = [
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for _ in range(1 + (name == TWO))
+    ]
+    found = [json.loads(run.communicate()[0].splitlines()[-1]) for run in runs]
+    return max(found, key=lambda times: times["wall_ms"])
+
+
+def table(options: argparse.Namespace) -> list[dict[str, object]]:
+    """A row for each job, call and number of busy processes."""
+    found: dict[tuple[str, str, int], list[dict[str, float]]] = {}
+    for _ in range(options.series):
+        for others in options.busy:
+            with busy(others):
+                for job, name in ((job, name) for job, names in CALLS.items() for name in names):
+                    if name == TWO and others:
+                        continue
+                    found.setdefault((job, name, others), []).append(measured(job, name, options))
+    rows = []
+    for (job, name, others), times in found.items():
+        wall, cpu = (round(statistics.median(t[kind] for t in times), 2) for kind in ("wall_ms", "cpu_ms"))
+        rows.append({"job": job, "call": name, "busy": others, "wall_ms": wall, "cpu_ms": cpu})
+        print(f"{job:10} {name:18} beside {others}: {wall:8.2f} ms a round, {cpu:8.2f} ms of CPU", flush=True)
+    return rows
+
+
+def slowdowns(rows: Sequence[Mapping[str, object]]) -> dict[str, float]:
+    """drfl's slowdown as it comes over that of plain PyTorch on one thread, by job and number of busy processes."""
+    times = {(r["job"], r["call"], r["busy"]): float(str(r["wall_ms"])) for r in rows}
+    found = {}
+    for job, call, others in times:
+        if call == DEFAULT and others:
+            ratios = [times[job, name, others] / times[job, name, 0] for name in (DEFAULT, PLAIN_ONE)]
+            found[f"{job}, beside {others}"] = round(ratios[0] / ratios[1], 2)
+    return found
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--busy", default="0,2,4", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--series", type=int, default=3)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        wall, cpu = one(*options.one, options.rounds, options.data_dir)
+        print(json.dumps({"wall_ms": wall, "cpu_ms": cpu}))
+        return
+    before = os.getloadavg()[0]
+    rows = table(options)
+    content = {"load_average_before": before, "rows": rows, "slowdown": slowdowns(rows)}
+    print(content["slowdown"])
+    store("loaded", f"python benchmarks/loaded.py --busy {','.join(map(str, options.busy))}", content)
+
+
+if __name__ == "__main__":
+    main()

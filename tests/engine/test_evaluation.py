@@ -1,0 +1,45 @@
+"""Tests of several models in one pass: those of one model after another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from drfl import ClientData, Simulation, Task, models
+from drfl.engine import Loop, Stacked, evaluation
+
+METRICS = ("f1", "brier", "log_loss")
+
+
+def simulation(kind, engine, shared=False):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(70, 3, 4, generator=generator)
+    y = torch.randint(0, 4, (70,), generator=generator)
+    train = (torch.arange(5), torch.arange(5, 12))
+    test = (torch.arange(20), torch.arange(20, 55))
+    if shared:  # few of the pool's rows, one of them at both clients
+        test = (torch.tensor([3, 9, 1]), torch.tensor([9, 60, 44, 2]))
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = models.linear((3, 4), 4) if kind == "linear" else models.mlp((3, 4), 4, (9,))
+    return Simulation(
+        ClientData(x, y, train, x, y, test, names=("a", "b")), Task(model, metrics=METRICS), engine=engine
+    )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+@pytest.mark.parametrize("rows", [70, 16])
+def test_models_are_tested_together_as_one_by_one(kind, shared, rows, monkeypatch):
+    fed, loop = simulation(kind, Stacked(), shared), simulation(kind, Loop(), shared)
+    generator = torch.Generator().manual_seed(2)
+    several = [fed.w0 + torch.randn(fed.w0.shape, generator=generator) for _ in range(3)]
+    plain = [fed.evaluate(w) for w in several]
+    monkeypatch.setattr(evaluation, "TRACED", 0)
+    monkeypatch.setattr(evaluation, "pass_size", lambda problem: rows)
+    for found, one, expected in zip(fed.evaluate_all(several), plain, map(loop.evaluate, several), strict=True):
+        for other in (one, expected):
+            assert torch.allclose(found.loss, other.loss, rtol=1e-5)
+            assert torch.equal(found.score, other.score)
+            assert torch.allclose(found.sums.nan_to_num(-1), other.sums.nan_to_num(-1), rtol=1e-5)
+    assert torch.equal(fed.evaluate(several[1]).loss, fed.evaluate_all(several)[1].loss)
