@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import vjp, vmap
 
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.tracing import Function
 from drfl.requests import TrainRequest
 from drfl.task import SampleFn
 
@@ -35,7 +37,7 @@ def channels_last(images: Tensor) -> Tensor:
 Apply = Callable[[Callable[[slice | Tensor], list[Tensor]], Iterable[slice | Tensor]], Iterable[list[Tensor]]]
 """``map``, or what does the same side by side."""
 
-BYTES = 16 * 2**20
+BYTES = 4 * 2**20
 """Inputs of a pass on a CPU: few enough to stay in its caches."""
 
 BYTES_CUDA = 256 * 2**20
@@ -66,16 +68,14 @@ def functional(problem: PooledData, w: Tensor) -> Model:
 
 def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[SampleFn], apply: Apply) -> list[Tensor]:
     """Functions of the outputs for these rows of the pool, each (n,) float64 on the CPU."""
-    whole, size = len(problem.x), pass_size(problem)
-    # Passing the pool in slices, rows that nobody asked for included, is then faster than gathering the rows.
-    most = 2 * len(index) >= whole
-    parts = [slice(at, at + size) for at in range(0, whole, size)] if most else index.to(problem.x.device).split(size)
+    most = mostly(problem, index)
+    parts = slices(problem) if most else index.split(pass_size(problem))
     relaid = images(problem)
 
     def one(part: slice | Tensor) -> list[Tensor]:
         # Inside the function: grad mode belongs to a thread, and `apply` may run this in others.
         with torch.no_grad():
-            x, y = problem.x[part], problem.y[part]
+            x, y = taken(problem.x, part), taken(problem.y, part)
             outputs = problem.forward(model, channels_last(x) if relaid else x)
             # From here on float64 on the CPU, as loss reports and λ are.
             return [function(outputs, y).double().cpu() for function in of]
@@ -90,6 +90,22 @@ def pass_size(problem: PooledData) -> int:
         return IMAGES
     bound = BYTES_CUDA if problem.x.is_cuda else BYTES
     return max(1, bound // max(1, problem.x[:1].numel() * problem.x.element_size()))
+
+
+def slices(problem: PooledData) -> list[slice]:
+    """The pool in passes."""
+    size = pass_size(problem)
+    return [slice(at, at + size) for at in range(0, len(problem.x), size)]
+
+
+def mostly(problem: PooledData, index: Tensor) -> bool:
+    """Whether passing the pool in slices, rows that nobody asked for included, is faster than gathering these."""
+    return 4 * len(index) >= 3 * len(problem.x)
+
+
+def taken(pool: Tensor, part: slice | Tensor) -> Tensor:
+    """Rows (n, …) of a pool, as a view where they are a slice; indexing takes three times as long as index_select."""
+    return pool[part] if isinstance(part, slice) else pool.index_select(0, part.to(pool.device))
 
 
 def multiplications(problem: PooledData, rows: int) -> int:
@@ -161,3 +177,29 @@ def fixed_part(request: TrainRequest, row: int | None = None) -> Tensor | None:
     if shift is None:
         return -prox * w if prox else None
     return shift - prox * w if prox else shift
+
+
+def gradient_of(problem: PooledData, *, shared: bool = False) -> Function:
+    """(x, y, weights, seeds, *parameters) → each client's gradients of its weighted loss, and that loss.
+
+    Gradients are in the layout's order. Every argument has a client in front, only parameters that all clients share
+    have not.
+
+    Args:
+        problem: task and pool.
+        shared: whether they share the parameters.
+    """
+    task = problem.task
+
+    def one(x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        def losses(*parameters: Tensor) -> Tensor:
+            named = dict(zip(task.layout.names, parameters, strict=True))
+            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, own), x), y)
+
+        own = seeds if len(seeds) else None
+        # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b: 1/count for a sample, 0 for a filler.
+        # Fillers repeat a sample of the same client, so that their loss is finite where the client's is: 0·∞ is NaN.
+        values, pull_back, *_ = vjp(losses, *parameters)
+        return *pull_back(weights), (values * weights).sum()
+
+    return vmap(one, in_dims=(0, 0, 0, 0, *[None if shared else 0] * len(task.layout.names)))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import vjp, vmap
 
+from drfl.engine import full_batch
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluated, evaluated_together, worth_tracing
 from drfl.engine.local_step import ascent, local_step
-from drfl.engine.sgd import fixed_part, functional, mean_losses, multiplications
+from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, taken
 from drfl.engine.tracing import Function, captured, replayed, traced
 from drfl.intraop import threads_for
 from drfl.local_optimizers import SAM
@@ -54,22 +54,27 @@ class Stacked:
 
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
-        # All clients are at the same w: one forward pass over all their samples does, without vmap.
+        # All clients are at the same w: one forward pass over all their samples does.
         with threads_for(multiplications(problem, int(batches.counts.sum()))):
+            if full_batch.many_rows(problem, batches):
+                return full_batch.losses(problem, batches, w)
             return mean_losses(problem, batches, functional(problem, w))
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
+        if full_batch.large_batches(problem, batches):
+            with threads_for(multiplications(problem, int(batches.counts.sum()))):
+                return full_batch.gradients(problem, batches, w, self._room(w))
         G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
         # The views share memory with G, so that writing a parameter's gradients fills its columns of G.
-        gradient, layout, into = _gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
+        gradient, layout, into = gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
         for part in self._parts(problem, batches, w):
             rows = batches.rows(part)
             index = rows.at(0).to(w.device)
             # expand copies nothing: the clients' parameters are one w, read k times.
             parameters = layout.views(w.expand(len(part), -1)).values()
             with threads_for(index.numel() * w.numel()):
-                x, y = problem.x[index], problem.y[index]
+                x, y = (taken(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
                 *g, F[part] = gradient(x, y, rows.weights(w), _seeds(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
@@ -87,8 +92,7 @@ class Stacked:
         # Stable, so that a cohort is always split in the same way: the split decides how sums are rounded.
         work = batches.total(1)
         order, start = work.argsort(descending=True, stable=True), 0
-        bound = (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
-        model = 3 * w.numel() * w.element_size()
+        bound, model = self._room(w), 3 * w.numel() * w.element_size()
         while start < len(order):
             widest = int(batches.counts[order[start]])
             size = max(1, int(bound / (widest * _nbytes(problem) + model)))
@@ -97,6 +101,10 @@ class Stacked:
             # Ascending positions: a part that holds everybody is the cohort as it was given.
             yield order[start : start + min(size, alike)].sort().values
             start += min(size, alike)
+
+    def _room(self, w: Tensor) -> float:
+        """Bytes of one stack."""
+        return (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
 
 
 def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
@@ -197,7 +205,7 @@ def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
 
     Full batches are not worth tracing: their sizes change from cohort to cohort, and Python's share of them is small.
     """
-    gradient, found = _gradient_of(problem), None
+    gradient, found = gradient_of(problem), None
 
     def without_losses(*tensors: Tensor) -> Sequence[Tensor]:
         return gradient(*tensors)[:-1]
@@ -208,28 +216,6 @@ def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
         return found(*tensors)
 
     return step if minibatches and not problem.x.is_cuda else without_losses
-
-
-def _gradient_of(problem: PooledData) -> Function:
-    """(x, y, weights, seeds, *parameters) → each client's gradients of its weighted loss, and that loss.
-
-    Gradients are in the layout's order. Every argument has a client in front; parameters that all clients share are
-    expanded views.
-    """
-    task = problem.task
-
-    def one(x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        def losses(*parameters: Tensor) -> Tensor:
-            named = dict(zip(task.layout.names, parameters, strict=True))
-            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, own), x), y)
-
-        own = seeds if len(seeds) else None
-        # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b: 1/count for a sample, 0 for a filler.
-        # Fillers repeat a sample of the same client, so that their loss is finite where the client's is: 0·∞ is NaN.
-        values, pull_back, *_ = vjp(losses, *parameters)
-        return *pull_back(weights), (values * weights).sum()
-
-    return vmap(one)
 
 
 def _seeds(batches: Batches, like: Tensor) -> Tensor:

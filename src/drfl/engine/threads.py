@@ -16,7 +16,7 @@ from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluated
 from drfl.engine.local_step import ascent, local_step
-from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses
+from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses, taken
 from drfl.intraop import allowed
 from drfl.local_optimizers import SAM
 from drfl.requests import TrainRequest
@@ -110,14 +110,14 @@ class Replica:
         return gradients
 
     def _gradients(self, rows: Tensor, seeds: Tensor | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
-        problem, x = self._problem, self._problem.x[rows]
+        problem, x = self._problem, taken(self._problem.x, rows)
         if seeds is not None:
             seeds = seeds.to(x.device)
             x = problem.task.augmented(x, seeds)
         for layer in self._dropouts:
             layer.calls, layer.seeds = 0, self._no_seeds if seeds is None else seeds
         outputs = problem.forward(self._model, channels_last(x) if self._images else x)
-        loss = problem.task.sample_losses(outputs, problem.y[rows]).mean()
+        loss = problem.task.sample_losses(outputs, taken(problem.y, rows)).mean()
         # A parameter that the loss does not depend on has the gradient 0, as in the other engines, and is no error.
         return torch.autograd.grad(loss, self._parameters, materialize_grads=True), loss.detach()
 
