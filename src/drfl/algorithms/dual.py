@@ -54,7 +54,7 @@ def step_size(gamma: float | None, v: Tensor, squares: Tensor) -> tuple[float, T
     Returns:
         The step and the new sum of squares.
     """
-    squares = squares + (v - v.mean()).square().sum()
+    squares = squares + (v - v.mean()).square_().sum()
     if gamma is not None:
         return gamma, squares
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
@@ -155,7 +155,7 @@ class SnapshotMethod:
         v = f.unbiased(fed.n, centred=self.centred)
         gamma = None if self.gamma is None else self.local.tau * self.gamma
         step, squares = step_size(gamma, v, squares)
-        target = lam + step * v
+        target = (step * v).add_(lam)
         return Ascent(prox(self.ambiguity, target, step), squares, f, target)
 
 

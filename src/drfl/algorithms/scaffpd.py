@@ -204,7 +204,7 @@ class ScaffPD:
         s = (1 + theta) * L - theta * (L if first else before)
         sigma, squares = step_size(self.sigma, L, squares)  # by the losses: extrapolation doubles their noise
         step = sigma / float(tau)  # (2) τ_r σ_r is constant
-        target = lam + step * s
+        target = (step * s).add_(lam)
         lam_next = prox(self.ambiguity, target, step)
 
         if kept is not None:  # who has not reported again has s_i = L_i
