@@ -48,8 +48,10 @@ class RunRecord:
         history: a row per evaluated round: round, the fields of :class:`drfl.history.Metrics`, the ledger's counters.
         clients: (N rows) the final state of every client: client, score, loss, samples, train_samples, lambda, and a
             column for every other measure.
-        lam: a row per evaluated round: ``round``, then λ in a column per client, in the order of ``clients``.
+        lam: a row per evaluated round: ``round``, then λ in a column per client, in the order of ``clients``; of very
+            many clients only those with the largest λ.
         measures: what was measured, the score first.
+        effective: (rows of ``lam``) 1/Σλ² over all clients, where ``lam`` has only some of them.
     """
 
     label: str
@@ -59,6 +61,7 @@ class RunRecord:
     clients: pd.DataFrame
     lam: pd.DataFrame
     measures: tuple[Measure, ...] = (PLAIN,)
+    effective: pd.Series | None = None
 
     @property
     def score(self) -> Measure:
@@ -109,7 +112,7 @@ def load_run(directory: Path) -> RunRecord:
     Raises:
         InputError: the folder or a file is missing or damaged; one line that names the file and the remedy.
     """
-    from drfl.history import LEDGER_COLUMNS, Metrics, columns_of
+    from drfl.history import EFFECTIVE, LAMBDA_CLIENTS, LEDGER_COLUMNS, Metrics, columns_of
 
     directory = Path(directory)
     if not os.path.isdir(directory):  # unlike pathlib's, False for a name that is too long
@@ -121,9 +124,12 @@ def load_run(directory: Path) -> RunRecord:
     clients = _frame(directory, "clients.csv", wanted, words=("client",)).rename(columns={score: "score"})
     history = _frame(directory, "history.csv", ("round", *names, *LEDGER_COLUMNS, "flagged_mass"))
     lam = _frame(directory, "lambda.csv", ("round",))
+    effective = None
+    if len(clients) > LAMBDA_CLIENTS and lam.shape[1] == LAMBDA_CLIENTS + 2 and lam.columns[1] == EFFECTIVE:
+        effective, lam = lam.iloc[:, 1], lam.iloc[:, [0, *range(2, lam.shape[1])]]  # a client may be called so, too
     if (abs(lam.iloc[:, 1:].to_numpy(float) - 0.5) > 0.5 + ROUNDING).any():  # NaN may be: a report leaves it out
         raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
-    if list(lam.columns[1:]) != clients["client"].tolist():
+    if list(lam.columns[1:]) != (clients["client"].tolist() if effective is None else _among(lam, clients)):
         raise _damaged(directory, "lambda.csv", "its columns are not the clients of clients.csv")
     return RunRecord(
         label=directory.resolve().name,  # not the path: a report is shared, a home folder's name is not
@@ -132,8 +138,15 @@ def load_run(directory: Path) -> RunRecord:
         history=history.rename(columns=dict(zip(names, Metrics._fields, strict=True))),
         clients=clients,
         lam=lam,
+        effective=effective,
         measures=measures,
     )
+
+
+def _among(lam: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
+    """The clients of lambda.csv that clients.csv has too, in its order."""
+    own = set(lam.columns[1:])
+    return [name for name in clients["client"].tolist() if name in own]
 
 
 def worst_first(run: RunRecord) -> pd.DataFrame:
