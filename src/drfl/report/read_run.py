@@ -8,7 +8,8 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +19,7 @@ from drfl.errors import InputError
 from drfl.measure import PLAIN, Measure, Rows
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 
@@ -143,6 +145,31 @@ def load_run(directory: Path) -> RunRecord:
     )
 
 
+def _columns(
+    rows: Iterable[Sequence[str]], header: Sequence[str], words: Sequence[str]
+) -> tuple[list[list[str] | np.ndarray], str]:
+    """The columns of a CSV file, and which row has more or fewer values than the header; "" where none has.
+
+    One row at a time: the text of a million rows takes gigabytes.
+
+    Raises:
+        csv.Error: the file is none.
+        ValueError: a cell is no number.
+    """
+    import numpy as np
+
+    found: list[list[str] | array[float]] = [[] if column in words else array("d") for column in header]
+    for line, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            return [], f"row {line} has {len(row)} values, not {len(header)}"
+        for column, cell in zip(found, row, strict=True):
+            if isinstance(column, list):
+                column.append(unquoted(cell))
+            else:
+                column.append(float(cell))
+    return [column if isinstance(column, list) else np.array(column) for column in found], ""
+
+
 def _among(lam: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
     """The clients of lambda.csv that clients.csv has too, in its order."""
     own = set(lam.columns[1:])
@@ -244,31 +271,25 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
     import pandas as pd
 
     try:
-        rows = list(csv.reader(io.StringIO(_read(directory, name), newline=""), strict=True))
-    except csv.Error as error:
+        rows = csv.reader(io.StringIO(_read(directory, name), newline=""), strict=True)
+        header = [unquoted(cell) for cell in next(rows, [])]
+        values, ragged = _columns(rows, header, words)
+    except (csv.Error, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise _damaged(directory, name, str(error)) from None
-    header, body = ([unquoted(cell) for cell in rows[0]], rows[1:]) if rows else ([], [])
     twice = [column for column in columns if header.count(column) > 1 and header.index(column)]
     if twice:  # not lambda.csv's first column: a client may be called "round" too
         raise _damaged(directory, name, f"column '{twice[0]}' is there twice")
     absent = [column for column in columns if column not in header]
     if absent:
         raise _damaged(directory, name, f"column '{absent[0]}' is missing")
-    if not body:
+    if ragged:
+        raise _damaged(directory, name, ragged)
+    if not values or not len(values[0]):
         raise _damaged(directory, name, "it has no rows")
-    for line, row in enumerate(body, start=2):
-        if len(row) != len(header):
-            raise _damaged(directory, name, f"row {line} has {len(row)} values, not {len(header)}")
-    try:
-        frame = pd.DataFrame(
-            [
-                [unquoted(cell) if column in words else float(cell) for column, cell in zip(header, row, strict=True)]
-                for row in body
-            ],
-            columns=pd.Index(header),
-        )
-    except ValueError as error:
-        raise _damaged(directory, name, str(error)) from None
+    frame = pd.DataFrame(dict(enumerate(values)))
+    frame.columns = pd.Index(header)  # of which some may be called alike
     if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
         raise _damaged(directory, name, "a round is no number of a round")
     sizes = frame.drop(columns=list(words), errors="ignore").abs()
