@@ -27,14 +27,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from drfl import DRDM, SCAFFOLD, DualDRDM, FedAvg, Key, LocalSGD, Simulation, Task
+from drfl import DRDM, DRFA, SCAFFOLD, DualDRDM, FedAvg, Key, LocalSGD, ScaffPD, Simplex, Simulation, Task
 from drfl.algorithm import Algorithm, State
+from drfl.algorithms import weighted_sum
+from drfl.algorithms.drdm import DualDRDMState
+from drfl.algorithms.scaffpd import ScaffPDState
+from drfl.algorithms.weighted_sum import Weighted, WeightedSum
 from drfl.client_table import ClientTable
 from drfl.data import ClientData
 from drfl.experiments.artifacts import versions
 
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
 ALGORITHMS = {"FedAvg": FedAvg, "SCAFFOLD": SCAFFOLD, "DRDM": DRDM, "DualDRDM": DualDRDM}
+MORE = ALGORITHMS | {"DRFA": DRFA, "ScaffPD": ScaffPD}
 FEATURES, CLASSES, SAMPLES = 784, 10, 40
 POOL = 20_000
 """Samples in the file; clients share them where there are not enough."""
@@ -46,7 +51,8 @@ WIDTHS = [0, 128, 1_024, 4_096, 14_000]
 
 STEPS = [1, 5, 10, 20, 50]
 BASE = {"algorithm": "FedAvg", "clients": 1_000, "cohort": 20, "width": 0, "steps": 10}
-BASE |= {"filled": False, "on_disk": False}
+BASE |= {"filled": False, "on_disk": False, "floor": 0.0, "follow": True}
+"""floor: N times that of λ; follow: whether sums over rows follow λ, or read all rows as those of few clients do."""
 
 
 def make_pool(folder: Path) -> None:
@@ -79,16 +85,32 @@ def make_model(width: int) -> torch.nn.Module:
 def algorithm_of(setting: dict) -> Algorithm:
     """The algorithm of a setting."""
     local = LocalSGD(steps=setting["steps"], lr=0.01, batch=32)
-    return ALGORITHMS[setting["algorithm"]](m=setting["cohort"], local=local)
+    lam = {"ambiguity": Simplex(setting["floor"] / setting["clients"])} if setting["floor"] else {}
+    return MORE[setting["algorithm"]](m=setting["cohort"], local=local, **lam)
 
 
 def filled(state: State) -> State:
     """The state as it is when every client has taken part: all rows of its table are written, with small numbers."""
+    if isinstance(state, ScaffPDState):
+        reports, losses = filled(state.reports), torch.linspace(2.2, 2.4, len(state.lam), dtype=torch.float64)
+        c = followed(state, state.reports.c, reports.c, losses)
+        reports = reports._replace(losses=losses, seen=torch.ones_like(reports.seen))
+        return state._replace(reports=reports, before=losses, c=c)
     name, table = next((name, part) for name, part in state._asdict().items() if isinstance(part, ClientTable))
+    empty = table
     for clients in torch.arange(table.n).split(1000):
         rows = (torch.full(table.shape[1:], 1e-6 * (i % 7)) for i in clients.tolist())
         table = table.put(clients, rows)
-    return state._replace(**{name: table})
+    sums = {"c": followed(state, empty, table)} if isinstance(state, DualDRDMState) else {}
+    return state._replace(**{name: table}, **sums)
+
+
+def followed(
+    state: DualDRDMState | ScaffPDState, empty: ClientTable, table: ClientTable, along: torch.Tensor | None = None
+) -> WeightedSum | None:
+    """The sums of a state whose table was empty, over the rows of another one."""
+    before, now = Weighted(empty, state.lam, along), Weighted(table, state.lam, along)
+    return state.c and state.c.after(before, now, table.clients, state.lam)
 
 
 def memory(field: str) -> float:
@@ -100,6 +122,7 @@ def memory(field: str) -> float:
 def measure(setting: dict) -> dict[str, float]:
     """One setting, in this process."""
     torch.set_num_threads(setting["threads"])
+    weighted_sum.FEW = weighted_sum.FEW if setting["follow"] else setting["clients"]
     start = time.perf_counter()
     data = make_data(Path(setting["folder"]), setting["clients"])
     built = time.perf_counter() - start
@@ -111,12 +134,16 @@ def measure(setting: dict) -> dict[str, float]:
         start = time.perf_counter()
         state, _ = algorithm.round(state, fed, Key(0).fold("round", r))
         times.append(time.perf_counter() - start)
+    peak, start = memory("VmHWM"), time.perf_counter()
+    fed.evaluate(state.w)
     return {
+        "evaluate_s": round(time.perf_counter() - start, 4),
         "d": fed.w0.numel(),
         "build_s": round(built, 3),
         "round_s": round(statistics.median(times[setting["warm"] :]), 6),
         "before_mib": round(before, 1),
-        "peak_mib": round(memory("VmHWM"), 1),
+        "peak_mib": round(peak, 1),
+        "peak_evaluated_mib": round(memory("VmHWM"), 1),
         "resident_mib": round(memory("VmRSS"), 1),
         "of_it_files_mib": round(memory("RssFile"), 1),
     }

@@ -137,3 +137,16 @@ def test_quoting_loses_nothing(text):
 def test_numbers_and_other_texts_stay_as_they_are(cell):
     assert quoted(cell) == cell
     assert unquoted(str(cell)) == str(cell)
+
+
+def test_lambda_csv_of_very_many_clients(monkeypatch):
+    """The clients with the largest λ in any round, in their order, and how many clients λ is spread over."""
+    monkeypatch.setattr("drfl.history.LAMBDA_CLIENTS", 2)
+    metrics = Metrics.of(evaluation([0.5]))
+    lams = [[0.5, 0.3, 0.1, 0.1], [0.0, 0.2, 0.2, 0.6]]
+    rows = [Row(r, metrics, LEDGER, torch.tensor(lam, dtype=torch.float64), 0.0) for r, lam in enumerate(lams)]
+    assert History(rows).lambda_csv(("a", "b", "c", "d")).splitlines() == [
+        "round,effective_clients,a,d",
+        f"0,{1 / 0.36:.6f},0.500000000,0.100000000",
+        f"1,{1 / 0.44:.6f},0.000000000,0.600000000",
+    ]

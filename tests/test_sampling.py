@@ -53,6 +53,30 @@ def test_with_replacement():
     within_four_errors(present, 1 - (1 - p) ** 3)
 
 
+def test_from_blocks_as_from_the_whole_law(monkeypatch):
+    """The draws of very many clients are those of few; weights of 0 are never drawn, at blocks' ends either."""
+    rng = np.random.default_rng(0)
+    p = rng.random(5 * sampling.BLOCK + 7) * (rng.random(5 * sampling.BLOCK + 7) < 0.1)
+    p[sampling.BLOCK - 50 : 3 * sampling.BLOCK + 50] = 0
+    weights = torch.from_numpy(p)
+    whole = [sampling.with_replacement(weights, 20, Key(r)) for r in range(200)]
+    monkeypatch.setattr(sampling, "MANY", 0)
+    assert all(map(same_cohort, whole, (sampling.with_replacement(weights, 20, Key(r)) for r in range(200))))
+
+
+@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0), 0.5, np.nextafter(0.5, 0.0)])
+def test_from_blocks_at_the_ends(uniform):
+    """Rounding at a block's end leads to a client that can be drawn."""
+    weights = np.zeros(3 * sampling.BLOCK)
+    weights[[5, sampling.BLOCK - 3, 2 * sampling.BLOCK, 3 * sampling.BLOCK - 9]] = 0.25, 0.25, 0.1, 0.4
+    drawn = sampling._from_blocks(weights, np.array([uniform]))
+    assert (weights[drawn] > 0).all()
+
+
+def same_cohort(a, b):
+    return torch.equal(a.clients, b.clients) and torch.equal(a.counts, b.counts)
+
+
 def test_more_draws_than_clients():
     drawn = sampling.with_replacement(torch.tensor([0.5, 0.5]), 9, Key(0))
     assert drawn.counts.sum() == 9

@@ -38,7 +38,7 @@ class DecayingAverage(NamedTuple):
         """With one more round, which ended in (w, lam)."""
         rounds = self.rounds + 1
         weight = (DECAY + 1) / (int(rounds) + DECAY)
-        return DecayingAverage(self.w + weight * (w - self.w), self.lam + weight * (lam - self.lam), rounds)
+        return DecayingAverage(self.w + weight * (w - self.w), (lam - self.lam).mul_(weight).add_(self.lam), rounds)
 
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,10 +132,18 @@ class ClientTable:
         like: (d,) its length, type and device are those of the rows.
         blocks: the written rows by client, in blocks of ``BLOCK`` clients.
         file: where rows lie; None = in memory.
+        clients: (k,) int64, whose rows are written, ascending; None = find out when it matters.
     """
 
-    def __init__(self, n: int, like: Tensor, blocks: tuple[Mapping[int, Row], ...], file: RowFile | None) -> None:
-        self.n, self._like, self._blocks, self._file = n, like, blocks, file
+    def __init__(
+        self,
+        n: int,
+        like: Tensor,
+        blocks: tuple[Mapping[int, Row], ...],
+        file: RowFile | None,
+        clients: Tensor | None = None,
+    ) -> None:
+        self.n, self._like, self._blocks, self._file, self._clients = n, like, blocks, file, clients
 
     @classmethod
     def zeros(cls, n: int, like: Tensor, folder: str | None = None) -> ClientTable:
@@ -186,7 +195,9 @@ class ClientTable:
     @property
     def clients(self) -> Tensor:
         """Whose rows were written, (k,) int64, ascending."""
-        return torch.tensor([client for client, _ in self._written()], dtype=torch.int64)
+        if self._clients is None:
+            self._clients = torch.tensor([client for client, _ in self._written()], dtype=torch.int64)
+        return self._clients
 
     def __getitem__(self, clients: Tensor) -> Tensor:
         """The rows of ``clients`` (k,), a new tensor (k, d).
@@ -236,13 +247,33 @@ class ClientTable:
         if weights.shape != (self.n,):
             raise ValueError(f"the table has {self.n} rows, the weights have shape {tuple(weights.shape)}")
         d, shares = self._like.numel(), weights.detach().to(self._like)
-        mixed, counts = self._like.new_zeros(d), (weights != 0).tolist()
-        wanted = [(client, row) for client, row in self._written() if counts[client]]
+        mixed = self._like.new_zeros(d)
+        wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
         size = min(BLOCK, max(1, MIXED // max(d, 1)))
         for start in range(0, len(wanted), size):
-            clients, rows = zip(*wanted[start : start + size], strict=True)
-            mixed += shares[list(clients)] @ self._gathered(rows)
+            clients = wanted[start : start + size]
+            mixed += shares[clients] @ self._gathered([row for row in map(self._row, clients) if row is not None])
         return mixed
+
+    def sums(self, clients: Tensor, weights: Tensor) -> Tensor:
+        """Σ_j weights_kj · row of clients_j for each k, (K, d), all in float64; rows that were never written are 0.
+
+        Args:
+            clients: (j,) distinct.
+            weights: (K, j) float64.
+
+        Raises:
+            ValueError: there is no such client.
+        """
+        d = self._like.numel()
+        total = self._like.new_zeros(len(weights), d, dtype=torch.float64)
+        held = [(j, self._row(client)) for j, client in enumerate(self._checked(clients))]
+        wanted = [(j, row) for j, row in held if row is not None]
+        size = min(BLOCK, max(1, MIXED // max(d, 1)))
+        for start in range(0, len(wanted), size):
+            at, rows = zip(*wanted[start : start + size], strict=True)
+            total += weights[:, list(at)].to(self.device) @ self._gathered(rows).double()
+        return total
 
     def dense(self) -> Tensor:
         """The whole table as a tensor (N, d): for small N."""
@@ -271,7 +302,15 @@ class ClientTable:
         blocks = list(self._blocks)
         for block, written in touched.items():
             blocks[block] = written
-        return ClientTable(self.n, self._like, tuple(blocks), self._file)
+        return ClientTable(self.n, self._like, tuple(blocks), self._file, self._clients_with(numbers))
+
+    def _clients_with(self, numbers: list[int]) -> Tensor | None:
+        """Whose rows are written once these are too, as far as it is known of the present ones."""
+        first = sorted(client for client in numbers if self._row(client) is None)
+        if self._clients is None or not first:
+            return self._clients
+        clients = self._clients.numpy()
+        return torch.from_numpy(np.insert(clients, clients.searchsorted(first), first))
 
     def _checked(self, clients: Tensor) -> list[int]:
         numbers = clients.tolist()

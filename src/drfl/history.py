@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from drfl.certificate import Certificate
@@ -145,6 +146,13 @@ GAP_DIGITS = 9
 """Decimals of certificates, whose gap goes to 0."""
 
 
+LAMBDA_CLIENTS = 2_000
+"""Clients up to which `lambda.csv` has all of them."""
+
+EFFECTIVE = "effective_clients"
+"""The column of `lambda.csv` that tells of all clients where it has only some."""
+
+
 @dataclass
 class History:
     """The rows of a run, oldest first.
@@ -235,8 +243,26 @@ class History:
         )
 
     def lambda_csv(self, names: tuple[str, ...]) -> str:
-        """λ after each evaluated round as CSV text, a column per client."""
-        return csv_text(("round", *names), ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows))
+        """λ after each evaluated round as CSV text, a column per client.
+
+        With more than :data:`LAMBDA_CLIENTS` clients these are the ones with the largest λ in any evaluated round, in
+        the clients' order, of equals the first; before them comes `EFFECTIVE`, 1/Σλ² over all clients.
+        """
+        if len(names) <= LAMBDA_CLIENTS:
+            rows = ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows)
+            return csv_text(("round", *names), rows)
+        most = self.rows[0].lam
+        for row in self.rows[1:]:
+            most = torch.maximum(most, row.lam)
+        kept = most.argsort(descending=True, stable=True)[:LAMBDA_CLIENTS].sort().values
+        return csv_text(
+            ("round", EFFECTIVE, *(names[i] for i in kept.tolist())),
+            (
+                [row.round, f"{1 / float(row.lam.square().sum()):.{DIGITS}f}", *(f"{x:.9f}" for x in own.tolist())]
+                for row in self.rows
+                for own in [row.lam[kept]]
+            ),
+        )
 
     def timing_csv(self) -> str:
         """Wall time in seconds at each evaluated round as CSV text."""

@@ -16,6 +16,13 @@ FEW = 10
 """Clients up to which everybody is asked where no cohort's size is given."""
 
 
+MANY = 2**16
+"""Clients above which draws with replacement go by blocks."""
+
+BLOCK = 1024
+"""Clients in such a block."""
+
+
 class Cohort(NamedTuple):
     """The clients of a round and how much each counts.
 
@@ -60,8 +67,12 @@ def with_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
 
     The mean over the cohort is then an unbiased estimate of Σ_i λ_i x_i (DRFA and DRDM, Lemma 1).
     """
-    law = _probabilities(weights).cumsum()  # numpy's `choice` does the same, and looks at every weight four more times
-    drawn = (law / law[-1]).searchsorted(key.generator().random(m), side="right")
+    uniforms = key.generator().random(m)
+    if len(weights) > MANY:
+        drawn = _from_blocks(weights.double().cpu().numpy(), uniforms)
+    else:
+        law = _probabilities(weights).cumsum()  # numpy's `choice` does the same, and looks at every weight more often
+        drawn = (law / law[-1]).searchsorted(uniforms, side="right")
     clients, counts = np.unique(drawn, return_counts=True)
     return Cohort(torch.from_numpy(clients), torch.from_numpy(counts).double())
 
@@ -121,6 +132,25 @@ def check_size(m: int, n: int) -> None:
 
 def _equal(clients: np.ndarray) -> Cohort:
     return Cohort(torch.from_numpy(clients), torch.ones(len(clients), dtype=torch.float64))
+
+
+def _from_blocks(weights: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+    """A draw for each uniform, with probabilities in the ratio of the weights.
+
+    The draws of the sum up to every client, but for rounding: first the block is found, then the client in it, so that
+    every weight is only looked at once.
+    """
+    starts = np.arange(0, len(weights), BLOCK)
+    sums = np.add.reduceat(weights, starts)
+    ends = sums.cumsum()
+    at = uniforms * ends[-1]
+    drawn = np.empty(len(uniforms), dtype=np.int64)
+    for j, block in enumerate(ends.searchsorted(at, side="right").tolist()):
+        within = weights[starts[block] : starts[block] + BLOCK].cumsum()
+        # Rounding may lead to either side of the block: to its first or last client of a weight above 0 then.
+        rest = min(max(at[j] - (ends[block] - sums[block]), 0.0), np.nextafter(within[-1], 0.0))
+        drawn[j] = starts[block] + within.searchsorted(rest, side="right")
+    return drawn
 
 
 def _probabilities(weights: Tensor) -> np.ndarray:

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from drfl.errors import InputError
-from drfl.report import load_run
+from drfl.report import load_run, write_report
+from drfl.report.groups import group_runs
 
 
 def test_reads_everything_back(write):
@@ -79,3 +80,21 @@ def test_more_columns_do_no_harm(write):
     more = [f"{line},{'1.5' if at else 'seconds'}" for at, line in enumerate(lines)]
     (directory / "history.csv").write_text("\n".join(more))
     assert load_run(directory).history["seconds"].tolist() == [1.5, 1.5]
+
+
+def test_some_clients_of_very_many(write, monkeypatch):
+    """lambda.csv has only those with the largest λ then, and how many clients λ is spread over besides."""
+    directory = write("one", "DRFA", clients=4, rounds=10)
+    whole = load_run(directory)
+    lines = [line.split(",") for line in (directory / "lambda.csv").read_text().splitlines()]
+    some = [[first, "0.5" if at else "effective_clients", b, d] for at, (first, _, b, _, d) in enumerate(lines)]
+    (directory / "lambda.csv").write_text("".join(",".join(line) + "\n" for line in some))
+    with pytest.raises(InputError, match="not the clients"):
+        load_run(directory)
+    monkeypatch.setattr("drfl.history.LAMBDA_CLIENTS", 2)
+    run = load_run(directory)
+    assert run.lam.equals(whole.lam.iloc[:, [0, 2, 4]])
+    (group,) = group_runs([run])
+    assert group.effective_clients()[1][0, 0] == 0.5
+    write_report([run], directory / "report.html")
+    assert "first, 2 of 4" in (directory / "report.html").read_text()

@@ -12,6 +12,7 @@ from drfl import sampling
 from drfl.algorithm import Info
 from drfl.algorithms.drift import check_penalty, moves, penalty
 from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares
+from drfl.algorithms.weighted_sum import Weighted, WeightedSum
 from drfl.client_table import ClientTable
 from drfl.federation import Federation
 from drfl.key import Key
@@ -123,12 +124,15 @@ class DRDM(Regularised):
 
 
 class DualDRDMState(NamedTuple):
-    """w (d,) global model; lam (N,) mixture; h (N, d) drift terms; squares () of the dual rule so far."""
+    """w (d,) global model; lam (N,) mixture; h (N, d) drift terms; squares () of the dual rule so far; c keeps
+    Σ_i λ_i h_i, None for few clients.
+    """
 
     w: Tensor
     lam: Tensor
     h: ClientTable
     squares: Tensor
+    c: WeightedSum | None
 
 
 @dataclass(frozen=True)
@@ -154,9 +158,10 @@ class DualDRDM(Regularised):
     Its other parameters are those of :class:`drfl.algorithms.dual.SnapshotMethod`.
 
     Deviations from DRDM: reports are centred unless ``centred=False``. c is weighed by λ, and therefore computed anew
-    when λ has moved; the server must see every h_i, so that sums over the cohort (secure aggregation) do not suffice. A
-    round therefore costs O(d) for every h_i that was ever moved and has λ_i > 0, where DRDM's depends on the cohort
-    alone.
+    when λ has moved; the server must see every h_i, so that sums over the cohort (secure aggregation) do not suffice.
+    Up to 512 clients a round reads every h_i that was ever moved and has λ_i > 0. With more it follows the sum, see
+    :class:`drfl.algorithms.weighted_sum.WeightedSum`: it reads the h_i of the cohort and of those whose λ_i did not
+    move like the others'. With KL or KLBall, under which all λ_i move differently, it reads them all.
 
     Raises:
         InputError: mu or gamma is out of range, or m > N (when first used).
@@ -168,11 +173,12 @@ class DualDRDM(Regularised):
         """The initial model, the uniform mixture, and no drift."""
         sampling.size(self.m, fed.n)
         w, lam = fed.w0, first_mixture(self.ambiguity, fed.n)
-        return DualDRDMState(w, lam, fed.client_table(), no_squares())
+        h = fed.client_table()
+        return DualDRDMState(w, lam, h, no_squares(), WeightedSum.first(h))
 
     def round(self, state: DualDRDMState, fed: Federation, key: Key) -> tuple[DualDRDMState, Info]:
         """One round."""
-        (w, lam, h, squares), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
+        (w, lam, h, squares, kept), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
         mu = penalty(self.mu, self.local)
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
@@ -181,7 +187,7 @@ class DualDRDM(Regularised):
         if not up.clients.numel():
             return state, Info.nobody(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
-        c = h.mix(lam)  # Σ_i λ_i h_i
+        c = h.mix(lam) if kept is None else kept.sums[0].to(w)  # Σ_i λ_i h_i
         lam_up = lam[up.clients].to(w)
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) make
@@ -192,4 +198,7 @@ class DualDRDM(Regularised):
         model = up.merged(corrected)
 
         dual = self.snapshot_ascent(fed, model, lam, squares, key)
-        return DualDRDMState(model.w, dual.lam, h_next, dual.squares), Info(D, up.clients, dual.losses, model.average)
+        if kept is not None:
+            kept = kept.after(Weighted(h, lam), Weighted(h_next, dual.lam), up.clients, dual.target)
+        next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, kept)
+        return next_state, Info(D, up.clients, dual.losses, model.average)

@@ -54,7 +54,7 @@ def step_size(gamma: float | None, v: Tensor, squares: Tensor) -> tuple[float, T
     Returns:
         The step and the new sum of squares.
     """
-    squares = squares + (v - v.mean()).square().sum()
+    squares = squares + (v - v.mean()).square_().sum()
     if gamma is not None:
         return gamma, squares
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
@@ -83,11 +83,13 @@ class Ascent(NamedTuple):
         lam: (N,) the next mixture.
         squares: () of the rule so far, see :func:`step_size`.
         losses: the reports behind it.
+        target: (N,) of which the next mixture is the projection.
     """
 
     lam: Tensor
     squares: Tensor
     losses: Losses
+    target: Tensor
 
 
 @dataclass(frozen=True)
@@ -149,11 +151,12 @@ class SnapshotMethod:
         U = uniform(fed.n, size(self.m, fed.n), key.fold("U"))
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         if not f.clients.numel():
-            return Ascent(lam, squares, f)
+            return Ascent(lam, squares, f, lam)
         v = f.unbiased(fed.n, centred=self.centred)
         gamma = None if self.gamma is None else self.local.tau * self.gamma
         step, squares = step_size(gamma, v, squares)
-        return Ascent(ascend(self.ambiguity, lam, step, v), squares, f)
+        target = (step * v).add_(lam)
+        return Ascent(prox(self.ambiguity, target, step), squares, f, target)
 
 
 def ascend(ambiguity: AmbiguitySet, lam: Tensor, step: float, v: Tensor) -> Tensor:
@@ -168,5 +171,13 @@ def ascend(ambiguity: AmbiguitySet, lam: Tensor, step: float, v: Tensor) -> Tens
     Raises:
         NonFiniteError: v holds NaN or infinity.
     """
-    moved = lam + step * v
-    return ambiguity.prox(moved, step) if step > 0 else ambiguity.project(moved)
+    return prox(ambiguity, lam + step * v, step)
+
+
+def prox(ambiguity: AmbiguitySet, target: Tensor, step: float) -> Tensor:
+    """argmax_{u∈Λ} −step·ψ(u) − ‖u − target‖²/2 (N,), step ≥ 0.
+
+    Raises:
+        NonFiniteError: target (N,) holds NaN or infinity.
+    """
+    return ambiguity.prox(target, step) if step > 0 else ambiguity.project(target)

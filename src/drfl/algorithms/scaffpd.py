@@ -12,7 +12,8 @@ from torch import Tensor
 from drfl import checks, sampling
 from drfl.algorithm import Info
 from drfl.algorithms.drift import moves
-from drfl.algorithms.dual import ascend, check_schedule, first_mixture, no_squares, step_size
+from drfl.algorithms.dual import check_schedule, first_mixture, no_squares, prox, step_size
+from drfl.algorithms.weighted_sum import Weighted, WeightedSum
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.client_table import ClientTable
 from drfl.errors import InputError
@@ -54,11 +55,18 @@ class Reports(NamedTuple):
         """(N,) losses; who has never reported counts as the mean of those who have."""
         return torch.where(self.seen, self.losses, self.losses[self.seen].mean())
 
-    def gradient(self, lam: Tensor) -> Tensor:
-        """(d,) Σ_i λ_i c_i; who has never reported counts as the mean of those who have."""
+    def gradient(self, lam: Tensor, kept: WeightedSum | None) -> Tensor:
+        """(d,) Σ_i λ_i c_i; who has never reported counts as the mean of those who have.
+
+        Args:
+            lam: (N,) λ.
+            kept: Σ_i λ_i c_i over those who have reported; None = read their c_i.
+        """
         known = lam * self.seen
-        known = known / known.sum() if known.sum() > 0 else self.seen / self.seen.sum()
-        return self.c.mix(known)
+        total = known.sum()
+        if kept is not None and total > 0:
+            return (kept.sums[0] / float(total)).to(self.c.dtype)
+        return self.c.mix(known / total if total > 0 else self.seen / self.seen.sum())
 
 
 class ScaffPDState(NamedTuple):
@@ -72,6 +80,7 @@ class ScaffPDState(NamedTuple):
         tau: () float64, τ_r/τ_0.
         theta: () float64, θ_r.
         squares: () of the dual rule so far.
+        c: keeps Σ_i λ_i c_i; None for few clients.
     """
 
     w: Tensor
@@ -81,6 +90,7 @@ class ScaffPDState(NamedTuple):
     tau: Tensor
     theta: Tensor
     squares: Tensor
+    c: WeightedSum | None
 
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""
@@ -125,7 +135,9 @@ class ScaffPD:
         ambiguity: Λ and ψ.
         sigma_schedule: multiplies σ round by round, see :mod:`drfl.schedules`.
 
-    c^r sums over every client that has ever reported and has λ_i > 0: O(d) for each, in every round.
+    c^r sums over every client that has ever reported and has λ_i > 0. Up to 512 clients a round reads all these c_i;
+    with more it follows the sum, see :class:`drfl.algorithms.weighted_sum.WeightedSum`, and reads those of the cohort,
+    of the last one and of clients whose λ_i reached or left a bound. With KL or KLBall it reads them all.
 
     Deviations: none with everybody, every reply and σ given. D(·,·) is half the squared distance. λ^0 is uniform
     (projected on Λ), L^{−1} = L^0. A client that does not answer is treated as one outside the cohort.
@@ -174,11 +186,11 @@ class ScaffPD:
             torch.zeros(fed.n, dtype=torch.bool),
         )
         none, theta = torch.zeros(fed.n, dtype=torch.float64), one if self.mu else self.theta * one
-        return ScaffPDState(w, lam, reports, none, one, theta, no_squares())
+        return ScaffPDState(w, lam, reports, none, one, theta, no_squares(), WeightedSum.first(reports.c, along=True))
 
     def round(self, state: ScaffPDState, fed: Federation, key: Key) -> tuple[ScaffPDState, Info]:
         """One round of Algorithm 1: collect, move λ, move x."""
-        (w, lam, reports, before, tau, theta, squares), N = state, fed.n
+        (w, lam, reports, before, tau, theta, squares, kept), N = state, fed.n
 
         D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
@@ -191,9 +203,14 @@ class ScaffPD:
 
         s = (1 + theta) * L - theta * (L if first else before)
         sigma, squares = step_size(self.sigma, L, squares)  # by the losses: extrapolation doubles their noise
-        lam_next = ascend(self.ambiguity, lam, sigma / float(tau), s)  # (2) τ_r σ_r is constant
+        step = sigma / float(tau)  # (2) τ_r σ_r is constant
+        target = (step * s).add_(lam)
+        lam_next = prox(self.ambiguity, target, step)
 
-        c = reports.gradient(lam_next)  # (3) Σ_i λ_i c_i, with the new λ
+        if kept is not None:  # who has not reported again has s_i = L_i
+            was = Weighted(state.reports.c, lam, before)
+            kept = kept.after(was, Weighted(reports.c, lam_next, L), f.clients, target, step)
+        c = reports.gradient(lam_next, kept)  # (3) Σ_i λ_i c_i, with the new λ
         local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ shrinks along with τ_r
         up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])
         share = lam_next[up.clients].to(w)
@@ -205,7 +222,7 @@ class ScaffPD:
         average = None if up.average is None else moved(up.average, mean_steps(local))
         tau, theta = self._next(tau)
         w_next = moved(up.w, local.effective_steps)
-        next_state = ScaffPDState(w_next, lam_next, reports, L, tau, theta, squares)
+        next_state = ScaffPDState(w_next, lam_next, reports, L, tau, theta, squares, kept)
         return next_state, Info(D, f.clients, f, average)
 
     def _next(self, tau: Tensor) -> tuple[Tensor, Tensor]:

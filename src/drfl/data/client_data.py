@@ -18,7 +18,7 @@ from drfl.data.natural import Natural, make_partition, split_groups
 from drfl.data.partition import Partition, PartitionMethod
 from drfl.data.pools import check_indices, check_pool, majority_shares
 from drfl.data.row_lists import as_tensors, blocks, held_out, joined, lengths, pieces, split_blocks
-from drfl.data.standardisation import Moments, Standardisation, combined, is_table
+from drfl.data.standardisation import Standardisation, is_table, of_all
 from drfl.errors import InputError
 from drfl.html_table import html_table
 from drfl.key import Key
@@ -218,10 +218,7 @@ class ClientData:
                 f"{tuple(self.inputs.shape)}: set standardise=False"
             )
         if by is None:
-            moments = [Moments.of(self.inputs, rows) for rows in self.train]
-            for name, own in zip(self.names, moments, strict=True):
-                own.check(f"client '{name}'")
-            by = Standardisation.of(combined(moments))
+            by = Standardisation.of(of_all(self.inputs, self.train, self.names))
         inputs = by.apply(self.inputs)
         tests = inputs if self.test_inputs is self.inputs else by.apply(self.test_inputs)
         return replace(self, inputs=inputs, test_inputs=tests, standardisation=by)

@@ -83,6 +83,30 @@ def combined(parts: Sequence[Moments]) -> Moments:
     return Moments(sum(part.count for part in parts), *_combined(counts, means, variances))
 
 
+def of_all(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> Moments:
+    """The moments of all clients' rows together, from each client's own.
+
+    Args:
+        inputs: (n, p) a pool.
+        clients: per client, its rows of the pool.
+        names: of the clients.
+
+    Raises:
+        InputError: a client's are what no rows can have, see :meth:`Moments.check`.
+    """
+    n, p = len(clients), inputs.shape[1]
+    # Not a list of moments: a million of them would take gigabytes.
+    counts, means = torch.empty(n, dtype=torch.float64), torch.empty(n, p, dtype=torch.float64)
+    variances = torch.empty_like(means)
+    for i, (name, rows) in enumerate(zip(names, clients, strict=True)):
+        own = Moments.of(inputs, rows)
+        own.check(f"client '{name}'")
+        counts[i], means[i], variances[i] = own.count, own.mean, own.variance
+    if n == 1:
+        return Moments(int(counts), means[0], variances[0])
+    return Moments(int(counts.sum()), *_combined(counts, means, variances))
+
+
 def _combined(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance (p,) from counts (k,), means and variances (k, p): Chan's formula for k groups at once."""
     weights = (counts / counts.sum())[:, None]

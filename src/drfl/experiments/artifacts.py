@@ -23,7 +23,7 @@ from drfl.experiments.config import Config
 from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.federation import Evaluation
-from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, csv_text
+from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, LAMBDA_CLIENTS, Metrics, csv_text
 from drfl.loop import Result
 from drfl.measure import Measure, Rows
 from drfl.resilience import Memory
@@ -88,6 +88,7 @@ def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
         "model": config.model,
         "model_parameters": job.task.layout.d,
         "clients": job.data.n,
+        **({"lambda_csv_clients": LAMBDA_CLIENTS} if job.data.n > LAMBDA_CLIENTS else {}),
         "rounds": result.rounds,
         "skipped_rounds": result.skipped,
         "stopped": stopped,

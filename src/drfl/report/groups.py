@@ -126,7 +126,8 @@ class Group:
         series = []
         for run in self.runs:
             square = (run.lam.iloc[:, 1:].to_numpy(np.float64) ** 2).sum(1)
-            series.append((run.lam.iloc[:, 0], 1 / np.where(square > 0, square, np.nan)))
+            found = 1 / np.where(square > 0, square, np.nan)
+            series.append((run.lam.iloc[:, 0], found if run.effective is None else run.effective.to_numpy(np.float64)))
         return self._aligned(series)
 
     @staticmethod

@@ -8,7 +8,8 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +19,7 @@ from drfl.errors import InputError
 from drfl.measure import PLAIN, Measure, Rows
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 
@@ -48,8 +50,10 @@ class RunRecord:
         history: a row per evaluated round: round, the fields of :class:`drfl.history.Metrics`, the ledger's counters.
         clients: (N rows) the final state of every client: client, score, loss, samples, train_samples, lambda, and a
             column for every other measure.
-        lam: a row per evaluated round: ``round``, then λ in a column per client, in the order of ``clients``.
+        lam: a row per evaluated round: ``round``, then λ in a column per client, in the order of ``clients``; of very
+            many clients only those with the largest λ.
         measures: what was measured, the score first.
+        effective: (rows of ``lam``) 1/Σλ² over all clients, where ``lam`` has only some of them.
     """
 
     label: str
@@ -59,6 +63,7 @@ class RunRecord:
     clients: pd.DataFrame
     lam: pd.DataFrame
     measures: tuple[Measure, ...] = (PLAIN,)
+    effective: pd.Series | None = None
 
     @property
     def score(self) -> Measure:
@@ -109,7 +114,7 @@ def load_run(directory: Path) -> RunRecord:
     Raises:
         InputError: the folder or a file is missing or damaged; one line that names the file and the remedy.
     """
-    from drfl.history import LEDGER_COLUMNS, Metrics, columns_of
+    from drfl.history import EFFECTIVE, LAMBDA_CLIENTS, LEDGER_COLUMNS, Metrics, columns_of
 
     directory = Path(directory)
     if not os.path.isdir(directory):  # unlike pathlib's, False for a name that is too long
@@ -121,9 +126,12 @@ def load_run(directory: Path) -> RunRecord:
     clients = _frame(directory, "clients.csv", wanted, words=("client",)).rename(columns={score: "score"})
     history = _frame(directory, "history.csv", ("round", *names, *LEDGER_COLUMNS, "flagged_mass"))
     lam = _frame(directory, "lambda.csv", ("round",))
+    effective = None
+    if len(clients) > LAMBDA_CLIENTS and lam.shape[1] == LAMBDA_CLIENTS + 2 and lam.columns[1] == EFFECTIVE:
+        effective, lam = lam.iloc[:, 1], lam.iloc[:, [0, *range(2, lam.shape[1])]]  # a client may be called so, too
     if (abs(lam.iloc[:, 1:].to_numpy(float) - 0.5) > 0.5 + ROUNDING).any():  # NaN may be: a report leaves it out
         raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
-    if list(lam.columns[1:]) != clients["client"].tolist():
+    if list(lam.columns[1:]) != (clients["client"].tolist() if effective is None else _among(lam, clients)):
         raise _damaged(directory, "lambda.csv", "its columns are not the clients of clients.csv")
     return RunRecord(
         label=directory.resolve().name,  # not the path: a report is shared, a home folder's name is not
@@ -132,8 +140,40 @@ def load_run(directory: Path) -> RunRecord:
         history=history.rename(columns=dict(zip(names, Metrics._fields, strict=True))),
         clients=clients,
         lam=lam,
+        effective=effective,
         measures=measures,
     )
+
+
+def _columns(
+    rows: Iterable[Sequence[str]], header: Sequence[str], words: Sequence[str]
+) -> tuple[list[list[str] | np.ndarray], str]:
+    """The columns of a CSV file, and which row has more or fewer values than the header; "" where none has.
+
+    One row at a time: the text of a million rows takes gigabytes.
+
+    Raises:
+        csv.Error: the file is none.
+        ValueError: a cell is no number.
+    """
+    import numpy as np
+
+    found: list[list[str] | array[float]] = [[] if column in words else array("d") for column in header]
+    for line, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            return [], f"row {line} has {len(row)} values, not {len(header)}"
+        for column, cell in zip(found, row, strict=True):
+            if isinstance(column, list):
+                column.append(unquoted(cell))
+            else:
+                column.append(float(cell))
+    return [column if isinstance(column, list) else np.array(column) for column in found], ""
+
+
+def _among(lam: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
+    """The clients of lambda.csv that clients.csv has too, in its order."""
+    own = set(lam.columns[1:])
+    return [name for name in clients["client"].tolist() if name in own]
 
 
 def worst_first(run: RunRecord) -> pd.DataFrame:
@@ -231,31 +271,25 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
     import pandas as pd
 
     try:
-        rows = list(csv.reader(io.StringIO(_read(directory, name), newline=""), strict=True))
-    except csv.Error as error:
+        rows = csv.reader(io.StringIO(_read(directory, name), newline=""), strict=True)
+        header = [unquoted(cell) for cell in next(rows, [])]
+        values, ragged = _columns(rows, header, words)
+    except (csv.Error, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise _damaged(directory, name, str(error)) from None
-    header, body = ([unquoted(cell) for cell in rows[0]], rows[1:]) if rows else ([], [])
     twice = [column for column in columns if header.count(column) > 1 and header.index(column)]
     if twice:  # not lambda.csv's first column: a client may be called "round" too
         raise _damaged(directory, name, f"column '{twice[0]}' is there twice")
     absent = [column for column in columns if column not in header]
     if absent:
         raise _damaged(directory, name, f"column '{absent[0]}' is missing")
-    if not body:
+    if ragged:
+        raise _damaged(directory, name, ragged)
+    if not values or not len(values[0]):
         raise _damaged(directory, name, "it has no rows")
-    for line, row in enumerate(body, start=2):
-        if len(row) != len(header):
-            raise _damaged(directory, name, f"row {line} has {len(row)} values, not {len(header)}")
-    try:
-        frame = pd.DataFrame(
-            [
-                [unquoted(cell) if column in words else float(cell) for column, cell in zip(header, row, strict=True)]
-                for row in body
-            ],
-            columns=pd.Index(header),
-        )
-    except ValueError as error:
-        raise _damaged(directory, name, str(error)) from None
+    frame = pd.DataFrame(dict(enumerate(values)))
+    frame.columns = pd.Index(header)  # of which some may be called alike
     if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
         raise _damaged(directory, name, "a round is no number of a round")
     sizes = frame.drop(columns=list(words), errors="ignore").abs()

@@ -172,15 +172,16 @@ def _heat_maps(groups: Sequence[Group], figures: Figures) -> list[Figure]:
     top = max(float(group.runs[0].lam.iloc[:, 1:].to_numpy(float).max()) for group in groups)
     shared = draw.mixture_order(groups) if alike else []
     plots = []
-    for group, own in zip(groups, names, strict=True):
+    for group in groups:
+        n = len(group.runs[0].clients)
         order = shared or draw.mixture_order([group])
         caption = "Clients with the largest mean λ" + (" over these algorithms" if len(groups) > 1 and alike else "")
-        caption += " first" if len(order) == len(own) else f" first, {len(order)} of {len(own)}"
-        caption += f"; uniform is {percent([1 / len(own)], 2)}{THIN}%."
+        caption += " first" if len(order) == n else f" first, {len(order)} of {n}"
+        caption += f"; uniform is {percent([1 / n], 2)}{THIN}%."
         if len(group.runs) > 1:
             caption = f"Seed {clean(group.runs[0].seed, 24)}. {caption}"
         alt = f"Heat map of λ over the rounds for {group.label}, {plural(len(order), 'client')}"
-        plots.append(figures.add(draw.mixture(group, order, top, 1 / len(own)), alt, group.label, caption, group))
+        plots.append(figures.add(draw.mixture(group, order, top, 1 / n), alt, group.label, caption, group))
     return plots
 
 
