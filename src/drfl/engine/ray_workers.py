@@ -30,7 +30,8 @@ PIECE = 64 * 2**20
 """Bytes of an object that a part of the pool becomes: a machine fetches the pieces that its clients' rows are in."""
 
 ROOM = 256 * 2**20
-"""Bytes of inputs and models that a worker holds at a time, where it has more clients than fit."""
+"""Bytes of inputs and models that a worker holds at a time, where it has more clients than fit, and of models that are
+sent rather than summed."""
 
 Array = np.ndarray
 
@@ -65,9 +66,10 @@ class RayWorkers:
         workers: how many; None = as many as the cluster has CPUs.
         address: of the cluster, see :class:`drfl.engine.ray_cluster.Cluster`.
         engine: what each worker computes with; None = :class:`Auto`.
-        sums: whether workers sum the models of their clients where the algorithm needs no more than the mean of all.
-            The mean is then that of a run without Ray up to float rounding. Without, every model is sent, and a run
-            is the same to the bit as one with ``engine`` on one thread.
+        sums: whether workers sum the models of their clients where the algorithm needs no more than the mean of all,
+            which is then that of a run without Ray up to float rounding. Without, every model is sent, and a run is the
+            same to the bit as one of ``engine`` on one thread. None = where the models would take more than
+            :data:`ROOM`.
 
     Results depend on the number of workers by that rounding, and on nothing else. Modules of the user's own must be
     importable on the cluster's machines.
@@ -82,7 +84,7 @@ class RayWorkers:
         address: str | None = None,
         engine: Engine | None = None,
         *,
-        sums: bool = True,
+        sums: bool | None = None,
     ) -> None:
         if workers is not None:
             checks.whole("workers", workers)
@@ -109,7 +111,8 @@ class RayWorkers:
 
     def mean(self, problem: PooledData, batches: Batches, request: TrainRequest, weights: Tensor) -> Merged:
         """See :class:`drfl.engine.base.Summing`: a worker sends vectors (d,), however many clients it has."""
-        if not self._sums:
+        nbytes = len(weights) * request.w.nbytes
+        if not (nbytes > ROOM if self._sums is None else self._sums):
             w, *others = (None if own is None else weights @ own for own in self.train(problem, batches, request))
         else:
             parts, sent = self._parts(batches, request.w), self._put(_array(request.w))
