@@ -17,7 +17,7 @@ from drfl import checks
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
-from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
+from drfl.engine.ray_cluster import LOST, Cluster
 from drfl.errors import DrflError, InputError
 from drfl.requests import Merged, TrainRequest
 from drfl.task import Task
@@ -32,6 +32,9 @@ PIECE = 64 * 2**20
 ROOM = 256 * 2**20
 """Bytes of inputs and models that a worker holds at a time, where it has more clients than fit, and of models that are
 sent rather than summed."""
+
+RESTARTS = 20
+"""How often a worker is begun anew in a run, which may be a long one."""
 
 Array = np.ndarray
 
@@ -155,7 +158,8 @@ class RayWorkers:
             ray = self._cluster.connected()
             count = self._count or max(1, int(ray.cluster_resources().get("CPU", 1)))
             # No CPU is held: one that must begin anew, as its machine was lost, would wait for a free one for ever.
-            begin = ray.remote(max_restarts=-1, max_task_retries=RETRIES, scheduling_strategy="SPREAD")(Worker)
+            # Restarts are counted, not retries, of which a worker that cannot be reached uses up many in a moment.
+            begin = ray.remote(max_restarts=RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD")(Worker)
             self._workers = [begin.remote(self._engine or Auto()) for _ in range(count)]
         return self._workers
 
