@@ -30,7 +30,7 @@ _NAMES = {
         *("IID", "ClientData", "Dataset", "DirichletDrop", "Natural", "OneClass", "Partition", "ZipfDirichlet"),
         "load",
     ),
-    "engine": ("Auto", "Engine", "Loop", "Simulation", "Stacked", "Threads"),
+    "engine": ("Auto", "Engine", "Loop", "RayWorkers", "Simulation", "Stacked", "Threads"),
     "errors": ("DataWarning", "DivergedError", "DrflError", "InputError", "NonFiniteError"),
     "federation": ("Evaluation", "Federation", "Ledger"),
     "history": ("History", "Metrics", "Row"),
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from drfl.callbacks import Progress, ProgressBar, Target
     from drfl.checkpoint import Checkpoints
     from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
-    from drfl.engine import Auto, Engine, Loop, Simulation, Stacked, Threads
+    from drfl.engine import Auto, Engine, Loop, RayWorkers, Simulation, Stacked, Threads
     from drfl.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError
     from drfl.federation import Evaluation, Federation, Ledger
     from drfl.history import History, Metrics, Row
@@ -189,6 +189,7 @@ __all__ = [
     "Progress",
     "ProgressBar",
     "QFedAvg",
+    "RayWorkers",
     "Replies",
     "Result",
     "Row",

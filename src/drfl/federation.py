@@ -15,7 +15,8 @@ from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.metrics import ACCURACY, Metric
-from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest
+from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Merged, R, Replies, Request, TrainRequest
+from drfl.sampling import Cohort
 
 Part = Literal["test", "validation"]
 """Which of the clients' rows a model is tested on."""
@@ -207,6 +208,28 @@ class Federation(ABC):
         """Ask for local steps; see :class:`drfl.requests.TrainRequest`."""
         # The run decides about averages, so that algorithms need not know of them when they ask.
         return self.ask(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average or self.averaged))
+
+    def mean(
+        self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
+    ) -> tuple[Tensor, Merged | None]:
+        """Ask for local steps whose models matter by their weighted mean alone, which a backend may sum piece by piece.
+
+        Args:
+            D: whom to ask, and how much each counts, see :meth:`drfl.sampling.Cohort.weights_of`.
+            w: see :class:`drfl.requests.TrainRequest`, as the others.
+            local: the solver.
+            key: the round's.
+            prox: weight of the pull towards w.
+            snapshot: step after which the mean is also wanted.
+
+        Returns:
+            Who answered (k',), and the mean of their models; None where that is nobody.
+        """
+        up = self.train(D.clients, w, local, key, prox=prox, snapshot=snapshot)
+        if not up.clients.numel():
+            return up.clients, None
+        a = D.weights_of(up.clients).to(w)
+        return up.clients, up.merged(lambda w_i: a @ w_i)
 
     def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
         """Ask for loss reports; see :class:`drfl.requests.LossRequest`."""

@@ -35,7 +35,7 @@ def compare(
     rounds: int = 100,
     seeds: int | Sequence[int] = 5,
     out: str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | Literal["ray"] = 1,
     resume: bool = False,
     overwrite: bool = False,
     evaluate_every: int = 1,
@@ -64,7 +64,9 @@ def compare(
         seeds: how many, from 0; or which.
         out: the folder to fill: a run's folder per algorithm and seed, the table, ``report.html``. None = none is kept.
         jobs: runs at a time, each in a process of its own. The files are the same for any number, but for times. In a
-            script the call must stand under ``if __name__ == "__main__":`` where there are several.
+            script the call must stand under ``if __name__ == "__main__":`` where there are several. "ray" = as many as
+            a Ray cluster has CPUs: the one that the program is connected to, else that of RAY_ADDRESS, else this
+            machine's.
         resume: go on with what is in ``out``: runs that have ended are not run again, one under way goes on from its
             checkpoint.
         overwrite: replace what is in ``out``.
@@ -116,7 +118,7 @@ def tune(
     validation: float = 0.2,
     first: Mapping[str, bool | int | float | str | None] | None = None,
     out: str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | Literal["ray"] = 1,
     returned: Returned = "average",
     guards: Sequence[str] | None = None,
     engine: str = "auto",
@@ -150,7 +152,7 @@ def tune(
             kept.
         jobs: runs at a time, each in a process of its own; at most ``seeds``, as a trial depends on those before it.
             The result is the same for any number. In a script the call must stand under
-            ``if __name__ == "__main__":`` where there are several.
+            ``if __name__ == "__main__":`` where there are several. "ray" = on a Ray cluster, as in :func:`compare`.
         returned: which model a run returns, and is judged, see :func:`drfl.run`.
         guards: what looks at loss reports before the algorithm does; None = a wide one.
         engine: "auto", "stacked", "threads" or "loop".

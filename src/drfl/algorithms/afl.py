@@ -34,7 +34,7 @@ class AFL:
     ========== ================= =====================================================
     w_t        ``state.w``       (d,) global model
     λ_t        ``state.lam``     (N,) mixture
-    δ_w        ``w - a @ up.w``  Σ_i λ_i ∇f_i(w), times the step size
+    δ_w        ``w - model.w`` Σ_i λ_i ∇f_i(w), times the step size
     δ_λ        ``f``             all clients' losses
     γ_w        ``local.lr``      step size η
     γ_λ        ``gamma``         dual step size
@@ -83,11 +83,9 @@ class AFL:
         (w, lam, squares), everybody = state, torch.arange(fed.n)
 
         D = Cohort(everybody, lam)
-        up = fed.train(everybody, w, self.local, key.fold("sgd"))
-        if not up.clients.numel():
+        answered, model = fed.mean(D, w, self.local, key.fold("sgd"))  # for one step w − η Σ_i λ_i ∇f_i(w)
+        if model is None:
             return state, Info.nobody(D)
-        a = D.weights_of(up.clients).to(w)  # λ among those who answered, sum 1
-        model = up.merged(lambda w_i: a @ w_i)  # for one step w − η Σ_i λ_i ∇f_i(w)
 
         f = fed.losses(everybody, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
         lam_next = lam
@@ -96,4 +94,4 @@ class AFL:
             v = f.unbiased(fed.n)
             step, squares = step_size(gamma, v, squares)
             lam_next = ascend(self.ambiguity, lam, step, v)
-        return DRFAState(model.w, lam_next, squares), Info(D, up.clients, f, model.average)
+        return DRFAState(model.w, lam_next, squares), Info(D, answered, f, model.average)

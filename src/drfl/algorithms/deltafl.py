@@ -74,8 +74,7 @@ class DeltaFL(Averaging):
             return state, Info.nobody(D)
         worst = f.clients[tail(f.values, lam[f.clients], self.theta)].sort().values
         T = Cohort(worst, lam[worst])
-        up = fed.train(T.clients, w, self.local, key.fold("sgd"))
-        next_state, info = self.mean_of(state, fed, T, up)
+        next_state, info = self.averaged(state, fed, T, key.fold("sgd"))
         return next_state, info._replace(losses=f)
 
 

@@ -79,14 +79,13 @@ class DRFA(SnapshotMethod):
 
         D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
-        up = fed.train(D.clients, w, self.local, key.fold("sgd"), snapshot=t)
-        if not up.clients.numel():
+        # weights are the multiplicities among those who answered
+        answered, model = fed.mean(D, w, self.local, key.fold("sgd"), snapshot=t)
+        if model is None:
             return state, Info.nobody(D)
-        a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
-        model = up.merged(lambda w_i: a @ w_i)
 
         dual = self.snapshot_ascent(fed, model, lam, squares, key)
-        return DRFAState(model.w, dual.lam, dual.squares), Info(D, up.clients, dual.losses, model.average)
+        return DRFAState(model.w, dual.lam, dual.squares), Info(D, answered, dual.losses, model.average)
 
 
 @dataclass(frozen=True)
@@ -166,10 +165,9 @@ class DRFAGA:
         (w, lam, squares), N = state, fed.n
 
         D = self.sampling(lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
-        up = fed.train(D.clients, w, self.local, key.fold("sgd"))
-        if not up.clients.numel():
+        answered, model = fed.mean(D, w, self.local, key.fold("sgd"))
+        if model is None:
             return state, Info.nobody(D)
-        a = D.weights_of(up.clients).to(w)  # multiplicities among those who answered, sum 1
 
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, everybody
         lam_next = lam
@@ -177,8 +175,7 @@ class DRFAGA:
             gradient = f.unbiased(N) - self._penalty_gradient(lam)  # ∇_λ F(w̄, λ)
             step, squares = step_size(self.gamma, gradient, squares)
             lam_next = self.ambiguity.project(lam + step * gradient)
-        model = up.merged(lambda w_i: a @ w_i)
-        return DRFAState(model.w, lam_next, squares), Info(D, up.clients, f, model.average)
+        return DRFAState(model.w, lam_next, squares), Info(D, answered, f, model.average)
 
     def _penalty_gradient(self, lam: Tensor) -> Tensor:
         try:

@@ -13,7 +13,7 @@ from drfl.algorithm import Info
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
-from drfl.requests import Merged, Replies
+from drfl.requests import Merged
 from drfl.sampling import Cohort
 from drfl.server_optimizers import Moments, ServerOptimizer
 
@@ -60,20 +60,23 @@ class Averaging:
         """(N,) float64, the fixed weights of the objective."""
         return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
 
-    def mean_of(self, state: FedAvgState, fed: Federation, D: Cohort, up: Replies) -> tuple[FedAvgState, Info]:
+    def averaged(
+        self, state: FedAvgState, fed: Federation, D: Cohort, key: Key, prox: float = 0.0
+    ) -> tuple[FedAvgState, Info]:
         """w ← Σ_i λ_i w_i / Σ_i λ_i over those who answered, or what ``server`` makes of it; else the state as it was.
 
         Args:
             state: before the round.
             fed: the clients.
-            D: who was asked to train.
-            up: who answered, with which models.
+            D: who is asked to train.
+            key: of their minibatches.
+            prox: weight of the pull towards w.
         """
-        if not up.clients.numel():
+        weighted = Cohort(D.clients, self.weights(fed)[D.clients])
+        answered, model = fed.mean(weighted, state.w, self.local, key, prox=prox)
+        if model is None:
             return state, Info.nobody(D)
-        a = Cohort(D.clients, self.weights(fed)[D.clients]).weights_of(up.clients).to(up.w)
-        model = up.merged(lambda w_i: a @ w_i)
-        return self.served(state, model), Info(D, up.clients, average=model.average)
+        return self.served(state, model), Info(D, answered, average=model.average)
 
     def served(self, state: FedAvgState, model: Merged) -> FedAvgState:
         """The state after a round that has merged the local models to this one."""
@@ -112,8 +115,7 @@ class FedAvg(Averaging):
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """One round: local steps at a uniform cohort, then the weighted mean of those who answered."""
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        up = fed.train(D.clients, state.w, self.local, key.fold("sgd"))
-        return self.mean_of(state, fed, D, up)
+        return self.averaged(state, fed, D, key.fold("sgd"))
 
 
 @dataclass(frozen=True)
@@ -155,5 +157,4 @@ class FedProx(Averaging):
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """One round: pulled local steps at a uniform cohort, then the weighted mean of those who answered."""
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        up = fed.train(D.clients, state.w, self.local, key.fold("sgd"), prox=self.mu)
-        return self.mean_of(state, fed, D, up)
+        return self.averaged(state, fed, D, key.fold("sgd"), self.mu)

@@ -26,7 +26,7 @@ from drfl.experiments.comparison import (
     kept_cells,
     start,
 )
-from drfl.experiments.comparison_processes import compare_in_processes
+from drfl.experiments.comparison_processes import compare_at_once
 from drfl.experiments.comparison_results import (
     Comparison,
     columns_beside,
@@ -38,6 +38,7 @@ from drfl.experiments.comparison_results import (
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import ended
+from drfl.experiments.pool import workers_by_options
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
 from drfl.experiments.runner import (
@@ -115,7 +116,7 @@ def _design(options: CompareOptions, kept: Path | None) -> Design:
     file = read_file(options.config or kept)
     names = _names(options.names, file)
     settings = dict(options.settings)
-    if options.jobs is not None and "threads" not in {**file, **settings}:
+    if (options.jobs is not None or options.ray is not None) and "threads" not in {**file, **settings}:
         settings["threads"] = 1  # so that the number of processes changes no digit
     config = config_of(file, overrides(settings, options.param, names))
     seeds = [] if kept is None or options.out is None else kept_cells(options.out)[1]
@@ -129,7 +130,8 @@ def _outcomes(
 ) -> tuple[Outcome, ...]:
     """Run what has not ended, and show it."""
     outcomes: list[Outcome] = []
-    total, quiet, jobs = len(ready.design.cells), options.as_json, options.jobs or 1
+    total, quiet = len(ready.design.cells), options.as_json
+    workers = workers_by_options(options.jobs, options.ray, 1)
     with ExitStack() as bars:
 
         def show(algorithm: str, seed: int) -> Sequence[Callback]:
@@ -137,13 +139,13 @@ def _outcomes(
             label = f"[{len(outcomes) + 1}/{total}] {label_of(algorithm)}, seed {seed}"
             return [bars.enter_context(console.progress(label, quiet))]
 
-        if jobs > 1:
-            found = compare_in_processes(ready, claim, watch, jobs, console.warn)
+        if workers != 1:
+            found = compare_at_once(ready, claim, watch, workers, console.warn)
         else:
             found = compare(ready, claim, watch, show, console.warn)
         for outcome in found:
             outcomes.append(outcome)
-            if jobs > 1 and not quiet and outcome.metrics is not None:
+            if workers != 1 and not quiet and outcome.metrics is not None:
                 told = describe(outcome.metrics, ready.design.config.measures()[0])
                 head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"
                 console.err.print(f"{head}: {told}", markup=False)

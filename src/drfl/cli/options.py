@@ -169,6 +169,15 @@ Names = Annotated[
     str | None, _option("Names with commas between. (default: those of the file, else all)", None, "--algorithms")
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Processes. (default: as many as cores)")]
+Ray = Annotated[
+    str | None,
+    _option(
+        "Runs go to a Ray cluster, HOST:PORT of its head, or 'local', one of this machine with --jobs CPUs; needs "
+        "drfl's extra 'ray'.",
+        None,
+        "--ray",
+    ),
+]
 DataDir = Annotated[Path | None, setting("data_dir")]
 
 
@@ -198,6 +207,7 @@ class CompareOptions:
         int | None,
         typer.Option(min=1, max=1024, help="Runs at a time, each in a process of its own on one thread. (default: 1)"),
     ] = None
+    ray: Ray = None
     resume: Resume = False
     out: Out = None
     overwrite: Overwrite = False
@@ -250,6 +260,7 @@ class ReproduceOptions:
     )
     tuned: Annotated[Path | None, typer.Option(help="Folder of hyperparameter files that 'drfl tune' made.")] = None
     jobs: Jobs = None
+    ray: Ray = None
     data_dir: DataDir = None
     device: Annotated[str | None, setting("device")] = None
     out: Annotated[Path | None, typer.Option(help="Folder of results. (default: experiments/results)")] = None
@@ -285,6 +296,7 @@ class TuneOptions:
         list[str] | None, typer.Option("--set", help="KEY=VALUE of the job, as in its file. Repeatable.")
     ] = None
     jobs: Jobs = None
+    ray: Ray = None
     data_dir: DataDir = None
     out: Annotated[Path | None, typer.Option(help="Folder of results. (default: experiments/results/tuning/JOB)")] = (
         None

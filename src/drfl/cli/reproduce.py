@@ -18,7 +18,7 @@ from drfl.cli import console
 from drfl.cli.options import ReproduceOptions
 from drfl.errors import InputError
 from drfl.experiments.artifacts import json_text
-from drfl.experiments.pool import Done
+from drfl.experiments.pool import Done, workers_by_options
 from drfl.papers import output
 from drfl.papers.data_source import Source, Sources
 from drfl.papers.execute import check_place, reproduce
@@ -38,6 +38,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
     if not chosen:
         _list(out, quiet)
         return 0
+    workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
     plans, skipped = _plans(chosen, options, out)
     written: dict[str, str] = {}
 
@@ -49,7 +50,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
             plans,
             out,
             _command(options),
-            workers=options.jobs or os.cpu_count() or 1,
+            workers=workers,
             data_dir=options.data_dir,
             done=done,
             written=keep,

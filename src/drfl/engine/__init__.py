@@ -5,6 +5,7 @@ from __future__ import annotations
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, Models, PooledData
 from drfl.engine.loop import Loop
+from drfl.engine.ray_workers import RayWorkers
 from drfl.engine.simulation import Simulation
 from drfl.engine.stacked import Stacked
 from drfl.engine.threads import Threads
@@ -12,4 +13,15 @@ from drfl.engine.threads import Threads
 ENGINES = {"auto": Auto, "loop": Loop, "stacked": Stacked, "threads": Threads}
 """Every engine by the name that the command knows it by."""
 
-__all__ = ["ENGINES", "Auto", "Engine", "Loop", "Models", "PooledData", "Simulation", "Stacked", "Threads"]
+__all__ = [
+    "ENGINES",
+    "Auto",
+    "Engine",
+    "Loop",
+    "Models",
+    "PooledData",
+    "RayWorkers",
+    "Simulation",
+    "Stacked",
+    "Threads",
+]

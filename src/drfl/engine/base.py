@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from drfl.engine.batches import Batches, ClientRows
-from drfl.requests import TrainRequest
+from drfl.requests import Merged, TrainRequest
 from drfl.task import Task
 
 
@@ -99,4 +99,13 @@ class Engine(Protocol):
 
     def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """A test of each of the models (k, d) on each client's rows of the pool."""
+        ...
+
+
+@runtime_checkable
+class Summing(Protocol):
+    """An engine that can sum models where it computes them, so that they need neither be sent nor kept."""
+
+    def mean(self, problem: PooledData, batches: Batches, request: TrainRequest, weights: Tensor) -> Merged:
+        """Σ_j weights_j·w_j of what :meth:`Engine.train` would give; weights (k,) in the models' type."""
         ...

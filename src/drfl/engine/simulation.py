@@ -15,14 +15,17 @@ from drfl.client_table import ClientTable
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.engine.auto import Auto
-from drfl.engine.base import Engine, PooledData, Tests
-from drfl.engine.batches import ClientRows, draw, draw_epochs
+from drfl.engine.base import Engine, PooledData, Summing, Tests
+from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
 from drfl.engine.row_scores import RowScores, row_scores, sums_of
 from drfl.errors import InputError
 from drfl.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
 from drfl.hashing import digest_of
-from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Merged, R, Replies, Request, TrainRequest
+from drfl.sampling import Cohort
 from drfl.task import Task
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16}
@@ -108,50 +111,75 @@ class Simulation(Federation):
             InputError: a batch is no number of samples.
             ValueError: the request wants a snapshot after no step of it, or after one that not everybody takes.
         """
-        steps, batch, epochs = 1, None, None
-        if isinstance(request, TrainRequest):
-            batch, epochs = request.local.batch, request.local.epochs
-            steps = epochs or request.local.tau
-        elif isinstance(request, LossRequest | GradientRequest):
-            batch = request.batch
-        if batch is not None:
-            checks.whole("batch", batch)
-        drawn = draw if epochs is None else draw_epochs
-        batches = drawn(self._rows, request.cohort, steps, batch, request.key, self._first)
         cohort, w, asked = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
+        batches, steps = self._drawn(asked)
         # The caller may be in inference mode or under no_grad, where no gradient could be taken.
         with torch.inference_mode(False), torch.enable_grad():
             match asked:
-                case TrainRequest(snapshot=snapshot) if snapshot is not None and epochs is not None:
-                    raise ValueError(f"snapshot={snapshot}: with epochs clients take different numbers of steps")
-                case TrainRequest(snapshot=snapshot) if snapshot is not None and not 1 <= snapshot <= steps:
-                    raise ValueError(f"snapshot={snapshot} must be a step in 1…{steps}")
                 case TrainRequest():
-                    if self._train.task.noisy:
-                        batches = batches.seeded(cohort, steps, asked.key.fold("noise"), self._first)
                     reply = Replies(cohort, *self.engine.train(self._train, batches, asked))
                 case LossRequest():
                     # Loss reports drive λ: they are computed in the model's type, whatever the local steps use.
                     reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
                 case _:
                     reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))
-        samples = int(batches.total(steps).sum())
-        self._book(asked, reply, samples * (asked.local.optimizer.gradients if isinstance(asked, TrainRequest) else 1))
+        # Everything after `clients`: vectors (k, d), and losses (k,), which count as one float64 each.
+        parts = [part.dim() for part in reply[1:] if part is not None]
+        self._book(asked, batches.total(steps), parts.count(2), parts.count(1))
         return cast("R", reply)
 
-    def _book(
-        self, request: TrainRequest | LossRequest | GradientRequest, reply: Replies | Losses | Gradients, samples: int
-    ) -> None:
-        """Count what a request has cost."""
-        vector = request.w.numel() * request.w.element_size()
-        self.ledger.down(len(request.cohort), request.vectors * vector)
-        # Everything after `clients`: vectors (k, d), and losses (k,), which count as one float64 each.
-        parts = [part for part in reply[1:] if part is not None]
-        self.ledger.up(len(request.cohort), sum(vector if part.dim() > 1 else SCALAR_BYTES for part in parts))
-        if isinstance(request, LossRequest):
-            self.ledger.loss_evaluations += samples
+    def mean(
+        self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
+    ) -> tuple[Tensor, Merged | None]:
+        """See :class:`drfl.federation.Federation`; an engine that sums where it computes keeps no models."""
+        if not isinstance(self.engine, Summing):
+            return super().mean(D, w, local, key, prox=prox, snapshot=snapshot)
+        request = TrainRequest(D.clients, w, key, local, prox, None, snapshot, self.averaged)
+        batches, steps = self._drawn(request)
+        with torch.inference_mode(False), torch.enable_grad():
+            model = self.engine.mean(self._train, batches, request, D.weights_of(D.clients).to(w))
+        self._book(request, batches.total(steps), sum(part is not None for part in model))
+        return D.clients, model
+
+    def _drawn(self, request: TrainRequest | LossRequest | GradientRequest) -> tuple[Batches, int]:
+        """The cohort's samples, and for how many steps, or epochs."""
+        steps, batch, epochs, snapshot = 1, None, None, None
+        if isinstance(request, TrainRequest):
+            batch, epochs, snapshot = request.local.batch, request.local.epochs, request.snapshot
+            steps = epochs or request.local.tau
         else:
-            self.ledger.gradient_evaluations += samples
+            batch = request.batch
+        if batch is not None:
+            checks.whole("batch", batch)
+        if snapshot is not None and epochs is not None:
+            raise ValueError(f"snapshot={snapshot}: with epochs clients take different numbers of steps")
+        if snapshot is not None and not 1 <= snapshot <= steps:
+            raise ValueError(f"snapshot={snapshot} must be a step in 1…{steps}")
+        drawn = draw if epochs is None else draw_epochs
+        batches = drawn(self._rows, request.cohort, steps, batch, request.key, self._first)
+        if isinstance(request, TrainRequest) and self._train.task.noisy:
+            batches = batches.seeded(request.cohort, steps, request.key.fold("noise"), self._first)
+        return batches, steps
+
+    def _book(
+        self, request: TrainRequest | LossRequest | GradientRequest, samples: Tensor, vectors: int, scalars: int = 0
+    ) -> None:
+        """Count what a request has cost.
+
+        Args:
+            request: with its cohort.
+            samples: (k,) of each client.
+            vectors: that each client sent.
+            scalars: that each client sent.
+        """
+        vector, total = request.w.numel() * request.w.element_size(), int(samples.sum())
+        self.ledger.down(len(request.cohort), request.vectors * vector)
+        self.ledger.up(len(request.cohort), vectors * vector + scalars * SCALAR_BYTES)
+        if isinstance(request, LossRequest):
+            self.ledger.loss_evaluations += total
+        else:
+            per_step = request.local.optimizer.gradients if isinstance(request, TrainRequest) else 1
+            self.ledger.gradient_evaluations += total * per_step
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""

@@ -28,11 +28,12 @@ from drfl.experiments.comparison import (
     kept_outcomes,
     start,
 )
-from drfl.experiments.comparison_processes import compare_in_processes
+from drfl.experiments.comparison_processes import compare_at_once
 from drfl.experiments.comparison_results import Comparison, write_comparison
 from drfl.experiments.config import one_line
 from drfl.experiments.manifest import ended
 from drfl.experiments.objects import ObjectConfig, object_jobs
+from drfl.experiments.pool import workers_of
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import check_free, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal
@@ -47,7 +48,7 @@ class Options(NamedTuple):
 
     seeds: int | Sequence[int]
     out: Path | None
-    jobs: int
+    jobs: int | str
     resume: bool
     overwrite: bool
     progress: Callable[[str], None] | Literal["bar"]
@@ -69,7 +70,7 @@ def compare_objects(
         settings: of every run.
         options: how it is run and kept.
     """
-    checks.whole("jobs", options.jobs)
+    workers_of(options.jobs)
     seeds = _seeds(options.seeds)
     clients = of_seed("data", data, ClientData)
     learned = of_seed("task", task, Task)
@@ -116,7 +117,7 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
         if options.jobs == 1:
             found = compare(ready, claim, watch, warn=tell)
         else:
-            found = compare_in_processes(ready, claim, watch, options.jobs, tell, own)
+            found = compare_at_once(ready, claim, watch, workers_of(options.jobs), tell, own)
         for outcome in found:
             outcomes.append(outcome)
             show(outcome, len(outcomes))

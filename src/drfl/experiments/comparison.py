@@ -22,7 +22,7 @@ from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.manifest import CONFIG, IDENTITY, has_checkpoints, read_manifest
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
-from drfl.experiments.runner import Outcome, StopSignal, execute
+from drfl.experiments.runner import Finished, Outcome, StopSignal, execute
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
 from drfl.user_code import label_of
@@ -270,10 +270,10 @@ def run_or_recall(
 
     The arguments are those of :func:`compare`.
     """
-    return _kept(claim, algorithm, seed) or _run(ready, claim, watch, algorithm, seed, progress, warn)
+    return recalled(claim, algorithm, seed) or _run(ready, claim, watch, algorithm, seed, progress, warn)
 
 
-def _kept(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
+def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
     """How a cell has ended; None where it has not."""
     name = cell_name(algorithm, seed)
     try:
@@ -304,32 +304,65 @@ def _run(
     with claimed(claim.directory / name, resume=True) as cell:
         before = load_resume_point(cell, job, lambda line: warn(f"{name}: {line}"), key)
         keep = checkpoint_writer(cell, job, key)
-        try:
-            finished = execute(job, progress(algorithm, seed), watch, start=before, keep=keep)
-        except (DivergedError, InputError) as error:
-            cell.finished = True  # it would break off again
-            how = "diverged" if isinstance(error, DivergedError) else "refused"
-            outcome = Outcome(label_of(algorithm), seed, how, reason=str(error))
-            _keep(claim, outcome)
-            return outcome
-        if finished.stopped == "interrupted":
+        outcome, finished = ran(
+            algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=before, keep=keep)
+        )
+        if outcome.stopped == "interrupted":
             return None
-        result, last = finished.result, finished.result.history.last
-        failure = finished.checks.failure or ""
-        from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
-
-        equal = None
-        if job.fed.measures[0].name == ACCURACY.name:
-            equal = equal_clients(last.metrics.avg_score, result.evaluation.samples.numpy())
-        outcome = Outcome(
-            label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate, failure, equal,
-            dict(last.others), worst_interval(result.evaluation, job.fed.measures[0]),
-        )  # fmt: skip
         _keep(claim, outcome)  # before the results: where these are, there is a record
-        with filled(cell) as folder:
-            write_run(folder, finished.job, result, finished.stopped)
-        cell.finished = True
+        if finished is not None:
+            with filled(cell) as folder:
+                write_run(folder, finished.job, finished.result, finished.stopped)
+        cell.finished = True  # also where it broke off: it would again
     return outcome
+
+
+def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
+    """How a run ends, and what it gives unless it breaks off.
+
+    Args:
+        algorithm: whose.
+        seed: its value.
+        run: runs it.
+    """
+    try:
+        finished = run()
+    except (DivergedError, InputError) as error:
+        how = "diverged" if isinstance(error, DivergedError) else "refused"
+        return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
+    result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
+    if finished.stopped == "interrupted":
+        return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
+    from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
+
+    equal = None
+    if score.name == ACCURACY.name:
+        equal = equal_clients(last.metrics.avg_score, result.evaluation.samples.numpy())
+    outcome = Outcome(
+        label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
+        finished.checks.failure or "", equal, dict(last.others), worst_interval(result.evaluation, score),
+    )  # fmt: skip
+    return outcome, finished
+
+
+def store(claim: Claim, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
+    """Keep what a run gave that another machine has made.
+
+    Args:
+        claim: the comparison's folder.
+        outcome: how it ended.
+        files: of its folder, by name; None where it broke off.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    with claimed(claim.directory / cell_name(outcome.algorithm, outcome.seed), resume=True) as cell:
+        _keep(claim, outcome)
+        if files is not None:
+            with filled(cell) as folder:
+                for name, content in files.items():
+                    (folder / name).write_bytes(content)
+        cell.finished = True
 
 
 def _keep(claim: Claim, outcome: Outcome) -> None:

@@ -11,9 +11,10 @@ from types import ModuleType
 
 import cloudpickle
 
+from drfl.engine.ray_cluster import Cluster
 from drfl.errors import DrflError, InputError
 from drfl.experiments.comparison import PreparedComparison, run_or_recall
-from drfl.experiments.pool import begin, one_thread_each, pickled
+from drfl.experiments.pool import Workers, begin, one_thread_each, pickled
 from drfl.experiments.run_directory import Claim
 from drfl.experiments.runner import Outcome, StopSignal
 
@@ -41,6 +42,22 @@ class _Worker:
     claim: Claim
     watch: StopSignal
     failed: str = ""
+
+
+def compare_at_once(
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    workers: Workers,
+    warn: Callable[[str], None],
+    own: Collection[ModuleType] = (),
+) -> Iterator[Outcome]:
+    """:func:`compare_in_processes`, or :func:`drfl.experiments.comparison_ray.compare_on_ray`."""
+    if isinstance(workers, Cluster):
+        from drfl.experiments.comparison_ray import compare_on_ray
+
+        return compare_on_ray(ready, claim, watch, workers, own)
+    return compare_in_processes(ready, claim, watch, workers, warn, own)
 
 
 def compare_in_processes(

@@ -9,20 +9,25 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import cloudpickle
 
+from drfl import checks
+from drfl.engine.ray_cluster import LOCAL, Cluster
 from drfl.errors import DrflError, InputError
 from drfl.experiments import cells
 from drfl.experiments.cells import Cell, Record
 
 Run = Callable[[Cell, Path | None], Record]
 """Runs a cell, given where the data sets' files lie."""
+
+Workers = int | Cluster
+"""So many processes on this machine, or those of a Ray cluster."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -62,6 +67,52 @@ def pickled(what: object, own: Collection[ModuleType] = ()) -> bytes:
     finally:
         for module in own:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def workers_of(jobs: int | str) -> Workers:
+    """What ``jobs`` of a Python call stands for.
+
+    Raises:
+        InputError: it is neither a number of processes nor "ray".
+    """
+    if isinstance(jobs, str):
+        if jobs != "ray":
+            raise InputError(f"jobs='{jobs}' must be a number of processes, or 'ray'")
+        return Cluster()
+    checks.whole("jobs", jobs)
+    return jobs
+
+
+def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Workers:
+    """What ``--jobs`` and ``--ray`` stand for.
+
+    Raises:
+        InputError: both were given, for a cluster that is not begun here.
+    """
+    if ray is None:
+        return jobs or default
+    if jobs is not None and ray != LOCAL:
+        raise InputError(f"--jobs is of this machine, and --ray {ray} uses all CPUs of a cluster: leave --jobs out")
+    return Cluster(ray, jobs)
+
+
+class Submitter(Protocol):
+    """Runs cells and keeps their records."""
+
+    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
+        """Have a cell run; its record is kept in the folder before the future has it."""
+        ...
+
+
+def pool_of(
+    workers: Workers, run: Run, data_dir: Path | None = None, own: Collection[ModuleType] = (), *, shared: bool = False
+) -> AbstractContextManager[Submitter]:
+    """A :class:`Pool`, or on a cluster a :class:`drfl.experiments.ray_pool.RayPool`, whose arguments these are."""
+    if isinstance(workers, Cluster):
+        from drfl.experiments.ray_pool import RayPool
+
+        return RayPool(workers, run, data_dir, own, shared=shared)
+    return Pool(workers, run, data_dir, own)
 
 
 class Pool:
@@ -130,15 +181,15 @@ class Done(NamedTuple):
 
 
 def run_all(
-    wanted: Iterable[Cell], folder: Path, run: Run, *, workers: int, data_dir: Path | None = None
+    wanted: Iterable[Cell], folder: Path, run: Run, *, workers: Workers, data_dir: Path | None = None
 ) -> Iterator[Done]:
     """The cells as they end: first those whose records a folder has, which are not run again, then the others.
 
     Args:
         wanted: the cells, in the order in which they are begun; one that comes twice is run once.
         folder: of records.
-        run: what runs a cell.
-        workers: processes.
+        run: what runs a cell, of kinds that :mod:`drfl.experiments.cells` names.
+        workers: where they run.
         data_dir: where the data sets' files lie.
 
     Raises:
@@ -154,12 +205,13 @@ def run_all(
 
 
 def _run(
-    missing: Sequence[Cell], folder: Path, run: Run, total: int, workers: int, data_dir: Path | None
+    missing: Sequence[Cell], folder: Path, run: Run, total: int, workers: Workers, data_dir: Path | None
 ) -> Iterator[Done]:
     if not missing:
         return
     whole, spent, finished = sum(cell.cost for cell in missing), 0.0, total - len(missing)
-    with Pool(min(workers, len(missing)), run, data_dir) as pool:
+    count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
+    with pool_of(count, run, data_dir, shared=True) as pool:
         futures = {pool.submit(cell, folder): cell for cell in missing}
         for future in as_completed(futures):
             cell, record = futures[future], result(future)

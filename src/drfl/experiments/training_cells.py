@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from drfl.data import Dataset
@@ -27,6 +27,9 @@ OF_DATA = (
     *("features", "backbone", "feature_count", "resize", "dtype", "test_fraction"),
 )
 """What the loaded data depend on."""
+
+DataKey = tuple[object, ...]
+"""The values of these."""
 
 
 def job_of(config: Config) -> dict[str, object]:
@@ -86,8 +89,12 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
     Raises:
         InputError: the job cannot start.
     """
-    config = load_config(None, {**job, "threads": 1, **({"data_dir": data_dir} if data_dir else {})})
-    return record_of(build(config, _data(*(getattr(config, name) for name in OF_DATA))))
+    config = _config(job, data_dir)
+    return record_of(build(config, data(_data_key(config))))
+
+
+def _config(job: Mapping[str, object], data_dir: Path | None) -> Config:
+    return load_config(None, {**job, "threads": 1, **({"data_dir": data_dir} if data_dir else {})})
 
 
 def record_of(ready: Job) -> Record:
@@ -124,7 +131,36 @@ def _record(result: Result) -> Record:
     }
 
 
-@functools.lru_cache(maxsize=1)
-def _data(*values: object) -> Dataset:
+def data_key(cell: Cell, data_dir: Path | None) -> DataKey | None:
+    """What the data of a cell are known by; None where it has none.
+
+    Args:
+        cell: which.
+        data_dir: where the data sets' files lie.
+    """
+    return _data_key(_config(cell.job, data_dir)) if cell.kind == "training" else None
+
+
+def _data_key(config: Config) -> DataKey:
+    return tuple(getattr(config, name) for name in OF_DATA)
+
+
+class _LastData:
     """The data of the last job, kept for the next: cells that follow each other mostly share them."""
-    return load_data(load_config(None, {k: v for k, v in zip(OF_DATA, values, strict=True) if v is not None}))
+
+    def __init__(self) -> None:
+        self._last: tuple[DataKey, Dataset] | None = None
+
+    def __call__(self, key: DataKey) -> Dataset:
+        """The data, loaded unless they are the last."""
+        named = {name: value for name, value in zip(OF_DATA, key, strict=True) if value is not None}
+        return self.given(key, lambda: load_data(load_config(None, named)))
+
+    def given(self, key: DataKey, load: Callable[[], Dataset]) -> Dataset:
+        """The data, by ``load`` unless they are the last."""
+        if self._last is None or self._last[0] != key:
+            self._last = key, load()
+        return self._last[1]
+
+
+data = _LastData()

@@ -9,7 +9,7 @@ from pathlib import Path
 from drfl.errors import InputError
 from drfl.experiments import training_cells
 from drfl.experiments.cells import Cell, Record
-from drfl.experiments.pool import Done, run_all
+from drfl.experiments.pool import Done, Workers, run_all
 from drfl.experiments.run_directory import check_free, claimed, filled
 from drfl.papers.output import write
 from drfl.papers.plan import Collected, Plan, collect
@@ -24,7 +24,7 @@ def reproduce(
     out: Path,
     command: str,
     *,
-    workers: int,
+    workers: Workers,
     data_dir: Path | None = None,
     done: Callable[[Done], None] = lambda done: None,
     written: Callable[[Collected, Path], None] = lambda collected, folder: None,
@@ -35,7 +35,7 @@ def reproduce(
         plans: what.
         out: folder of results; the cells' records go to ``.cells`` in it.
         command: that makes these results, for the summaries.
-        workers: processes.
+        workers: where the cells run.
         data_dir: where the data sets' files lie.
         done: told of each cell that ended.
         written: told of each result.

@@ -23,7 +23,7 @@ from drfl.experiments.compare_objects import of_seed
 from drfl.experiments.config import one_line
 from drfl.experiments.hyperparameters import Value
 from drfl.experiments.objects import NAME, ObjectConfig, object_jobs
-from drfl.experiments.pool import InProcess, Pool
+from drfl.experiments.pool import InProcess, Submitter, pool_of, workers_of
 from drfl.experiments.resume import identity
 from drfl.experiments.training_cells import cost_of, job_of, record_of
 from drfl.key import Key
@@ -35,7 +35,7 @@ from drfl.tuning.job import FIRST_SEED
 from drfl.tuning.output import check_place, make_place, write
 from drfl.tuning.own_spaces import AlgorithmSpace
 from drfl.tuning.search import Search
-from drfl.tuning.study import Ended, Submitter, run
+from drfl.tuning.study import Ended, run
 from drfl.tuning.suggestion import Point, needed, suggest
 from drfl.tuning.tuned import Tuned
 
@@ -180,7 +180,7 @@ class Options(NamedTuple):
     criterion: str
     first: Mapping[str, Value] | None
     out: Path | None
-    jobs: int
+    jobs: int | str
     progress: Callable[[str], None]
 
 
@@ -203,8 +203,9 @@ def tune_objects(
         options: how it is run and kept.
     """
     needed()
-    for name in ("trials", "seeds", "jobs"):
+    for name in ("trials", "seeds"):
         checks.whole(name, getattr(options, name))
+    workers_of(options.jobs)
     if not callable(space) or isinstance(space, type):
         what = space.__name__ if isinstance(space, type) else type(space).__name__
         raise InputError(f"space is {what}: give a function of an Optuna trial that gives an algorithm")
@@ -249,7 +250,7 @@ def _tuned(search: Search, runs: ObjectRuns, out: Path, options: Options, *, kep
             return InProcess(runs)
         algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
         modules = runs.config(search.name, algorithm, FIRST_SEED).user_modules(runs.space)
-        return Pool(options.jobs, runs, own=modules)
+        return pool_of(workers_of(options.jobs), runs, own=modules)
 
     def ended(end: Ended) -> None:
         options.progress(f"[{end.finished}/{end.total}] {end.told(search.criterion.shown)}")

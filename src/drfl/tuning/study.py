@@ -8,13 +8,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from drfl.errors import DrflError, InputError
 from drfl.experiments import cells
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.measures import Column
-from drfl.experiments.pool import result
+from drfl.experiments.pool import Submitter, result
 from drfl.tuning.criterion import BROKEN
 from drfl.tuning.search import Search
 from drfl.tuning.suggestion import Point, Trial, direction, needed
@@ -191,14 +191,6 @@ class _Running:
     point: Point
     cells: list[Cell]
     records: dict[str, Record] = field(default_factory=dict)
-
-
-class Submitter(Protocol):
-    """Runs cells and keeps their records, as :class:`drfl.experiments.pool.Pool`."""
-
-    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Have a cell run; its record is kept in the folder before the future has it."""
-        ...
 
 
 MakePool = Callable[[], AbstractContextManager[Submitter]]

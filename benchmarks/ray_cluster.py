@@ -1,0 +1,234 @@
+"""Cells and runs on Ray: time with one and two machines, what a message costs, and what becomes of a lost machine.
+
+`python benchmarks/ray_cluster.py` takes about ten minutes and writes benchmarks/results/ray_cluster.json. The machines
+are Ray nodes of one CPU each on this machine, connected by the loopback; every setting has a process of its own. The
+load averages before and after say how busy the machine was with other things. --only NAMES measures a part and stores
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import drfl
+from drfl.engine import RayWorkers
+from drfl.engine.ray_cluster import Cluster
+from drfl.experiments.artifacts import versions
+from drfl.experiments.cells import Cell
+from drfl.experiments.config import load_config
+from drfl.experiments.pool import Workers, run_all
+from drfl.experiments.training_cells import cost_of, job_of
+from drfl.papers.execute import run_cell
+
+RESULTS = Path(__file__).parent / "results" / "ray_cluster.json"
+CELLS = 40
+ROUNDS = 12
+WARM = 3
+"""Rounds that are not counted."""
+
+
+STANDING = []
+"""Clusters to be ended, those who use them first."""
+
+
+def machines(count: int) -> tuple[str, list]:
+    """A cluster of so many nodes of one CPU; its address, and the nodes beside the head."""
+    from ray.cluster_utils import Cluster as Nodes
+
+    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    others = [nodes.add_node(num_cpus=1) for _ in range(count - 1)]
+    nodes.wait_for_nodes()
+    STANDING.append(nodes)
+    return nodes.address, [(nodes, other) for other in others]
+
+
+def wanted() -> list[Cell]:
+    """The cells: one configuration at 40 seeds."""
+    base = {"dataset": "digits", "algorithm": "DRFA", "clients": 10, "cohort": 6, "rounds": 60, "evaluate_every": 20}
+    configs = [load_config(None, {**base, "seed": seed}) for seed in range(CELLS)]
+    return [Cell("training", job_of(config), cost_of(config)) for config in configs]
+
+
+def cells(where: str, count: int) -> dict[str, float]:
+    """40 cells in processes or on Ray: all of it, and from when the cluster stands."""
+    start = time.perf_counter()
+    workers: Workers = count if where == "processes" else Cluster(machines(count)[0])
+    if isinstance(workers, Cluster):
+        workers.connected()
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        ended = [end.cell.key for end in run_all(wanted(), Path(folder), run_cell, workers=workers)]
+    assert len(ended) == CELLS
+    now = time.perf_counter()
+    return {"whole_s": round(now - start, 2), "cells_s": round(now - begun, 2)}
+
+
+def federation(model: str, engine: object, clients: int, rows: int) -> drfl.Simulation:
+    """Clients with noise of MNIST's shape for samples, of which two are to test on."""
+    shape = (1, 28, 28)
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.rand(min(clients * rows, 20_000), *shape, generator=generator)
+    y = torch.randint(0, 10, (len(pool),), generator=generator)
+    index = torch.arange(clients * rows).remainder(len(pool)).view(clients, rows)
+    train, test = index[:, :-2].contiguous().unbind(), index[:, -2:].contiguous().unbind()
+    names = tuple(f"client-{i}" for i in range(clients))
+    data = drfl.ClientData(pool, y, train, pool, y, test, names=names)
+    with drfl.Key(0).fold("model").torch_scope():
+        task = drfl.Task(getattr(drfl.models, model)(shape, 10))
+    return drfl.Simulation(data, task, engine=engine)
+
+
+def one_run(model: str, where: str, count: int, algorithm: str) -> dict[str, float]:
+    """Rounds of one run: 20 of 1,000 clients, ten steps of 32 samples."""
+    torch.set_num_threads(count if where == "plain" else 1)
+    engine = None if where == "plain" else RayWorkers(count, machines(count)[0], sums=where == "ray, sums")
+    fed, local = federation(model, engine, 1_000, 42), drfl.LocalSGD(steps=10, lr=0.05, batch=32)
+    made = getattr(drfl, algorithm)(m=20, local=local)
+    state, times = made.init(fed), []
+    for r in range(WARM + ROUNDS):
+        start = time.perf_counter()
+        state, _ = made.round(state, fed, drfl.Key(0).fold("round", r))
+        times.append(time.perf_counter() - start)
+    return {
+        "d": fed.w0.numel(),
+        "round_ms": round(1e3 * statistics.median(times[WARM:]), 2),
+        "norm": float(state.w.norm()),
+    }
+
+
+def message(count: int) -> dict[str, float]:
+    """A loss report of one client, beside the same without Ray; and models of 100 MB that are sent."""
+    address, _ = machines(count)
+    found = {}
+    for name, engine in (("plain", None), ("ray", RayWorkers(count, address, sums=False))):
+        torch.set_num_threads(1)
+        fed, times = federation("linear", engine, 1_000, 42), []
+        D, local = torch.arange(count), drfl.LocalSGD(steps=1, lr=0.05, batch=1)
+        for r in range(60):
+            start = time.perf_counter()
+            fed.losses(D, fed.w0, drfl.Key(r), batch=1)
+            times.append(time.perf_counter() - start)
+        found[f"{name}_losses_ms"] = round(1e3 * statistics.median(times[20:]), 3)
+        every, times = torch.arange(1_000), []
+        for r in range(8):
+            start = time.perf_counter()
+            fed.train(every, fed.w0, local, drfl.Key(r))
+            times.append(time.perf_counter() - start)
+        found[f"{name}_31_mb_of_models_ms"] = round(1e3 * statistics.median(times[3:]), 1)
+    return found
+
+
+def many(count: int) -> dict[str, float]:
+    """N = 100,000 with the CNN: a round of FedAvg with 5,000 of them, one step of eight samples, by sums."""
+    torch.set_num_threads(1)
+    fed = federation("cnn", RayWorkers(count, machines(count)[0], sums=True), 100_000, 12)
+    made = drfl.FedAvg(m=5_000, local=drfl.LocalSGD(steps=1, lr=0.05, batch=8))
+    state, times = made.init(fed), []
+    for r in range(3):
+        start = time.perf_counter()
+        state, _ = made.round(state, fed, drfl.Key(0).fold("round", r))
+        times.append(time.perf_counter() - start)
+    models = 5_000 * fed.w0.numel() * 4 / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "d": fed.w0.numel(),
+        "round_s": round(min(times), 2),
+        "models_mib": round(models),
+        "driver_peak_mib": round(peak),
+    }
+
+
+def lost(count: int) -> dict[str, object]:
+    """A run on so many machines of which one is lost in round 5, beside the same without a loss."""
+    ends: dict[str, object] = {}
+    models = []
+    address, others = machines(count)
+    for name in ("whole", "lost"):
+        engine = RayWorkers(count, address, sums=True)
+        fed = federation("linear", engine, 1_000, 42)
+
+        def lose(step: drfl.Step, name: str = name) -> None:
+            if name == "lost" and step.round == 5:
+                nodes, node = others[-1]
+                nodes.remove_node(node, allow_graceful=False)
+
+        start = time.perf_counter()
+        local = drfl.LocalSGD(steps=10, lr=0.05, batch=32)
+        result = drfl.run(drfl.DRFA(m=20, local=local), fed, rounds=10, callbacks=[lose])
+        ends[f"{name}_s"] = round(time.perf_counter() - start, 2)
+        models.append(result.model)
+    torch.set_num_threads(1)
+    plain = drfl.run(drfl.DRFA(m=20, local=local), federation("linear", None, 1_000, 42), rounds=10).model
+    return {**ends, "same_bits": torch.equal(*models), "from_plain": float((plain - models[0]).abs().max())}
+
+
+SETTINGS: dict[str, tuple[Callable[..., dict], list[list]]] = {
+    "cells": (cells, [["processes", 1], ["processes", 2], ["ray", 1], ["ray", 2]]),
+    "run": (
+        one_run,
+        [
+            [model, where, count, "DRFA"]
+            for model in ("linear", "cnn")
+            for where in ("plain", "ray, sums", "ray, models")
+            for count in (1, 2)
+        ],
+    ),
+    "message": (message, [[1], [2]]),
+    "many": (many, [[2]]),
+    "lost": (lost, [[4]]),
+}
+
+
+def in_a_process(name: str, setting: list) -> dict[str, object]:
+    """One setting, in a fresh process."""
+    command = [sys.executable, __file__, "--one", json.dumps([name, setting])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} {setting} failed:\n{done.stderr[-3000:]}")
+    # Ray tells of lost machines in between
+    answer = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
+    found = {"setting": setting, **answer, "load": round(os.getloadavg()[0], 2)}
+    print(name, found, flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--only", default=",".join(SETTINGS))
+    options = parser.parse_args()
+    if options.one:
+        name, setting = json.loads(options.one)
+        print(json.dumps(SETTINGS[name][0](*setting)), flush=True)
+        if STANDING:
+            sys.modules["ray"].shutdown()
+            STANDING[0].shutdown()
+        return
+    names, before = options.only.split(","), os.getloadavg()
+    found = {name: [in_a_process(name, setting) for setting in SETTINGS[name][1]] for name in names}
+    if len(names) < len(SETTINGS):
+        print("not stored: only a part was measured")
+        return
+    import ray
+
+    about = {"command": "python benchmarks/ray_cluster.py", "cells": CELLS, "rounds": ROUNDS, "seed": 0}
+    about |= {"device": f"{os.cpu_count()} cores", "load_before": before, "load_after": os.getloadavg()}
+    about |= {"versions": {**versions(), "ray": ray.__version__}}
+    RESULTS.write_text(json.dumps({**about, **found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

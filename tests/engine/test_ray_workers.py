@@ -1,0 +1,191 @@
+"""A run over Ray's workers is that of one machine, in whatever parts, and also where a worker dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+
+import numpy
+import pytest
+import torch
+from tests.support.fake_ray import FakeRay
+from tests.support.problems import federation
+
+import drfl
+from drfl import models
+from drfl.engine import Loop, RayWorkers, Stacked, ray_cluster, ray_workers
+from drfl.engine.ray_cluster import Cluster
+from drfl.errors import DrflError, InputError
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.sampling import Cohort
+from drfl.testing.state import leaves
+
+SIZES = (3, 30, 8, 9, 41, 5, 12)
+IMAGES = {"model": models.cnn, "shape": (1, 8, 8)}
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    return fake
+
+
+FEDAVG = drfl.FedAvg(m=5)
+
+
+def ran(engine, algorithm=FEDAVG, rounds=4, **options):
+    fed = federation(SIZES, engine=engine, **options)
+    return drfl.run(algorithm, fed, rounds=rounds), fed.ledger.totals()
+
+
+@pytest.mark.parametrize("algorithm", [drfl.DRFA(m=5), drfl.DRDM(m=5), drfl.ScaffPD()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
+@pytest.mark.usefixtures("ray")
+def test_a_run_without_sums_is_the_plain_one_to_the_bit(algorithm, pieces, monkeypatch):
+    monkeypatch.setattr(ray_workers, "PIECE", 200 if pieces else 10**9)
+    monkeypatch.setattr(ray_workers, "ROOM", 2000 if pieces else 10**9)
+    plain, counted = ran(Loop(), algorithm)
+    found, also = ran(RayWorkers(3, engine=Loop(), sums=False), algorithm)
+    assert counted == also
+    expected, state = leaves(plain.state), leaves(found.state)
+    assert [name for name in expected if not torch.equal(expected[name], state[name])] == []
+    assert torch.equal(plain.evaluation.loss, found.evaluation.loss)
+    assert torch.equal(plain.evaluation.sums, found.evaluation.sums)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 20])
+@pytest.mark.parametrize("options", [{}, IMAGES], ids=["linear", "cnn"])
+@pytest.mark.one_in(3)
+@pytest.mark.usefixtures("ray")
+def test_a_sharded_run_with_sums_agrees_to_1e_6(workers, options):
+    options = {**options, "dtype": torch.float32}
+    plain, counted = ran(None, rounds=2, **options)
+    found, also = ran(RayWorkers(workers, sums=True), rounds=2, **options)
+    assert counted == also
+    assert (plain.model - found.model).abs().max() < 1e-6
+
+
+def test_a_mean_is_one_message_a_worker_and_no_models(ray):
+    fed = federation(SIZES, engine=RayWorkers(2, engine=Stacked(), sums=True))
+    D = Cohort(torch.arange(7), torch.arange(7).double())
+    _, mean = fed.mean(D, fed.w0, LocalSGD(steps=3, lr=0.1), Key(0), prox=0.3, snapshot=2)
+    assert [name for name, _ in ray.calls] == ["mean", "mean"]
+    answers = [what for what in ray.puts if isinstance(what, list)]
+    assert [[part is None or part.shape for part in own] for own in answers] == 2 * [[(15,), (15,), True]]
+    plain = federation(SIZES, engine=Loop())
+    _, expected = plain.mean(D, fed.w0, LocalSGD(steps=3, lr=0.1), Key(0), prox=0.3, snapshot=2)
+    torch.testing.assert_close(mean.w, expected.w, rtol=0, atol=1e-12)
+    torch.testing.assert_close(mean.snapshot, expected.snapshot, rtol=0, atol=1e-12)
+    assert fed.ledger.totals() == plain.ledger.totals()
+
+
+def test_the_pool_is_put_once(ray):
+    ran(RayWorkers(2))
+    pools = [what.ndim for what in ray.puts if isinstance(what, numpy.ndarray) and what.size >= 100]
+    assert pools == [2, 1]  # inputs and targets of the training rows
+    assert sum(isinstance(what, drfl.Task) for what in ray.puts) == 1
+
+
+def test_losses_and_gradients_come_back_in_the_order_of_the_cohort(ray):
+    cohort = torch.tensor([6, 0, 3, 5])
+    fed, plain = (federation(SIZES, engine=engine) for engine in (RayWorkers(3, engine=Loop()), Loop()))
+    assert torch.equal(
+        fed.losses(cohort, fed.w0, Key(1), batch=4).values, plain.losses(cohort, fed.w0, Key(1), batch=4).values
+    )
+    for one, other in zip(fed.gradients(cohort, fed.w0, Key(1)), plain.gradients(cohort, fed.w0, Key(1)), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_parts_have_as_much_work_and_none_is_empty():
+    def sizes(work, count):
+        return [span.stop - span.start for span in ray_workers._spans(torch.tensor(work), count)]
+
+    assert sizes([1] * 9, 3) == [3, 3, 3]
+    assert sizes([1] * 2, 5) == [1, 1]
+    assert sizes([4, 1, 1, 1, 1, 4], 3) == [1, 4, 1]
+    assert sizes([1, 1, 100], 3) == [3]
+
+
+def test_a_worker_that_is_lost_again_and_again_is_one_line(ray):
+    ray.lost = 3
+    with pytest.raises(DrflError, match="worker was lost again and again"):
+        ran(RayWorkers(2))
+
+
+def test_ray_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'drfl\[ray\]'"):
+        ran(RayWorkers(2))
+
+
+@pytest.mark.parametrize("address", ["nowhere", "ray://head:10001", "head:0", "head:port", ":6379"])
+def test_an_address_that_is_none(address):
+    with pytest.raises(InputError, match="is no address of a Ray cluster"):
+        Cluster(address).connected()
+
+
+@pytest.mark.parametrize(
+    ("says", "why"), [(None, "timed out"), (b"SSH-2.0-x\r\n", "is no Ray cluster"), (b"", "is no Ray")]
+)
+def test_something_else_answers(says, why, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+
+        def answer():
+            connection = server.accept()[0]
+            held.append(connection)
+            if says is not None:
+                with contextlib.suppress(OSError):  # who asked may have gone
+                    connection.sendall(says)
+                    connection.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(InputError, match=why):
+            Cluster(f"127.0.0.1:{server.getsockname()[1]}").connected()
+        thread.join()
+        held[0].close()
+
+
+def test_nobody_answers():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(InputError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
+        Cluster(f"127.0.0.1:{port}").connected()
+
+
+@pytest.fixture
+def real():
+    yield Cluster("local", 4).connected()
+    sys.modules["ray"].shutdown()
+
+
+def pids(engine):
+    import ray
+
+    return ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in engine._workers])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("options", "sums"), [({}, True), (IMAGES, False)], ids=["linear", "cnn"])
+def test_four_workers_one_of_them_killed_in_mid_run(options, sums, real):
+    options = {**options, "dtype": torch.float32}
+    plain, _ = ran(None, drfl.DRFA(m=5), rounds=6, **options)
+    engine = RayWorkers(4, sums=sums)
+    whole, _ = ran(engine, drfl.DRFA(m=5), rounds=6, **options)
+    before = pids(engine)
+    fed = federation(SIZES, engine=engine, **options)
+    killed = drfl.run(
+        drfl.DRFA(m=5), fed, rounds=6, callbacks=[lambda step: step.round == 3 and os.kill(before[2], signal.SIGKILL)]
+    )
+    after = pids(engine)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, True]
+    assert torch.equal(killed.model, whole.model)
+    assert (plain.model - whole.model).abs().max() < 1e-6
