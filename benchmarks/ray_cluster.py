@@ -24,6 +24,7 @@ import torch
 
 import drfl
 from drfl.engine import RayWorkers
+from drfl.engine.batches import ClientRows, draw
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.artifacts import versions
 from drfl.experiments.cells import Cell
@@ -140,11 +141,16 @@ def many(count: int) -> dict[str, float]:
         start = time.perf_counter()
         state, _ = made.round(state, fed, drfl.Key(0).fold("round", r))
         times.append(time.perf_counter() - start)
+    rows, cohort = ClientRows.of(fed.data.train), torch.arange(5_000)
+    start = time.perf_counter()
+    draw(rows, cohort, 1, 8, drfl.Key(0))
+    drawn = time.perf_counter() - start
     models = 5_000 * fed.w0.numel() * 4 / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "d": fed.w0.numel(),
         "round_s": round(min(times), 2),
+        "draw_s": round(drawn, 3),
         "models_mib": round(models),
         "driver_peak_mib": round(peak),
     }

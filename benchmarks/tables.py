@@ -211,6 +211,61 @@ def million() -> str:
 OPERATIONS = ("project", "prox", "worst_case")
 
 
+def ray() -> str:
+    """Cells, runs and messages on Ray nodes of one CPU."""
+    found = stored("ray_cluster")
+    rows = [
+        [f"40 cells, {where}, {count}", f"{row['whole_s']:.0f} s", f"{row['cells_s']:.0f} s"]
+        for row in found["cells"]
+        for where, count in [row["setting"]]
+    ]
+    cells = markdown(["", "in all", "once the cluster stands"], rows)
+    places = dict.fromkeys(tuple(row["setting"][1:3]) for row in found["run"])
+    times = {tuple(row["setting"][:3]): row["round_ms"] for row in found["run"]}
+    runs = markdown(
+        ["ms a round of DRFA", *(f"{where}, {count}" for where, count in places)],
+        [[model, *(f"{times[model, *place]:.3g}" for place in places)] for model in ("linear", "cnn")],
+    )
+    load = f"Measured on {found['device']}, with a load of {found['load_before'][0]:.1f} of other things before."
+    return f"{cells}\n\n{runs}\n\n{paragraph(_ray_told(found))}\n\n{paragraph(load)}"
+
+
+def _ray_told(found: Found) -> str:
+    one, lost, many = found["message"][0], found["lost"][0], found["many"][0]
+    return (
+        f"A report of losses takes {one['ray_losses_ms']:.1f} ms by a worker, {one['plain_losses_ms']:.1f} ms without "
+        f"Ray; 1,000 linear models, 31 MB, {one['ray_31_mb_of_models_ms']:.0f} ms by one worker and "
+        f"{one['plain_31_mb_of_models_ms']:.0f} ms without. With N = 100,000 and a CNN of {many['d']:,} parameters a "
+        f"round with 5,000 clients of one step takes {many['round_s']:.0f} s on two workers; their models would be "
+        f"{many['models_mib']:,} MiB, the program's peak is {many['driver_peak_mib']:,} MiB. A machine of four that "
+        f"is lost in round 5 of 10 costs {lost['lost_s'] - lost['whole_s']:.0f} s and no bit of the result, which is "
+        f"{lost['from_plain']:.0e} from the plain run's."
+    )
+
+
+def million() -> str:
+    """What a round of 10⁶ clients on 100 machines would take, by the formula of the page."""
+    found = stored("ray_cluster")
+    times = {tuple(row["setting"][:3]): row for row in found["run"]}
+    message = (found["message"][0]["ray_losses_ms"] - found["message"][0]["plain_losses_ms"]) / 1e3
+    draw, machines, workers, steps, batch, speed = found["many"][0]["draw_s"] / 5_000, 100, 1_600, 10, 32, 1.25e9
+    rows = []
+    for model in ("linear", "cnn"):
+        row = times[model, "plain", 1]
+        work, d = row["round_ms"] / 1e3 / 20, row["d"]
+        for m in (10_000, 1_000_000):
+            fixed = m * work / workers + m * draw + 2 * workers * message
+            sent = [(4 * d * machines + 8 * m * steps * batch + 8 * d * count) / speed for count in (workers, m)]
+            parts = (m * work / workers, m * draw, 2 * workers * message, fixed + sent[0], fixed + sent[1])
+            rows.append([f"{model}, m = {m:,}", *(f"{part:.3g}" for part in parts)])
+    head = ["s a round of DRFA", "local work", "draws", "messages", "in all, sums", "in all, models"]
+    told = (
+        f"With c, q and o as measured above, {workers:,} cores, 10 Gbit/s, τ = {steps} and B = {batch}. The program "
+        "alone draws: that would be what to divide next."
+    )
+    return f"{markdown(head, rows)}\n\n{paragraph(told)}"
+
+
 def ambiguity() -> str:
     """Milliseconds of the ambiguity sets' operations, the slowest of all inputs."""
     found = stored("ambiguity")
@@ -238,6 +293,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.precision": precision,
     "speed.startup": startup,
     "scale.numbers": scaling,
+    "scale.ray": ray,
     "scale.million": million,
     "ambiguity.times": ambiguity,
 }

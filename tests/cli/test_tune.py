@@ -32,7 +32,7 @@ def _elsewhere(tmp_path, monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Runs are in this process, so that a test takes a moment."""
-    monkeypatch.setattr(tune, "Pool", Here())
+    monkeypatch.setattr(tune, "pool_of", Here())
 
 
 def disturbed(number, lines, folder):
@@ -51,7 +51,7 @@ def disturbed(number, lines, folder):
 @pytest.mark.long
 def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(tune, "Pool", Here())
+        patch.setattr(tune, "pool_of", Here())
         assert call(["tune", *SMALL, "--trials", "6", "--out", "undisturbed"]) == 0
     printed = capsys.readouterr()
     lines = printed.err.splitlines()

@@ -52,7 +52,9 @@ class Here:
     def __init__(self, limit: int | None = None) -> None:
         self.limit, self.ran = limit, list[Cell]()
 
-    def __call__(self, workers: int = 1, run: Run = run_cell, data_dir: Path | None = None) -> Here:
+    def __call__(
+        self, workers: int = 1, run: Run = run_cell, data_dir: Path | None = None, *, shared: bool = False
+    ) -> Here:
         """Itself, in place of a new pool."""
         return self
 

@@ -50,7 +50,8 @@ def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
         return {name: state.detach().cpu().contiguous()}
     if isinstance(state, ClientTable):
         clients = state.clients
-        return {f"{name}.clients": clients, f"{name}.rows": state[clients].cpu()}
+        # A copy: two tables may give the same tensor, and a file of safetensors holds none twice.
+        return {f"{name}.clients": clients.clone(), f"{name}.rows": state[clients].cpu()}
     if isinstance(state, tuple):
         found: dict[str, Tensor] = {}
         for field, part in zip(_fields(state, name), state, strict=True):
