@@ -70,9 +70,9 @@ class RayWorkers:
         address: of the cluster, see :class:`drfl.engine.ray_cluster.Cluster`.
         engine: what each worker computes with; None = :class:`Auto`.
         sums: whether workers sum the models of their clients where the algorithm needs no more than the mean of all,
-            which is then that of a run without Ray up to float rounding. Without, every model is sent, and a run is the
-            same to the bit as one of ``engine`` on one thread. None = where the models would take more than
-            :data:`ROOM`.
+            which is then that of a run without Ray up to float rounding. Without, every model is sent, and is that of
+            ``engine`` on one thread: to the bit by Loop and Threads, up to rounding by Stacked. None = where the models
+            would take more than :data:`ROOM`.
 
     Results depend on the number of workers by that rounding, and on nothing else. Modules of the user's own must be
     importable on the cluster's machines.
