@@ -243,7 +243,7 @@ def _ray_told(found: Found) -> str:
     )
 
 
-def million() -> str:
+def many_machines() -> str:
     """What a round of 10⁶ clients on 100 machines would take, by the formula of the page."""
     found = stored("ray_cluster")
     times = {tuple(row["setting"][:3]): row for row in found["run"]}
@@ -295,6 +295,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.startup": startup,
     "scale.numbers": scaling,
     "scale.ray": ray,
+    "scale.machines": many_machines,
     "scale.million": million,
     "ambiguity.times": ambiguity,
 }
