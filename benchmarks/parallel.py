@@ -1,0 +1,64 @@
+"""Many runs at once: `drfl compare --jobs` against one run after the other.
+
+    python benchmarks/parallel.py --data-dir DIR [--jobs 2] [--seeds 8] [--rounds 300] [--series 3]
+
+FedAvg, the linear model on MNIST, N = 30, m = 20, so many seeds, each run on one thread, tested every ten rounds. Whole
+commands, start-up, results and report included; the two take turns. Prints the speed-up over jobs = 1; writes
+results/parallel.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from jobs import store
+
+
+def seconds(jobs: int, options: argparse.Namespace) -> float:
+    """Of a whole command."""
+    words = "compare --dataset mnist --algorithms FedAvg --clients 30 --cohort 20 --lr 0.1 --steps 10 --batch 32"
+    words += f" --seeds {options.seeds} --rounds {options.rounds} --evaluate-every 10 --threads 1 --jobs {jobs}"
+    where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "drfl", *words.split(), *where, "--out", f"{folder}/runs"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--series", type=int, default=3)
+    options = parser.parse_args()
+    before = os.getloadavg()[0]
+    pairs = [(seconds(1, options), seconds(options.jobs, options)) for _ in range(options.series)]
+    ratios = [one / several for one, several in pairs]
+    one, several = (statistics.median(times) for times in zip(*pairs, strict=True))
+    content = {
+        "load_average_before": before,
+        "jobs": options.jobs,
+        "seeds": options.seeds,
+        "rounds": options.rounds,
+        "one_after_the_other_s": round(one, 2),
+        "at_once_s": round(several, 2),
+        "speed_up": round(statistics.median(ratios), 2),
+        "of_ideal": round(statistics.median(ratios) / options.jobs, 2),
+    }
+    print(content)
+    store("parallel", f"python benchmarks/parallel.py --jobs {options.jobs} --rounds {options.rounds}", content)
+
+
+if __name__ == "__main__":
+    main()
