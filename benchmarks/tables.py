@@ -101,6 +101,21 @@ def algorithms() -> str:
     return markdown(["algorithm", *(cell for job in jobs for cell in (f"{job}, ms", "over FedAvg"))], rows)
 
 
+def full_batch() -> str:
+    """Losses and gradients of all data over one plain pass."""
+    found = stored("full_batch")
+    rows = []
+    for job, line in found["jobs"].items():
+        wall, cpu = line["wall"], line["cpu"]
+        cells = [f"{line['rows']:,}"]
+        for own, passed in (("losses", "forward"), ("gradients", "forward_backward")):
+            ratio = f"{own}_over_{passed}"
+            cells += [ms(wall[f"{passed}_s"]), ms(wall[f"{own}_s"]), f"{wall[ratio]:.2f} ({cpu[ratio]:.2f})"]
+        rows.append([job, *cells])
+    head = ["ms", "rows", "forward", "losses", "ratio (of CPU)", "forward, backward", "gradients", "ratio (of CPU)"]
+    return markdown(head, rows)
+
+
 def loaded() -> str:
     """Rounds beside busy processes, and how much slower drfl gets than plain PyTorch on one thread does."""
     found = stored("loaded")
@@ -291,6 +306,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.loaded": loaded,
     "speed.overhead": overhead,
     "speed.algorithms": algorithms,
+    "speed.full-batch": full_batch,
     "speed.precision": precision,
     "speed.startup": startup,
     "scale.numbers": scaling,

@@ -42,6 +42,9 @@ BYTES = 4 * 2**20
 
 BYTES_CUDA = 256 * 2**20
 
+GATHERED = 6
+"""Multiplications of a forward pass that take as long as gathering one number of an input."""
+
 IMAGES = 128
 """Samples of a pass through convolutions on a CPU, whose activations are larger than their inputs."""
 
@@ -100,7 +103,8 @@ def slices(problem: PooledData) -> list[slice]:
 
 def mostly(problem: PooledData, index: Tensor) -> bool:
     """Whether passing the pool in slices, rows that nobody asked for included, is faster than gathering these."""
-    return 4 * len(index) >= 3 * len(problem.x)
+    row, gathered = problem.task.layout.d, GATHERED * problem.x[:1].numel()
+    return len(index) * (row + gathered) >= len(problem.x) * row
 
 
 def taken(pool: Tensor, part: slice | Tensor) -> Tensor:

@@ -1,0 +1,89 @@
+"""Requests for all of a cohort's data, against one plain forward pass, or forward and backward pass, over its rows.
+
+    python benchmarks/full_batch.py --data-dir DIR [--rounds 12] [--threads 1]
+
+20 of 30 clients, the linear model, a perceptron and the CNN; losses and gradients of ``Auto``. The passes are PyTorch's
+own, at one model and over rows that lie next to each other, in parts of 128 to 2,048 rows: those that take the least
+time. They give one sum, where drfl gathers the rows and gives every client's mean. Interleaved series; medians of wall
+time and of this process's CPU time after a warm-up. Prints a table; writes results/full_batch.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from jobs import COHORT, JOBS, simulation, store, turns
+
+from drfl import Key, Simulation, models
+from drfl.engine.sgd import channels_last, functional, images
+
+MODELS = {**JOBS, "mlp 784-128": ("mnist", models.mlp)}
+PARTS = (128, 512, 1024, 2048)
+
+
+def plain(fed: Simulation, size: int, *, backward: bool) -> Callable[[int], object]:
+    """One pass over the cohort's rows, with or without the gradient of their losses' sum."""
+    problem, task = fed._train, fed._train.task
+    rows = fed._rows.index[: int(fed._rows.sizes[:COHORT].sum())]
+    x, y = problem.x[rows], problem.y[rows]
+    x = channels_last(x) if images(problem) else x
+
+    def call(r: int) -> None:
+        w = fed.w0.clone().requires_grad_(backward)
+        model = functional(problem, w)
+        with torch.set_grad_enabled(backward):
+            for own, targets in zip(x.split(size), y.split(size), strict=True):
+                total = task.sample_losses(model(own), targets).sum()
+                if backward:
+                    torch.autograd.grad(total, w)
+
+    return call
+
+
+def measured(job: str, rounds: int, data_dir: Path | None) -> dict[str, object]:
+    """Medians and ratios, by wall clock and by CPU time."""
+    fed, cohort = simulation(job, data_dir), torch.arange(COHORT)
+    calls: dict[str, Callable[[int], object]] = {
+        "losses": lambda r: fed.losses(cohort, fed.w0, Key(r)),
+        "gradients": lambda r: fed.gradients(cohort, fed.w0, Key(r)),
+    }
+    for size in PARTS:
+        calls[f"forward {size}"] = plain(fed, size, backward=False)
+        calls[f"backward {size}"] = plain(fed, size, backward=True)
+    found: dict[str, object] = {"rows": int(fed._rows.sizes[:COHORT].sum())}
+    for clock, read in {"wall": time.perf_counter, "cpu": time.process_time}.items():
+        medians = turns(rounds, calls, clock=read)
+        forward, backward = (min(medians[f"{name} {size}"] for size in PARTS) for name in ("forward", "backward"))
+        found[clock] = {
+            "forward_s": round(forward, 5),
+            "losses_s": round(medians["losses"], 5),
+            "losses_over_forward": round(medians["losses"] / forward, 2),
+            "forward_backward_s": round(backward, 5),
+            "gradients_s": round(medians["gradients"], 5),
+            "gradients_over_forward_backward": round(medians["gradients"] / backward, 2),
+        }
+    return found
+
+
+def main() -> None:
+    """Measure all models."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    JOBS.update(MODELS)
+    jobs = {}
+    for job in MODELS:
+        jobs[job] = measured(job, options.rounds, options.data_dir)
+        print(job, jobs[job])
+    store("full_batch", "python benchmarks/full_batch.py", {"rounds": options.rounds, "jobs": jobs})
+
+
+if __name__ == "__main__":
+    main()
