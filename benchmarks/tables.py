@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -201,26 +200,27 @@ def million() -> str:
     """A million clients against a thousand, and sums that follow λ against those over all rows."""
     found = stored("million")
 
-    def middle(part: dict[str, Any], which: int, kind: str) -> float:
-        return statistics.median(pair[which][kind] for pair in part["pairs"])
+    def least(part: dict[str, Any], which: int, kind: str) -> float:
+        return min(pair[which][kind] for pair in part["pairs"])
 
     names = list(found["clients"])
     parts = [found["clients"][name] for name in names]
     lines = {
-        "ms a round, N = 1,000": [ms(middle(p, 0, "round_s")) for p in parts],
-        "ms a round, N = 1,000,000": [ms(middle(p, 1, "round_s")) for p in parts],
+        "ms a round, N = 1,000": [ms(least(p, 0, "round_s")) for p in parts],
+        "ms a round, N = 1,000,000": [ms(least(p, 1, "round_s")) for p in parts],
         "ratio": [f"{p['ratio']:.2f}" for p in parts],
-        "an evaluation at N = 1,000,000, s": [f"{middle(p, 1, 'evaluate_s'):.2f}" for p in parts],
-        "peak memory with it, MiB": [f"{middle(p, 1, 'peak_evaluated_mib'):.0f}" for p in parts],
+        "an evaluation at N = 1,000,000, s": [f"{least(p, 1, 'evaluate_s'):.2f}" for p in parts],
+        "peak memory with it, MiB": [f"{least(p, 1, 'peak_evaluated_mib'):.0f}" for p in parts],
     }
     sums = [
-        [name, ms(middle(p, 0, "round_s")), ms(middle(p, 1, "round_s")), f"{p['ratio']:.0f}"]
+        [name, ms(least(p, 0, "round_s")), ms(least(p, 1, "round_s")), f"{p['ratio']:.0f}"]
         for name, p in found["sums"].items()
     ]
     load = ", ".join(f"{one[0]:.1f}" for one in found["load_averages"])
     first = markdown(["", *names], [[name, *cells] for name, cells in lines.items()])
     second = markdown(["100,000 rows in a file", "sums follow λ, ms", "all rows read, ms", "ratio"], sums)
-    return f"{first}\n\n{second}\n\nLoad averages before and after: {load}, on {found['device']}."
+    said = f"The fastest of {len(parts[0]['pairs'])} processes each. Load averages before and after: {load}"
+    return f"{first}\n\n{second}\n\n{said}, on {found['device']}."
 
 
 OPERATIONS = ("project", "prox", "worst_case")

@@ -284,3 +284,13 @@ def state_key(r):
 def tables_of(now):
     parts = [*now, *getattr(now, "reports", ())]
     return [part for part in parts if isinstance(part, ClientTable)]
+
+
+def test_whose_rows_are_written_is_a_new_tensor_each_time():
+    """A later table knows the clients of the earlier one; a checkpoint of both holds no tensor twice."""
+    table = ClientTable.zeros(N, torch.zeros(D)).put(index(5, 1), torch.ones(2, D))
+    assert table.clients.tolist() == [1, 5]
+    later = table.put(index(5), torch.ones(1, D))
+    assert later.clients.tolist() == [1, 5]
+    assert later.clients.data_ptr() != table.clients.data_ptr()
+    assert later.put(index(N - 1, 0, 5), torch.ones(3, D)).clients.tolist() == [0, 1, 5, N - 1]

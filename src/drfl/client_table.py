@@ -197,7 +197,7 @@ class ClientTable:
         """Whose rows were written, (k,) int64, ascending."""
         if self._clients is None:
             self._clients = torch.tensor([client for client, _ in self._written()], dtype=torch.int64)
-        return self._clients
+        return self._clients.clone()  # a checkpoint takes no two tensors that share memory, as two tables' may
 
     def __getitem__(self, clients: Tensor) -> Tensor:
         """The rows of ``clients`` (k,), a new tensor (k, d).

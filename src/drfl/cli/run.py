@@ -8,8 +8,6 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from drfl.assessment.evaluation import worst_interval
-from drfl.assessment.sentences import interval_line
 from drfl.certificate import Certificate
 from drfl.cli import console
 from drfl.cli.options import RunOptions
@@ -86,6 +84,9 @@ def _step_size(size: StepSize, names: Sequence[str]) -> str:
 
 
 def _print(finished: Finished, directory: Path) -> None:
+    from drfl.assessment.evaluation import worst_interval  # both load scipy, which a refusal need not wait for
+    from drfl.assessment.sentences import interval_line
+
     config, result = finished.job.config, finished.result
     row, returned, score = result.history.last, result.returned, result.history.score
     rows: dict[str, tuple[Metrics, Certificate | None]] = {returned: (row.metrics, row.certificate)}

@@ -278,5 +278,4 @@ class CohortWithoutKey(FedAvg):
         rng.seed()
         m = fed.n if self.m is None else self.m
         D = torch.randperm(fed.n, generator=rng)[:m].sort().values
-        up = fed.train(D, state.w, self.local, key.fold("sgd"))
-        return self.mean_of(state, fed, Cohort(D, torch.ones(len(D), dtype=torch.float64)), up)
+        return self.averaged(state, fed, Cohort(D, torch.ones(len(D), dtype=torch.float64)), key.fold("sgd"))
