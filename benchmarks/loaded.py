@@ -197,7 +197,8 @@ def main() -> None:
     rows = table(options)
     content = {"load_average_before": before, "rows": rows, "slowdown": slowdowns(rows)}
     print(content["slowdown"])
-    store("loaded", f"python benchmarks/loaded.py --busy {','.join(map(str, options.busy))}", content)
+    words = f"--busy {','.join(map(str, options.busy))} --rounds {options.rounds} --series {options.series}"
+    store("loaded", f"python benchmarks/loaded.py --data-dir DIR {words}", content)
 
 
 if __name__ == "__main__":

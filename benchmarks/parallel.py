@@ -57,7 +57,8 @@ def main() -> None:
         "of_ideal": round(statistics.median(ratios) / options.jobs, 2),
     }
     print(content)
-    store("parallel", f"python benchmarks/parallel.py --jobs {options.jobs} --rounds {options.rounds}", content)
+    words = f"--jobs {options.jobs} --seeds {options.seeds} --rounds {options.rounds} --series {options.series}"
+    store("parallel", f"python benchmarks/parallel.py --data-dir DIR {words}", content)
 
 
 if __name__ == "__main__":

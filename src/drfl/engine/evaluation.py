@@ -11,7 +11,7 @@ from torch.func import vmap
 
 from drfl.engine.base import PooledData, Tests
 from drfl.engine.batches import ClientRows
-from drfl.engine.sgd import Apply, Model, images, pass_size, per_sample
+from drfl.engine.sgd import Apply, Model, images, mostly, pass_size, per_sample, taken
 from drfl.engine.tracing import replayed, traced
 from drfl.measure import Rows
 from drfl.metrics import Metric
@@ -52,16 +52,15 @@ def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) ->
 
         return vmap(one)(*parameters)
 
-    whole = len(problem.x)
-    most = 2 * len(pool) >= whole  # passing rows that nobody asked for is then faster than gathering those asked for
-    count = whole if most else len(pool)
+    most = mostly(problem, pool)
+    count = len(problem.x) if most else len(pool)
     # Pieces of one size, or of two: a trace is for tensors of certain shapes.
     pieces = torch.arange(count).tensor_split(-(-count // pass_size(problem)))
     found: list[list[Tensor]] = [[] for _ in of]
     with torch.no_grad():
         for piece in pieces:
             part = slice(int(piece[0]), int(piece[-1]) + 1) if most else pool[piece]
-            arguments = (problem.x[part], problem.y[part], *views)
+            arguments = (taken(problem.x, part), taken(problem.y, part), *views)
             step = replayed(task, ("test",), tested, arguments, traced)
             for columns, values in zip(found, step(*arguments), strict=True):
                 columns.append(values.double())

@@ -31,6 +31,11 @@ class RowScores(NamedTuple):
     scores: dict[str, Tensor]
     data: str = ""
 
+    @property
+    def shared(self) -> bool:
+        """Whether some row is that of two clients."""
+        return len(self.rows.unique()) < len(self.rows)
+
     def same_rows(self, other: RowScores) -> bool:
         """Whether both are of the same rows of the same data, so that they can be paired row by row."""
         alike = torch.equal(self.starts, other.starts) and torch.equal(self.rows, other.rows)

@@ -43,7 +43,7 @@ def assess_run(directory: Path, measure: str | None = None, level: float = 0.95)
     """
     record, file = load_run(directory), directory / FILE
     rows = read(file) if file.exists() else None
-    shared = rows is not None and len(rows.rows.unique()) < len(rows.rows)
+    shared = rows is not None and rows.shared
     own = measure_of(record, measure)
     return AssessedRun(directory, record, assessment_of(record, own, level, independent=not shared), rows)
 

@@ -67,13 +67,8 @@ def _assessed(folder: Path, level: float) -> tuple[AssessedRun, str]:
     rows = read(file) if file.exists() else None
     if worst_interval(record) is None:
         return AssessedRun(folder, record, None, rows), why_nothing(record)
-    assessment = assessment_of(record, level=level, independent=_shared(rows) is not True)
+    assessment = assessment_of(record, level=level, independent=rows is None or not rows.shared)
     return AssessedRun(folder, record, assessment, rows), ""
-
-
-def _shared(rows: RowScores | None) -> bool | None:
-    """Whether two clients share a test row; None where that is not known."""
-    return None if rows is None else len(rows.rows.unique()) < len(rows.rows)
 
 
 def _labelled(run: AssessedRun, label: str) -> AssessedRun:
@@ -114,7 +109,7 @@ def _evidence(run: AssessedRun, why: str) -> RunEvidence:
         nothing=why,
         files={name: _sha256(run.directory / name) for name in FILES if is_file(run.directory / name)},
         data="" if run.rows is None else run.rows.data,
-        shared=_shared(run.rows),
+        shared=None if run.rows is None else run.rows.shared,
         validation=_validation(run),
         deployed=is_file(run.directory / DEPLOYED),
         over_last=over_last(run),
