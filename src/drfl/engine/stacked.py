@@ -13,6 +13,7 @@ from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluated, evaluated_together, worth_tracing
 from drfl.engine.local_step import ascent, local_step
+from drfl.engine.pixels import gatherer
 from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, taken
 from drfl.engine.tracing import Function, captured, replayed, traced
 from drfl.intraop import threads_for
@@ -190,13 +191,14 @@ def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tupl
     """Inputs (k, B, …) and targets of each step, always in the same memory."""
     k, T, B = samples.shape
     pools = (problem.x, problem.y)
-    room = [pool.new_empty(k * B, *pool.shape[1:]) for pool in pools]
+    room, gather = [pool.new_empty(k * B, *pool.shape[1:]) for pool in pools], [gatherer(pool) for pool in pools]
+    x, y = (buffer.view(k, B, *buffer.shape[1:]) for buffer in room)
+    by_step = samples.transpose(0, 1).reshape(T, k * B)
     for t in range(steps):
         # Full batches have T = 1: they are gathered once and stay in the buffers for all steps.
         if t < T:
-            for pool, buffer in zip(pools, room, strict=True):
-                torch.index_select(pool, 0, samples[:, t].reshape(-1), out=buffer)
-        x, y = (buffer.view(k, B, *buffer.shape[1:]) for buffer in room)
+            for rows_into, buffer in zip(gather, room, strict=True):
+                rows_into(by_step[t], buffer)
         yield x, y
 
 

@@ -143,29 +143,32 @@ _ATEN = torch.ops.aten
 _VIEWS = (_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default)
 _CONSTANTS = (_ATEN.scalar_tensor.default,)
 _FEW = 32
-"""Classes up to which softmax in steps takes half the time of torch's kernel, which goes row by row."""
+"""Classes up to which softmax along the last dimension, row by row, takes many times as long as along another one,
+where torch's kernel computes neighbouring rows side by side."""
 
 
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    # NotImplemented leaves the operation as it is.
-    if x.shape[dim] > _FEW or half_to_float:
-        return NotImplemented
-    # The largest exponent is 0, so that exp cannot overflow.
-    shifted = x - x.amax(dim, keepdim=True)
-    return shifted - shifted.exp().sum(dim, keepdim=True).log()
+    if not _last_of_few(x, dim) or half_to_float:
+        return NotImplemented  # leaves the operation as it is
+    return _ATEN._log_softmax(x.transpose(-2, -1), x.dim() - 2, False).transpose(-2, -1)
 
 
 def _log_softmax_backward(g: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    if output.shape[dim] > _FEW or g.dtype != dtype:
+    if not _last_of_few(output, dim) or g.dtype != dtype:
         return NotImplemented
-    return g - output.exp() * g.sum(dim, keepdim=True)
+    turned = g.transpose(-2, -1), output.transpose(-2, -1)
+    return _ATEN._log_softmax_backward_data(*turned, output.dim() - 2, dtype).transpose(-2, -1)
+
+
+def _last_of_few(x: Tensor, dim: int) -> bool:
+    return x.dim() > 1 and dim % x.dim() == x.dim() - 1 and x.shape[-1] <= _FEW
 
 
 DECOMPOSED = {
     _ATEN._log_softmax.default: _log_softmax,
     _ATEN._log_softmax_backward_data.default: _log_softmax_backward,
 }
-"""Operations that a trace writes as several."""
+"""Operations that a trace writes in another way."""
 
 
 def simplify(traced: GraphModule) -> GraphModule:
