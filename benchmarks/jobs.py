@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -79,6 +81,24 @@ def turns(
                     times[name].append(clock() - start)
         r += series + 1
     return {name: statistics.median(found) for name, found in times.items()}
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Within it so many processes keep a core busy each, or share one."""
+    others = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(processes)]
+    for other in others:
+        other.start()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.terminate()
 
 
 def store(name: str, command: str, content: Mapping[str, object]) -> None:

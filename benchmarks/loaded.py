@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import multiprocessing
 import os
 import statistics
 import subprocess
@@ -29,12 +28,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from engines import plain
-from jobs import COHORT, LOCAL, simulation, store
+from jobs import COHORT, LOCAL, busy, simulation, store
 from torch import nn
 
 import drfl
@@ -119,24 +117,6 @@ def command(rounds: int, data_dir: Path | None) -> tuple[float, float]:
         call(["run", *options.split(), *where, "--rounds", str(WARM_UP + rounds), "--out", f"{folder}/run"])
     passed = [[b[k] - a[k] for a, b in itertools.pairwise(ends)][WARM_UP:] for k in (0, 1)]
     return tuple(1e3 * statistics.median(found) for found in passed)
-
-
-def _spin() -> None:
-    while True:
-        pass
-
-
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """Within it so many processes keep a core busy each, or share one."""
-    others = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(processes)]
-    for other in others:
-        other.start()
-    try:
-        yield
-    finally:
-        for other in others:
-            other.terminate()
 
 
 def measured(job: str, name: str, options: argparse.Namespace) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Seconds per round of drfl beside other frameworks: FedAvg's job, 20 of 30 clients, ten steps of 32 samples, float32.
 
-    python benchmarks/peers.py --data-dir DIR [--only drfl,pfl] [--job linear] [--series 3] [--rounds 10] [--venvs DIR]
+    python benchmarks/peers.py --data-dir DIR [--only drfl,pfl] [--job linear] [--series 3] [--rounds 10] [--busy 0,2]
 
 The linear model on MNIST and the CNN on kmnist-t10k; data, partition and initial model are made once, with drfl, and
 handed to every framework as files. Each run is a process of its own in the framework's own environment; frameworks and
@@ -9,12 +9,14 @@ setting: the median over all rounds after warm-up. Start-up is the time from the
 first round, less a median round, because some frameworks load data or start workers during the first round. Accuracy is
 the mean over clients of the final model's test accuracy, computed by drfl for all, its mean ± std over all runs of the
 framework; each series has a seed of its own. What cannot be installed or fails is left out, with the reason.
-Writes results/peers.json.
+With --busy the same is measured beside so many processes that only count, after what is measured without. Writes
+results/peers.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -30,6 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jobs import busy
 from peer.frameworks import FRAMEWORKS, environment, install, versions
 from peer.job import Setting
 
@@ -109,13 +112,14 @@ def measure(job: str, names: Sequence[str], options: argparse.Namespace) -> list
     with tempfile.TemporaryDirectory() as temporary:
         judge = Judge(job, options.data_dir, Path(temporary) / job)
         rounds = options.rounds * (4 if job == "linear" else 1)
-        for series in range(options.series):
-            for name in names:
-                for setting in FRAMEWORKS[name].settings[: 1 if options.first else None]:
-                    found = one_run(judge, name, setting, series, rounds, options.venvs)
-                    said = found.get("failed") or f"{1e3 * median([found]):.1f} ms, {100 * found['accuracy']:.1f} %"
-                    print(f"{job}, series {series}, {name} {setting}: {said}", file=sys.stderr, flush=True)
-                    runs.append({"framework": name, "setting": asdict(setting), "series": series, **found})
+        every = [(name, setting) for name in names for setting in FRAMEWORKS[name].settings]
+        for others, series, (name, setting) in itertools.product(options.busy, range(options.series), every):
+            with busy(others):
+                found = one_run(judge, name, setting, series, rounds, options.venvs)
+            said = found.get("failed") or f"{1e3 * median([found]):.1f} ms, {100 * found['accuracy']:.1f} %"
+            print(f"{job}, beside {others}, series {series}, {name} {setting}: {said}", file=sys.stderr, flush=True)
+            of_run = {"framework": name, "setting": asdict(setting), "busy": others, "series": series}
+            runs.append({**of_run, **found})
     return runs
 
 
@@ -150,11 +154,10 @@ def summary(name: str, runs: Sequence[Run]) -> Run:
     }
 
 
-def table(job: str, lines: dict[str, Run]) -> str:
+def table(lines: Mapping[str, Run]) -> str:
     """The table of a job."""
     own = lines.get("drfl", {}).get("median_s")
     rows = [
-        f"{job}, {JOBS[job][0]}\n",
         "| framework | workers × threads | median, ms a round | × drfl | peak, MiB | start-up, s | accuracy, % |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
@@ -189,7 +192,7 @@ def options() -> argparse.Namespace:
         default=10,
         help="timed rounds of a run, after two of warm-up; four times as many for the short rounds of the linear model",
     )
-    parser.add_argument("--first", action="store_true", help="the first setting of each framework alone: a quick look")
+    parser.add_argument("--busy", default="0", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--venvs", type=Path, default=HERE.parent / ".peers")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "peers.json")
     given = parser.parse_args()
@@ -203,21 +206,23 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     """Install, measure, print, write."""
-    given = options()
+    given, before = options(), os.getloadavg()[0]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that finish() still ends what it started
     reasons = {name: install(FRAMEWORKS[name], given.venvs) for name in given.only}
     names = [name for name, reason in reasons.items() if not reason]
     jobs = {}
     for job in [given.job] if given.job else JOBS:
         runs = measure(job, names, given)
-        lines = {name: summary(name, runs) for name in names}
-        print(table(job, lines), flush=True)
-        jobs[job] = {"data": JOBS[job][0], "lr": JOBS[job][2], "summary": lines, "runs": runs}
+        by_load = {n: {name: summary(name, [r for r in runs if r["busy"] == n]) for name in names} for n in given.busy}
+        for others, lines in by_load.items():
+            print(f"{job}, {JOBS[job][0]}, beside {others} busy processes\n\n{table(lines)}", flush=True)
+        jobs[job] = {"data": JOBS[job][0], "lr": JOBS[job][2], "beside": by_load, "runs": runs}
     missing = {name: reason for name, reason in reasons.items() if reason}
     for name, reason in missing.items():
         print(f"{name} was not installed: {reason}")
     about = {
         "command": f"python benchmarks/peers.py {' '.join(sys.argv[1:])}",
+        "load_average_before": before,
         "device": device(),
         "seeds": {"partition and initial model": 0, "runs": "the number of the series"},
         "job": {"clients": CLIENTS, "cohort": COHORT, "steps": STEPS, "batch": BATCH, "warm_up_rounds": WARM_UP},

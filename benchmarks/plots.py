@@ -23,7 +23,7 @@ def peers(found: dict[str, Any]) -> plt.Figure:
     """Milliseconds a round of each framework, a panel a job, ours in blue."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
     for axis, (job, part) in zip(axes, found["jobs"].items(), strict=True):
-        median = {name: 1e3 * line["median_s"] for name, line in part["summary"].items() if "median_s" in line}
+        median = {name: 1e3 * line["median_s"] for name, line in part["beside"]["0"].items() if "median_s" in line}
         names = sorted(median, key=lambda name: -median[name])
         bars = axis.barh(names, [median[n] for n in names], color=[OURS if n == "drfl" else OTHERS for n in names])
         axis.bar_label(bars, [f"{median[n]:.0f}" if median[n] >= 100 else f"{median[n]:.1f}" for n in names], padding=3)

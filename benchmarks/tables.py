@@ -44,9 +44,9 @@ def ms(seconds: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def peers(job: str) -> str:
-    """Frameworks side by side, the fastest first."""
-    lines = stored("peers")["jobs"][job]["summary"]
+def peers(job: str, busy: str = "0") -> str:
+    """Frameworks side by side, the fastest first, beside so many busy processes."""
+    lines = stored("peers")["jobs"][job]["beside"][busy]
     own, rows = lines["drfl"]["median_s"], []
     for name, line in sorted(lines.items(), key=lambda pair: pair[1].get("median_s", float("inf"))):
         if "failed" in line:
@@ -301,6 +301,8 @@ def ambiguity() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "speed.peers-linear": lambda: peers("linear"),
     "speed.peers-cnn": lambda: peers("cnn"),
+    "speed.peers-linear-loaded": lambda: peers("linear", "2"),
+    "speed.peers-cnn-loaded": lambda: peers("cnn", "2"),
     "speed.engines": engines,
     "speed.auto": auto,
     "speed.loaded": loaded,
