@@ -3,7 +3,8 @@
     python benchmarks/parallel.py --data-dir DIR [--jobs 2] [--seeds 8] [--rounds 300] [--series 3]
 
 FedAvg, the linear model on MNIST, N = 30, m = 20, so many seeds, each run on one thread, tested every ten rounds. Whole
-commands, start-up, results and report included; the two take turns. Prints the speed-up over jobs = 1; writes
+commands, start-up, results and report included; the two take turns. Memory is the largest sum over the processes of
+their shares of what they map (PSS), looked at twice a second. Prints the speed-up over jobs = 1; writes
 results/parallel.json.
 """
 
@@ -16,21 +17,40 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from jobs import store
 
 
-def seconds(jobs: int, options: argparse.Namespace) -> float:
-    """Of a whole command."""
+def memory(session: int) -> float:
+    """MiB of all processes of a session."""
+    found = 0
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, StopIteration):  # it has ended
+            if int((place / "stat").read_text().rpartition(")")[2].split()[3]) == session:
+                lines = (place / "smaps_rollup").read_text().splitlines()
+                found += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return found / 1024
+
+
+def whole(jobs: int, options: argparse.Namespace) -> tuple[float, float]:
+    """Seconds and MiB of a whole command."""
     words = "compare --dataset mnist --algorithms FedAvg --clients 30 --cohort 20 --lr 0.1 --steps 10 --batch 32"
     words += f" --seeds {options.seeds} --rounds {options.rounds} --evaluate-every 10 --threads 1 --jobs {jobs}"
     where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         command = [sys.executable, "-m", "drfl", *words.split(), *where, "--out", f"{folder}/runs"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - start
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process, most = subprocess.Popen(command, start_new_session=True, **silent), 0.0
+        while process.poll() is None:
+            most = max(most, memory(process.pid))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+        return time.perf_counter() - start, most
 
 
 def main() -> None:
@@ -43,9 +63,11 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=3)
     options = parser.parse_args()
     before = os.getloadavg()[0]
-    pairs = [(seconds(1, options), seconds(options.jobs, options)) for _ in range(options.series)]
-    ratios = [one / several for one, several in pairs]
-    one, several = (statistics.median(times) for times in zip(*pairs, strict=True))
+    pairs = [(whole(1, options), whole(options.jobs, options)) for _ in range(options.series)]
+    ratios = [one / several for (one, _), (several, _) in pairs]
+    (one, own), (several, all_mib) = (
+        [statistics.median(x) for x in zip(*found, strict=True)] for found in zip(*pairs, strict=True)
+    )
     content = {
         "load_average_before": before,
         "jobs": options.jobs,
@@ -55,6 +77,8 @@ def main() -> None:
         "at_once_s": round(several, 2),
         "speed_up": round(statistics.median(ratios), 2),
         "of_ideal": round(statistics.median(ratios) / options.jobs, 2),
+        "one_after_the_other_mib": round(own),
+        "at_once_mib": round(all_mib),
     }
     print(content)
     words = f"--jobs {options.jobs} --seeds {options.seeds} --rounds {options.rounds} --series {options.series}"

@@ -17,6 +17,7 @@ from drfl.experiments.comparison import PreparedComparison, run_or_recall
 from drfl.experiments.pool import Workers, begin, one_thread_each, pickled
 from drfl.experiments.run_directory import Claim
 from drfl.experiments.runner import Outcome, StopSignal
+from drfl.experiments.shared_tensors import SharedTensors
 
 LOOK = 0.2
 """Seconds between two looks whether somebody asked to stop."""
@@ -82,7 +83,8 @@ def compare_in_processes(
         InputError: what is compared cannot be sent to another process, or see ``compare``.
         DrflError: a worker died.
     """
-    payload = pickled((ready, claim), own)
+    tensors = SharedTensors()
+    payload = pickled((ready, claim), own, tensors.dumps)
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     with one_thread_each(), ProcessPoolExecutor(jobs, context, _enter, (payload, stop)) as executor:
@@ -98,6 +100,7 @@ def compare_in_processes(
         finally:
             stop.set()  # also where the caller has had enough
             executor.shutdown(wait=True, cancel_futures=True)
+            tensors.close()
 
 
 def _waited(

@@ -18,10 +18,12 @@ from typing import NamedTuple, Protocol, Self
 import cloudpickle
 
 from drfl import checks
+from drfl.data import Dataset
 from drfl.engine.ray_cluster import LOCAL, Cluster
 from drfl.errors import DrflError, InputError
-from drfl.experiments import cells
+from drfl.experiments import cells, training_cells
 from drfl.experiments.cells import Cell, Record
+from drfl.experiments.shared_tensors import SharedTensors
 
 Run = Callable[[Cell, Path | None], Record]
 """Runs a cell, given where the data sets' files lie."""
@@ -47,12 +49,15 @@ def one_thread_each() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def pickled(what: object, own: Collection[ModuleType] = ()) -> bytes:
+def pickled(
+    what: object, own: Collection[ModuleType] = (), dumps: Callable[[object], bytes] = cloudpickle.dumps
+) -> bytes:
     """An object as worker processes get it, by cloudpickle, so that what a notebook defines may be in it.
 
     Args:
         what: the object.
         own: the user's modules, which the workers get whole, as they may not find them.
+        dumps: pickles; that of :class:`drfl.experiments.shared_tensors.SharedTensors` for workers of this machine.
 
     Raises:
         InputError: it cannot be sent to another process.
@@ -60,7 +65,7 @@ def pickled(what: object, own: Collection[ModuleType] = ()) -> bytes:
     for module in own:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps(what)
+        return dumps(what)
     except Exception as error:
         why = " ".join(str(error).split())
         raise InputError(f"what is run cannot be sent to another process ({why}): leave jobs out") from error
@@ -112,7 +117,7 @@ def pool_of(
         from drfl.experiments.ray_pool import RayPool
 
         return RayPool(workers, run, data_dir, own, shared=shared)
-    return Pool(workers, run, data_dir, own)
+    return Pool(workers, run, data_dir, own, shared=shared)
 
 
 class Pool:
@@ -126,13 +131,26 @@ class Pool:
         run: what runs a cell; see :func:`pickled`.
         data_dir: where the data sets' files lie; None = the usual places.
         own: the user's modules behind it, see :func:`pickled`.
+        shared: whether cells are runs of configurations: their data sets are loaded here, once, and all workers read
+            them from the same memory.
 
     Raises:
         InputError: ``run`` cannot be sent to another process.
     """
 
-    def __init__(self, workers: int, run: Run, data_dir: Path | None = None, own: Collection[ModuleType] = ()) -> None:
-        self._data_dir, payload = data_dir, pickled(run, own)
+    def __init__(
+        self,
+        workers: int,
+        run: Run,
+        data_dir: Path | None = None,
+        own: Collection[ModuleType] = (),
+        *,
+        shared: bool = False,
+    ) -> None:
+        self._data_dir, self._shared, self._tensors = data_dir, shared, SharedTensors()
+        self._data: dict[training_cells.DataKey, _Data] = {}
+        self._lock = threading.Lock()  # futures end in another thread than they are begun in
+        payload = pickled(run, own, self._tensors.dumps)
         self._threads = one_thread_each()
         self._threads.__enter__()
         context = multiprocessing.get_context("spawn")
@@ -143,7 +161,24 @@ class Pool:
 
         A damaged worker, e.g. one that the system killed for its memory, fails the future with an error of drfl's own.
         """
-        return self._executor.submit(_work, cell, folder, self._data_dir)
+        key = training_cells.data_key(cell, self._data_dir) if self._shared else None
+        if key is None:
+            return self._executor.submit(_work, cell, folder, self._data_dir)
+        with self._lock:
+            if key not in self._data:
+                self._data[key] = _Data(training_cells.data(key))
+            data = self._data[key]
+            data.cells += 1
+        future = self._executor.submit(_work, cell, folder, self._data_dir, (key, data.payload))
+        future.add_done_callback(lambda _: self._ended(key))
+        return future
+
+    def _ended(self, key: training_cells.DataKey) -> None:
+        """Of a cell with these data; those that no cell waits for are dropped."""
+        with self._lock:
+            self._data[key].cells -= 1
+            if not self._data[key].cells:
+                self._data.pop(key).tensors.close()
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -158,6 +193,16 @@ class Pool:
             for process in multiprocessing.active_children():
                 process.terminate()
         self._executor.shutdown(wait=kind is None, cancel_futures=True)
+        for tensors in (self._tensors, *(data.tensors for data in self._data.values())):
+            tensors.close()
+
+
+class _Data:
+    """A data set as workers get it, and how many cells that have not ended are to."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.tensors, self.cells = SharedTensors(), 0
+        self.payload = self.tensors.dumps(data)
 
 
 class Done(NamedTuple):
@@ -264,9 +309,14 @@ def _enter(payload: bytes) -> None:
         _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _work(cell: Cell, folder: Path, data_dir: Path | None) -> Record:
+def _work(
+    cell: Cell, folder: Path, data_dir: Path | None, data: tuple[training_cells.DataKey, bytes] | None = None
+) -> Record:
     if _Worker.failed:
         raise InputError(f"what is run cannot be made in another process ({_Worker.failed}): leave jobs out")
+    if data is not None:
+        key, payload = data
+        training_cells.data.given(key, lambda: cloudpickle.loads(payload))
     return _kept(_Worker.run, cell, folder, data_dir)
 
 
