@@ -19,25 +19,19 @@ from drfl.papers.plan import Scale, plan
 
 
 @pytest.fixture
-def tensors(monkeypatch):
+def tensors(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(shared_tensors, "LARGE", 100)
     shared = SharedTensors()
     yield shared
     shared.close()
 
 
-@pytest.fixture
-def places(monkeypatch, tmp_path):
-    """The folders that are made."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
 def maps():
     return Path("/proc/self/maps").read_text()
 
 
-def test_large_tensors_are_mapped_and_all_others_are_in_the_pickle(tensors):
+def test_large_tensors_are_mapped_and_all_others_are_in_the_pickle(tensors, tmp_path):
     large, small = torch.rand(50, 3), torch.rand(2)
     payload = tensors.dumps({"a": large, "b": [large, small], "same": small})
     found = cloudpickle.loads(payload)
@@ -45,7 +39,8 @@ def test_large_tensors_are_mapped_and_all_others_are_in_the_pickle(tensors):
     assert found["a"] is found["b"][0]
     assert torch.equal(found["b"][1], small)
     assert len(payload) < 1500
-    assert maps().count(tensors._folder.name) == 1
+    assert maps().count(str(tmp_path)) == 1
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float64, torch.bool, torch.bfloat16])
@@ -74,21 +69,18 @@ def test_parameters_stay_parameters(tensors):
 def test_what_is_mapped_outlives_the_files(tensors):
     found = cloudpickle.loads(tensors.dumps(torch.ones(100)))
     tensors.close()
-    assert not Path(tensors._folder.name).exists()
+    assert not tensors._files
     assert float(found.sum()) == 100
 
 
 @pytest.mark.long
-def test_cells_get_their_data_so_and_nothing_is_left(places, tmp_path_factory, monkeypatch):
+def test_cells_get_their_data_so_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_tensors, "LARGE", 1000)
-    folder, cells = (
-        tmp_path_factory.mktemp("records"),
-        [planned.cell for planned in plan(small_spec(), Scale()).cells][:3],
-    )
+    cells = [planned.cell for planned in plan(small_spec(), Scale()).cells][:3]
     with Pool(2, run_cell, shared=True) as pool:
-        futures = [pool.submit(cell, folder) for cell in cells]
-        assert len(list(places.glob("drfl-*/*.bin"))) >= 1
+        futures = [pool.submit(cell, tmp_path) for cell in cells]
+        assert any(data.tensors._files for data in pool._data.values())
         records = [future.result() for future in futures]
-    assert not list(places.iterdir())
+    assert not pool._data
     for cell, record in zip(cells, records, strict=True):
         assert record["rows"] == run_cell(cell, None)["rows"]

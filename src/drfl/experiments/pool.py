@@ -202,7 +202,7 @@ class _Data:
 
     def __init__(self, data: Dataset) -> None:
         self.tensors, self.cells = SharedTensors(), 0
-        self.payload = self.tensors.dumps(data)
+        self.payload = pickled(data, dumps=self.tensors.dumps)
 
 
 class Done(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import cloudpickle
 import torch
@@ -17,15 +18,14 @@ LARGE = 2**20
 
 
 class SharedTensors:
-    """Pickles objects, and writes their large tensors to files in a temporary folder.
+    """Pickles objects, and writes their large tensors to temporary files.
 
     Whoever unpickles such an object maps the files into memory: the system reads them once, whatever the number of
     processes. What a process writes to its tensors stays its own.
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="drfl-")
-        self._written = 0
+        self._files: list[IO[bytes]] = []
 
     def dumps(self, what: object) -> bytes:
         """By cloudpickle; the files must be there when it is unpickled."""
@@ -34,25 +34,29 @@ class SharedTensors:
         return buffer.getvalue()
 
     def close(self) -> None:
-        """Remove the folder; what is mapped already stays readable."""
-        self._folder.cleanup()
+        """Give up the files; what is mapped already stays readable."""
+        while self._files:
+            self._files.pop().close()
 
-    def _write(self, tensor: Tensor) -> Path:
-        path = Path(self._folder.name, f"{self._written}.bin")
-        self._written += 1
-        tensor.contiguous().flatten().view(torch.uint8).numpy().tofile(path)
-        return path
+    def _write(self, tensor: Tensor) -> str:
+        # On Linux a file without a name, which other processes open by way of this one's: none is left of it, however
+        # the process ends.
+        named = not Path("/proc/self/fd").is_dir()
+        file = tempfile.NamedTemporaryFile() if named else tempfile.TemporaryFile()  # noqa: SIM115 - close() does
+        self._files.append(file)
+        tensor.contiguous().flatten().view(torch.uint8).numpy().tofile(file)
+        return file.name if named else f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
 class _Pickler(cloudpickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, write: Callable[[Tensor], Path]) -> None:
+    def __init__(self, buffer: io.BytesIO, write: Callable[[Tensor], str]) -> None:
         super().__init__(buffer)
         self._write = write
 
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as cloudpickle declares it
         # Parameters and other subclasses go as they are: they are more than their numbers.
         if type(obj) is Tensor and obj.device.type == "cpu" and not obj.requires_grad and obj.nbytes >= LARGE:
-            return _mapped, (str(self._write(obj)), obj.dtype, tuple(obj.shape))
+            return _mapped, (self._write(obj), obj.dtype, tuple(obj.shape))
         return super().reducer_override(obj)
 
 
