@@ -48,16 +48,6 @@ class DualState(Protocol):
         ...
 
 
-@runtime_checkable
-class FlaggedState(Protocol):
-    """A state that says which clients are suspected."""
-
-    @property
-    def flagged(self) -> Tensor | None:
-        """(N,) bool, the clients that a guard mistrusts at present; None where nobody looks."""
-        ...
-
-
 class Info(NamedTuple):
     """What happened in a round.
 
@@ -193,8 +183,9 @@ def personal_models(algorithm: Algorithm, state: State, w: Tensor, fed: Federati
 
 def core_of(algorithm: Algorithm) -> Algorithm:
     """The algorithm inside all wrappers."""
-    while isinstance(algorithm, Wrapping):
-        algorithm = algorithm.algorithm
+    # getattr: asked several times a round, and isinstance of a protocol takes as long as a small tensor operation.
+    while (inside := getattr(algorithm, "algorithm", None)) is not None:
+        algorithm = inside
     return algorithm
 
 
@@ -211,8 +202,8 @@ def mixture_of(algorithm: Algorithm, state: State, fed: Federation) -> Tensor:
     lam = lam_of(state)
     if lam is not None:
         return lam
-    core = core_of(algorithm)
-    return core.weights(fed) if isinstance(core, Weighted) else fed.shares.double()
+    weights = getattr(core_of(algorithm), "weights", None)
+    return fed.shares.double() if weights is None else weights(fed)
 
 
 def ambiguity_of(algorithm: Algorithm) -> AmbiguitySet | None:
@@ -221,6 +212,10 @@ def ambiguity_of(algorithm: Algorithm) -> AmbiguitySet | None:
     return core.ambiguity if isinstance(core, Robust) else None
 
 
-def flagged(state: State) -> Tensor | None:
-    """(N,) bool, the clients that a guard mistrusts at present; None where nobody looks."""
-    return state.flagged if isinstance(state, FlaggedState) else None
+def flagged(state: object) -> Tensor | None:
+    """(N,) bool, the clients that a guard mistrusts at present; None where nobody looks.
+
+    Args:
+        state: an algorithm's, or what a wrapper remembers; it says so as ``flagged``.
+    """
+    return getattr(state, "flagged", None)

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from torch import Tensor
 
 from drfl import checks, step_size
-from drfl.algorithm import Algorithm, Info, Personal, S, State, core_of
+from drfl.algorithm import Algorithm, Info, S, State
 from drfl.averages import Average
 from drfl.certificate import Certifier
 from drfl.errors import DataWarning, DrflError, InputError
@@ -139,6 +139,8 @@ def run(
         with threads_for(VECTORS * at.state.w.numel()):
             return next_round(algorithm, view, key, at, begin)
 
+    # fed, not the view of it: whether a test can wait for the next request is for the federation itself to say.
+    bundling = fed if isinstance(fed, Bundling) and not log.personalised else None
     stop, evaluation = False, None
     while True:
         # Taken before the test: a federation that bundles it plays, and books, the next round along with it.
@@ -146,9 +148,8 @@ def run(
         due = at.round % evaluate_every == 0 or at.round == rounds
         # A resumed run starts at a round whose row the history may hold already.
         if due and not log.has(at.round):
-            # fed, not the view of it: whether a test can wait for the next request is for the federation itself to say.
-            if isinstance(fed, Bundling) and at.round < rounds and not isinstance(core_of(algorithm), Personal):
-                evaluation, ahead = _test_and_play(fed, at, after)
+            if bundling is not None and at.round < rounds:
+                evaluation, ahead = _test_and_play(bundling, at, after)
             else:
                 evaluation = _test(fed, at, log)
             log.add(at, evaluation, cost)
@@ -222,7 +223,7 @@ def _models(at: Played[S]) -> list[Tensor]:
 def _test(fed: Federation, at: Played[S], log: RunLog) -> Tested:
     """Tests of the model to return and of the last iterate."""
     models = _models(at)
-    if isinstance(core_of(log.algorithm), Personal):
+    if log.personalised:
         found = [log.evaluate(at, w) for w in models]
         return Tested(found[-1], found[0])
     found = fed.evaluate_later(models)() if isinstance(fed, Bundling) else fed.evaluate_all(models)

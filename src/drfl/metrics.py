@@ -93,8 +93,11 @@ class Metric(Measure):
         Raises:
             InputError: one is not.
         """
-        wrong = {Rows.BINARY: (values != 0) & (values != 1), Rows.UNIT: (values < 0) | (values > 1)}.get(self.rows)
-        if wrong is not None and bool((wrong & ~values.isnan()).any()):
+        if self.rows not in (Rows.BINARY, Rows.UNIT):
+            return values
+        wrong = (values != 0) & (values != 1) if self.rows is Rows.BINARY else (values < 0) | (values > 1)
+        # NaN is looked for only where something is wrong.
+        if bool(wrong.any()) and bool((wrong & ~values.isnan()).any()):
             first = float(values[wrong & ~values.isnan()][0])
             kind = "0 or 1" if self.rows is Rows.BINARY else "in [0, 1]"
             raise InputError(

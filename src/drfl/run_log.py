@@ -119,6 +119,8 @@ class RunLog:
         key: Key,
     ) -> None:
         self.algorithm, self.fed, self.certify, self.key = algorithm, fed, certify, key
+        # Whether every client is served by a model of its own.
+        self.personalised = isinstance(core_of(algorithm), Personal)
         self.select, self.selected = select, begun.selected
         validated = begun.selected is not None
         self.history = History(certified=certify is not None, measures=fed.measures, validated=validated)
@@ -194,7 +196,7 @@ class RunLog:
             tested: the tests there.
             best: key of the choice between average and last iterate; None = there is none.
         """
-        if best is not None and at.round > 0 and not isinstance(core_of(self.algorithm), Personal):
+        if best is not None and at.round > 0 and not self.personalised:
             if last_is_better(self.fed, at, best):
                 at, tested = at._replace(decaying=None), Tested(tested.last, tested.last)
             self.history.rows.pop()  # for one of the model that is returned, with what the choice has cost

@@ -111,9 +111,10 @@ def in_round(algorithm: Algorithm[S], r: int) -> Algorithm[S]:
     Raises:
         InputError: a schedule has come to 0.
     """
-    if isinstance(algorithm, Wrapping):
-        inner = in_round(algorithm.algorithm, r)
-        return algorithm if inner is algorithm.algorithm else _with(algorithm, algorithm=inner)
+    inside = getattr(algorithm, "algorithm", None)
+    if inside is not None:
+        inner = in_round(inside, r)
+        return algorithm if inner is inside else _with(algorithm, algorithm=inner)
     changes, local = _scheduled(algorithm, r), _scheduled(algorithm.local, r)
     if local:
         changes["local"] = _with(algorithm.local, **local)
@@ -124,7 +125,7 @@ def _scheduled(thing: object, r: int) -> dict[str, object]:
     """The fields of a dataclass that are other ones in round r."""
     changes: dict[str, object] = {}
     for field in dataclasses.fields(cast("Any", thing)) if dataclasses.is_dataclass(thing) else ():
-        schedule = getattr(thing, field.name, None)
+        schedule = getattr(thing, field.name, None) if field.name.endswith("_schedule") else None
         if not isinstance(schedule, Schedule) or isinstance(schedule, Constant):
             continue
         name, factor = field.name.removesuffix("_schedule"), schedule.at(r)

@@ -148,6 +148,13 @@ def test_what_a_metric_says_of_a_row_depends_on_the_targets(name, outputs, targe
     assert resolved(METRICS[name], outputs, targets).rows == rows
 
 
+def test_a_row_without_a_score_is_no_wrong_one_and_hides_none():
+    share = Metric("own", own, rows=Rows.BINARY)
+    assert share.checked(torch.tensor([0, math.nan, 1])).isnan().tolist() == [False, True, False]
+    with pytest.raises(InputError, match=r"gave 0.5, which is not 0 or 1"):
+        share.checked(torch.tensor([math.nan, 0.5, 1]))
+
+
 def test_a_function_says_nothing_of_rows_unless_it_is_declared():
     assert metric_of(own).rows is Rows.WHOLE
     assert metric_of(drfl.argmax_accuracy).rows is Rows.BINARY

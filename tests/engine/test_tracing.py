@@ -157,3 +157,12 @@ def test_softmax_of_few_and_of_many_classes(classes):
     x[3, 0] = -torch.inf
     for a, b in zip(traced(function, [x])(x), function(x), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_traced_argmax_is_the_first_largest_entry_or_the_first_nan():
+    x = torch.randint(0, 3, (2, 10, 300), generator=torch.Generator().manual_seed(0)).float()
+    x[:, 4, ::7], x[:, 8, ::7] = torch.nan, torch.nan
+    for rows in (x.transpose(1, 2), x.transpose(1, 2).contiguous()):
+        called = [lambda x: [x.argmax(2), x.argmax(1, keepdim=True), x.argmax()], [rows]]
+        for found, expected in zip(traced(*called)(rows), called[0](rows), strict=True):
+            assert torch.equal(found, expected)

@@ -46,11 +46,6 @@ class ClientRows:
         return self.index[int(self.starts[i]) : int(self.starts[i] + self.sizes[i])]
 
     @cached_property
-    def owners(self) -> Tensor:
-        """(Σ_i n_i,) whom each entry of ``index`` belongs to."""
-        return torch.arange(self.n).repeat_interleave(self.sizes)
-
-    @cached_property
     def distinct(self) -> tuple[Tensor, Tensor]:
         """The distinct rows, ascending, and for each entry of ``index`` its place among them."""
         rows, at = self.index.unique(return_inverse=True)
@@ -58,7 +53,7 @@ class ClientRows:
 
     def totals(self, values: Tensor) -> Tensor:
         """(N,) float64 sum over each client of values (Σ_i n_i,) float64."""
-        return torch.zeros(self.n, dtype=torch.float64).index_add_(0, self.owners, values)
+        return torch.segment_reduce(values, "sum", lengths=self.sizes)
 
     def means(self, values: Tensor) -> Tensor:
         """(N,) float64 mean over each client of values (Σ_i n_i,) float64."""

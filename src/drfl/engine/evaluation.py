@@ -12,7 +12,7 @@ from torch.func import vmap
 from drfl.engine.base import PooledData, Tests
 from drfl.engine.batches import ClientRows
 from drfl.engine.sgd import Apply, Model, images, mostly, pass_size, per_sample, taken
-from drfl.engine.tracing import replayed, traced
+from drfl.engine.tracing import Function, replayed, traced
 from drfl.measure import Rows
 from drfl.metrics import Metric
 from drfl.task import SampleFn, Task
@@ -24,8 +24,9 @@ second."""
 
 def evaluated(problem: PooledData, rows: ClientRows, models: Sequence[Model], apply: Apply = map) -> list[Tests]:
     """See :meth:`drfl.engine.base.Engine.evaluate`; a row that several clients have is passed once."""
-    (pool, _), of = rows.distinct, _functions(problem.task)
-    return [_tests(problem, rows, per_sample(problem, pool, model, of, apply)) for model in models]
+    (pool, at), of = rows.distinct, _functions(problem.task)
+    found = (per_sample(problem, pool, model, of, apply) for model in models)
+    return [_tests(problem, rows, [taken(column, at) for column in columns]) for columns in found]
 
 
 def worth_tracing(problem: PooledData, rows: ClientRows, models: Tensor) -> bool:
@@ -40,34 +41,37 @@ def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) ->
     The arithmetic is that of a trace, in which narrow products are transposed and softmax is taken in steps; it agrees
     with :func:`evaluated` up to rounding.
     """
-    task, (pool, _) = problem.task, rows.distinct
-    of, views = _functions(task), list(task.layout.views(models).values())
+    task, (pool, at) = problem.task, rows.distinct
+    # Contiguous, as every piece would make them.
+    of, views = _functions(task), [view.contiguous() for view in task.layout.views(models).values()]
 
     def tested(x: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         def one(*own: Tensor) -> tuple[Tensor, ...]:
             outputs = task.outputs(dict(zip(task.layout.names, own, strict=True)), x)
-            # A trace transposes narrow products, and argmax along the longer stride takes five times as long.
-            outputs = outputs.clone(memory_format=torch.contiguous_format)
             return tuple(function(outputs, y) for function in of)
 
         return vmap(one)(*parameters)
 
     most = mostly(problem, pool)
-    count = len(problem.x) if most else len(pool)
-    # Pieces of one size, or of two: a trace is for tensors of certain shapes.
-    pieces = torch.arange(count).tensor_split(-(-count // pass_size(problem)))
-    found: list[list[Tensor]] = [[] for _ in of]
+    count, entries = (len(problem.x), rows.index) if most else (len(pool), at)
+    # Pieces of one size, or of two, the larger ones first: a trace is for tensors of certain shapes.
+    passes = -(-count // pass_size(problem))
+    sizes = [-(-(count - i) // passes) for i in range(passes)]
+    x, y = (
+        t.split(sizes) if most else map(functools.partial(taken, t), pool.split(sizes)) for t in (problem.x, problem.y)
+    )
+    found: list[Sequence[Tensor]] = []
+    steps: dict[int, Function] = {}
     with torch.no_grad():
-        for piece in pieces:
-            part = slice(int(piece[0]), int(piece[-1]) + 1) if most else pool[piece]
-            arguments = (taken(problem.x, part), taken(problem.y, part), *views)
-            step = replayed(task, ("test",), tested, arguments, traced)
-            for columns, values in zip(found, step(*arguments), strict=True):
-                columns.append(values.double())
-    columns = [torch.cat(values, 1) for values in found]
+        for size, *inputs in zip(sizes, x, y, strict=True):
+            arguments = (*inputs, *views)
+            if size not in steps:
+                steps[size] = replayed(task, ("test",), tested, arguments, traced)
+            found.append(steps[size](*arguments))
+    columns = [torch.cat(values, 1) for values in zip(*found, strict=True)]
+    # float64 only now: of what clients have, and in their order.
     return [
-        _tests(problem, rows, [column[i][pool] if most else column[i] for column in columns])
-        for i in range(len(models))
+        _tests(problem, rows, [taken(column[i], entries).double() for column in columns]) for i in range(len(models))
     ]
 
 
@@ -81,13 +85,13 @@ def _functions(task: Task) -> list[SampleFn]:
 
 
 def _tests(problem: PooledData, rows: ClientRows, found: Sequence[Tensor]) -> Tests:
-    """Of a model, from what :func:`_functions` gave on the distinct rows, float64 on the CPU."""
-    task, (_, at) = problem.task, rows.distinct
+    """Of a model, from what :func:`_functions` gave on each of ``rows.index``, float64 on the CPU."""
+    task = problem.task
     losses, *columns = found
     alone = [metric for metric in task.measures if metric.per_sample]
-    own = {m.name: m.checked(column[at])[:, None] for m, column in zip(alone, columns, strict=False)}
+    own = {m.name: m.checked(column)[:, None] for m, column in zip(alone, columns, strict=False)}
     together = len(alone) < len(task.measures)
-    outputs, targets = (columns[-1][at], problem.y.cpu()[rows.index]) if together else (losses, losses)
+    outputs, targets = (columns[-1], problem.y.cpu()[rows.index]) if together else (losses, losses)
     values, scores = [], []
     for metric in task.measures:
         each = own[metric.name] if metric.per_sample else metric.of_rows(outputs, targets)
@@ -96,7 +100,7 @@ def _tests(problem: PooledData, rows: ClientRows, found: Sequence[Tensor]) -> Te
         else:
             values.append(client_values(metric, outputs, targets, rows))
         scores.append(each[:, :0] if metric.rows is Rows.WHOLE else each)
-    return Tests(rows.means(losses[at]), tuple(values), tuple(scores))
+    return Tests(rows.means(losses), tuple(values), tuple(scores))
 
 
 def client_values(metric: Metric, outputs: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:

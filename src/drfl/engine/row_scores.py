@@ -57,26 +57,27 @@ def row_scores(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> R
 
 def sums_of(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> Tensor:
     """(N, M, 3) float64, see :class:`drfl.federation.Evaluation`."""
-    n, none = rows.sizes.double(), torch.full((rows.n,), math.nan, dtype=torch.float64)
-    found = []
+    n, found = rows.sizes.double(), list[Tensor]()
     for measure, values, each in zip(measures, tests.values, tests.rows, strict=True):
         if measure.rows.mean:
             total = rows.totals(each[:, 0])
             squares = total if measure.rows is Rows.BINARY else rows.totals(each[:, 0].square())
-            found.append(torch.stack([n, total, squares], 1))
+            found += [n, total, squares]
         elif measure.rows is Rows.RANKS:
             positive = rows.totals(each[:, 1])
             pairs = positive * (n - positive)
             # The AUC is the count over the pairs, and the count a multiple of a half: rounding takes it back exactly.
             count = torch.where(pairs > 0, (2 * values * pairs).round() / 2, rows.totals(0 * each[:, 0]))
-            found.append(torch.stack([positive, n - positive, count], 1))
+            found += [positive, n - positive, count]
         else:
-            found.append(torch.stack([n, none, none], 1))
-    sums = torch.stack(found, 1)
+            found += [n, *[torch.zeros_like(n)] * 2]
+    sums = torch.stack(found, 1).view(rows.n, -1, 3)
     # A model beyond the finite numbers has scores that mean nothing; one sum that is none takes the others along.
-    counted = torch.tensor([measure.rows is not Rows.WHOLE for measure in measures])
-    broken = ~tests.loss.isfinite()[:, None] | (counted & ~(sums.abs() <= LARGEST_SUM).all(2))
-    return sums.masked_fill(broken[:, :, None], math.nan)
+    fine = (sums.abs() <= LARGEST_SUM).all(2) & (tests.loss.abs() < math.inf)[:, None]
+    sums = sums.where(fine[:, :, None], math.nan)
+    if nothing := [j for j, measure in enumerate(measures) if measure.rows is Rows.WHOLE]:
+        sums[:, nothing, 1:] = math.nan
+    return sums
 
 
 def products(one: RowScores, other: RowScores, measures: Sequence[Measure]) -> Tensor:

@@ -124,7 +124,7 @@ class Validated(WrappedFederation):
         """Record who answered, and why replies were rejected; a sender that is no client counts as client N."""
         clients, codes = checked.clients, checked.codes
         bad = codes > 0
-        self.answered[clients[codes == 0]] = True
+        self.answered[checked.reply.clients] = True
         if bool(bad.any()):
             row = torch.where((clients >= 0) & (clients < self.n), clients, self.n)
             self.rejected += int(bad.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Generic, NamedTuple
@@ -73,7 +74,8 @@ def check_row(
     """
     if client not in request.cohort.tolist():
         return Reason.STRANGER
-    code = int(_codes(request, [None if part is None else part.unsqueeze(0) for part in parts], 1, norm)[0])
+    rows = [None if part is None else part.unsqueeze(0) for part in parts]
+    code = int(_codes(request, rows, torch.zeros(1, dtype=torch.int64), norm))
     return REASONS[code - 1] if code else None
 
 
@@ -97,18 +99,16 @@ def validated(request: Request[R], reply: R, norm: float | None = None) -> Check
     if clients.dtype != torch.int64 or clients.ndim != 1:
         raise ValueError(f"clients must be int64 of shape (k',), not {clients.dtype} of shape {tuple(clients.shape)}")
     codes = _who(request, clients)
-    sent = codes == 0
     if not k:
         return Checked(reply, clients, codes)
-    # A stranger or a second answer keeps that reason whatever is in it.
-    codes = torch.where(sent, _codes(request, reply[1:], k, norm), codes)
+    codes = _codes(request, reply[1:], codes, norm)
     checked = Checked(reply, clients, codes)
     if not bool(codes.any()):
         return checked
     # A few bad clients are dropped; if most replies are not finite it is the model that has diverged, and dropping them
     # would hide it.
     broken = clients[checked.rows_with(Reason.NOT_FINITE)]
-    if 2 * len(broken) > int(sent.sum()):
+    if 2 * len(broken) > k - int(checked.rows_with(Reason.STRANGER, Reason.DUPLICATE).sum()):
         raise NonFiniteError(
             f"the {SENT[request.kind]} by clients {broken.tolist()}, more than half of those that answered, are NaN or "
             "infinite"
@@ -136,13 +136,12 @@ def _expected(request: Request[R]) -> tuple[_Part | None, ...]:
     return (loss,) if isinstance(request, LossRequest) else (_Part(tuple(w.shape), w.dtype), loss)
 
 
-def _codes(request: Request[R], parts: Sequence[Tensor | None], k: int, norm: float | None) -> Tensor:
-    """(k,) codes of what k clients sent."""
+def _codes(request: Request[R], parts: Sequence[Tensor | None], codes: Tensor, norm: float | None) -> Tensor:
+    """(k,) codes of what k clients sent; a stranger or a second answer keeps its code, whatever is in it."""
     expected = _expected(request)
-    reason = _unfit(expected, parts, k)
-    codes = torch.zeros(k, dtype=torch.int64)
+    reason = _unfit(expected, parts, len(codes))
     if reason is not None:
-        return codes + REASONS.index(reason) + 1
+        return torch.where(codes == 0, REASONS.index(reason) + 1, codes)
     for part, wanted in zip(parts, expected, strict=False):
         if wanted is not None and part is not None:
             # Rows are looked at one by one only where the cheap test of the whole part fails.
@@ -174,7 +173,7 @@ def _all_finite(part: Tensor) -> bool:
 
     A sum shows both and takes no memory.
     """
-    return bool(torch.isfinite(part.sum()))
+    return math.isfinite(part.sum())
 
 
 def _not_finite(part: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from drfl.algorithm import Algorithm, FlaggedState, State, ambiguity_of, flagged, lam_of
+from drfl.algorithm import Algorithm, State, ambiguity_of, flagged, lam_of
 from drfl.ambiguity import AmbiguitySet
 from drfl.federation import Federation
 from drfl.local import LocalSGD
@@ -43,7 +43,8 @@ class WrapperState(NamedTuple, Generic[S, M]):
     @property
     def flagged(self) -> Tensor | None:
         """(N,) bool, the clients that a wrapper mistrusts at present; None where there is no such wrapper."""
-        return self.memory.flagged if isinstance(self.memory, FlaggedState) else flagged(self.inner)
+        own = flagged(self.memory)
+        return flagged(self.inner) if own is None else own
 
 
 @dataclass(frozen=True)
