@@ -38,7 +38,7 @@ def worth_tracing(problem: PooledData, rows: ClientRows, models: Tensor) -> bool
 def evaluated_together(problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
     """The same for models (k, d), which pass over the pool side by side: the inputs are read once.
 
-    The arithmetic is that of a trace, in which narrow products are transposed and softmax is taken in steps; it agrees
+    The arithmetic is that of a trace, in which narrow products and softmax over few classes are transposed; it agrees
     with :func:`evaluated` up to rounding.
     """
     task, (pool, at) = problem.task, rows.distinct

@@ -39,7 +39,7 @@ def large_batches(problem: PooledData, batches: Batches) -> bool:
 def losses(problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
     """(k,) float64 mean losses at w (d,) on the first step's samples.
 
-    The arithmetic is that of a trace, in which narrow products are transposed and softmax is taken in steps.
+    The arithmetic is that of a trace, in which narrow products and softmax over few classes are transposed.
     """
     task, parameters = problem.task, list(problem.task.layout.views(w[None]).values())
     rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
