@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
@@ -13,6 +14,8 @@ from drfl.engine import Loop, Stacked, Threads
 settings.register_profile("drfl", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("drfl")
 torch.set_num_threads(1)  # the problems are tiny, and machines that test are busy
+# A shell lets what runs in the background ignore Ctrl-C, and so would the programs that are tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONG = ("conformance/test_mutations.py", "fuzz/test_fuzz.py", "resilience/test_estimators.py")
