@@ -35,7 +35,8 @@ def onto_simplex(v: Tensor, room: float = 1.0, floor: float = 0.0) -> Tensor:
     # Shifting v changes nothing; entries more than `room` below the largest come out at 0 in any case, so cutting them
     # there keeps sums exact however large the entries are.
     v = (v - v.amax()).clamp_(min=-room)  # in place from here: a new vector of a million costs more than the sum
-    lam = v.sub_(_threshold(v, room)).clamp_(min=0)
+    theta, rows = _threshold(v, room)
+    lam = (v if rows is None else v[rows]).sub_(theta).clamp_(min=0)
     # Where one entry leads and very many share the rest, θ's rounding errors add up in the sum.
     for _ in range(3):
         excess = lam.sum() - room
@@ -43,33 +44,37 @@ def onto_simplex(v: Tensor, room: float = 1.0, floor: float = 0.0) -> Tensor:
             break
         support = lam > 0
         lam.sub_(support.double().mul_(excess / support.count_nonzero())).clamp_(min=0)
-    return lam.add_(floor) if floor else lam
+    lam = lam.add_(floor) if floor else lam
+    return lam if rows is None else v.fill_(floor).index_copy_(0, rows, lam)
 
 
-def _threshold(v: Tensor, room: float) -> Tensor:
-    """θ with Σ_i max(v_i − θ, 0) = room, for v (N,) finite, of which entries below θ may be raised to θ or less.
+def _threshold(v: Tensor, room: float) -> tuple[Tensor, Tensor | None]:
+    """θ with Σ_i max(v_i − θ, 0) = room, for v (N,) finite, and entries beside which none is above θ; None = all.
+
+    Entries of v below θ may be raised in place, to θ or less.
 
     The θ of all entries is at most the one sought, so entries below it are out; what is left has a larger θ (Michelot
     1986). Near the uniform mixture a pass or two leave nothing out, which spares the sorting.
     """
-    theta, raised = v.new_zeros(()), 0
+    theta, raised, rows = v.new_zeros(()), 0, None
     for _ in range(PASSES):
         theta = (v.sum() - raised * theta - room) / (v.numel() - raised)
         above = v.numpy() > float(theta)  # NumPy takes a fourth of torch's time, here and below
         left = int(np.count_nonzero(above))
         if left >= v.numel() - raised:
-            return theta
+            return theta, rows
         if not left:  # by rounding
             break
-        if v.numel() > MANY and left > v.numel() // 2:  # dearer to copy than to have the others at one known value
+        if v.numel() > MANY and left > v.numel() // 8:  # dearer to copy than to have the others at one known value
             v, raised = v.clamp_(min=float(theta)), v.numel() - left
         else:
-            v, raised = torch.from_numpy(v.numpy()[above]), 0
+            at = torch.from_numpy(np.flatnonzero(above))
+            v, raised, rows = v[at], 0, at if rows is None else rows[at]
     ordered = ascending(v).flip(0)
     thetas = (ordered.cumsum(0) - room) / torch.arange(1, v.numel() + 1, dtype=v.dtype)
     # The entries above the θ of those up to them come first in descending order; they are the support (Duchi et al.
     # 2008). The clamp is for rounding: the largest entry is always in it.
-    return thetas[int((ordered > thetas).sum().clamp(min=1)) - 1]
+    return thetas[int((ordered > thetas).sum().clamp(min=1)) - 1], rows
 
 
 def ascending(v: Tensor) -> Tensor:
