@@ -95,7 +95,7 @@ def filled(state: State) -> State:
         reports, losses = filled(state.reports), torch.linspace(2.2, 2.4, len(state.lam), dtype=torch.float64)
         c = followed(state, state.reports.c, reports.c, losses)
         reports = reports._replace(losses=losses, seen=torch.ones_like(reports.seen))
-        return state._replace(reports=reports, before=losses, c=c)
+        return state._replace(reports=reports, c=c)
     name, table = next((name, part) for name, part in state._asdict().items() if isinstance(part, ClientTable))
     empty = table
     for clients in torch.arange(table.n).split(1000):

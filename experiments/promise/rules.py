@@ -24,6 +24,7 @@ import jobs as suite
 import kept
 from drfl import LocalSGD, Simulation, run
 from drfl.algorithms import ALGORITHMS, afl, drfa, drift, dual, scaffpd
+from drfl.algorithms.sparse_vector import SparseVector
 from drfl.errors import DivergedError
 from drfl.history import Metrics
 
@@ -60,7 +61,8 @@ def step_size(rule: str, rate: float):
     rate/√(Σ‖v − v̄‖²), what it has; relative: √N times less of it, so that λ_i moves in proportion to 1/N.
     """
 
-    def found(gamma: float | None, v: torch.Tensor, squares: torch.Tensor) -> tuple[float, torch.Tensor]:
+    def found(gamma: float | None, v: torch.Tensor | SparseVector, squares: torch.Tensor) -> tuple[float, torch.Tensor]:
+        v = v.dense() if isinstance(v, SparseVector) else v
         n, told = len(v), v[v != 0]
         if rule in ("free", "relative"):
             squares = squares + (v - v.mean()).square().sum()

@@ -77,14 +77,17 @@ class Losses(NamedTuple):
             centred: subtract the mean of the reports first, where there are two or more, and multiply by
                 k'/(k'−1)·(N−1)/N: then E[v] is the vector of losses less their mean.
         """
-        v, k = torch.zeros(n, dtype=torch.float64), self.clients.numel()
-        if centred and k > 1:
-            v[self.clients] = (n - 1) / (k - 1) * (self.values - self.values.mean())
-        elif k:
-            # Over those who answered, not those who were asked: E[v] stays right where dropout is independent of the
-            # data.
-            v[self.clients] = n / k * self.values
+        v = torch.zeros(n, dtype=torch.float64)
+        v[self.clients] = self.scaled(n, centred=centred)
         return v
+
+    def scaled(self, n: int, *, centred: bool = False) -> Tensor:
+        """The entries (k',) of :meth:`unbiased` for those who answered; arguments as there."""
+        k = self.clients.numel()
+        if centred and k > 1:
+            return (n - 1) / (k - 1) * (self.values - self.values.mean())
+        # Over those who answered, not those who were asked: E[v] stays right where dropout is independent of the data.
+        return n / max(k, 1) * self.values
 
 
 class Gradients(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -15,7 +16,7 @@ from tests.ambiguity.cases import CASES, drawn, steps, uneven
 from tests.support.marks import every
 from tests.support.reference import bisection
 
-from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, _kl_solver
+from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, _kl_solver, simplex
 from drfl.errors import InputError, NonFiniteError
 
 N = 6
@@ -205,15 +206,45 @@ def test_a_prior_leads():
     assert KL(0.3, UNEVEN).worst_case(losses).value == pytest.approx(0.3 * math.log(float(expected.sum())))
 
 
-@given(v=st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40).map(tensor), share=st.floats(0, 1))
-def test_simplex_against_bisection(v, share):
+@pytest.fixture(params=["few", "many"])
+def clients(request, monkeypatch):
+    """Few clients, and few that are treated as very many are."""
+    if request.param == "many":
+        monkeypatch.setattr(simplex, "MANY", 0)
+
+
+@pytest.mark.parametrize("many", [simplex.MANY, 0])
+@pytest.mark.parametrize("entries", [st.floats(-1e3, 1e3), st.floats(0, 1), st.sampled_from([0.0, 0.0, 0.25, 0.5])])
+@given(data=st.data(), share=st.floats(0, 1))
+def test_simplex_against_bisection(many, entries, data, share):
+    v = tensor(data.draw(st.lists(entries, min_size=1, max_size=40)))
     floor = share / len(v)
     room = max(0.0, 1 - floor * len(v))
-    np.testing.assert_allclose(
-        Simplex(floor).project(v).numpy(), floor + bisection(v.numpy() - floor, room), rtol=0, atol=1e-9
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simplex, "MANY", many)
+        lam = Simplex(floor).project(v).numpy()
+    np.testing.assert_allclose(lam, floor + bisection(v.numpy() - floor, room), rtol=0, atol=1e-9)
 
 
+def test_very_many_clients_are_projected_without_copies_or_sorting(monkeypatch):
+    """Where a few moved: from the uniform mixture, from a sparse one, by numbers that sum to 0, and above a floor."""
+    n = simplex.MANY + 7
+    monkeypatch.setattr(simplex, "ascending", None)
+    uniform, sparse, v = torch.full((n,), 1 / n).double(), torch.zeros(n).double(), torch.zeros(n).double()
+    sparse[::500] = 1 / len(sparse[::500])
+    v[3::4000] = torch.linspace(-0.1, 0.2, len(v[3::4000]), dtype=torch.float64)
+    for lam, floor, step in itertools.product((uniform, sparse), (0.0, 0.5 / n), (v, v - v.sum() / n, v * 1e-3)):
+        target = lam * (1 - n * floor) + floor + step
+        copy = target.clone()
+        found = Simplex(floor).project(copy)
+        assert torch.equal(copy, target)
+        expected = floor + bisection((target - floor).numpy(), 1 - n * floor)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-12)
+        assert abs(float(found.sum()) - 1) <= 1e-12
+        assert float(found.min()) >= floor
+
+
+@pytest.mark.usefixtures("clients")
 @pytest.mark.parametrize(
     ("v", "expected"),
     [
@@ -222,6 +253,10 @@ def test_simplex_against_bisection(v, share):
         ([1e-300, 0.0], [0.5, 0.5]),
         ([0.3, 0.7], [0.3, 0.7]),
         ([2.0, 1.0, 2.0, 0.0], [0.5, 0.0, 0.5, 0.0]),
+        ([0.0, 0.6, 0.0, -0.1, 0.0, 0.5], [0.0, 0.55, 0.0, 0.0, 0.0, 0.45]),
+        ([1e300, 0.4, 0.4, 0.3, -1e300, 1e300], [0.5, 0.0, 0.0, 0.0, 0.0, 0.5]),
+        ([0.25, 0.25, 0.25, 0.25, -1e-300], [0.25, 0.25, 0.25, 0.25, 0.0]),
+        ([0.3, 0.3, 0.3, 0.3, -0.9, 0.0], [0.25, 0.25, 0.25, 0.25, 0.0, 0.0]),
         ([0.6, 0.5, 0.1], [8 / 15, 13 / 30, 1 / 30]),
         ([0.5, 0.5, 1.0], [1 / 6, 1 / 6, 2 / 3]),  # renormalising gives 1/4, 1/4, 1/2
     ],

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl import checks
+from drfl.algorithms.sparse_vector import SparseVector, spread
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError, NonFiniteError
 from drfl.federation import Federation
@@ -38,7 +39,7 @@ LEAST = torch.finfo(torch.float64).tiny
 """The rule divides by no less than this: differences that small would make the step infinite."""
 
 
-def step_size(gamma: float | None, v: Tensor, squares: Tensor) -> tuple[float, Tensor]:
+def step_size(gamma: float | None, v: Tensor | SparseVector, squares: Tensor) -> tuple[float, Tensor]:
     """How far λ moves along v in this round: γ where it is given, else D/√(Σ ‖v − v̄‖²), this round's included.
 
     This is the step of AdaGrad with one scale for all coordinates (Duchi et al. 2011; Streeter and McMahan 2010), whose
@@ -54,7 +55,7 @@ def step_size(gamma: float | None, v: Tensor, squares: Tensor) -> tuple[float, T
     Returns:
         The step and the new sum of squares.
     """
-    squares = squares + (v - v.mean()).square_().sum()
+    squares = squares + (v.spread() if isinstance(v, SparseVector) else spread(v))
     if gamma is not None:
         return gamma, squares
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
@@ -152,10 +153,10 @@ class SnapshotMethod:
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         if not f.clients.numel():
             return Ascent(lam, squares, f, lam)
-        v = f.unbiased(fed.n, centred=self.centred)
+        v = SparseVector(fed.n, f.clients, f.scaled(fed.n, centred=self.centred))
         gamma = None if self.gamma is None else self.local.tau * self.gamma
         step, squares = step_size(gamma, v, squares)
-        target = (step * v).add_(lam)
+        target = v.plus(lam, step)
         return Ascent(prox(self.ambiguity, target, step), squares, f, target)
 
 

@@ -13,6 +13,7 @@ from drfl import checks, sampling
 from drfl.algorithm import Info
 from drfl.algorithms.drift import moves
 from drfl.algorithms.dual import check_schedule, first_mixture, no_squares, prox, step_size
+from drfl.algorithms.sparse_vector import SparseVector
 from drfl.algorithms.weighted_sum import Weighted, WeightedSum
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.client_table import ClientTable
@@ -51,9 +52,15 @@ class Reports(NamedTuple):
         same = torch.equal(self.seen.nonzero().flatten().cpu(), self.c.clients)
         return None if same else "those who reported a loss are not those who reported a gradient"
 
-    def all_losses(self) -> Tensor:
-        """(N,) losses; who has never reported counts as the mean of those who have."""
-        return torch.where(self.seen, self.losses, self.losses[self.seen].mean())
+    def all_losses(self, rows: Tensor) -> SparseVector:
+        """(N,) losses; who has never reported counts as the mean of those who have.
+
+        Args:
+            rows: (k,) clients whose losses are held one by one: at least those who have reported.
+        """
+        values, seen = self.losses[rows], self.seen[rows]
+        mean = values[seen].mean()
+        return SparseVector(len(self.losses), rows, torch.where(seen, values, mean), float(mean))
 
     def gradient(self, lam: Tensor, kept: WeightedSum | None) -> Tensor:
         """(d,) Σ_i λ_i c_i; who has never reported counts as the mean of those who have.
@@ -62,11 +69,12 @@ class Reports(NamedTuple):
             lam: (N,) λ.
             kept: Σ_i λ_i c_i over those who have reported; None = read their c_i.
         """
-        known = lam * self.seen
+        clients = self.c.clients
+        known = SparseVector(len(lam), clients, lam[clients])
         total = known.sum()
         if kept is not None and total > 0:
             return (kept.sums[0] / float(total)).to(self.c.dtype)
-        return self.c.mix(known / total if total > 0 else self.seen / self.seen.sum())
+        return self.c.mix(known.dense() / total if total > 0 else self.seen / self.seen.sum())
 
 
 class ScaffPDState(NamedTuple):
@@ -76,7 +84,6 @@ class ScaffPDState(NamedTuple):
         w: (d,) x^r.
         lam: (N,) λ^r.
         reports: newest gradients and losses.
-        before: (N,) float64 losses of the previous round; 0 before the first.
         tau: () float64, τ_r/τ_0.
         theta: () float64, θ_r.
         squares: () of the dual rule so far.
@@ -86,7 +93,6 @@ class ScaffPDState(NamedTuple):
     w: Tensor
     lam: Tensor
     reports: Reports
-    before: Tensor
     tau: Tensor
     theta: Tensor
     squares: Tensor
@@ -185,31 +191,32 @@ class ScaffPD:
             torch.zeros(fed.n, dtype=torch.float64),
             torch.zeros(fed.n, dtype=torch.bool),
         )
-        none, theta = torch.zeros(fed.n, dtype=torch.float64), one if self.mu else self.theta * one
-        return ScaffPDState(w, lam, reports, none, one, theta, no_squares(), WeightedSum.first(reports.c, along=True))
+        theta = one if self.mu else self.theta * one
+        return ScaffPDState(w, lam, reports, one, theta, no_squares(), WeightedSum.first(reports.c, along=True))
 
     def round(self, state: ScaffPDState, fed: Federation, key: Key) -> tuple[ScaffPDState, Info]:
         """One round of Algorithm 1: collect, move λ, move x."""
-        (w, lam, reports, before, tau, theta, squares, kept), N = state, fed.n
+        (w, lam, reports, tau, theta, squares, kept), N = state, fed.n
 
         D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
         if not g.clients.numel():
             return state, Info.nobody(D)
-        first = not reports.seen.any()
         reports, f = reports.updated(g), Losses(g.clients, g.losses)
         del g  # its (k', d) gradients are copied: nobody should hold them while clients train
-        L = reports.all_losses()
+        known = reports.c.clients  # who has reported
+        L = reports.all_losses(known)
+        before = state.reports.all_losses(known) if state.reports.seen[known].any() else L
 
-        s = (1 + theta) * L - theta * (L if first else before)
+        s = L.combined(before, lambda new, old: (1 + theta) * new - theta * old)
         sigma, squares = step_size(self.sigma, L, squares)  # by the losses: extrapolation doubles their noise
         step = sigma / float(tau)  # (2) τ_r σ_r is constant
-        target = (step * s).add_(lam)
+        target = s.plus(lam, step)
         lam_next = prox(self.ambiguity, target, step)
 
         if kept is not None:  # who has not reported again has s_i = L_i
-            was = Weighted(state.reports.c, lam, before)
-            kept = kept.after(was, Weighted(reports.c, lam_next, L), f.clients, target, step)
+            was = Weighted(state.reports.c, lam, state.reports.losses)
+            kept = kept.after(was, Weighted(reports.c, lam_next, reports.losses), f.clients, target, step)
         c = reports.gradient(lam_next, kept)  # (3) Σ_i λ_i c_i, with the new λ
         local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ shrinks along with τ_r
         up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])
@@ -222,7 +229,7 @@ class ScaffPD:
         average = None if up.average is None else moved(up.average, mean_steps(local))
         tau, theta = self._next(tau)
         w_next = moved(up.w, local.effective_steps)
-        next_state = ScaffPDState(w_next, lam_next, reports, L, tau, theta, squares, kept)
+        next_state = ScaffPDState(w_next, lam_next, reports, tau, theta, squares, kept)
         return next_state, Info(D, f.clients, f, average)
 
     def _next(self, tau: Tensor) -> tuple[Tensor, Tensor]:

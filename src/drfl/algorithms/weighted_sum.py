@@ -25,7 +25,8 @@ class Weighted(NamedTuple):
     Args:
         table: (N, d) the rows h_i.
         lam: (N,) float64, λ.
-        along: (N,) float64, the direction in which λ moves for clients without a new report; None = they have none.
+        along: (N,) float64, the direction in which λ moves for clients with a row and no new report; None = they have
+            none.
     """
 
     table: ClientTable

@@ -20,18 +20,23 @@ SUM_ERROR = 1e-13
 PASSES = 6
 """Attempts to find who is in a projection's support without sorting."""
 
+MANY = 2**16
+"""Entries of which no more are copied than necessary."""
 
-def onto_simplex(v: Tensor, room: float = 1.0) -> Tensor:
-    """The nearest point to v among those ≥ 0 of sum ``room``: max(v_i − θ, 0).
+
+def onto_simplex(v: Tensor, room: float = 1.0, floor: float = 0.0) -> Tensor:
+    """floor + the nearest point to v among those ≥ 0 of sum ``room``: floor + max(v_i − θ, 0).
 
     Args:
         v: (N,) float64; entries may be −∞ as long as the largest is finite.
         room: ≥ 0.
+        floor: is added to each.
     """
     # Shifting v changes nothing; entries more than `room` below the largest come out at 0 in any case, so cutting them
     # there keeps sums exact however large the entries are.
     v = (v - v.amax()).clamp_(min=-room)  # in place from here: a new vector of a million costs more than the sum
-    lam = v.sub_(_threshold(v, room)).clamp_(min=0)
+    theta, rows = _threshold(v, room)
+    lam = (v if rows is None else v[rows]).sub_(theta).clamp_(min=0)
     # Where one entry leads and very many share the rest, θ's rounding errors add up in the sum.
     for _ in range(3):
         excess = lam.sum() - room
@@ -39,29 +44,37 @@ def onto_simplex(v: Tensor, room: float = 1.0) -> Tensor:
             break
         support = lam > 0
         lam.sub_(support.double().mul_(excess / support.count_nonzero())).clamp_(min=0)
-    return lam
+    lam = lam.add_(floor) if floor else lam
+    return lam if rows is None else v.fill_(floor).index_copy_(0, rows, lam)
 
 
-def _threshold(v: Tensor, room: float) -> Tensor:
-    """θ with Σ_i max(v_i − θ, 0) = room, for v (N,) finite.
+def _threshold(v: Tensor, room: float) -> tuple[Tensor, Tensor | None]:
+    """θ with Σ_i max(v_i − θ, 0) = room, for v (N,) finite, and entries beside which none is above θ; None = all.
+
+    Entries of v below θ may be raised in place, to θ or less.
 
     The θ of all entries is at most the one sought, so entries below it are out; what is left has a larger θ (Michelot
     1986). Near the uniform mixture a pass or two leave nothing out, which spares the sorting.
     """
+    theta, raised, rows = v.new_zeros(()), 0, None
     for _ in range(PASSES):
-        theta = (v.sum() - room) / v.numel()
-        above = v > theta
-        left = int(above.count_nonzero())
-        if left == v.numel():
-            return theta
+        theta = (v.sum() - raised * theta - room) / (v.numel() - raised)
+        above = v.numpy() > float(theta)  # NumPy takes a fourth of torch's time, here and below
+        left = int(np.count_nonzero(above))
+        if left >= v.numel() - raised:
+            return theta, rows
         if not left:  # by rounding
             break
-        v = torch.from_numpy(v.numpy()[above.numpy()])  # faster than torch
+        if v.numel() > MANY and left > v.numel() // 8:  # dearer to copy than to have the others at one known value
+            v, raised = v.clamp_(min=float(theta)), v.numel() - left
+        else:
+            at = torch.from_numpy(np.flatnonzero(above))
+            v, raised, rows = v[at], 0, at if rows is None else rows[at]
     ordered = ascending(v).flip(0)
     thetas = (ordered.cumsum(0) - room) / torch.arange(1, v.numel() + 1, dtype=v.dtype)
     # The entries above the θ of those up to them come first in descending order; they are the support (Duchi et al.
     # 2008). The clamp is for rounding: the largest entry is always in it.
-    return thetas[int((ordered > thetas).sum().clamp(min=1)) - 1]
+    return thetas[int((ordered > thetas).sum().clamp(min=1)) - 1], rows
 
 
 def ascending(v: Tensor) -> Tensor:
@@ -138,7 +151,7 @@ class Simplex(Constraint):
             NonFiniteError: v holds NaN or infinity.
         """
         v = finite(v)
-        return onto_simplex(v, self._room(v.numel())).add_(self.floor)
+        return onto_simplex(v, self._room(v.numel()), self.floor)
 
     def worst_case(self, losses: Tensor) -> WorstCase:
         """The floor for each client and the rest on the (first) largest loss.
