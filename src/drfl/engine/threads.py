@@ -15,6 +15,7 @@ from torch import Tensor
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluated
+from drfl.engine.image_layers import lay_gradients_channels_last, use_onednn_layout
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses, taken
 from drfl.intraop import allowed
@@ -39,6 +40,9 @@ class Replica:
                 # Only the data are replaced: the Parameter objects that self._parameters collects below stay the
                 # module's.
                 p.data = channels_last(p.data)
+        if self._images:
+            use_onednn_layout(self._model)
+            lay_gradients_channels_last(self._model)
         self._dropouts = list(dropout_layers(self._model).values())
         self._no_seeds = torch.zeros((), dtype=torch.int64)
         named = dict(self._model.named_parameters())
