@@ -36,11 +36,6 @@ class Replica:
         self._problem, self._images, layout = problem, images(problem), problem.task.layout
         # Threads write their parameters in place, so that each needs a model of its own.
         self._model = copy.deepcopy(problem.task.model)
-        for p in self._model.parameters():
-            if self._images and p.dim() == 4:
-                # Only the data are replaced: the Parameter objects that self._parameters collects below stay the
-                # module's.
-                p.data = channels_last(p.data)
         if self._images:
             use_onednn_layout(self._model)
             lay_gradients_channels_last(self._model)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from drfl.engine.image_layers import transformed
 
-LARGE = 2**18
+LARGE = 2**19
 """Entries of a weight from which on its gradient stays a product; below, a Python function costs more than it saves."""
 
 
