@@ -8,15 +8,15 @@ import pytest
 import torch
 from tests.support.problems import federation
 from torch import nn
-from torch.func import vmap
+from torch.func import grad, vmap
 
 from drfl import models
 from drfl.engine import Loop, Threads
-from drfl.engine.image_layers import lay_gradients_channels_last, use_onednn_layout
+from drfl.engine.image_layers import available, lay_gradients_channels_last, use_onednn_layout
 from drfl.key import Key
 from drfl.local import LocalSGD
 
-needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+needs_onednn = pytest.mark.skipif(not available(), reason="without oneDNN or AVX")
 
 
 def convolutions(channels=16, inplace=False, **options):
@@ -40,9 +40,13 @@ def images(dtype=torch.float32):
 def layouts(model, x):
     """Whether each convolution and pooling gave oneDNN's layout."""
     seen, taken_off = [], []
+
+    def note(output):
+        seen.append((output[0] if isinstance(output, tuple) else output).is_mkldnn)
+
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
-            taken_off.append(layer.register_forward_hook(lambda layer, inputs, output: seen.append(output.is_mkldnn)))
+            taken_off.append(layer.register_forward_hook(lambda layer, inputs, output: note(output)))
     model(x)
     for handle in taken_off:
         handle.remove()
@@ -55,6 +59,7 @@ def test_outputs_and_gradients_are_torchs(inplace):
     plain = convolutions(inplace=inplace, padding=1)
     model, x = copy.deepcopy(plain), images()
     use_onednn_layout(model)
+    lay_gradients_channels_last(model)
     assert layouts(model, x) == [True] * 4
     outputs = [m(x) for m in (plain, model)]
     torch.testing.assert_close(*outputs)
@@ -76,6 +81,10 @@ def own_layer(model):
     return model
 
 
+def pooled(**options):
+    return nn.Sequential(*convolutions()[:2], nn.MaxPool2d(2, **options))
+
+
 OTHERS = {
     "channels that would be padded": lambda: convolutions(20)[:5],
     "groups": lambda: convolutions(groups=2),
@@ -83,6 +92,9 @@ OTHERS = {
     "reflected": lambda: convolutions(padding=1, padding_mode="reflect"),
     "hooks": lambda: hooked(convolutions()),
     "a subclass": lambda: own_layer(convolutions()),
+    "part of a window": lambda: pooled(ceil_mode=True),
+    "windows with gaps": lambda: pooled(dilation=2),
+    "indices": lambda: pooled(return_indices=True),
     "no pooling": lambda: nn.Sequential(nn.Conv2d(2, 16, 3), nn.ReLU()),
 }
 
@@ -102,8 +114,7 @@ def test_other_inputs_stay_torchs():
     assert not any(layouts(model, images().requires_grad_()))
     with torch.autocast("cpu", torch.bfloat16):
         assert not any(layouts(model, images()))
-    x = images()
-    torch.testing.assert_close(vmap(model)(x[:, None])[:, 0], model(x))
+    torch.testing.assert_close(vmap(model)(images()[None])[0], model(images()))
     assert not any(layouts(model.double(), images(torch.float64)))
 
 
@@ -120,6 +131,19 @@ def test_pooling_gets_its_gradients_channels_last():
         if of is plain:
             expected = gradient
     assert torch.equal(gradient, expected)
+
+
+def test_pooling_of_other_kinds_takes_the_hook():
+    pool, x = nn.MaxPool2d(2), images().requires_grad_()
+    expected = pool(x)
+    lay_gradients_channels_last(pool)
+    many = x.detach().to(memory_format=torch.channels_last)[None]
+    assert vmap(grad(lambda x: pool(x).sum()))(many).sum() == expected.numel()
+    pool.return_indices = True
+    assert torch.equal(pool(x)[0], expected)
+    pool.return_indices = False
+    outputs = pool(x[0])
+    assert torch.autograd.grad(outputs.sum(), x)[0][0].sum() == outputs.numel()
 
 
 @needs_onednn

@@ -24,7 +24,7 @@ def use_onednn_layout(model: nn.Module) -> None:
     Args:
         model: written to.
     """
-    if not torch.backends.mkldnn.is_available():
+    if not available():
         return
     for layer in model.modules():
         if type(layer) is nn.Sequential and "forward" not in vars(layer):
@@ -32,6 +32,11 @@ def use_onednn_layout(model: nn.Module) -> None:
             # Convolutions alone gain nothing.
             if {nn.Conv2d, nn.MaxPool2d} <= set(map(type, head)):
                 layer.forward = functools.partial(_forward, head, list(layer)[len(head) :])
+
+
+def available() -> bool:
+    """Whether torch has oneDNN, and its layout is known to be fast: on processors with AVX."""
+    return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 def _forward(head: Sequence[nn.Module], rest: Sequence[nn.Module], input: Tensor) -> Tensor:
@@ -75,7 +80,7 @@ def lay_gradients_channels_last(model: nn.Module) -> None:
 
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
         # Several outputs are those of return_indices.
-        if not isinstance(output, Tensor) or output.dim() != 4 or output.is_mkldnn or not output.requires_grad:
+        if not isinstance(output, Tensor) or not output.requires_grad:
             return
         if not transformed() and output.is_contiguous(memory_format=torch.channels_last):
             output.register_hook(lambda g: g.contiguous(memory_format=torch.channels_last))
