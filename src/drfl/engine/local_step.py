@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from drfl.engine.sgd import SGDStep, rounded
+from drfl.engine.weight_products import Gradient, written_out
 from drfl.local_optimizers import SAM, Adam
 from drfl.requests import TrainRequest
 
@@ -21,7 +22,7 @@ class LocalStep(Protocol):
         """The state of a parameter (…) before the first step."""
         ...
 
-    def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
+    def step(self, u: Tensor, g: Gradient, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
         """Move a parameter u against its gradient g in step t = 1, 2, …; neither g nor ``fixed`` is written to."""
         ...
 
@@ -37,10 +38,10 @@ class AdamStep(NamedTuple):
         """m = v = 0."""
         return torch.zeros_like(u), torch.zeros_like(u)
 
-    def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
+    def step(self, u: Tensor, g: Gradient, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
         """See :class:`LocalStep`."""
         (m, v), (beta1, beta2) = state, (self.adam.beta1, self.adam.beta2)
-        direction = g
+        direction = g = written_out(g)
         if self.pull:
             direction = g + (self.pull * u if fixed is None else torch.add(fixed, u, alpha=self.pull))
         elif fixed is not None:

@@ -12,6 +12,7 @@ from torch.func import vjp, vmap
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.tracing import Function
+from drfl.engine.weight_products import Gradient, OuterProduct
 from drfl.requests import TrainRequest
 from drfl.task import SampleFn
 
@@ -149,7 +150,7 @@ class SGDStep(NamedTuple):
         """The velocity of a parameter before the first step; nothing without momentum."""
         return (torch.zeros_like(u),) if self.momentum else ()
 
-    def step(self, u: Tensor, g: Tensor, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
+    def step(self, u: Tensor, g: Gradient, fixed: Tensor | None, state: Sequence[Tensor], t: int) -> None:
         """Move a parameter u against its gradient g; neither g nor ``fixed`` (None = 0) is written to."""
         rest = fixed
         if self.pull:
@@ -159,10 +160,17 @@ class SGDStep(NamedTuple):
         if not state:
             if rest is not None:
                 u.sub_(rest, alpha=self.lr)
-            u.sub_(g, alpha=self.lr)
+            if isinstance(g, OuterProduct):
+                g.add_to(u, -self.lr)
+            else:
+                u.sub_(g, alpha=self.lr)
             return
         (velocity,) = state
-        velocity.mul_(self.momentum).add_(g)
+        velocity.mul_(self.momentum)
+        if isinstance(g, OuterProduct):
+            g.add_to(velocity)
+        else:
+            velocity.add_(g)
         if rest is not None:
             velocity.add_(rest)
         u.sub_(velocity, alpha=self.lr)

@@ -15,8 +15,10 @@ from torch import Tensor
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.evaluation import evaluated
+from drfl.engine.image_layers import lay_gradients_channels_last, use_onednn_layout
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses, taken
+from drfl.engine.weight_products import Gradient, LinearWeights, total, written_out
 from drfl.intraop import allowed
 from drfl.local_optimizers import SAM
 from drfl.requests import TrainRequest
@@ -34,11 +36,10 @@ class Replica:
         self._problem, self._images, layout = problem, images(problem), problem.task.layout
         # Threads write their parameters in place, so that each needs a model of its own.
         self._model = copy.deepcopy(problem.task.model)
-        for p in self._model.parameters():
-            if self._images and p.dim() == 4:
-                # Only the data are replaced: the Parameter objects that self._parameters collects below stay the
-                # module's.
-                p.data = channels_last(p.data)
+        if self._images:
+            use_onednn_layout(self._model)
+            lay_gradients_channels_last(self._model)
+        self._weights = LinearWeights(self._model)
         self._dropouts = list(dropout_layers(self._model).values())
         self._no_seeds = torch.zeros((), dtype=torch.int64)
         named = dict(self._model.named_parameters())
@@ -57,10 +58,10 @@ class Replica:
 
     def gradient(self, rows: Tensor, into: Tensor) -> Tensor:
         """Write the mean gradient on these rows of the pool into a vector (d,); returns the mean loss ()."""
-        gradients, loss = self._gradients(rows)
+        gradients, losses = self._gradients(rows)
         for g, value in zip(gradients, self._views(into), strict=True):
-            value.copy_(g)
-        return loss
+            value.copy_(written_out(g))
+        return losses.mean()
 
     def local_steps(
         self,
@@ -80,7 +81,8 @@ class Replica:
         for step, (rows, seeds) in enumerate(batches, start=1):
             gradients, _ = self._gradients(rows, seeds)
             if isinstance(local.optimizer, SAM):
-                gradients = self._sharp_gradients(rows, seeds, ascent(local.optimizer, gradients))
+                moves = ascent(local.optimizer, [written_out(g) for g in gradients])
+                gradients = self._sharp_gradients(rows, seeds, moves)
             with torch.no_grad():
                 for p, g, constant, state in zip(self._parameters, gradients, constants, states, strict=True):
                     descent.step(p, g, constant, state, step)
@@ -97,7 +99,7 @@ class Replica:
         if step == steps:
             self._store(into.w)
 
-    def _sharp_gradients(self, rows: Tensor, seeds: Tensor | None, moves: list[Tensor]) -> tuple[Tensor, ...]:
+    def _sharp_gradients(self, rows: Tensor, seeds: Tensor | None, moves: list[Tensor]) -> list[Gradient]:
         """The gradients that much away from where the model is."""
         here = [p.detach().clone() for p in self._parameters]
         with torch.no_grad():
@@ -109,7 +111,7 @@ class Replica:
                 p.copy_(value)
         return gradients
 
-    def _gradients(self, rows: Tensor, seeds: Tensor | None = None) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _gradients(self, rows: Tensor, seeds: Tensor | None = None) -> tuple[list[Gradient], Tensor]:
         problem, x = self._problem, taken(self._problem.x, rows)
         if seeds is not None:
             seeds = seeds.to(x.device)
@@ -117,9 +119,14 @@ class Replica:
         for layer in self._dropouts:
             layer.calls, layer.seeds = 0, self._no_seeds if seeds is None else seeds
         outputs = problem.forward(self._model, channels_last(x) if self._images else x)
-        loss = problem.task.sample_losses(outputs, taken(problem.y, rows)).mean()
-        # A parameter that the loss does not depend on has the gradient 0, as in the other engines, and is no error.
-        return torch.autograd.grad(loss, self._parameters, materialize_grads=True), loss.detach()
+        losses = problem.task.sample_losses(outputs, taken(problem.y, rows))
+        # The weights of the mean, whose own backward pass would be three small functions more.
+        weights = losses.new_full(losses.shape, 1 / len(losses))
+        with self._weights.collected() as products:
+            # A parameter that the loss does not depend on has the gradient 0, as in the other engines, and is no error.
+            rest = torch.autograd.grad(losses, self._parameters, weights, allow_unused=True)
+        gradients = [total(p, g, products.get(p, ())) for p, g in zip(self._parameters, rest, strict=True)]
+        return gradients, losses.detach()
 
     def _store(self, into: Tensor) -> None:
         for p, value in zip(self._parameters, self._views(into), strict=True):
