@@ -96,6 +96,17 @@ def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Worke
     return Cluster(ray, jobs)
 
 
+def check_stack(stack: int, workers: Workers) -> None:
+    """Make sure that so many runs can be stacked where they run.
+
+    Raises:
+        InputError: it is no number of runs, or they are spread over a cluster one by one.
+    """
+    checks.whole("stack", stack)
+    if stack > 1 and isinstance(workers, Cluster):
+        raise InputError("stack is of runs in one process, and a Ray cluster's are each in their own: leave it out")
+
+
 class Submitter(Protocol):
     """Runs cells and keeps their records."""
 
