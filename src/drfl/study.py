@@ -123,6 +123,7 @@ def tune(
     first: Mapping[str, bool | int | float | str | None] | None = None,
     out: str | Path | None = None,
     jobs: int | Literal["ray"] = 1,
+    stack: int = 1,
     returned: Returned = "average",
     guards: Sequence[str] | None = None,
     engine: str = "auto",
@@ -157,6 +158,7 @@ def tune(
         jobs: runs at a time, each in a process of its own; at most ``seeds``, as a trial depends on those before it.
             The result is the same for any number. In a script the call must stand under
             ``if __name__ == "__main__":`` where there are several. "ray" = on a Ray cluster, as in :func:`compare`.
+        stack: so many seeds of a trial are run side by side in a process, as in :func:`compare`.
         returned: which model a run returns, and is judged, see :func:`drfl.run`.
         guards: what looks at loss reports before the algorithm does; None = a wide one.
         engine: "auto", "stacked", "threads" or "loop".
@@ -181,7 +183,7 @@ def tune(
         "validation": validation,
     }  # fmt: skip
     place = None if out is None else Path(out)
-    options = Options(trials, seeds, criterion, first, place, jobs, progress or (lambda line: None))
+    options = Options(trials, seeds, criterion, first, place, jobs, stack, progress or (lambda line: None))
     return tune_objects(space, data, task, settings, validation, options)
 
 

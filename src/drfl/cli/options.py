@@ -299,6 +299,9 @@ class TuneOptions:
         list[str] | None, typer.Option("--set", help="KEY=VALUE of the job, as in its file. Repeatable.")
     ] = None
     jobs: Jobs = None
+    stack: Annotated[
+        int, typer.Option(min=1, max=1024, help="Seeds of a trial whose local steps a process computes together.")
+    ] = 1
     ray: Ray = None
     data_dir: DataDir = None
     out: Annotated[Path | None, typer.Option(help="Folder of results. (default: experiments/results/tuning/JOB)")] = (

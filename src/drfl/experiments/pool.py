@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -18,6 +19,7 @@ from typing import NamedTuple, Protocol, Self
 import cloudpickle
 
 from drfl import checks
+from drfl.engine.lockstep import play
 from drfl.engine.ray_cluster import LOCAL, Cluster
 from drfl.errors import DrflError, InputError
 from drfl.experiments import cells
@@ -110,8 +112,8 @@ def check_stack(stack: int, workers: Workers) -> None:
 class Submitter(Protocol):
     """Runs cells and keeps their records."""
 
-    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Have a cell run; its record is kept in the folder before the future has it."""
+    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
+        """Have cells run side by side; their records are kept in the folder before the future has them."""
         ...
 
 
@@ -149,12 +151,12 @@ class Pool:
         context = multiprocessing.get_context("spawn")
         self._executor = ProcessPoolExecutor(workers, context, _enter, (payload,))
 
-    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Have a cell run; its record is kept in the folder before the future has it.
+    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
+        """Have cells run side by side; their records are kept in the folder before the future has them.
 
         A damaged worker, e.g. one that the system killed for its memory, fails the future with an error of drfl's own.
         """
-        return self._executor.submit(_work, cell, folder, self._data_dir)
+        return self._executor.submit(_work, stack, folder, self._data_dir)
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -223,15 +225,15 @@ def _run(
     whole, spent, finished = sum(cell.cost for cell in missing), 0.0, total - len(missing)
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
     with pool_of(count, run, data_dir, shared=True) as pool:
-        futures = {pool.submit(cell, folder): cell for cell in missing}
+        futures = {pool.submit([cell], folder): cell for cell in missing}
         for future in as_completed(futures):
-            cell, record = futures[future], result(future)
+            cell, (record,) = futures[future], result(future)
             spent, finished = spent + cell.cost, finished + 1
             yield Done(cell, record, False, finished, total, spent / whole)
 
 
-def result(future: Future[Record]) -> Record:
-    """The record of a cell that ended.
+def result(future: Future[list[Record]]) -> list[Record]:
+    """The records of cells that ended.
 
     Raises:
         InputError: its job could not start.
@@ -275,10 +277,16 @@ def _enter(payload: bytes) -> None:
         _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _work(cell: Cell, folder: Path, data_dir: Path | None) -> Record:
+def _work(stack: Sequence[Cell], folder: Path, data_dir: Path | None) -> list[Record]:
     if _Worker.failed:
         raise InputError(f"what is run cannot be made in another process ({_Worker.failed}): leave jobs out")
-    return _kept(_Worker.run, cell, folder, data_dir)
+    return _side_by_side(_Worker.run, stack, folder, data_dir)
+
+
+def _side_by_side(run: Run, stack: Sequence[Cell], folder: Path, data_dir: Path | None) -> list[Record]:
+    if len(stack) == 1:
+        return [_kept(run, stack[0], folder, data_dir)]
+    return [found.result() for found in play([partial(_kept, run, cell, folder, data_dir) for cell in stack])]
 
 
 def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
@@ -288,7 +296,7 @@ def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
 
 
 class InProcess:
-    """In place of a :class:`Pool`, runs each cell in this process when it is submitted.
+    """In place of a :class:`Pool`, runs cells in this process when they are submitted.
 
     Args:
         run: what runs a cell.
@@ -297,10 +305,10 @@ class InProcess:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Run a cell; an error is raised here."""
-        future: Future[Record] = Future()
-        future.set_result(_kept(self._run, cell, folder, None))
+    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
+        """Run cells; an error is raised here."""
+        future: Future[list[Record]] = Future()
+        future.set_result(_side_by_side(self._run, stack, folder, None))
         return future
 
     def __enter__(self) -> Self:
