@@ -62,7 +62,9 @@ class Call(Generic[A]):
     def form(self) -> Hashable:
         """Calls of one form can be computed together."""
         samples, _, by_step, seeds = self.batches
-        steps = (samples.shape[1:], by_step is None, None if seeds is None else seeds.shape[1:])
+        # Batches of similar width: fillers at most double the smaller ones.
+        width = (samples.shape[2] - 1).bit_length()
+        steps = (samples.shape[1], width, by_step is None, None if seeds is None else seeds.shape[1])
         model = (structure_of(self.problem.task), self.problem.autocast)
         return self.together, self.settings, self.engine, self.pool, model, steps
 
@@ -99,12 +101,23 @@ def results_of(calls: Sequence[Call[A]], pools: Pools) -> list[A]:
     if joined is None:
         return [call.alone() for call in calls]
     problem, starts = joined
-    own = [call.batches for call in calls]
+    width = max(call.batches.samples.shape[2] for call in calls)
+    own = [_widened(call.batches, width) for call in calls]
     samples = torch.cat([b.samples + at for b, at in zip(own, starts, strict=True)])
     by_step, seeds = ([t for t in part if t is not None] for part in ([b.by_step for b in own], [b.seeds for b in own]))
     counts = torch.cat([b.counts for b in own])
     batches = Batches(samples, counts, torch.cat(by_step) if by_step else None, torch.cat(seeds) if seeds else None)
     return calls[0].together(calls, problem, batches)
+
+
+def _widened(batches: Batches, width: int) -> Batches:
+    """The same batches in so many columns; fillers repeat each step's first sample, as theirs do."""
+    samples, seeds = (
+        None if t is None else torch.cat([t, t[:, :, :1].expand(-1, -1, width - t.shape[2])], 2)
+        for t in (batches.samples, batches.seeds)
+    )
+    assert samples is not None
+    return batches._replace(samples=samples, seeds=seeds)
 
 
 def rows_of(values: Sequence[Tensor], calls: Sequence[Call[A]]) -> Tensor:
