@@ -13,7 +13,7 @@ from torch import nn
 
 from drfl import AFL, DRFA, ClientData, DualDRDM, FedAvg, FedProx, Key, LocalSGD, ScaffPD, Simulation, Task, run
 from drfl.engine import Loop, Stacked, lockstep
-from drfl.engine.lockstep import Abandoned, play, shared
+from drfl.engine.lockstep import Abandoned, own_seconds, play, shared
 from drfl.engine.same_model import structure_of
 from drfl.errors import DivergedError
 from drfl.local_optimizers import SAM, Adam
@@ -251,6 +251,23 @@ def test_an_interruption_ends_all_runs():
         play([lambda seed=seed: tidied(seed) for seed in range(3)])
     assert sorted(ended) == [0, 1, 2]
     assert threading.active_count() == before
+
+
+def test_the_time_of_a_run_is_its_own():
+    def seconds(step):
+        if step.round == 0:
+            began.append(own_seconds())
+        if step.round == ROUNDS:
+            took.append(own_seconds() - began[len(took)])
+
+    def slow(step):
+        time.sleep(0.1)
+
+    began, took = [], []
+    algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
+    maker(algorithm, 0)()  # so that what is traced is known
+    play([maker(algorithm, 0, callbacks=(seconds,)), maker(algorithm, 1, callbacks=(seconds, slow))])
+    assert took[0] < 0.1 * ROUNDS <= took[1]
 
 
 def test_every_run_has_its_own_number_of_threads():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -48,13 +49,15 @@ class Player:
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._abandoned = False
         self.trained = self.calls = 0
+        self.waited = 0.0
 
     def ask(self, call: Call[A]) -> A:
         """In the run's thread: the result of a call, once it is this run's turn again."""
         self._asked.put(cast("Call[object]", call))
         # Threads of torch are a setting of the process in part: a run finds its own again.
-        threads = torch.get_num_threads()
+        threads, began = torch.get_num_threads(), time.perf_counter()
         turn = self.wait()
+        self.waited += time.perf_counter() - began
         torch.set_num_threads(threads)
         return cast("A", turn())
 
@@ -87,6 +90,12 @@ class Player:
 _player: ContextVar[Player | None] = ContextVar("player", default=None)
 
 
+def own_seconds() -> float:
+    """Seconds, from any moment on, without those in which a run of :func:`play`'s waited for the others."""
+    player = _player.get()
+    return time.perf_counter() - (0.0 if player is None else player.waited)
+
+
 def play(functions: Sequence[Callable[[], T]]) -> list[Future[T]]:
     """Call functions side by side; calls of their engines that fit together are computed as one stack.
 
@@ -117,9 +126,9 @@ def play(functions: Sequence[Callable[[], T]]) -> list[Future[T]]:
         threading.Thread(target=contextvars.copy_context().run, args=(body, *own), daemon=True)
         for own in zip(functions, players, futures, strict=True)
     ]
-    for thread in begun:
-        thread.start()
     try:
+        for thread in begun:
+            thread.start()
         _conduct(players)
     except BaseException:  # Ctrl-C reaches this thread alone
         for player in players:
@@ -127,7 +136,8 @@ def play(functions: Sequence[Callable[[], T]]) -> list[Future[T]]:
         raise
     finally:
         for thread in begun:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         torch.set_num_threads(threads)
     return futures
 
