@@ -69,7 +69,7 @@ def compare(
             a Ray cluster has CPUs: the one that the program is connected to, else that of RAY_ADDRESS, else this
             machine's.
         stack: so many seeds of an algorithm are run side by side in a process, their local steps computed together,
-            see :mod:`drfl.engine.lockstep`; about twice as fast for small models. Models agree with those of
+            see :mod:`drfl.engine.lockstep`; faster for small models. Models agree with those of
             ``stack=1`` up to float rounding.
         resume: go on with what is in ``out``: runs that have ended are not run again, one under way goes on from its
             checkpoint.

@@ -177,6 +177,14 @@ def test_what_cannot_be_computed_together_is_computed_alone(monkeypatch):
         assert torch.equal(future.result().model, maker(algorithm, seed)().model)
 
 
+def test_large_calls_do_not_wait(monkeypatch, sizes):
+    monkeypatch.setattr(lockstep, "SMALL", 4 * 16 * 21 - 1)
+    algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
+    for seed, future in enumerate(play([maker(algorithm, seed) for seed in range(2)])):
+        assert torch.equal(future.result().model, maker(algorithm, seed)().model)
+    assert not sizes
+
+
 def test_samples_that_are_too_many_are_not_copied(monkeypatch):
     monkeypatch.setattr("drfl.engine.joint.LARGEST", 1000)
     algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))

@@ -21,7 +21,7 @@ from typing import Generic, TypeVar, cast
 import torch
 from torch import Tensor
 
-from drfl.engine import full_batch, joint, joint_training
+from drfl.engine import joint, joint_training
 from drfl.engine.auto import Auto, choice
 from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
@@ -32,6 +32,10 @@ from drfl.requests import TrainRequest
 
 A = TypeVar("A")
 T = TypeVar("T")
+
+SMALL = 2**20
+"""Samples × parameters of a run's call up to which it is computed with others on a CPU. In larger ones the share of
+Python and torch is small, and a stack of several runs does not fit into the caches."""
 
 Turn = Callable[[], object]
 """What a run goes on with: gives the result of its call."""
@@ -203,7 +207,7 @@ def shared(engine: Engine) -> Engine:
 class Shared:
     """An engine whose small calls wait for those of the other runs; see :func:`play`.
 
-    Large ones are computed at once, as the engine does: there the share of Python and torch in their time is small.
+    Large ones are computed at once, as the engine does.
 
     Args:
         engine: computes what is not computed together.
@@ -213,14 +217,17 @@ class Shared:
     engine: Auto | Stacked
     player: Player
 
-    def _stacked(self, problem: PooledData, batch: int) -> Stacked | None:
-        """The stacked engine, where it is the one that computes clients' steps of so many samples."""
-        engine = choice(problem, batch) if isinstance(self.engine, Auto) else self.engine
+    def _stacked(self, problem: PooledData, batches: Batches) -> Stacked | None:
+        """The stacked engine, where it is the one that computes the call, and the call is small."""
+        k, _, B = batches.samples.shape
+        if not problem.x.is_cuda and k * B * problem.task.layout.d > SMALL:
+            return None
+        engine = choice(problem, B) if isinstance(self.engine, Auto) else self.engine
         return engine if isinstance(engine, Stacked) else None
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
-        stacked = self._stacked(problem, batches.samples.shape[2])
+        stacked = self._stacked(problem, batches)
         if stacked is None:
             return self.engine.train(problem, batches, request)
         alone = partial(stacked.train, problem, batches, request)
@@ -230,16 +237,16 @@ class Shared:
 
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
-        stacked = self._stacked(problem, batches.samples.shape[2])
-        if stacked is None or full_batch.many_rows(problem, batches):
+        stacked = self._stacked(problem, batches)
+        if stacked is None:
             return self.engine.losses(problem, batches, w)
         alone = partial(stacked.losses, problem, batches, w)
         return self.player.ask(Call(stacked, problem, batches, w, alone, joint.losses))
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
-        stacked = self._stacked(problem, batches.samples.shape[2])
-        if stacked is None or full_batch.large_batches(problem, batches):
+        stacked = self._stacked(problem, batches)
+        if stacked is None:
             return self.engine.gradients(problem, batches, w)
         alone = partial(stacked.gradients, problem, batches, w)
         return self.player.ask(Call(stacked, problem, batches, w, alone, joint.gradients))
