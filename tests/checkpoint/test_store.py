@@ -73,9 +73,8 @@ def test_the_last_two_stay_and_sha256sum_can_check_them(tmp_path):
 
 def test_unless_told_they_take_a_small_share_of_the_time(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(store.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(store, "_write", lambda *_: now.__setitem__(0, now[0] + 2.0))
-    keep, written = Checkpoints(tmp_path, dict), []
+    keep, written = Checkpoints(tmp_path, dict, clock=lambda: now[0]), []
     for _ in range(100):
         now[0] += 1.0
         before = now[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -65,14 +66,15 @@ class Here:
     def __exit__(self, *error: object) -> None:
         """Nothing to end."""
 
-    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Run it."""
+    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
+        """Run it, as it is one."""
+        (cell,) = stack
         if len(self.ran) == self.limit:
             raise Killed
         self.ran.append(cell)
         cells.write(folder, cell, run_cell(cell, None))
-        future: Future[Record] = Future()
-        future.set_result(cells.read(folder, cell) or {})
+        future: Future[list[Record]] = Future()
+        future.set_result([cells.read(folder, cell) or {}])
         return future
 
 

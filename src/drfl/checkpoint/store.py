@@ -62,6 +62,7 @@ class Checkpoints:
         every: a checkpoint every so many rounds; None = as often as takes a twentieth of the time at most. In any case
             one where a run is stopped.
         key: to sign them with, see :func:`drfl.checkpoint.read_key`; None = they are not signed.
+        clock: seconds that the run has taken, from any moment on.
 
     Raises:
         InputError: ``every`` is out of range.
@@ -74,13 +75,15 @@ class Checkpoints:
         identity: Callable[[], Identity] | None = None,
         every: int | None = None,
         key: bytes | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if every is not None:
             checks.whole("every", every)
         self.folder, self.every, self.key = Path(folder), every, key
         self._given, self._identity = identity, identity or dict
         self._known: Identity | None = None
-        self._ended, self._took = time.perf_counter(), 0.0
+        self._clock = clock
+        self._ended, self._took = clock(), 0.0
 
     def resume(
         self, algorithm: Algorithm, fed: Federation, rounds: int, fresh: RunState, settings: Mapping[str, object]
@@ -103,7 +106,7 @@ class Checkpoints:
         self._identity, self._known = self._given or partial(run_identity, algorithm, fed, settings), None
         same = partial(check_same, self._identity)
         point = resume_point(self.folder, algorithm, fed, rounds=rounds, fresh=fresh, same=same, key=self.key)
-        self._ended = time.perf_counter()
+        self._ended = self._clock()
         if point is None:
             return None
         for line in point.told:
@@ -118,7 +121,7 @@ class Checkpoints:
 
     def write(self, progress: RunState) -> None:
         """Write a checkpoint now."""
-        began = time.perf_counter()
+        began = self._clock()
         self._known = self._known or self._identity()
         try:
             _write(self.folder, progress, self._known, self.key)
@@ -126,7 +129,7 @@ class Checkpoints:
             reason = error.strerror or error
             where = f"round {progress.round} to {self.folder}"
             raise DrflError(f"cannot write a checkpoint of {where} ({reason}); {self._intact()}") from None
-        self._ended = time.perf_counter()
+        self._ended = self._clock()
         self._took = self._ended - began
 
     def _intact(self) -> str:
@@ -140,7 +143,7 @@ class Checkpoints:
     def _due(self, r: int) -> bool:
         if self.every is not None:
             return r % self.every == 0
-        return SHARE * (time.perf_counter() - self._ended) >= self._took
+        return SHARE * (self._clock() - self._ended) >= self._took
 
 
 def _write(folder: Path, progress: RunState, identity: Identity, key: bytes | None) -> None:

@@ -38,7 +38,7 @@ from drfl.experiments.comparison_results import (
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import ended
-from drfl.experiments.pool import workers_by_options
+from drfl.experiments.pool import check_stack, workers_by_options
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
 from drfl.experiments.runner import (
@@ -62,6 +62,7 @@ SEEDS = "5"
 def compare_command(options: CompareOptions) -> int:
     """Validate, run every algorithm at every seed, write, print; gives the exit code."""
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
+    check_stack(options.stack, workers_by_options(options.jobs, options.ray, 1))
     kept = _kept(options)
     design = _design(options, kept)
     if out is not None and resume:
@@ -132,6 +133,7 @@ def _outcomes(
     outcomes: list[Outcome] = []
     total, quiet = len(ready.design.cells), options.as_json
     workers = workers_by_options(options.jobs, options.ray, 1)
+    several = workers != 1 or options.stack > 1
     with ExitStack() as bars:
 
         def show(algorithm: str, seed: int) -> Sequence[Callback]:
@@ -140,18 +142,18 @@ def _outcomes(
             return [bars.enter_context(console.progress(label, quiet))]
 
         if workers != 1:
-            found = compare_at_once(ready, claim, watch, workers, console.warn)
+            found = compare_at_once(ready, claim, watch, workers, console.warn, stack=options.stack)
         else:
-            found = compare(ready, claim, watch, show, console.warn)
+            found = compare(ready, claim, watch, show, console.warn, options.stack)
         for outcome in found:
             outcomes.append(outcome)
-            if workers != 1 and not quiet and outcome.metrics is not None:
+            if several and not quiet and outcome.metrics is not None:
                 told = describe(outcome.metrics, ready.design.config.measures()[0])
                 head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"
                 console.err.print(f"{head}: {told}", markup=False)
             if outcome.reason and not quiet:
                 console.err.print(f"{outcome.algorithm}, seed {outcome.seed}: {outcome.reason}", markup=False)
-    return tuple(outcomes)
+    return ready.design.in_order(outcomes)
 
 
 def _names(text: str | None, file: Mapping[str, object]) -> list[str]:

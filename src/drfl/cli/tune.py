@@ -17,7 +17,7 @@ from drfl.cli.options import TuneOptions
 from drfl.errors import InputError, StoppedError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.measures import Column
-from drfl.experiments.pool import pool_of, workers_by_options
+from drfl.experiments.pool import check_stack, pool_of, workers_by_options
 from drfl.experiments.training_cells import run_cell
 from drfl.papers.tuning_jobs import resolve
 from drfl.tuning.configured import prepare
@@ -37,6 +37,8 @@ BROKEN = 1
 
 def tune_command(options: TuneOptions) -> int:
     """Check, search, write, print; gives the exit code."""
+    workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
+    check_stack(options.stack, workers)
     quiet, job = options.as_json, _job(options)
     folder = options.out or RESULTS / job.name
     check_place(folder, job.name)
@@ -50,11 +52,16 @@ def tune_command(options: TuneOptions) -> int:
         data_dir=data_dir,
         own=spaces_of(options.space or [], algorithms),
     )
-    workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
     make_place(folder, job.name)
     with _progress(search.criterion.shown, quiet) as ended:
         try:
-            trials = run(search, folder, pool=lambda: pool_of(workers, run_cell, data_dir, shared=True), ended=ended)
+            trials = run(
+                search,
+                folder,
+                pool=lambda: pool_of(workers, run_cell, data_dir, shared=True),
+                ended=ended,
+                stack=options.stack,
+            )
         except KeyboardInterrupt:
             raise StoppedError(
                 "interrupted: what is finished is kept, and the same command goes on from there"

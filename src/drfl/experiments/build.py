@@ -15,6 +15,7 @@ from drfl.data.hugging_face import Columns, read_hub, read_saved
 from drfl.data.table_files import read_tables
 from drfl.data.validation_split import held_out_training
 from drfl.engine import ENGINES, Simulation
+from drfl.engine.lockstep import shared
 from drfl.errors import InputError
 from drfl.experiments.config import Config, table_dir
 from drfl.experiments.hyperparameters import make
@@ -217,7 +218,7 @@ def job_of(config: Config, partition: Partition | None, data: ClientData, task: 
     selects = config.select is not None or config.patience is not None
     if selects and data.validation is None:
         raise InputError("select and patience need validation rows: divide the clients as data.with_validation(0.2)")
-    engine = ENGINES[config.engine]()
+    engine = shared(ENGINES[config.engine]())
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
     begun = first(
         algorithm,

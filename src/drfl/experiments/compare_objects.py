@@ -33,7 +33,7 @@ from drfl.experiments.comparison_results import Comparison, write_comparison
 from drfl.experiments.config import one_line
 from drfl.experiments.manifest import ended
 from drfl.experiments.objects import ObjectConfig, object_jobs
-from drfl.experiments.pool import workers_of
+from drfl.experiments.pool import check_stack, workers_of
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import check_free, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal
@@ -49,6 +49,7 @@ class Options(NamedTuple):
     seeds: int | Sequence[int]
     out: Path | None
     jobs: int | str
+    stack: int
     resume: bool
     overwrite: bool
     progress: Callable[[str], None] | Literal["bar"]
@@ -70,7 +71,7 @@ def compare_objects(
         settings: of every run.
         options: how it is run and kept.
     """
-    workers_of(options.jobs)
+    check_stack(options.stack, workers_of(options.jobs))
     seeds = _seeds(options.seeds)
     clients = of_seed("data", data, ClientData)
     learned = of_seed("task", task, Task)
@@ -115,15 +116,15 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
         for line in ready.warnings:
             tell(line)
         if options.jobs == 1:
-            found = compare(ready, claim, watch, warn=tell)
+            found = compare(ready, claim, watch, warn=tell, stack=options.stack)
         else:
-            found = compare_at_once(ready, claim, watch, workers_of(options.jobs), tell, own)
+            found = compare_at_once(ready, claim, watch, workers_of(options.jobs), tell, own, options.stack)
         for outcome in found:
             outcomes.append(outcome)
             show(outcome, len(outcomes))
         if not outcomes:
             raise StoppedError("interrupted before one run was finished")
-        comparison = Comparison(*design, tuple(outcomes), ready.clients, out, ready.warnings)
+        comparison = Comparison(*design, design.in_order(outcomes), ready.clients, out, ready.warnings)
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
         claim.finished = len(outcomes) == len(design.cells)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.synchronize import Event
@@ -13,7 +13,7 @@ import cloudpickle
 
 from drfl.engine.ray_cluster import Cluster
 from drfl.errors import DrflError, InputError
-from drfl.experiments.comparison import PreparedComparison, run_or_recall
+from drfl.experiments.comparison import PreparedComparison, run_or_recall_stack
 from drfl.experiments.pool import Workers, begin, one_thread_each, pickled
 from drfl.experiments.run_directory import Claim
 from drfl.experiments.runner import Outcome, StopSignal
@@ -52,13 +52,14 @@ def compare_at_once(
     workers: Workers,
     warn: Callable[[str], None],
     own: Collection[ModuleType] = (),
+    stack: int = 1,
 ) -> Iterator[Outcome]:
     """:func:`compare_in_processes`, or :func:`drfl.experiments.comparison_ray.compare_on_ray`."""
     if isinstance(workers, Cluster):
         from drfl.experiments.comparison_ray import compare_on_ray
 
         return compare_on_ray(ready, claim, watch, workers, own)
-    return compare_in_processes(ready, claim, watch, workers, warn, own)
+    return compare_in_processes(ready, claim, watch, workers, warn, own, stack)
 
 
 def compare_in_processes(
@@ -68,8 +69,9 @@ def compare_in_processes(
     jobs: int,
     warn: Callable[[str], None],
     own: Collection[ModuleType] = (),
+    stack: int = 1,
 ) -> Iterator[Outcome]:
-    """As :func:`drfl.experiments.comparison.compare`, with several runs at a time, in the same order.
+    """As :func:`drfl.experiments.comparison.compare`, with several runs, or stacks, at a time, in the same order.
 
     Args:
         ready: what is compared. It goes to the workers by cloudpickle, so that what a notebook defines may be in it.
@@ -78,6 +80,7 @@ def compare_in_processes(
         jobs: how many processes.
         warn: gets a line where a run goes on.
         own: the user's modules, which the workers get whole, as they may not find them.
+        stack: so many seeds of an algorithm are run side by side in a process.
 
     Raises:
         InputError: what is compared cannot be sent to another process, or see ``compare``.
@@ -89,14 +92,14 @@ def compare_in_processes(
     stop = context.Event()
     with one_thread_each(), ProcessPoolExecutor(jobs, context, _enter, (payload, stop)) as executor:
         try:
-            futures = [executor.submit(_cell, *cell) for cell in ready.design.order]
+            futures = [executor.submit(_cells, cells) for cells in ready.design.stacks(stack)]
             for future in futures:
-                outcome, lines = _waited(future, watch, stop)
+                outcomes, lines = _waited(future, watch, stop)
                 for line in lines:
                     warn(line)
-                if outcome is None:
+                yield from (outcome for outcome in outcomes if outcome is not None)
+                if None in outcomes:
                     break
-                yield outcome
         finally:
             stop.set()  # also where the caller has had enough
             executor.shutdown(wait=True, cancel_futures=True)
@@ -104,8 +107,8 @@ def compare_in_processes(
 
 
 def _waited(
-    future: Future[tuple[Outcome | None, list[str]]], watch: StopSignal, stop: Event
-) -> tuple[Outcome | None, list[str]]:
+    future: Future[tuple[list[Outcome | None], list[str]]], watch: StopSignal, stop: Event
+) -> tuple[list[Outcome | None], list[str]]:
     while not wait([future], LOOK).done:
         if watch.stop:
             stop.set()
@@ -126,10 +129,10 @@ def _enter(payload: bytes, stop: Event) -> None:
         _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _cell(algorithm: str, seed: int) -> tuple[Outcome | None, list[str]]:
+def _cells(cells: Sequence[tuple[str, int]]) -> tuple[list[Outcome | None], list[str]]:
     lines: list[str] = []
     if _Worker.failed:
         raise InputError(f"what is compared cannot be made in another process ({_Worker.failed}): leave jobs out")
     if _Worker.watch.stop:
-        return None, lines
-    return run_or_recall(_Worker.ready, _Worker.claim, _Worker.watch, algorithm, seed, warn=lines.append), lines
+        return [None], lines
+    return run_or_recall_stack(_Worker.ready, _Worker.claim, _Worker.watch, cells, warn=lines.append), lines

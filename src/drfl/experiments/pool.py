@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -19,6 +20,7 @@ import cloudpickle
 
 from drfl import checks
 from drfl.data import Dataset
+from drfl.engine.lockstep import play
 from drfl.engine.ray_cluster import LOCAL, Cluster
 from drfl.errors import DrflError, InputError
 from drfl.experiments import cells, training_cells
@@ -101,11 +103,22 @@ def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Worke
     return Cluster(ray, jobs)
 
 
+def check_stack(stack: int, workers: Workers) -> None:
+    """Make sure that so many runs can be stacked where they run.
+
+    Raises:
+        InputError: it is no number of runs, or they are spread over a cluster one by one.
+    """
+    checks.whole("stack", stack)
+    if stack > 1 and isinstance(workers, Cluster):
+        raise InputError("stack is of runs in one process, and a Ray cluster's are each in their own: leave it out")
+
+
 class Submitter(Protocol):
     """Runs cells and keeps their records."""
 
-    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Have a cell run; its record is kept in the folder before the future has it."""
+    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
+        """Have cells run side by side; their records are kept in the folder before the future has them."""
         ...
 
 
@@ -156,28 +169,29 @@ class Pool:
         context = multiprocessing.get_context("spawn")
         self._executor = ProcessPoolExecutor(workers, context, _enter, (payload,))
 
-    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Have a cell run; its record is kept in the folder before the future has it.
+    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
+        """Have cells run side by side; their records are kept in the folder before the future has them.
 
         A damaged worker, e.g. one that the system killed for its memory, fails the future with an error of drfl's own.
         """
-        key = training_cells.data_key(cell, self._data_dir) if self._shared else None
+        # Those of a stack differ by their seeds alone.
+        key = training_cells.data_key(stack[0], self._data_dir) if self._shared else None
         if key is None:
-            return self._executor.submit(_work, cell, folder, self._data_dir)
+            return self._executor.submit(_work, stack, folder, self._data_dir)
         with self._lock:
             if key not in self._data:
                 self._data[key] = _Data(training_cells.data(key))
             data = self._data[key]
-            data.cells += 1
-        future = self._executor.submit(_work, cell, folder, self._data_dir, (key, data.payload))
+            data.stacks += 1
+        future = self._executor.submit(_work, stack, folder, self._data_dir, (key, data.payload))
         future.add_done_callback(lambda _: self._ended(key))
         return future
 
     def _ended(self, key: training_cells.DataKey) -> None:
-        """Of a cell with these data; those that no cell waits for are dropped."""
+        """Of a stack with these data; those that no stack waits for are dropped."""
         with self._lock:
-            self._data[key].cells -= 1
-            if not self._data[key].cells:
+            self._data[key].stacks -= 1
+            if not self._data[key].stacks:
                 self._data.pop(key).tensors.close()
 
     def __enter__(self) -> Self:
@@ -198,10 +212,10 @@ class Pool:
 
 
 class _Data:
-    """A data set as workers get it, and how many cells that have not ended are to."""
+    """A data set as workers get it, and how many stacks of cells that have not ended are to."""
 
     def __init__(self, data: Dataset) -> None:
-        self.tensors, self.cells = SharedTensors(), 0
+        self.tensors, self.stacks = SharedTensors(), 0
         self.payload = pickled(data, dumps=self.tensors.dumps)
 
 
@@ -257,15 +271,15 @@ def _run(
     whole, spent, finished = sum(cell.cost for cell in missing), 0.0, total - len(missing)
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
     with pool_of(count, run, data_dir, shared=True) as pool:
-        futures = {pool.submit(cell, folder): cell for cell in missing}
+        futures = {pool.submit([cell], folder): cell for cell in missing}
         for future in as_completed(futures):
-            cell, record = futures[future], result(future)
+            cell, (record,) = futures[future], result(future)
             spent, finished = spent + cell.cost, finished + 1
             yield Done(cell, record, False, finished, total, spent / whole)
 
 
-def result(future: Future[Record]) -> Record:
-    """The record of a cell that ended.
+def result(future: Future[list[Record]]) -> list[Record]:
+    """The records of cells that ended.
 
     Raises:
         InputError: its job could not start.
@@ -310,14 +324,20 @@ def _enter(payload: bytes) -> None:
 
 
 def _work(
-    cell: Cell, folder: Path, data_dir: Path | None, data: tuple[training_cells.DataKey, bytes] | None = None
-) -> Record:
+    stack: Sequence[Cell], folder: Path, data_dir: Path | None, data: tuple[training_cells.DataKey, bytes] | None = None
+) -> list[Record]:
     if _Worker.failed:
         raise InputError(f"what is run cannot be made in another process ({_Worker.failed}): leave jobs out")
     if data is not None:
         key, payload = data
         training_cells.data.given(key, lambda: cloudpickle.loads(payload))
-    return _kept(_Worker.run, cell, folder, data_dir)
+    return _side_by_side(_Worker.run, stack, folder, data_dir)
+
+
+def _side_by_side(run: Run, stack: Sequence[Cell], folder: Path, data_dir: Path | None) -> list[Record]:
+    if len(stack) == 1:
+        return [_kept(run, stack[0], folder, data_dir)]
+    return [found.result() for found in play([partial(_kept, run, cell, folder, data_dir) for cell in stack])]
 
 
 def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
@@ -327,7 +347,7 @@ def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
 
 
 class InProcess:
-    """In place of a :class:`Pool`, runs each cell in this process when it is submitted.
+    """In place of a :class:`Pool`, runs cells in this process when they are submitted.
 
     Args:
         run: what runs a cell.
@@ -336,10 +356,10 @@ class InProcess:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Run a cell; an error is raised here."""
-        future: Future[Record] = Future()
-        future.set_result(_kept(self._run, cell, folder, None))
+    def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
+        """Run cells; an error is raised here."""
+        future: Future[list[Record]] = Future()
+        future.set_result(_side_by_side(self._run, stack, folder, None))
         return future
 
     def __enter__(self) -> Self:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from drfl.atomic_files import atomic_write
 from drfl.checkpoint import Checkpoints, DamagedError, read_key, resume_point
 from drfl.checkpoint.record import first_fault
+from drfl.engine.lockstep import own_seconds
 from drfl.errors import InputError
 from drfl.experiments.artifacts import config_toml, versions
 from drfl.experiments.build import Running
@@ -255,4 +256,4 @@ def checkpoint_writer(claim: Claim, job: Running, key: bytes | None = None) -> C
             file.write(config_toml(job.config, job.data.n).encode())
     except OSError as error:
         raise InputError(f"cannot write into {claim.directory} ({error.strerror}): give another --out") from None
-    return Checkpoints(claim.checkpoints, partial(identity, job), every, key)
+    return Checkpoints(claim.checkpoints, partial(identity, job), every, key, own_seconds)

@@ -23,7 +23,7 @@ from drfl.experiments.compare_objects import of_seed
 from drfl.experiments.config import one_line
 from drfl.experiments.hyperparameters import Value
 from drfl.experiments.objects import NAME, ObjectConfig, object_jobs
-from drfl.experiments.pool import InProcess, Submitter, pool_of, workers_of
+from drfl.experiments.pool import InProcess, Submitter, check_stack, pool_of, workers_of
 from drfl.experiments.resume import identity
 from drfl.experiments.training_cells import cost_of, job_of, record_of
 from drfl.key import Key
@@ -181,6 +181,7 @@ class Options(NamedTuple):
     first: Mapping[str, Value] | None
     out: Path | None
     jobs: int | str
+    stack: int
     progress: Callable[[str], None]
 
 
@@ -205,7 +206,7 @@ def tune_objects(
     needed()
     for name in ("trials", "seeds"):
         checks.whole(name, getattr(options, name))
-    workers_of(options.jobs)
+    check_stack(options.stack, workers_of(options.jobs))
     if not callable(space) or isinstance(space, type):
         what = space.__name__ if isinstance(space, type) else type(space).__name__
         raise InputError(f"space is {what}: give a function of an Optuna trial that gives an algorithm")
@@ -255,7 +256,7 @@ def _tuned(search: Search, runs: ObjectRuns, out: Path, options: Options, *, kep
     def ended(end: Ended) -> None:
         options.progress(f"[{end.finished}/{end.total}] {end.told(search.criterion.shown)}")
 
-    trials = run(search, out, pool=pool, ended=ended)
+    trials = run(search, out, pool=pool, ended=ended, stack=options.stack)
     write(search, trials, out, "drfl.tune")
     own = trials[search.name]
     if not any("rounds" in trial.stopped for trial in own):

@@ -197,7 +197,7 @@ MakePool = Callable[[], AbstractContextManager[Submitter]]
 
 
 def run(
-    search: Search, folder: Path, *, pool: MakePool, ended: Callable[[Ended], None] = lambda end: None
+    search: Search, folder: Path, *, pool: MakePool, ended: Callable[[Ended], None] = lambda end: None, stack: int = 1
 ) -> dict[str, list[Trial]]:
     """Run what is missing of the trials.
 
@@ -206,6 +206,7 @@ def run(
         folder: where trials and records are kept.
         pool: makes what runs the cells; called where there is something to run.
         ended: told of each trial that ended now.
+        stack: so many seeds of a trial are run side by side, see :mod:`drfl.engine.lockstep`.
 
     Returns:
         The trials by algorithm, in order.
@@ -218,7 +219,7 @@ def run(
         trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
         if any(len(own) < search.trials for own in trials.values()):
             with pool() as at_work:
-                _Loop(search, store, at_work, folder / CELLS, trials, ended).run()
+                _Loop(search, store, at_work, folder / CELLS, trials, ended, stack).run()
     return trials
 
 
@@ -233,11 +234,12 @@ class _Loop:
         folder: Path,
         trials: dict[str, list[Trial]],
         ended: Callable[[Ended], None],
+        stack: int,
     ) -> None:
         self._search, self._store, self._pool, self._folder = search, store, pool, folder
-        self._trials, self._ended = trials, ended
+        self._trials, self._ended, self._stack = trials, ended, stack
         self._running: dict[str, _Running] = {}
-        self._futures: dict[Future[Record], tuple[str, Cell]] = {}
+        self._futures: dict[Future[list[Record]], tuple[str, list[Cell]]] = {}
         missing = {a: search.trials - len(own) for a, own in trials.items()}
         self._cost = {a: sum(c.cost for c in search.cells(a, search.following(a, ()).table)) for a in search.subjects}
         self._whole = sum(self._cost[a] * missing[a] for a in search.subjects)
@@ -249,8 +251,9 @@ class _Loop:
         while self._futures:
             done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
             for future in done:
-                algorithm, cell = self._futures.pop(future)
-                self._running[algorithm].records[cell.key] = result(future)
+                algorithm, stack = self._futures.pop(future)
+                keys = [cell.key for cell in stack]
+                self._running[algorithm].records.update(zip(keys, result(future), strict=True))
                 self._go_on(algorithm)
 
     def _go_on(self, algorithm: str) -> None:
@@ -269,12 +272,16 @@ class _Loop:
     def _begin(self, algorithm: str) -> None:
         point = self._search.following(algorithm, self._trials[algorithm])
         running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
+        missing = list[Cell]()
         for cell in running.cells:
             record = cells.read(self._folder, cell)
             if record is not None:
                 running.records[cell.key] = record
             else:
-                self._futures[self._pool.submit(cell, self._folder)] = algorithm, cell
+                missing.append(cell)
+        for at in range(0, len(missing), self._stack):
+            stack = missing[at : at + self._stack]
+            self._futures[self._pool.submit(stack, self._folder)] = algorithm, stack
 
     def _end(self, algorithm: str, running: _Running) -> None:
         records = [running.records[cell.key] for cell in running.cells]
