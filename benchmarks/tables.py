@@ -131,6 +131,27 @@ def loaded() -> str:
     return f"{markdown(head, rows)}\n\n{paragraph(told)}"
 
 
+def parallel() -> str:
+    """Runs in processes, and side by side in one."""
+    found = stored("parallel")
+    return paragraph(
+        f"{found['seeds']} runs of {found['rounds']} rounds take {found['one_after_the_other_s']:.0f} s one after the "
+        f"other and {found['at_once_s']:.0f} s in {found['jobs']} processes, {found['speed_up']:.2f} times as fast "
+        f"({found['of_ideal']:.2f} of what {found['jobs']} cores could give), with {found['one_after_the_other_mib']} "
+        f"and {found['at_once_mib']} MiB of memory. Load average before: {found['load_average_before']:.1f}."
+    )
+
+
+def stacked_runs() -> str:
+    """Seeds side by side in one stack over one run after the other."""
+    found, rows = stored("stacked_runs"), []
+    for job in ("digits", "tables"):
+        for name, line in found[job].items():
+            times = [f"{line[kind]:.2f}" for kind in ("alone_s", "stacked_s", "ratio")]
+            rows.append([f"{name}, {job}", *times, f"{line['apart']:.1g}"])
+    return markdown([f"{found['seeds']} runs, s of CPU", "one after the other", "one stack", "ratio", "apart"], rows)
+
+
 def overhead() -> str:
     """What a round spends on what."""
     found = stored("overhead")
@@ -306,6 +327,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.engines": engines,
     "speed.auto": auto,
     "speed.loaded": loaded,
+    "speed.parallel": parallel,
+    "speed.stacked-runs": stacked_runs,
     "speed.overhead": overhead,
     "speed.algorithms": algorithms,
     "speed.full-batch": full_batch,

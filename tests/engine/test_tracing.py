@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from collections import OrderedDict
 
 import pytest
 import torch
 from tests.support.problems import federation, group_norm_net
 from torch import nn
 from torch.fx import GraphModule
+from torch.nn.functional import cross_entropy
 
 from drfl import models
 from drfl.engine import Stacked, tracing
+from drfl.engine.same_model import structure_of
 from drfl.engine.tracing import replayed, simplify, traced
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -20,8 +24,15 @@ from drfl.task import Task
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=4)
 
 
+@pytest.fixture(autouse=True)
+def no_traces_of_other_tests(monkeypatch):
+    monkeypatch.setattr(tracing, "_traced", OrderedDict())
+
+
 def made_for(fed):
-    return tracing._made.get(fed._train.task, {})
+    """The traces for a task, which it may share."""
+    shared = tracing._traced.get(structure_of(fed._train.task).known_by, {})
+    return {**tracing._made.get(fed._train.task, {}), **shared}
 
 
 def plain(function, arguments):
@@ -49,6 +60,54 @@ def test_a_round_gives_the_same_bits_whatever_ran_before():
         other.train(torch.arange(k), other.w0 + 1, LOCAL, Key(k))
     assert torch.equal(first, fed.train(torch.arange(3), fed.w0, LOCAL, Key(0)).w)
     assert torch.equal(first, other.train(torch.arange(3), other.w0, LOCAL, Key(0)).w)
+
+
+class OwnLinear(nn.Linear):
+    """A user's, whose code may change while the process lives."""
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "made"),
+    [
+        (nn.Linear, nn.CrossEntropyLoss(), 1),
+        (nn.Linear, cross_entropy, 1),
+        (OwnLinear, nn.CrossEntropyLoss(), 2),
+        (nn.Linear, lambda outputs, y: cross_entropy(outputs, y, reduction="none"), 2),
+    ],
+)
+def test_tasks_of_torchs_and_drfls_parts_share_their_traces(model, loss, made):
+    traces = [replayed(Task(model(2, 2), loss), "x", lambda x: [x + 1], [torch.ones(2)], traced) for _ in range(2)]
+    assert len(set(map(id, traces))) == made
+
+
+def test_other_models_losses_and_metrics_have_their_own():
+    model, weight = nn.Linear(2, 2), torch.ones(2)
+    tasks = [
+        Task(model),
+        Task(nn.Linear(2, 2, bias=False)),
+        Task(model, nn.CrossEntropyLoss(weight)),
+        Task(model, nn.CrossEntropyLoss(2 * weight)),
+        Task(model, score="f1"),
+        Task(nn.Sequential(model, nn.ReLU())),
+    ]
+    for task in tasks:
+        replayed(task, "x", lambda x: [x + 1], [torch.ones(2)], traced)
+    assert len(tracing._traced) == len(tasks)
+
+
+def test_few_structures_are_kept_and_no_data():
+    pools = []
+    for n in range(2, 3 + tracing.STRUCTURES):
+        fed = federation(
+            (9, 20, 12), model=lambda shape, classes, n=n: models.mlp(shape, classes, (n,)), engine=Stacked()
+        )
+        fed.train(torch.arange(3), fed.w0, LOCAL, Key(0))
+        fed.train(torch.arange(3), fed.w0, LOCAL, Key(1))
+        pools.append(weakref.ref(fed._train.x))
+    del fed
+    gc.collect()
+    assert len(tracing._traced) == tracing.STRUCTURES
+    assert not any(pool() is not None for pool in pools)
 
 
 def test_shapes_that_were_forgotten_are_made_again():
@@ -136,6 +195,7 @@ def test_without_the_interpreter_to_the_bit(monkeypatch):
     """Where torch has lost the functions that are not public."""
     ends = []
     for name in ("there", "gone"):
+        tracing._traced.clear()
         if name == "gone":
             monkeypatch.delattr(torch._C, "_create_graph_by_tracing")
         fed = federation((9, 20, 12), engine=Stacked())

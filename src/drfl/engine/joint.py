@@ -65,7 +65,7 @@ class Call(Generic[A]):
         # Batches of similar width: fillers at most double the smaller ones.
         width = (samples.shape[2] - 1).bit_length()
         steps = (samples.shape[1], width, by_step is None, None if seeds is None else seeds.shape[1])
-        model = (structure_of(self.problem.task), self.problem.autocast)
+        model = (structure_of(self.problem.task).known_by, self.problem.autocast)
         return self.together, self.settings, self.engine, self.pool, model, steps
 
 

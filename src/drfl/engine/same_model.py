@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Hashable
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import cloudpickle
@@ -12,14 +14,30 @@ from torch import Tensor
 from drfl.hashing import digest_of
 from drfl.task import Task
 
-_found: WeakKeyDictionary[Task, object] = WeakKeyDictionary()
+UNCHANGING = ("torch", "drfl", "builtins", "collections", "functools")
+"""Packages whose code is the same as long as the process lives; that of a notebook or of a user's module may not be."""
 
 
-def structure_of(task: Task) -> object:
-    """Equal for tasks whose losses are the same function of parameters, inputs, targets and seeds.
+class Structure(NamedTuple):
+    """What a task's losses and metrics are as functions of parameters, inputs, targets and seeds.
 
-    It is what pickle makes of model, loss and augmentation, trained parameters by their shapes alone and every other
-    tensor by its digest. Tasks that cannot be pickled are equal to themselves alone.
+    Args:
+        known_by: equal for tasks whose functions are the same.
+        lasting: whether they still will be at another time: all code behind them is torch's and drfl's own.
+    """
+
+    known_by: Hashable
+    lasting: bool
+
+
+_found: WeakKeyDictionary[Task, Structure] = WeakKeyDictionary()
+
+
+def structure_of(task: Task) -> Structure:
+    """Of a task, as pickle makes it of model, loss, augmentation and metrics.
+
+    Trained parameters are known by their shapes alone, every other tensor by its digest. Tasks that cannot be pickled
+    are equal to themselves alone.
     """
     if task not in _found:
         _found[task] = _pickled(task)
@@ -32,6 +50,7 @@ class _Structure(cloudpickle.Pickler):
     def __init__(self, file: io.BytesIO, trained: set[int]) -> None:
         super().__init__(file)
         self._trained = trained
+        self.lasting = True
 
     def persistent_id(self, obj: object) -> object:
         """What stands for a tensor; None = the object itself is written."""
@@ -40,13 +59,21 @@ class _Structure(cloudpickle.Pickler):
         shape = (tuple(obj.shape), str(obj.dtype), str(obj.device), obj.requires_grad)
         return shape if id(obj) in self._trained else (*shape, digest_of([obj]))
 
+    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as cloudpickle declares it
+        """Look at whose code a class or a function is."""
+        if isinstance(obj, type) or callable(obj):
+            module = str(getattr(obj, "__module__", None))
+            self.lasting &= module.partition(".")[0] in UNCHANGING
+        return super().reducer_override(obj)
 
-def _pickled(task: Task) -> object:
+
+def _pickled(task: Task) -> Structure:
     file = io.BytesIO()
     trained = {id(p) for p in task.model.parameters() if p.requires_grad}
+    pickler = _Structure(file, trained)
     try:
         with torch.no_grad():
-            _Structure(file, trained).dump((task.layout.names, task.model, task.loss, task.augment))
+            pickler.dump((task.layout.names, task.model, task.loss, task.augment, task.measures))
     except Exception:  # a model may hold anything, and pickling it may raise anything
-        return object()
-    return file.getvalue()
+        return Structure(object(), lasting=False)
+    return Structure(file.getvalue(), pickler.lasting)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from drfl.engine.same_model import structure_of
 from drfl.task import Task
 
 Function = Callable[..., Sequence[Tensor]]
@@ -21,7 +22,16 @@ Function = Callable[..., Sequence[Tensor]]
 KEPT = 64
 """Shapes remembered for each task where nothing else is said."""
 
-_made: WeakKeyDictionary[Task, OrderedDict[Hashable, Function]] = WeakKeyDictionary()
+STRUCTURES = 8
+"""Structures of tasks whose traces are kept, the latest used: runs at other seeds have tasks of their own."""
+
+Made = OrderedDict[Hashable, Function | None]
+"""By name and shapes; None = it cannot be made."""
+
+_made: WeakKeyDictionary[Task, Made] = WeakKeyDictionary()
+_traced: OrderedDict[Hashable, Made] = OrderedDict()
+"""By structure: those of tasks that are the same function of their tensors at any time."""
+
 _warned: WeakKeyDictionary[Task, set[Hashable]] = WeakKeyDictionary()
 
 LOG = logging.getLogger("drfl.engine")
@@ -41,14 +51,19 @@ def replayed(
     whatever process and order they are run.
 
     Args:
-        task: whose function it is; what was made is dropped along with it.
+        task: whose function it is; what was made is dropped along with it, but for traces of torch's and drfl's own
+            models and losses, which serve every task of the same structure.
         name: distinguishes the task's functions.
         function: to be called with tensors like ``arguments``.
         arguments: an example.
         make: makes the faster one for tensors of exactly these shapes; may fail.
         kept: for how many names and shapes, the latest used, it is kept.
     """
-    shapes = _made.setdefault(task, OrderedDict())
+    structure = structure_of(task) if make is traced else None
+    if structure is not None and structure.lasting:
+        shapes = _of_structure(structure.known_by)
+    else:
+        shapes = _made.setdefault(task, OrderedDict())
     # Strides too: a trace holds views that are only possible with the strides it was made with.
     key = (name, *((a.shape, a.stride(), a.dtype, a.device) for a in arguments))
     if key not in shapes:
@@ -57,7 +72,17 @@ def replayed(
             # The least recently used one: the newest is at the end already.
             shapes.popitem(last=False)
     shapes.move_to_end(key)
-    return shapes[key]
+    # Not the function that was called first, which holds on to its task and its data.
+    return shapes[key] or function
+
+
+def _of_structure(structure: Hashable) -> Made:
+    if structure not in _traced:
+        _traced[structure] = OrderedDict()
+        if len(_traced) > STRUCTURES:
+            _traced.popitem(last=False)
+    _traced.move_to_end(structure)
+    return _traced[structure]
 
 
 def _attempt(
@@ -66,8 +91,8 @@ def _attempt(
     make: Callable[[Function, Sequence[Tensor]], Function],
     function: Function,
     arguments: Sequence[Tensor],
-) -> Function:
-    """What ``make`` gives, if its results agree with the function's; else the function itself, which is slower."""
+) -> Function | None:
+    """What ``make`` gives, if its results agree with the function's; else None: the function itself is slower."""
     try:
         made = make(function, arguments)
         if _agree(made(*arguments), function(*arguments)):
@@ -80,7 +105,7 @@ def _attempt(
     if name not in (warned := _warned.setdefault(task, set())):
         warned.add(name)
         LOG.warning("%s cannot be %s (%s): its steps run as they are, slower", model_of(task), make.__name__, reason)
-    return function
+    return None
 
 
 def model_of(task: Task) -> str:
