@@ -10,6 +10,7 @@ and CPU milliseconds a round, medians over the rounds of a process after two of 
 * one thread: drfl after ``torch.set_num_threads(1)``;
 * plain: PyTorch without a library, one client after another, with torch's threads; plain, one thread: with one;
 * run: a round of `drfl run` as it comes, tested in every round, checkpoints and guard on;
+* test pass: the model's outputs for all test rows, by PyTorch alone with one thread;
 * two at once: the default in two processes side by side.
 
 The small CNN also with either engine. ``slowdown`` is the time beside busy processes over that beside none, of drfl as
@@ -42,10 +43,10 @@ from drfl.intraop import VECTORS, threads_for
 
 WARM_UP = 2
 DEFAULT, ONE, PLAIN, PLAIN_ONE = "default", "one thread", "plain", "plain, one thread"
-RUN, TWO = "run", "two at once"
+RUN, PASS, TWO = "run", "test pass", "two at once"
 ENGINES = {"stacked": Stacked, "threads": Threads}
 CALLS = {
-    "linear": (DEFAULT, ONE, PLAIN, PLAIN_ONE, RUN, TWO),
+    "linear": (DEFAULT, ONE, PLAIN, PLAIN_ONE, RUN, PASS, TWO),
     "small CNN": (DEFAULT, ONE, *ENGINES, PLAIN_ONE),
 }
 
@@ -60,12 +61,18 @@ def small_cnn() -> Simulation:
 
 
 def rounds_of(job: str, name: str, rounds: int, data_dir: Path | None) -> Iterator[None]:
-    """Plays a round each time it is asked."""
+    """Plays a round, or passes the test rows, each time it is asked."""
     fed = small_cnn() if job == "small CNN" else simulation(job, data_dir)
     if name in ENGINES:
         fed.engine = ENGINES[name]()
-    if name == ONE:
+    if name in (ONE, PASS):
         torch.set_num_threads(1)
+    if name == PASS:
+        for _ in range(rounds):
+            with torch.no_grad():
+                fed._test.task.model(fed._test.x)
+            yield
+        return
     if name in (PLAIN, PLAIN_ONE):
         call = plain(fed, 1 if name == PLAIN_ONE else torch.get_num_threads())
         for r in range(rounds):

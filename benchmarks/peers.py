@@ -10,7 +10,7 @@ first round, less a median round, because some frameworks load data or start wor
 the mean over clients of the final model's test accuracy, computed by drfl for all, its mean ± std over all runs of the
 framework; each series has a seed of its own. What cannot be installed or fails is left out, with the reason.
 With --busy the same is measured beside so many processes that only count, after what is measured without. Writes
-results/peers.json.
+results/peers.json, or the file that --out names.
 """
 
 from __future__ import annotations

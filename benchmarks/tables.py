@@ -46,7 +46,7 @@ def ms(seconds: float) -> str:
 
 def peers(job: str, busy: str = "0") -> str:
     """Frameworks side by side, the fastest first, beside so many busy processes."""
-    lines = stored("peers")["jobs"][job]["beside"][busy]
+    lines = stored("peers" if busy == "0" else "peers_loaded")["jobs"][job]["beside"][busy]
     own, rows = lines["drfl"]["median_s"], []
     for name, line in sorted(lines.items(), key=lambda pair: pair[1].get("median_s", float("inf"))):
         if "failed" in line:
