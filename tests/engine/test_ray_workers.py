@@ -17,7 +17,7 @@ from tests.support.problems import federation
 
 import drfl
 from drfl import models
-from drfl.engine import Loop, RayWorkers, Stacked, ray_cluster, ray_workers
+from drfl.engine import Loop, RayWorkers, Stacked, Threads, ray_cluster, ray_workers
 from drfl.engine.ray_cluster import Cluster
 from drfl.errors import DrflError, InputError
 from drfl.key import Key
@@ -174,11 +174,13 @@ def pids(engine):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("options", "sums"), [({}, True), (IMAGES, False)], ids=["linear", "cnn"])
-def test_four_workers_one_of_them_killed_in_mid_run(options, sums, real):
+@pytest.mark.parametrize(
+    ("options", "sums", "own"), [({}, True, None), (IMAGES, False, Threads(1))], ids=["linear", "cnn"]
+)
+def test_four_workers_one_of_them_killed_in_mid_run(options, sums, own, real):
     options = {**options, "dtype": torch.float32}
-    plain, _ = ran(None, drfl.DRFA(m=5), rounds=6, **options)
-    engine = RayWorkers(4, sums=sums)
+    plain, _ = ran(own, drfl.DRFA(m=5), rounds=6, **options)
+    engine = RayWorkers(4, engine=own, sums=sums)
     whole, _ = ran(engine, drfl.DRFA(m=5), rounds=6, **options)
     before = pids(engine)
     fed = federation(SIZES, engine=engine, **options)

@@ -277,10 +277,10 @@ class CacheOnSelf(ScaffPD):
 
     def round(self, state, fed, key):
         nothing = torch.zeros(fed.n, dtype=torch.float64)
-        before = getattr(self, "before", nothing)
-        new, info = right(self, ScaffPD).round(state._replace(before=before), fed, key)
-        object.__setattr__(self, "before", new.before)
-        return (state if info.empty else new._replace(before=nothing)), info
+        kept = state.reports._replace(losses=getattr(self, "losses", nothing))
+        new, info = right(self, ScaffPD).round(state._replace(reports=kept), fed, key)
+        object.__setattr__(self, "losses", new.reports.losses)
+        return (state if info.empty else new._replace(reports=new.reports._replace(losses=nothing))), info
 
 
 class DriftCountedTwice(DRDM):
