@@ -86,9 +86,8 @@ def one_run(judge: Judge, name: str, setting: Setting, seed: int, rounds: int, v
     command = [str(framework.python(venvs)), "-m", f"peer.{framework.module}", str(judge.folder), str(out), *pairs]
     ended = finish(command, scratch, environment(setting, scratch), log)
     if ended or not out.exists():
-        return {
-            "failed": f"{ended or 'no report'}: {' '.join(log.read_text().replace(f'{HERE.parent}/', '').split())[-400:]}"
-        }
+        said = " ".join(log.read_text().replace(f"{HERE.parent}/", "").split())
+        return {"failed": f"{ended or 'no report'}: {said[-400:]}"}
     return {"seed": seed, **json.loads(out.read_text()), "accuracy": judge.accuracy(out.with_suffix(".npz"))}
 
 
