@@ -59,7 +59,8 @@ def main() -> None:
             for name in ("DualDRDM", "ScaffPD")
         }
     load.append(os.getloadavg())
-    about = {"command": "python benchmarks/million.py", "device": f"{os.cpu_count()} cores", "versions": versions()}
+    command = f"python benchmarks/million.py --rounds {options.rounds} --pairs {options.pairs}"
+    about = {"command": command, "device": f"{os.cpu_count()} cores", "versions": versions()}
     about |= {"rounds": options.rounds, "threads": 1, "load_averages": load}
     for name, part in {**clients, **{f"{name}, all rows read": part for name, part in sums.items()}}.items():
         print(name, part["ratio"], part["ratios"])

@@ -111,7 +111,11 @@ def main() -> None:
         jobs[job] = {name: parts(fed, name, options.rounds) for name in ALGORITHMS}
         for name, found in jobs[job].items():
             print(job, name, found, flush=True)
-    store("overhead", "python benchmarks/overhead.py", {"rounds": options.rounds, "every": EVERY, "jobs": jobs})
+    store(
+        "overhead",
+        f"python benchmarks/overhead.py --data-dir DIR --rounds {options.rounds}",
+        {"rounds": options.rounds, "every": EVERY, "jobs": jobs},
+    )
 
 
 if __name__ == "__main__":

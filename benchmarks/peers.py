@@ -19,6 +19,7 @@ import argparse
 import itertools
 import json
 import os
+import shlex
 import signal
 import statistics
 import subprocess
@@ -221,8 +222,9 @@ def main() -> None:
     missing = {name: reason for name, reason in reasons.items() if reason}
     for name, reason in missing.items():
         print(f"{name} was not installed: {reason}")
+    words = ["DIR" if last == "--data-dir" else word for last, word in itertools.pairwise(sys.argv)]
     about = {
-        "command": f"python benchmarks/peers.py {' '.join(sys.argv[1:])}",
+        "command": f"python benchmarks/peers.py {shlex.join(words)}",
         "load_average_before": before,
         "device": device(),
         "seeds": {"partition and initial model": 0, "runs": "the number of the series"},

@@ -39,7 +39,7 @@ from drfl import (
 )
 from drfl.algorithm import Algorithm
 from drfl.data import make_partition
-from drfl.engine.lockstep import play, shared
+from drfl.engine.lockstep import run_in_lockstep, shared
 
 SEEDS, COHORT, LOCAL, EVERY = 5, 10, LocalSGD(steps=10, batch=32), 10
 ALGORITHMS = {kind.__name__: kind(m=COHORT, local=LOCAL) for kind in (FedAvg, DRFA, DualDRDM)}
@@ -84,7 +84,7 @@ def one(job: str, algorithm: Algorithm, rounds: int, seed: int) -> Result:
 
 def side_by_side(runs: Sequence[Callable[[], Result]]) -> list[Result]:
     """All in one stack."""
-    return [future.result() for future in play(runs)]
+    return [future.result() for future in run_in_lockstep(runs)]
 
 
 def compared(job: str, algorithm: Algorithm, rounds: int, seeds: int, series: int) -> dict[str, float]:

@@ -38,9 +38,9 @@ def test_seeds_of_an_algorithm_are_run_side_by_side(tmp_path, monkeypatch, capsy
 
     def counted(runs):
         groups.append([run.args[3:] for run in runs])
-        return lockstep.play(runs)
+        return lockstep.run_in_lockstep(runs)
 
-    monkeypatch.setattr(comparison, "play", counted)
+    monkeypatch.setattr(comparison, "run_in_lockstep", counted)
     assert call(["compare", *SMALL, "--seeds", "3", "--stack", "2", "--out", "a"]) == 0
     # The third seed's runs are by themselves.
     assert groups == [[("FedAvg", 0), ("FedAvg", 1)], [("DRFA", 0), ("DRFA", 1)]]

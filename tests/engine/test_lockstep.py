@@ -9,11 +9,12 @@ import time
 
 import pytest
 import torch
+from tests.support.stacked_calls import counted_calls
 from torch import nn
 
 from drfl import AFL, DRFA, ClientData, DualDRDM, FedAvg, FedProx, Key, LocalSGD, ScaffPD, Simulation, Task, run
 from drfl.engine import Loop, Stacked, lockstep
-from drfl.engine.lockstep import Abandoned, own_seconds, play, shared
+from drfl.engine.lockstep import Abandoned, own_seconds, run_in_lockstep, shared
 from drfl.engine.same_model import structure_of
 from drfl.errors import DivergedError
 from drfl.local_optimizers import SAM, Adam
@@ -58,15 +59,7 @@ def maker(algorithm, seed, *, task=LINEAR, rounds=ROUNDS, callbacks=()):
 
 @pytest.fixture
 def sizes(monkeypatch):
-    """How many calls were computed together, one entry for each time."""
-    found, results_of = [], lockstep.results_of
-
-    def counted(calls, pools):
-        found.append(len(calls))
-        return results_of(calls, pools)
-
-    monkeypatch.setattr(lockstep, "results_of", counted)
-    return found
+    return counted_calls(monkeypatch)
 
 
 def close(one, other):
@@ -91,7 +84,7 @@ ALGORITHMS = {
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_each_run_is_what_it_is_alone(name, sizes):
-    together = play([maker(ALGORITHMS[name], seed) for seed in range(3)])
+    together = run_in_lockstep([maker(ALGORITHMS[name], seed) for seed in range(3)])
     for seed, future in enumerate(together):
         close(future.result(), maker(ALGORITHMS[name], seed)())
     # Once for local steps or gradients, in every round.
@@ -100,7 +93,7 @@ def test_each_run_is_what_it_is_alone(name, sizes):
 
 def test_a_model_with_dropout(sizes):
     algorithm = DRFA(m=4, local=LocalSGD(lr=0.1, **LOCAL))
-    for seed, future in enumerate(play([maker(algorithm, seed, task=TANH) for seed in range(3)])):
+    for seed, future in enumerate(run_in_lockstep([maker(algorithm, seed, task=TANH) for seed in range(3)])):
         close(future.result(), maker(algorithm, seed, task=TANH)())
     assert sizes == [3] * 2 * ROUNDS
 
@@ -110,7 +103,7 @@ def test_settings_of_the_runs_may_differ(sizes):
         DRFA(m=m, gamma=gamma, local=LocalSGD(lr=lr, weight_decay=decay, **LOCAL))
         for m, gamma, lr, decay in ((3, 0.1, 0.3, 0.1), (5, 0.01, 0.05, 0.2), (4, 0.02, 0.1, 0.3))
     ]
-    together = play([maker(algorithm, 7) for algorithm in algorithms])
+    together = run_in_lockstep([maker(algorithm, 7) for algorithm in algorithms])
     for algorithm, future in zip(algorithms, together, strict=True):
         close(future.result(), maker(algorithm, 7)())
     assert sizes == [3] * 2 * ROUNDS
@@ -121,7 +114,7 @@ def test_the_same_bits_whatever_the_threads_take():
         time.sleep(random.random() / 200)
 
     def bits(callbacks):
-        found = play([maker(ALGORITHMS["dual"], seed, callbacks=callbacks) for seed in range(4)])
+        found = run_in_lockstep([maker(ALGORITHMS["dual"], seed, callbacks=callbacks) for seed in range(4)])
         return [future.result() for future in found]
 
     for one, other in zip(bits(()), bits((slow,)), strict=True):
@@ -132,7 +125,7 @@ def test_the_same_bits_whatever_the_threads_take():
 def test_the_rows_of_a_stack_depend_on_their_own_run_alone():
     wild = FedAvg(m=5, local=LocalSGD(lr=1e30, **LOCAL))
     calm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
-    beside = play([maker(wild, 1, rounds=1), maker(calm, 2, rounds=1), maker(calm, 3, rounds=1)])
+    beside = run_in_lockstep([maker(wild, 1, rounds=1), maker(calm, 2, rounds=1), maker(calm, 3, rounds=1)])
     alone = maker(calm, 2, rounds=1)()
     torch.testing.assert_close(beside[1].result().model, alone.model, rtol=1e-6, atol=1e-7)
 
@@ -143,7 +136,7 @@ def test_a_run_that_fails_leaves_the_others(sizes):
             raise RuntimeError("mine")
 
     calm, wild = (FedAvg(m=4, local=LocalSGD(lr=lr, **LOCAL)) for lr in (0.1, 3e38))
-    found = play([maker(calm, 0), maker(wild, 1), maker(calm, 2, callbacks=(broken,)), maker(calm, 3)])
+    found = run_in_lockstep([maker(calm, 0), maker(wild, 1), maker(calm, 2, callbacks=(broken,)), maker(calm, 3)])
     assert isinstance(found[1].exception(), DivergedError)
     assert str(found[2].exception()) == "mine"
     for seed in (0, 3):
@@ -154,7 +147,7 @@ def test_a_run_that_fails_leaves_the_others(sizes):
 
 def test_runs_of_unequal_length(sizes):
     algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
-    found = play([maker(algorithm, seed, rounds=rounds) for seed, rounds in enumerate((1, 3, 2))])
+    found = run_in_lockstep([maker(algorithm, seed, rounds=rounds) for seed, rounds in enumerate((1, 3, 2))])
     assert [future.result().rounds for future in found] == [1, 3, 2]
     assert sizes == [3, 2, 1]
     close(found[1].result(), maker(algorithm, 1, rounds=3)())
@@ -162,7 +155,7 @@ def test_runs_of_unequal_length(sizes):
 
 def test_runs_fall_into_step_where_one_is_ahead(sizes):
     """Step sizes are found in different numbers of calls; from the first local steps on all are together."""
-    found = play([maker(ALGORITHMS["fedavg"], 0), maker(FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL)), 1)])
+    found = run_in_lockstep([maker(ALGORITHMS["fedavg"], 0), maker(FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL)), 1)])
     assert all(future.result().rounds == ROUNDS for future in found)
     assert sizes.count(2) == ROUNDS
 
@@ -173,14 +166,14 @@ def test_what_cannot_be_computed_together_is_computed_alone(monkeypatch):
 
     algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
     monkeypatch.setattr(lockstep, "results_of", broken)
-    for seed, future in enumerate(play([maker(algorithm, seed) for seed in range(2)])):
+    for seed, future in enumerate(run_in_lockstep([maker(algorithm, seed) for seed in range(2)])):
         assert torch.equal(future.result().model, maker(algorithm, seed)().model)
 
 
 def test_large_calls_do_not_wait(monkeypatch, sizes):
     monkeypatch.setattr(lockstep, "SMALL", 4 * 16 * 21 - 1)
     algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
-    for seed, future in enumerate(play([maker(algorithm, seed) for seed in range(2)])):
+    for seed, future in enumerate(run_in_lockstep([maker(algorithm, seed) for seed in range(2)])):
         assert torch.equal(future.result().model, maker(algorithm, seed)().model)
     assert not sizes
 
@@ -188,14 +181,16 @@ def test_large_calls_do_not_wait(monkeypatch, sizes):
 def test_samples_that_are_too_many_are_not_copied(monkeypatch):
     monkeypatch.setattr("drfl.engine.joint.LARGEST", 1000)
     algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
-    for seed, future in enumerate(play([maker(algorithm, seed) for seed in range(2)])):
+    for seed, future in enumerate(run_in_lockstep([maker(algorithm, seed) for seed in range(2)])):
         assert torch.equal(future.result().model, maker(algorithm, seed)().model)
 
 
 def test_another_model_is_another_stack(sizes):
     algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
     tasks = [TANH, RELU, known(net())]
-    for seed, future in enumerate(play([maker(algorithm, seed, task=task) for seed, task in enumerate(tasks)])):
+    for seed, future in enumerate(
+        run_in_lockstep([maker(algorithm, seed, task=task) for seed, task in enumerate(tasks)])
+    ):
         close(future.result(), maker(algorithm, seed, task=tasks[seed])())
     assert sorted(set(sizes)) == [1, 2]
 
@@ -234,7 +229,7 @@ def test_what_makes_a_model_another_one():
 def test_an_engine_elsewhere_is_itself():
     engine = Stacked()
     assert shared(engine) is engine
-    (inside,) = play([lambda: (shared(engine), shared(Loop()))])
+    (inside,) = run_in_lockstep([lambda: (shared(engine), shared(Loop()))])
     assert isinstance(inside.result()[0], lockstep.Shared)
     assert isinstance(inside.result()[1], Loop)
 
@@ -256,7 +251,7 @@ def test_an_interruption_ends_all_runs():
 
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        play([lambda seed=seed: tidied(seed) for seed in range(3)])
+        run_in_lockstep([lambda seed=seed: tidied(seed) for seed in range(3)])
     assert sorted(ended) == [0, 1, 2]
     assert threading.active_count() == before
 
@@ -274,7 +269,7 @@ def test_the_time_of_a_run_is_its_own():
     began, took = [], []
     algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
     maker(algorithm, 0)()  # so that what is traced is known
-    play([maker(algorithm, 0, callbacks=(seconds,)), maker(algorithm, 1, callbacks=(seconds, slow))])
+    run_in_lockstep([maker(algorithm, 0, callbacks=(seconds,)), maker(algorithm, 1, callbacks=(seconds, slow))])
     assert took[0] < 0.1 * ROUNDS <= took[1]
 
 
@@ -291,7 +286,7 @@ def test_every_run_has_its_own_number_of_threads():
         return callback
 
     algorithm = FedAvg(m=4, local=LocalSGD(lr=0.1, **LOCAL))
-    play([maker(algorithm, seed, callbacks=(counting(seed + 1),)) for seed in range(2)])
+    run_in_lockstep([maker(algorithm, seed, callbacks=(counting(seed + 1),)) for seed in range(2)])
     assert torch.get_num_threads() == before
     assert len(seen) == 2 * (ROUNDS + 1)
     assert all(asked == found for asked, found in seen)

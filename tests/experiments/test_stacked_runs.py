@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.experiments.test_compare_objects import DATA, PAIR, TASK, clients, content, task
+from tests.support.stacked_calls import counted_calls
 
 import drfl
-from drfl.engine import lockstep
 from drfl.experiments.runner import StopSignal
 
 SETTINGS = {"rounds": 3, "seeds": 3, "progress": None}
@@ -15,15 +15,7 @@ SETTINGS = {"rounds": 3, "seeds": 3, "progress": None}
 
 @pytest.fixture
 def sizes(monkeypatch):
-    """How many calls were computed together, one entry for each time."""
-    found, results_of = [], lockstep.results_of
-
-    def counted(calls, pools):
-        found.append(len(calls))
-        return results_of(calls, pools)
-
-    monkeypatch.setattr(lockstep, "results_of", counted)
-    return found
+    return counted_calls(monkeypatch)
 
 
 def alike(one, other):

@@ -45,7 +45,7 @@ class Abandoned(BaseException):
     """Ends a run whose group is abandoned; no ``except Exception`` of a run holds it up."""
 
 
-class Player:
+class LockstepRun:
     """A run of a group: where its thread and the group's leave each other word."""
 
     def __init__(self) -> None:
@@ -91,16 +91,16 @@ class Player:
         self._turns.put(None)
 
 
-_player: ContextVar[Player | None] = ContextVar("player", default=None)
+_member: ContextVar[LockstepRun | None] = ContextVar("member", default=None)
 
 
 def own_seconds() -> float:
-    """Seconds, from any moment on, without those in which a run of :func:`play`'s waited for the others."""
-    player = _player.get()
-    return time.perf_counter() - (0.0 if player is None else player.waited)
+    """Seconds, from any moment on, without those in which a run of :func:`run_in_lockstep`'s waited for the others."""
+    member = _member.get()
+    return time.perf_counter() - (0.0 if member is None else member.waited)
 
 
-def play(functions: Sequence[Callable[[], T]]) -> list[Future[T]]:
+def run_in_lockstep(functions: Sequence[Callable[[], T]]) -> list[Future[T]]:
     """Call functions side by side; calls of their engines that fit together are computed as one stack.
 
     The rows of a stack are in the order of the functions.
@@ -111,32 +111,32 @@ def play(functions: Sequence[Callable[[], T]]) -> list[Future[T]]:
     Returns:
         What each gave or raised: an error ends its own run alone.
     """
-    players, futures = [Player() for _ in functions], [Future[T]() for _ in functions]
+    members, futures = [LockstepRun() for _ in functions], [Future[T]() for _ in functions]
     threads = allowed()
 
-    def body(function: Callable[[], T], player: Player, future: Future[T]) -> None:
-        _player.set(player)
+    def body(function: Callable[[], T], member: LockstepRun, future: Future[T]) -> None:
+        _member.set(member)
         try:
-            player.wait()
+            member.wait()
             torch.set_num_threads(threads)
             future.set_result(function())
         except BaseException as error:  # whoever asks for the result is to have it
             future.set_exception(error)
         finally:
-            player.end()
+            member.end()
 
     begun = [
         # A context of its own: what a run sets in it is not for the others.
         threading.Thread(target=contextvars.copy_context().run, args=(body, *own), daemon=True)
-        for own in zip(functions, players, futures, strict=True)
+        for own in zip(functions, members, futures, strict=True)
     ]
     try:
         for thread in begun:
             thread.start()
-        _conduct(players)
+        _conduct(members)
     except BaseException:  # Ctrl-C reaches this thread alone
-        for player in players:
-            player.abandon()
+        for member in members:
+            member.abandon()
         raise
     finally:
         for thread in begun:
@@ -146,21 +146,21 @@ def play(functions: Sequence[Callable[[], T]]) -> list[Future[T]]:
     return futures
 
 
-def _conduct(players: Sequence[Player]) -> None:
+def _conduct(members: Sequence[LockstepRun]) -> None:
     """Give the runs their turns, one at a time, until all have ended."""
     pools, waiting = Pools(), dict[int, Call[object]]()
-    turns = dict[int, Turn].fromkeys(range(len(players)), lambda: None)
+    turns = dict[int, Turn].fromkeys(range(len(members)), lambda: None)
     while turns:
         for i, turn in turns.items():
-            call = players[i].go_on(turn)
+            call = members[i].go_on(turn)
             if call is not None:
                 waiting[i] = call
-        turns = _next(players, waiting, pools)
+        turns = _next(members, waiting, pools)
         for i in turns:
             del waiting[i]
 
 
-def _next(players: Sequence[Player], waiting: dict[int, Call[object]], pools: Pools) -> dict[int, Turn]:
+def _next(members: Sequence[LockstepRun], waiting: dict[int, Call[object]], pools: Pools) -> dict[int, Turn]:
     """The runs whose calls are computed next, all of one form, and what they go on with.
 
     The run that is furthest behind is among them: that with the fewest local steps asked for, as they come once a
@@ -171,7 +171,7 @@ def _next(players: Sequence[Player], waiting: dict[int, Call[object]], pools: Po
         return {}
 
     def progress(i: int) -> tuple[int, int, int]:
-        return players[i].trained, players[i].calls, i
+        return members[i].trained, members[i].calls, i
 
     form = waiting[min(waiting, key=progress)].form
     chosen = [i for i in sorted(waiting) if waiting[i].form == form]
@@ -198,24 +198,24 @@ class _Together(Generic[A]):
 
 
 def shared(engine: Engine) -> Engine:
-    """The engine of a run of :func:`play`'s; the engine itself elsewhere, and where it does not stack clients."""
-    player = _player.get()
-    return engine if player is None or not isinstance(engine, Auto | Stacked) else Shared(engine, player)
+    """The engine of a run in lockstep; the engine itself elsewhere, and where it does not stack clients."""
+    member = _member.get()
+    return engine if member is None or not isinstance(engine, Auto | Stacked) else Shared(engine, member)
 
 
 @dataclass(frozen=True)
 class Shared:
-    """An engine whose small calls wait for those of the other runs; see :func:`play`.
+    """An engine whose small calls wait for those of the other runs; see :func:`run_in_lockstep`.
 
     Large ones are computed at once, as the engine does.
 
     Args:
         engine: computes what is not computed together.
-        player: the run.
+        member: the run.
     """
 
     engine: Auto | Stacked
-    player: Player
+    member: LockstepRun
 
     def _stacked(self, problem: PooledData, batches: Batches) -> Stacked | None:
         """The stacked engine, where it is the one that computes the call, and the call is small."""
@@ -233,7 +233,7 @@ class Shared:
         alone = partial(stacked.train, problem, batches, request)
         settings = joint_training.solver_of(request)
         call = Call(stacked, problem, batches, request.w, alone, joint_training.train, request, settings)
-        return self.player.ask(call)
+        return self.member.ask(call)
 
     def losses(self, problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
         """See :class:`drfl.engine.base.Engine`."""
@@ -241,7 +241,7 @@ class Shared:
         if stacked is None:
             return self.engine.losses(problem, batches, w)
         alone = partial(stacked.losses, problem, batches, w)
-        return self.player.ask(Call(stacked, problem, batches, w, alone, joint.losses))
+        return self.member.ask(Call(stacked, problem, batches, w, alone, joint.losses))
 
     def gradients(self, problem: PooledData, batches: Batches, w: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`drfl.engine.base.Engine`."""
@@ -249,7 +249,7 @@ class Shared:
         if stacked is None:
             return self.engine.gradients(problem, batches, w)
         alone = partial(stacked.gradients, problem, batches, w)
-        return self.player.ask(Call(stacked, problem, batches, w, alone, joint.gradients))
+        return self.member.ask(Call(stacked, problem, batches, w, alone, joint.gradients))
 
     def evaluate(self, problem: PooledData, rows: ClientRows, models: Tensor) -> list[Tests]:
         """See :class:`drfl.engine.base.Engine`."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from drfl.assessment.equal_clients import equal_clients
 from drfl.atomic_files import atomic_write
-from drfl.engine.lockstep import play
+from drfl.engine.lockstep import run_in_lockstep
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import config_toml, json_text, write_run
 from drfl.experiments.build import Job, build, load_data
@@ -281,7 +281,7 @@ def run_or_recall_stack(
     if len(cells) == 1:
         return [run_or_recall(ready, claim, watch, *cells[0], progress, warn)]
     runs = [partial(run_or_recall, ready, claim, watch, *cell, warn=warn) for cell in cells]
-    return [run.result() for run in play(runs)]
+    return [run.result() for run in run_in_lockstep(runs)]
 
 
 def run_or_recall(

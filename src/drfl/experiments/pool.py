@@ -20,7 +20,7 @@ import cloudpickle
 
 from drfl import checks
 from drfl.data import Dataset
-from drfl.engine.lockstep import play
+from drfl.engine.lockstep import run_in_lockstep
 from drfl.engine.ray_cluster import LOCAL, Cluster
 from drfl.errors import DrflError, InputError
 from drfl.experiments import cells, training_cells
@@ -111,7 +111,9 @@ def check_stack(stack: int, workers: Workers) -> None:
     """
     checks.whole("stack", stack)
     if stack > 1 and isinstance(workers, Cluster):
-        raise InputError("stack is of runs in one process, and a Ray cluster's are each in their own: leave it out")
+        raise InputError(
+            "stack computes runs of one process together, and on a Ray cluster each has its own: leave it out"
+        )
 
 
 class Submitter(Protocol):
@@ -207,8 +209,9 @@ class Pool:
             for process in multiprocessing.active_children():
                 process.terminate()
         self._executor.shutdown(wait=kind is None, cancel_futures=True)
-        for tensors in (self._tensors, *(data.tensors for data in self._data.values())):
-            tensors.close()
+        with self._lock:  # cancelled futures end while this is done
+            for tensors in (self._tensors, *(data.tensors for data in self._data.values())):
+                tensors.close()
 
 
 class _Data:
@@ -337,7 +340,8 @@ def _work(
 def _side_by_side(run: Run, stack: Sequence[Cell], folder: Path, data_dir: Path | None) -> list[Record]:
     if len(stack) == 1:
         return [_kept(run, stack[0], folder, data_dir)]
-    return [found.result() for found in play([partial(_kept, run, cell, folder, data_dir) for cell in stack])]
+    runs = [partial(_kept, run, cell, folder, data_dir) for cell in stack]
+    return [found.result() for found in run_in_lockstep(runs)]
 
 
 def _kept(run: Run, cell: Cell, folder: Path, data_dir: Path | None) -> Record:
