@@ -210,7 +210,11 @@ def test_what_makes_a_model_another_one():
     frozen = [nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3)) for _ in range(2)]
     for model in frozen:
         model[1].requires_grad_(False)
+    tied = [nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))) for _ in range(2)]
+    for shared_with, model in enumerate(tied):
+        model[2].weight = model[shared_with].weight
     different = [
+        *map(Task, tied),
         Task(linear),
         Task(nn.Linear(6, 3, bias=False)),
         Task(nn.Linear(6, 3), nn.CrossEntropyLoss(label_smoothing=0.1)),

@@ -36,8 +36,8 @@ _found: WeakKeyDictionary[Task, Structure] = WeakKeyDictionary()
 def structure_of(task: Task) -> Structure:
     """Of a task, as pickle makes it of model, loss, augmentation and metrics.
 
-    Trained parameters are known by their shapes alone, every other tensor by its digest. Tasks that cannot be pickled
-    are equal to themselves alone.
+    Trained parameters are known by their places and shapes, every other tensor by its digest. Tasks that cannot be
+    pickled are equal to themselves alone.
     """
     if task not in _found:
         _found[task] = _pickled(task)
@@ -47,7 +47,7 @@ def structure_of(task: Task) -> Structure:
 class _Structure(cloudpickle.Pickler):
     """Writes tensors as what they are known by: torch writes the places of their memory along with them."""
 
-    def __init__(self, file: io.BytesIO, trained: set[int]) -> None:
+    def __init__(self, file: io.BytesIO, trained: dict[int, int]) -> None:
         super().__init__(file)
         self._trained = trained
         self.lasting = True
@@ -57,7 +57,9 @@ class _Structure(cloudpickle.Pickler):
         if not isinstance(obj, Tensor):
             return None
         shape = (tuple(obj.shape), str(obj.dtype), str(obj.device), obj.requires_grad)
-        return shape if id(obj) in self._trained else (*shape, digest_of([obj]))
+        # Its place, as layers may have a parameter in common: which ones is part of the function.
+        place = self._trained.get(id(obj))
+        return (*shape, digest_of([obj]) if place is None else place)
 
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as cloudpickle declares it
         """Look at whose code a class or a function is."""
@@ -69,7 +71,7 @@ class _Structure(cloudpickle.Pickler):
 
 def _pickled(task: Task) -> Structure:
     file = io.BytesIO()
-    trained = {id(p) for p in task.model.parameters() if p.requires_grad}
+    trained = {id(p): place for place, p in enumerate(task.model.parameters()) if p.requires_grad}
     pickler = _Structure(file, trained)
     try:
         with torch.no_grad():
