@@ -173,6 +173,15 @@ def pids(engine):
     return ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in engine._workers])
 
 
+@pytest.mark.usefixtures("ray")
+def test_a_stacked_network_on_workers_is_the_plain_one_up_to_rounding():
+    """For three rounds: in the fourth a rounding of 1e-8 puts a unit on the other side of its kink."""
+    options = {**IMAGES, "dtype": torch.float32}
+    plain, _ = ran(Stacked(), drfl.DRFA(m=5), rounds=3, **options)
+    found, _ = ran(RayWorkers(4, engine=Stacked(), sums=False), drfl.DRFA(m=5), rounds=3, **options)
+    assert (plain.model - found.model).abs().max() < 1e-6
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "sums", "own"), [({}, True, None), (IMAGES, False, Threads(1))], ids=["linear", "cnn"]
