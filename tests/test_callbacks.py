@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drfl.algorithm import Info
-from drfl.callbacks import Progress, Target, target
+from drfl.callbacks import Participation, Progress, Target, target
 from drfl.errors import InputError
 from drfl.history import Metrics, Row
 from drfl.key import Key
@@ -19,6 +19,15 @@ ROW = Row(5, Metrics(0.9, 0.25, 0.1, 0.3, 1.0, 0.4, 0.8), {}, torch.ones(1), 0.0
 
 def step(r, rounds=100, row=ROW, info=None):
     return Step(r, rounds, None, info, row, None, W)  # pyright: ignore - no callback here reads the state
+
+
+def test_participation_counts_distinct_clients_that_answered():
+    count = Participation()
+    assert count.mean == 0.0
+    cohort = uniform(9, 4, Key(0))
+    for info in (None, Info(cohort, cohort.clients[:3]), Info.nobody(cohort), Info(cohort, cohort.clients)):
+        count(step(0, info=info))
+    assert count.mean == pytest.approx((3 + 0 + 4) / 3)
 
 
 def test_progress_prints_about_ten_lines(capsys):

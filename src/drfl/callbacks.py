@@ -60,6 +60,24 @@ def target(until: str | None, score: Measure = ACCURACY) -> list[Target]:
     return [Target(metric.strip(), number)]
 
 
+class Participation:
+    """Callback that counts the clients that train."""
+
+    def __init__(self) -> None:
+        self._rounds = self._clients = 0
+
+    def __call__(self, step: Step) -> None:
+        """Count this round's; a client that was drawn several times trains once."""
+        if step.info is not None:
+            self._rounds += 1
+            self._clients += step.info.answered.numel()
+
+    @property
+    def mean(self) -> float:
+        """Distinct clients a round, over the rounds so far; 0 before the first."""
+        return self._clients / max(1, self._rounds)
+
+
 class Progress:
     """Callback that prints a plain line on stderr, about ten times in a run, and whenever nobody answered.
 

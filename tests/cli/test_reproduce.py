@@ -22,8 +22,11 @@ def papers(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     plain = {name: value for name, value in SMALL.items() if name != "name"}
     plain["settings"] = SMALL["settings"][:1]
-    stand_in = {"why": "The data are nowhere.", "job": {"dataset": "digits"}}
-    nowhere = {**plain, "job": {**SMALL["job"], "dataset": "cifar-10"}, "stand_in": stand_in}
+    untuned = [{**method, "tuned": False} for method in SMALL["methods"]]
+    nowhere = {**plain, "job": "nowhere", "methods": untuned, "stand_in": {"why": "The data are nowhere."}}
+    job = {**SMALL["job"], "dataset": "cifar-10", "stand_in": {"dataset": "digits"}}
+    (tmp_path / "papers/jobs").mkdir()
+    (tmp_path / "papers/jobs/nowhere.toml").write_text(tomli_w.dumps(job))
     (folder / "small-table-1.toml").write_text(tomli_w.dumps(plain))
     (folder / "small-table-2.toml").write_text(tomli_w.dumps(nowhere))
     monkeypatch.setattr(specification, "PAPERS", tmp_path / "papers")

@@ -6,7 +6,7 @@ import csv
 
 import numpy as np
 import pytest
-from tests.support.results import broken, results, trained
+from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.assessment.equal_clients import equal_clients
@@ -31,7 +31,7 @@ def by_method(spec=None, **records):
 
 def test_it_is_that_of_clients_as_good_as_the_average():
     collected = by_method(DRDM=[measured(0.80), measured(0.84)], FedAvg=[measured(0.5), broken()])
-    worst, std = tables(collected)
+    worst, std = tables(*of(collected))
     found = [equal_clients(p, np.array(SAMPLES)) for p in (0.90, 0.94)]
     assert worst.rows[0][1].text == f"{50 * (found[0].worst + found[1].worst):.1f} (82.0, not below)"
     assert worst.rows[1][1].text == f"{100 * equal_clients(0.6, np.array(SAMPLES)).worst:.1f} (50.0, not below)"
@@ -46,7 +46,7 @@ def test_it_is_that_of_clients_as_good_as_the_average():
 
 def test_a_larger_spread_than_that_of_noise_is_not_marked():
     large = [measured(0.8, [2000] * 30)] * 2
-    worst, std = tables(by_method(DRDM=large, FedAvg=large))
+    worst, std = tables(*of(by_method(DRDM=large, FedAvg=large)))
     assert worst.rows[0][1].text == "88.6 (80.0)"
     assert std.rows[0][1].text == "0.7 (3.4)"
 
@@ -61,7 +61,7 @@ def test_the_cells_file_has_it_of_every_run_that_ended():
 
 
 def test_methods_that_never_ended_say_how():
-    worst, _ = tables(by_method(DRDM=[broken(), broken("refused")], FedAvg=[measured(0.5)] * 2))
+    worst, _ = tables(*of(by_method(DRDM=[broken(), broken("refused")], FedAvg=[measured(0.5)] * 2)))
     assert worst.rows[0][1].text == "diverged, refused"
 
 
@@ -80,4 +80,4 @@ def test_tables_that_show_the_worst_or_the_spread_have_it(metrics, titles):
 
 
 def test_without_test_sizes_nothing_is_said():
-    assert tables(by_method(DRDM=[trained(0.8)] * 2, FedAvg=[trained(0.8)] * 2)) == ()
+    assert tables(*of(by_method(DRDM=[trained(0.8)] * 2, FedAvg=[trained(0.8)] * 2))) == ()

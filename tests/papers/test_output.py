@@ -35,7 +35,10 @@ SCATTER = {
     "metrics": ["avg_accuracy", "worst20_accuracy"],
     "panels": [{"x": "worst20_accuracy", "y": "avg_accuracy"}],
 }
-STAND_IN = {"why": "There are\n  no files.", "job": {"clients": 5}, "rounds": 2, "settings": ["α = 0.5"]}
+STAND_IN = {"why": "There are\n  no files.", "rounds": 2, "settings": ["α = 0.5"]}
+JUDGED = "Judged: the last iterate, on the clients' test rows. 4 clients; a cohort has 3 where a method does not say "
+PARTICIPATION = "otherwise (see participation and cost)."
+UNTUNED = [{**method, "tuned": False} for method in SMALL["methods"]]
 COMMAND = "drfl reproduce small-table-1"
 FIGURE = {"figure.png", "figure.svg"}
 ALWAYS = {"cells.csv", "summary.json", "table.md"}
@@ -79,20 +82,24 @@ def test_a_table_from_head_to_foot(tmp_path):
     text = written(tmp_path / "a", small_spec(note="Mind\n  this."))["table.md"].decode()
     head, _, rest = text.partition("## Average accuracy, %")
     assert head == (
-        "# Two algorithms on digits (A paper (2020), Table 1)\n\n2 repeats, seeds 0 to 1; 3 rounds.\n\nMind this.\n\n"
+        "# Two algorithms on digits (A paper (2020), Table 1)\n\n2 repeats, seeds 0 to 1; 3 rounds. "
+        f"{JUDGED}{PARTICIPATION}\n\nMind this.\n\n"
     )
     assert "## Worst accuracy, %\n\n| method  | " in rest
     assert rest.index("## Standard deviation, points") < rest.index("## Paired differences: average accuracy, points")
-    assert text.endswith("whatever the numbers.\n")
+    assert "whatever the numbers.\n\n## Participation and cost\n\n" in rest
+    assert text.endswith("those of reports too.\n")
     assert "\n\n\n" not in text
 
 
 def test_the_head_tells_the_stand_in_and_what_was_cut(tmp_path):
-    spec = small_spec(stand_in=STAND_IN, rounds=9, repeats=4)
+    spec = small_spec(job="kmnist-cnn", stand_in=STAND_IN, rounds=9, repeats=4, methods=UNTUNED)
     text = written(tmp_path / "a", spec, scale=Scale(stand_in=True, repeats=1))["table.md"].decode()
     assert text.split("\n\n")[1:3] == [
         "**Stand-in:** There are no files. The paper's numbers are on its own data.",
-        "One run a cell, seed 0; 2 rounds. The specification asks for 4 repeats of 9 rounds. Left out: α = 0.1.",
+        "One run a cell, seed 0; 2 rounds. The specification asks for 4 repeats of 9 rounds. Left out: α = 0.1. "
+        + JUDGED.replace("4 clients", "30 clients").replace("has 3", "has 20")
+        + PARTICIPATION,
     ]
 
 
@@ -102,12 +109,28 @@ def test_the_head_tells_who_runs_longer(tmp_path):
     assert "2 repeats, seeds 0 to 1; 3 rounds (9 for Fed-Avg)." in text
 
 
+def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
+    settings = [{"name": "last"}, {"name": "averaged", "job": {"returned": "average"}}]
+    methods = [SMALL["methods"][0], {**SMALL["methods"][1], "job": {"cohort": 2}}]
+    text = written(tmp_path / "a", small_spec(settings=settings, methods=methods, values={}))["table.md"].decode()
+    assert (
+        "Judged: the last iterate (the averaged model (decaying average of the server's models) for averaged)" in text
+    )
+    assert "a cohort has 3 (2 for Fed-Avg) where" in text
+
+
 def test_the_head_tells_who_is_tuned(tmp_path):
-    (tmp_path / "job.toml").write_text("provenance = {trials = 7}\nalgorithms = {DRDM = {lr = 0.2}}")
-    methods = [SMALL["methods"][0], {**SMALL["methods"][1], "tuned": False}]
-    files = written(tmp_path / "a", small_spec(methods=methods, tuned="job"), scale=Scale(tuned=tmp_path))
-    assert "Hyperparameters are tuned, except those of Fed-Avg: " in files["table.md"].decode()
-    assert json.loads(files["summary.json"])["hyperparameters"] == {"trials": 7}
+    about = "trials = 7, seeds = [1000, 1001], rounds = 9, metric = 'worst_accuracy'"
+    text = f"provenance = {{{about}}}\nalgorithms = {{DRDM = {{lr = 0.2}}}}"
+    (tmp_path / "mnist-linear.toml").write_text(text)
+    like = {"name": "like it", "algorithm": "DRDM", "tuned": "DRDM"}
+    spec = small_spec(job="mnist-linear", methods=[SMALL["methods"][0], UNTUNED[1], like])
+    files = written(tmp_path / "a", spec, lambda s, m, k: trained(0.5), scale=Scale(tuned=tmp_path))
+    assert (
+        "Tuned on mnist-linear: 7 trials of 2 seeds for each method, 9 rounds, by the worst accuracy on validation "
+        "rows. Not tuned: Fed-Avg. With the values tuned for another method: like it by DRDM."
+    ) in files["table.md"].decode()
+    assert json.loads(files["summary.json"])["hyperparameters"]["mnist-linear"]["trials"] == 7
 
 
 def test_every_setting_has_its_picture_in_the_table(tmp_path):

@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import pytest
 import scipy.stats
-from tests.support.results import broken, results, trained
+from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.assessment.seeds import holm
@@ -29,7 +29,7 @@ def by_seed(first, second):
 
 
 def seen(collected):
-    return {d.metric: d.seen for d in differences(collected)}
+    return {d.metric: d.seen for d in differences(*of(collected))}
 
 
 FAR = (0.80, 0.81, 0.82, 0.80, 0.83), (0.70, 0.72, 0.73, 0.70, 0.72)
@@ -58,7 +58,7 @@ def test_p_values_are_those_of_scipy_corrected_for_all_settings_and_metrics():
     def record(setting, method, seed):
         return trained(0.1, 0.7 + noise[int(setting == "α = 0.5"), seed] if method == "DRDM" else 0.68)
 
-    rows = list(csv.DictReader(to_csv(results(small_spec(), record, Scale(repeats=6))).splitlines()))
+    rows = list(csv.DictReader(to_csv(*of(results(small_spec(), record, Scale(repeats=6)))).splitlines()))
     assert [row["setting"] for row in rows] == ["α = 0.1", "α = 0.5"] * 3
     known = [scipy.stats.ttest_rel(0.7 + values, np.full(6, 0.68)).pvalue for values in noise]
     p = [float(row["p_t"]) for row in rows]
@@ -68,15 +68,15 @@ def test_p_values_are_those_of_scipy_corrected_for_all_settings_and_metrics():
 
 
 def test_only_seeds_that_both_ended_are_pairs():
-    found = differences(by_seed((0.80, None, 0.82), (0.70, 0.72, None)))
+    found = differences(*of(by_seed((0.80, None, 0.82), (0.70, 0.72, None))))
     assert [d.found.n for d in found] == [1, 1, 1]
     assert found[1].found.mean == pytest.approx(0.10)
-    assert [d.seen for d in differences(by_seed((None, 0.8), (0.7, None)))] == ["no pair"] * 3
+    assert [d.seen for d in differences(*of(by_seed((None, 0.8), (0.7, None))))] == ["no pair"] * 3
 
 
 def test_the_table_is_in_points_and_the_file_in_fractions():
     collected = by_seed((0.80, 0.82), (0.70, 0.70))
-    average, worst, std = tables(collected)
+    average, worst, std = tables(*of(collected))
     assert worst.markdown() == (
         "## Paired differences: worst accuracy, points\n\n"
         "| difference     |                            α = 0.1 |\n"
@@ -86,18 +86,18 @@ def test_the_table_is_in_points_and_the_file_in_fractions():
     assert std.rows[0][1].text == "−0.22 [−0.47, +0.03] not decided"
     assert "less is better" in std.title
     assert not average.notes
-    assert to_csv(collected).splitlines()[2] == (
+    assert to_csv(*of(collected)).splitlines()[2] == (
         "α = 0.1,worst_accuracy,DRDM,Fed-Avg,2,0.110000,-0.017062,0.237062,0.05772,,,not decided"
     )
 
 
 def test_equal_differences_have_no_interval():
-    worst = tables(by_seed((0.80, 0.80), (0.70, 0.70)))[1]
+    worst = tables(*of(by_seed((0.80, 0.80), (0.70, 0.70))))[1]
     assert worst.rows[0][1].text == "+10.00 not decided"
 
 
 def test_the_note_tells_the_test_and_the_number_of_comparisons():
-    few, five, six = (tables(by_seed(*pair))[-1].notes[0] for pair in (
+    few, five, six = (tables(*of(by_seed(*pair)))[-1].notes[0] for pair in (
         [values[:3] for values in FAR], FAR, [(*values, 0.7) for values in FAR],
     ))  # fmt: skip
     assert few.endswith(
@@ -110,25 +110,25 @@ def test_the_note_tells_the_test_and_the_number_of_comparisons():
 
 def test_one_pair_and_none_have_no_interval():
     single = by_seed((0.80,), (0.70,))
-    assert tables(single)[1].rows[0][1].text == "+10.00 (one pair only)"
-    assert to_csv(single).splitlines()[2].endswith(",1,0.100000,,,,,,one pair only")
+    assert tables(*of(single))[1].rows[0][1].text == "+10.00 (one pair only)"
+    assert to_csv(*of(single)).splitlines()[2].endswith(",1,0.100000,,,,,,one pair only")
     none = by_seed((None,), (0.70,))
-    assert tables(none)[1].rows[0][1].text == "–"
-    assert to_csv(none).splitlines()[2].endswith(",0,,,,,,,no pair")
+    assert tables(*of(none))[1].rows[0][1].text == "–"
+    assert to_csv(*of(none)).splitlines()[2].endswith(",0,,,,,,,no pair")
 
 
 def test_the_reference_is_the_one_that_is_named():
     spec = small_spec(**ONE, reference="Fed-Avg")
-    found = differences(results(spec, lambda s, m, k: trained(0.5 if m == "DRDM" else 0.6)))
+    found = differences(*of(results(spec, lambda s, m, k: trained(0.5 if m == "DRDM" else 0.6))))
     assert {(d.reference, d.method) for d in found} == {("Fed-Avg", "DRDM")}
 
 
 def test_one_method_has_nothing_to_be_compared_with():
     spec = small_spec(methods=SMALL["methods"][:1], values={})
-    assert tables(results(spec, lambda s, m, k: trained(0.5))) == ()
+    assert tables(*of(results(spec, lambda s, m, k: trained(0.5)))) == ()
 
 
 def test_unequal_numbers_of_rounds_are_told():
     methods = [SMALL["methods"][0], {**SMALL["methods"][1], "rounds": 9}]
     collected = results(small_spec(methods=methods), lambda s, m, k: trained(0.5))
-    assert "same number of rounds" in tables(collected)[-1].notes[0]
+    assert "same number of rounds" in tables(*of(collected))[-1].notes[0]

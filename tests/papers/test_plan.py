@@ -8,7 +8,8 @@ from tests.support.small_spec import SMALL, small_spec
 from drfl.errors import InputError
 from drfl.papers.plan import Scale, collect, hyperparameters, plan
 
-STAND_IN = {"why": "There are no files.", "job": {"dataset": "kmnist"}, "rounds": 2, "settings": ["α = 0.5"]}
+STAND_IN = {"why": "There are no files.", "rounds": 2, "settings": ["α = 0.5"]}
+UNTUNED = [{**method, "tuned": False} for method in SMALL["methods"]]
 
 
 def test_every_setting_method_and_seed_has_a_cell():
@@ -54,33 +55,42 @@ def test_a_method_may_need_more_rounds():
 
 
 def test_the_stand_in_takes_the_place_of_the_data():
-    spec = small_spec(stand_in=STAND_IN)
+    spec = small_spec(job="kmnist-cnn", stand_in=STAND_IN, methods=UNTUNED)
     there, here = plan(spec, Scale()), plan(spec, Scale(stand_in=True))
-    assert {c.cell.job["dataset"] for c in there.cells} == {"digits"}
-    assert {c.cell.job["dataset"] for c in here.cells} == {"kmnist"}
+    assert {c.cell.job["dataset"] for c in there.cells} == {"kmnist"}
+    assert {c.cell.job["dataset"] for c in here.cells} == {"kmnist-t10k"}
     assert (here.rounds, here.settings) == (2, ("α = 0.5",))
     assert not plan(small_spec(), Scale(stand_in=True)).scale.stand_in, "there is none"
 
 
+def test_a_setting_may_have_a_job_of_its_own():
+    settings = [{"name": "a"}, {"name": "b", "base": "fashion-one-class", "job": {"clients": 9}}]
+    cells = plan(small_spec(job="mnist-linear", settings=settings, methods=UNTUNED, values={}), Scale()).cells
+    jobs = {c.setting: (c.cell.job["dataset"], c.cell.job["clients"], c.cell.job["returned"]) for c in cells}
+    assert jobs == {"a": ("mnist", 30, "last"), "b": ("fashion-mnist", 9, "average")}
+
+
 def test_tuned_hyperparameters_come_before_the_methods_own(tmp_path):
-    text = "[algorithms.DRDM]\nlr = 0.3\nmu = 5.0\n[algorithms.FedAvg]\nlr = 0.7\n"
-    (tmp_path / "mine.toml").write_text(text)
-    spec = small_spec(tuned="mine")
+    text = "[algorithms.DRDM]\nlr = 0.3\nmu = 5.0\n[algorithms.Fed-Avg]\nlr = 0.7\n"
+    (tmp_path / "mnist-linear.toml").write_text(text)
+    spec = small_spec(job="mnist-linear")
     cells = plan(spec, Scale(tuned=tmp_path)).cells
     assert cells[0].cell.job["algorithms"] == {"DRDM": {"lr": 0.3, "mu": 1.0}}
     assert cells[1].cell.job["algorithms"] == {"FedAvg": {"lr": 0.7}}
-    untouched = small_spec(tuned="mine", methods=[{"name": "a", "algorithm": "AFL", "tuned": False}], values={})
-    assert plan(untouched, Scale(tuned=tmp_path)).cells[0].cell.job["algorithms"] == {"AFL": {}}
+    methods = [{"name": "a", "algorithm": "AFL", "tuned": False}, {"name": "b", "algorithm": "FedDyn", "tuned": "DRDM"}]
+    others = plan(small_spec(job="mnist-linear", methods=methods, values={}), Scale(tuned=tmp_path)).cells
+    assert others[0].cell.job["algorithms"] == {"AFL": {}}
+    assert others[1].cell.job["algorithms"] == {"FedDyn": {"lr": 0.3, "mu": 5.0}}, "tuned under another name"
 
 
 def test_what_is_wrong_is_said_in_one_line(tmp_path):
     with pytest.raises(InputError, match=r"unknown setting 'alpha=0\.2': known are α = 0\.1, α = 0\.5"):
         plan(small_spec(), Scale(settings=("alpha=0.2",)))
-    with pytest.raises(InputError, match="drfl tune none"):
-        plan(small_spec(tuned="none"), Scale(tuned=tmp_path))
-    (tmp_path / "poor.toml").write_text("[algorithms.FedAvg]\n")
-    with pytest.raises(InputError, match="nothing on DRDM"):
-        plan(small_spec(tuned="poor"), Scale(tuned=tmp_path))
+    with pytest.raises(InputError, match="drfl tune mnist-linear"):
+        plan(small_spec(job="mnist-linear"), Scale(tuned=tmp_path))
+    (tmp_path / "mnist-linear.toml").write_text("[algorithms.FedAvg]\n")
+    with pytest.raises(InputError, match="nothing on 'DRDM': make them with 'drfl tune mnist-linear'"):
+        plan(small_spec(job="mnist-linear"), Scale(tuned=tmp_path))
     (tmp_path / "broken.toml").write_bytes(b"\xff[")
     with pytest.raises(InputError, match="not valid TOML"):
         hyperparameters(tmp_path, "broken")

@@ -9,10 +9,10 @@ import pytest
 import tomli_w
 from tests.support.marks import only
 
-from drfl.algorithms import ALGORITHMS
 from drfl.experiments.config import load_config
 from drfl.papers.plan import Plan, Scale, plan
 from drfl.papers.specification import Specification, load_job, load_spec
+from drfl.papers.tuning_jobs import methods_of
 
 TABLES = [f"drdm-table-{n}" for n in range(1, 7)]
 FIGURES = [f"drdm-figure-{n}" for n in range(1, 7)]
@@ -23,10 +23,10 @@ PAPER = ["DRDM", "DRFA", "SCAFFOLD", "SCAFF-PD", "FedAvg"]
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory) -> Path:
-    """Made-up hyperparameters for every algorithm and job."""
+    """Made-up hyperparameters for every method and job."""
     folder = tmp_path_factory.mktemp("tuned")
     for i, job in enumerate(JOBS):
-        text = tomli_w.dumps({"algorithms": {name: {"lr": 0.05 + i / 100} for name in ALGORITHMS}})
+        text = tomli_w.dumps({"algorithms": {name: {"lr": 0.05 + i / 100} for name in methods_of(job)}})
         (folder / f"{job}.toml").write_text(text, encoding="utf-8")
     return folder
 
@@ -45,7 +45,7 @@ def column(spec: Specification, setting: str, metric: int) -> list[float]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_jobs_are_configurations(name):
-    config = load_config(None, load_job(name))
+    config = load_config(None, load_job(name).values)
     assert config.steps == 10
     assert config.cohort == (10 if name == "fashion-one-class" else 20)
 
@@ -123,7 +123,7 @@ def test_tables_and_figures_share_their_runs(table, setting, figure, stand_in, q
     column = replace(scale, settings=(setting,))
     there, here = keys(plan(load_spec(table), column), setting), keys(plan(curves, scale), curves.settings[0].name)
     assert here == {method: there[method] for method in here}
-    assert set(here) == {*PAPER, "dual DRDM"}
+    assert set(here) == {*PAPER, "SCAFF-PD (m = 20)", "dual DRDM", "FedDyn"}
 
 
 @pytest.mark.parametrize("stand_in", [False, True])
@@ -131,7 +131,7 @@ def test_the_energy_map_is_made_of_the_runs_of_figure_3(stand_in, tuned):
     rounds, energy = (plan(load_spec(f"drdm-figure-{n}"), Scale(stand_in=stand_in, tuned=tuned)) for n in (3, 4))
     assert [c.cell.key for c in rounds.cells] == [c.cell.key for c in energy.cells]
     assert {(c.cell.job["steps"], c.cell.job["rounds"]) for c in rounds.cells} == {
-        *((1, 200), (5, 100), (10, 65), (15, 50), (20, 42), (25, 38), (30, 34))
+        *((1, 400), (5, 200), *((steps, 150) for steps in (10, 15, 20, 25, 30)))
     }
 
 
@@ -145,9 +145,9 @@ def test_figure_3_gives_the_papers_rounds_to_its_first_target():
     ("name", "job"),
     [
         ("drdm-table-1", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "zipf": 0.0}),
-        ("drdm-table-2", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "zipf": 0.5, "alpha": 0.1}),
+        ("drdm-table-2", {"dataset": "kmnist-t10k", "model": "cnn", "rounds": 60, "zipf": 0.3, "alpha": 0.1}),
         ("drdm-table-3", {"dataset": "mnist", "model": "linear", "rounds": 100}),
-        ("drdm-table-6", {"backbone": "resnet18-mnist", "resize": 28, "dataset": "fashion-mnist", "rounds": 100}),
+        ("drdm-table-6", {"backbone": "efficientnet-lite0-imagenet", "dataset": "fashion-mnist", "rounds": 100}),
     ],
 )
 def test_what_is_run_where_the_papers_data_are_not_to_be_had(name, job, tuned):

@@ -8,29 +8,30 @@ import pytest
 import tomli_w
 from tests.support.marks import only
 
-from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import ChiSquare, parse
 from drfl.errors import InputError
 from drfl.experiments.config import load_config
 from drfl.papers import specification as specs
 from drfl.papers.plan import Plan, Scale, plan
 from drfl.papers.specification import load_job, load_spec
+from drfl.papers.tuning_jobs import methods_of
 
 TABLES = [f"scaffpd-table-{n}" for n in range(1, 5)]
 TRAINED = [*TABLES, "scaffpd-figure-3", "scaffpd-figure-4"]
 MEASURED = ["scaffpd-figure-2", "scaffpd-figure-5"]
 JOBS = {"cifar100-entk": "cifar-100", "tiny-imagenet-entk": "tiny-imagenet", "cifar10-entk": "cifar-10"}
 PAPER = ["FedAvg", "SCAFFOLD", "q-FFL", "AFL", "DRFA", "SCAFF-PD"]
-OURS = ["DRDM", "dual DRDM"]
+OURS = ["DRDM", "dual DRDM", "DRFA (everybody)", "DRDM (everybody)", "dual DRDM (everybody)"]
 ALPHAS = ["0.01", "0.05", "0.1"]
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory) -> Path:
-    """A made-up hyperparameter file: one for all of the paper's data."""
+    """Made-up hyperparameters for every method and job; the same on all data."""
     folder = tmp_path_factory.mktemp("tuned")
-    text = tomli_w.dumps({"algorithms": {name: {"lr": 0.05} for name in ALGORITHMS}})
-    (folder / "cifar100-entk.toml").write_text(text, encoding="utf-8")
+    for job in (*JOBS, "cifar100-entk-50-clients"):
+        text = tomli_w.dumps({"algorithms": {name: {"lr": 0.05} for name in methods_of(job)}})
+        (folder / f"{job}.toml").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -40,7 +41,7 @@ def keys(made: Plan, setting: str, method: str) -> list[str]:
 
 @pytest.mark.parametrize(("name", "dataset"), JOBS.items())
 def test_jobs_are_configurations(name, dataset):
-    config = load_config(None, load_job(name))
+    config = load_config(None, load_job(name).values)
     assert (config.dataset, config.clients, config.cohort, config.partition) == (dataset, 20, 20, "dirichlet-drop")
     assert (config.features, config.feature_count, config.loss) == ("entk", 50_000, "squared")
 
@@ -52,7 +53,7 @@ def test_every_specification_plans(name, quick, stand_in, tuned):
     spec = load_spec(name)
     made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))
     assert len(made.cells) == made.repeats * len(spec.settings) * len(spec.methods)
-    assert (made.rounds, made.repeats) == ((5, 2) if quick else (400 if name in MEASURED else 100, 3))
+    assert (made.rounds, made.repeats) == ((5, 2) if quick else (400, 3) if name in MEASURED else (100, 10))
     for text in (spec.note, spec.stand_in.why if spec.stand_in else "None."):
         assert text == " ".join(text.split())
         assert text.endswith(".")

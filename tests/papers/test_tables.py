@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.results import broken, results, trained
+from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.papers.plan import Scale
@@ -17,7 +17,7 @@ def plain(setting, method, seed):
 
 
 def test_ours_stands_beside_the_papers():
-    _, worst, _ = final(results(small_spec(), plain))
+    _, worst, _ = final(*of(results(small_spec(), plain)))
     # Half width for 80 and 82: t = 12.706 with one degree of freedom, times √2 / √2.
     assert worst.markdown() == (
         "## Worst accuracy, %\n\n"
@@ -29,7 +29,7 @@ def test_ours_stands_beside_the_papers():
 
 
 def test_less_deviation_is_better_and_the_notes_come_last():
-    average, worst, std = final(results(small_spec(), plain))
+    average, worst, std = final(*of(results(small_spec(), plain)))
     assert std.rows[0][2] == TableEntry("2.96", True)
     assert std.rows[1][2] == TableEntry("3.93", False)
     assert [row[1].best for row in std.rows] == [True, False], "5 − worst/50 points: the better one deviates less"
@@ -39,14 +39,14 @@ def test_less_deviation_is_better_and_the_notes_come_last():
 
 
 def test_one_repeat_has_no_interval():
-    tables = final(results(small_spec(), plain, Scale(repeats=1)))
+    tables = final(*of(results(small_spec(), plain, Scale(repeats=1))))
     assert [row[1].text for row in tables[1].rows] == ["80.0", "70.0"]
     assert "t-interval" not in tables[-1].notes[0]
 
 
 def test_what_ties_to_the_digit_shown_is_best_together():
     close = {"DRDM": 0.80004, "Fed-Avg": 0.79996}
-    table = final(results(small_spec(), lambda s, m, k: trained(close[m]), Scale(repeats=1)))[1]
+    table = final(*of(results(small_spec(), lambda s, m, k: trained(close[m]), Scale(repeats=1))))[1]
     assert [row[1] for row in table.rows] == [TableEntry("80.0", True), TableEntry("80.0", True)]
 
 
@@ -62,25 +62,25 @@ def test_a_method_that_broke_off_says_so_and_is_not_the_best(records, text):
     def mixed(setting, method, seed):
         return records[seed] if method == "DRDM" else plain(setting, method, seed)
 
-    table = final(results(small_spec(), mixed))[1]
+    table = final(*of(results(small_spec(), mixed)))[1]
     assert table.rows[0][1] == TableEntry(text, False)
     assert table.rows[1][1].best
-    assert "broke off" in final(results(small_spec(), mixed))[2].notes[0]
+    assert "broke off" in final(*of(results(small_spec(), mixed)))[2].notes[0]
 
 
 def test_a_method_that_the_paper_lacks_has_a_dash():
     values = {"α = 0.1": {"Fed-Avg": [88.46, 80.7, 3.93]}}
-    table = final(results(small_spec(values=values), plain))[1]
+    table = final(*of(results(small_spec(values=values), plain)))[1]
     assert [row[2] for row in table.rows] == [TableEntry("–"), TableEntry("80.70", True)]
 
 
 def test_without_the_papers_numbers_there_is_no_column_for_them():
-    table = final(results(small_spec(values={}), plain))[0]
+    table = final(*of(results(small_spec(values={}), plain)))[0]
     assert table.header == ("method", "α = 0.1", "α = 0.5")
 
 
 def test_losses_are_no_percentages():
-    table = final(results(small_spec(metrics=["worst_loss"], values={}), plain, Scale(repeats=1)))[0]
+    table = final(*of(results(small_spec(metrics=["worst_loss"], values={}), plain, Scale(repeats=1))))[0]
     assert table.title == "Worst loss"
     assert [row[1] for row in table.rows] == [TableEntry("1.200", True), TableEntry("1.300")]
 
@@ -88,7 +88,7 @@ def test_losses_are_no_percentages():
 def test_names_cannot_break_the_table():
     methods = [{**SMALL["methods"][0], "name": "a|b\nc"}, SMALL["methods"][1]]
     spec = small_spec(methods=methods, values={})
-    text = final(results(spec, lambda s, m, k: trained(0.5)))[0].markdown()
+    text = final(*of(results(spec, lambda s, m, k: trained(0.5))))[0].markdown()
     assert "| a\\|b c " in text
     assert len({line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("|")}) == 1
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from drfl.experiments.cells import Record
 from drfl.history import Metrics
-from drfl.papers.plan import Collected, Scale, collect, plan
+from drfl.papers.plan import Collected, Plan, Scale, collect, plan
+from drfl.papers.records import Runs, runs
 from drfl.papers.specification import Specification
 
 VERSIONS = {"python": "3.11", "drfl": "0.1.0"}
@@ -51,6 +52,11 @@ def approached(errors: Sequence[float], stopped: str = "rounds") -> Record:
         "parameters": {"lr": 0.1},
         "versions": VERSIONS,
     }
+
+
+def of(collected: Collected) -> tuple[Plan, Runs]:
+    """What the tables of last models are made from."""
+    return collected.plan, runs(collected)
 
 
 def results(spec: Specification, record: Callable[[str, str, int], Record], scale: Scale | None = None) -> Collected:

@@ -12,7 +12,7 @@ from drfl.experiments.pool import Run
 from drfl.experiments.training_cells import run_cell
 from drfl.tuning import study
 from drfl.tuning.configured import prepare
-from drfl.tuning.job import TuningJob
+from drfl.tuning.job import Method, TuningJob
 from drfl.tuning.search import Search
 from drfl.tuning.study import Ended
 from drfl.tuning.suggestion import Trial
@@ -39,7 +39,8 @@ def small_search(
     **changes: object,
 ) -> Search:
     """Two algorithms on digits; the job may have other values."""
-    job = TuningJob("small", {**VALUES, **changes}, tables or {})
+    methods = {name: Method(name, table) for name, table in (tables or {}).items()}
+    job = TuningJob("small", {**VALUES, **changes}, methods)
     return prepare(job, algorithms, trials=trials, repeats=repeats, criterion=criterion, data_dir=None)
 
 

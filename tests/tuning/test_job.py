@@ -8,20 +8,22 @@ from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError
 from drfl.papers.specification import DEFAULTS, PAPERS, load_job
 from drfl.papers.tuning_jobs import resolve
-from drfl.tuning.job import changes_of, chosen_algorithms
+from drfl.tuning.job import Method, changes_of, chosen_methods
+
+STAND_IN = {"dataset": "kmnist-t10k", "rounds": 60}
 
 
 def test_every_job_of_the_papers_can_be_named():
     for path in (PAPERS / "jobs").glob("*.toml"):
         job = resolve(path.stem.replace("-", "_").upper(), {})
         assert (job.name, job.stand_in) == (path.stem, False)
-        assert job.values == {**DEFAULTS, **load_job(path.stem), "validation": 0.2}
-        assert chosen_algorithms(None, job) == list(ALGORITHMS)
+        assert job.values == {**DEFAULTS, **load_job(path.stem).values, "validation": 0.2}
+        assert len(chosen_methods(None, job)) >= 7
 
 
 def test_a_stand_in_is_the_one_of_the_papers_tables():
     job = resolve("kmnist-cnn", {}, stand_in=True)
-    assert job.values == {**DEFAULTS, **load_job("kmnist-cnn"), "dataset": "kmnist-t10k", "validation": 0.2}
+    assert job.values == {**DEFAULTS, **load_job("kmnist-cnn").values, **STAND_IN, "validation": 0.2}
     assert (job.name, job.stand_in) == ("kmnist-cnn", True)
     with pytest.raises(InputError, match="has no stand-in"):
         resolve("mnist-linear", {}, stand_in=True)
@@ -38,12 +40,27 @@ def test_a_file_of_the_user(tmp_path):
     assert job.name == "mine"
     assert job.values == {"dataset": "digits", "validation": 0.3, "rounds": 7, "clients": 5}
     assert str(job.data_dir) == "/somewhere"
-    assert chosen_algorithms(None, job) == ["DRFA"]
-    assert chosen_algorithms("fedavg, DRDM,FedAvg", job) == ["FedAvg", "DRDM"]
-    run = job.config("DRFA", {**job.tables["DRFA"], "lr": 0.3}, 1001)
+    assert chosen_methods(None, job) == ["DRFA"]
+    assert chosen_methods("fedavg, DRDM,FedAvg", job) == ["FedAvg", "DRDM"]
+    run = job.config(job.method("DRFA"), {**job.method("DRFA").table, "lr": 0.3}, 1001)
     assert (run.seed, run.evaluate_every, run.rounds, run.until, run.validation) == (1001, 7, 7, None, 0.3)
     assert run.algorithms == {"DRFA": {"sampling": "everybody", "batch": 7, "lr": 0.3}}
-    assert resolve(str(path), {"batch": 5}).tables == {"DRFA": {"sampling": "everybody"}}
+    assert resolve(str(path), {"batch": 5}).method("DRFA").table == {"sampling": "everybody"}
+
+
+def test_a_job_without_tables_tunes_all_algorithms(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("dataset = 'digits'\n")
+    assert chosen_methods(None, resolve(str(path), {})) == list(ALGORITHMS)
+
+
+def test_the_papers_methods_are_tuned_as_their_tables_run_them():
+    job = resolve("cifar100-entk", {})
+    assert job.method("SCAFF-PD").table == {"ambiguity": "chi-square:rho=0.1"}
+    assert job.method("DRFA (everybody)") == Method("DRFA", {"sampling": "everybody"}, {})
+    assert chosen_methods("scaff-pd, dual drdm,fedavg,Scaffold", job) == ["SCAFF-PD", "dual DRDM", "FedAvg", "SCAFFOLD"]
+    run = resolve("mnist-linear", {}).config(job.method("DRFA (everybody)"), {"lr": 0.3}, 1000)
+    assert (run.algorithm, run.rounds) == ("DRFA", 100)
 
 
 def test_changes():
@@ -103,4 +120,4 @@ def test_names_that_are_none(tmp_path):
         with pytest.raises(InputError, match=said):
             resolve(text, {})
     with pytest.raises(InputError, match="did you mean 'DRDM'"):
-        chosen_algorithms("DRDN", resolve("mnist-linear", {}))
+        chosen_methods("DRDN", resolve("mnist-linear", {}))

@@ -76,8 +76,8 @@ def test_the_table_of_trials(written):
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["algorithm", "trial", "lr", "gamma", "score", "seed1000", "seed1001"]
     assert [row["algorithm"] for row in rows] == ["FedAvg"] * 4 + ["DRFA"] * 2
-    assert list(rows[3].values()) == ["FedAvg", "3", "0.9", "", "0.450000", "0.900000", "diverged"]
-    assert list(rows[5].values()) == ["DRFA", "1", "0.3", "0.01", "0.050000", "0.100000", "refused"]
+    assert list(rows[3].values()) == ["FedAvg", "3", "0.9", "", "0.000000", "0.900000", "diverged"]
+    assert list(rows[5].values()) == ["DRFA", "1", "0.3", "0.01", "0.000000", "0.100000", "refused"]
 
 
 def test_a_file_of_somebody_else_is_not_overwritten(written, tmp_path):

@@ -73,6 +73,15 @@ def test_of_equal_trials_the_earliest_is_best():
     assert trials[0].score == 0.1
 
 
+def test_a_trial_that_breaks_off_at_any_seed_is_out():
+    good = Trial(0, {}, {}, (0.5, 0.5), ("rounds", "rounds"))
+    half = Trial(1, {}, {}, (1.0, 0.0), ("rounds", "diverged"))
+    assert half.score == 0.0
+    assert best([good, half]) is good
+    low, lost = good._replace(scores=(9.0, 9.0)), half._replace(scores=(1.0, math.inf))
+    assert best([low, lost], smaller=True) is low
+
+
 def test_without_optuna_the_remedy_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"pip install 'drfl\[experiments\]'"):

@@ -19,7 +19,7 @@ def config(algorithm, table=None, **values):
 
 
 def place(algorithm, run):
-    return default_point(run.parameters(algorithm), SPACES[algorithm])
+    return default_point(run.parameters(algorithm), around(algorithm, 0.1))
 
 
 def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
@@ -28,7 +28,7 @@ def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
 
 
 def test_of_an_algorithm_without_a_space_the_step_size_is_tuned():
-    space = around("mine.py:Own", 0.1)
+    space = around("mine.py:Own", 1.0)
     assert space == (LR,)
     assert table_at(space, {"m": 2}, {"lr": 0.3}) == {"m": 2, "lr": 0.3}
 
@@ -91,10 +91,10 @@ def test_what_the_job_says_comes_before_the_defaults():
     assert place("DRDM", run) == {}, "gamma is a rule"
 
 
-def test_eta_is_looked_for_around_the_jobs_own():
-    assert around("DRDM", 0.1) == SPACES["DRDM"]
+def test_eta_is_looked_for_around_one_over_the_curvature():
+    assert around("DRDM", 1.0) == SPACES["DRDM"]
     lr, *others = around("DRDM", 3e-4)
-    assert (lr.low, lr.high, lr.log) == (1.5e-5, 3e-3, True)
+    assert (lr.low, lr.high, lr.log) == (7.5e-5, 1.2e-3, True)
     assert tuple(others) == SPACES["DRDM"][1:]
 
 
@@ -106,4 +106,4 @@ def test_scaffpd_asks_everybody_unless_the_job_says_otherwise():
 
 def test_a_dimension_says_its_range():
     assert str(Dimension("theta", 0.1, 0.9, log=False)) == "0.1 to 0.9"
-    assert str(LR) == "0.005 to 1, log"
+    assert str(LR) == "0.25 to 4, log"

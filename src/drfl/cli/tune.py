@@ -21,7 +21,7 @@ from drfl.experiments.pool import check_stack, pool_of, workers_by_options
 from drfl.experiments.training_cells import run_cell
 from drfl.papers.tuning_jobs import resolve
 from drfl.tuning.configured import prepare
-from drfl.tuning.job import TuningJob, changes_of, chosen_algorithms
+from drfl.tuning.job import TuningJob, changes_of, chosen_methods
 from drfl.tuning.output import check_place, content, make_place, write
 from drfl.tuning.own_spaces import spaces_of
 from drfl.tuning.search import Search
@@ -42,15 +42,15 @@ def tune_command(options: TuneOptions) -> int:
     quiet, job = options.as_json, _job(options)
     folder = options.out or RESULTS / job.name
     check_place(folder, job.name)
-    data_dir, algorithms = options.data_dir or job.data_dir, chosen_algorithms(options.names, job)
+    data_dir, names = options.data_dir or job.data_dir, chosen_methods(options.names, job)
     search = prepare(
         job,
-        algorithms,
+        names,
         trials=options.trials,
         repeats=options.seeds,
         criterion=options.criterion.strip().lower(),
         data_dir=data_dir,
-        own=spaces_of(options.space or [], algorithms),
+        own=spaces_of(options.space or [], names),
     )
     make_place(folder, job.name)
     with _progress(search.criterion.shown, quiet) as ended:

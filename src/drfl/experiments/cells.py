@@ -25,7 +25,7 @@ from drfl.experiments.artifacts import json_text
 from drfl.history import LEDGER_COLUMNS, columns_of
 from drfl.metrics import ACCURACY
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when the same cell gives another record than before, so that old records are not taken for new ones."""
 
 Record = dict[str, object]
@@ -59,6 +59,7 @@ class TrainingContent(Content):
 
     rows: list[dict[str, Number]]
     samples: list[Annotated[int, Field(ge=0, lt=2**31)]] = []
+    clients_per_round: Annotated[float, Field(ge=0)] | None = None
     score: str = ACCURACY.name
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from drfl.callbacks import Participation
 from drfl.data import Dataset
 from drfl.data.table_files import files_of
 from drfl.errors import DivergedError, InputError
@@ -84,7 +85,7 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
     Returns:
         ``stopped`` ("rounds", "target", "diverged" or "refused"), ``reason``, ``rounds``, ``rows`` (a row per evaluated
         round: metrics and ledger), ``score`` (its name), ``accuracy`` (the score) and ``samples`` per client,
-        ``parameters``, ``seconds``, ``versions``.
+        ``clients_per_round`` (distinct ones that trained, on average), ``parameters``, ``seconds``, ``versions``.
 
     Raises:
         InputError: the job cannot start.
@@ -101,13 +102,15 @@ def record_of(ready: Job) -> Record:
     """Run a job; what it gave is what :func:`train` returns."""
     config = ready.config
     head: Record = {"parameters": config.parameters(config.algorithm, ready.data.n), "versions": versions()}
-    start = time.perf_counter()
+    participation, start = Participation(), time.perf_counter()
     try:
-        finished = execute(ready)
+        finished = execute(ready, [participation])
     except (DivergedError, InputError) as error:
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return {**head, "stopped": how, "reason": str(error), "rounds": 0, "rows": [], "accuracy": [], "samples": []}
-    return {**head, "stopped": finished.stopped, **_record(finished.result), "seconds": time.perf_counter() - start}
+    clients = round(participation.mean, DIGITS)
+    found = {"stopped": finished.stopped, **_record(finished.result), "clients_per_round": clients}
+    return {**head, **found, "seconds": time.perf_counter() - start}
 
 
 def _record(result: Result) -> Record:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from drfl.experiments.measures import NONE, column
-from drfl.papers.plan import Collected
-from drfl.papers.records import Place, Run, fate, runs
+from drfl.papers.plan import Plan
+from drfl.papers.records import Run, Runs, fate
 from drfl.papers.tables import ResultTable, TableEntry, sentence
 
 ASKED = {
@@ -24,25 +24,24 @@ NOTE = (
 )
 
 
-def tables(collected: Collected) -> tuple[ResultTable, ...]:
+def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
     """Of the worst accuracy and of the standard deviation: the methods down, the settings across, a note at the end.
 
     A measured mean that is no worse than that of equally good clients, to the digit shown, says so. None where the
     clients' test samples are not known.
     """
-    found = runs(collected)
     if not any(run.equal for group in found.values() for run in group):
         return ()
-    asked = set(collected.plan.spec.metrics)
-    made = [_table(collected, found, metric, name) for metric, (name, by) in ASKED.items() if by & asked]
+    asked = set(plan.spec.metrics)
+    made = [_table(plan, found, metric, name) for metric, (name, by) in ASKED.items() if by & asked]
     return (*made[:-1], *(replace(last, notes=(NOTE,)) for last in made[-1:]))
 
 
-def _table(collected: Collected, found: Mapping[Place, Sequence[Run]], metric: str, name: str) -> ResultTable:
-    shown, settings = column(metric), collected.plan.settings
+def _table(plan: Plan, found: Runs, metric: str, name: str) -> ResultTable:
+    shown, settings = column(metric), plan.settings
     rows = tuple(
         (TableEntry(m.name), *(TableEntry(_text(found[setting, m.name], metric, name)) for setting in settings))
-        for m in collected.plan.spec.methods
+        for m in plan.spec.methods
     )
     title = f"{sentence(shown.name)} of equally good clients, {shown.unit}"
     return ResultTable(title, ("method", *settings), rows)

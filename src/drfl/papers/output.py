@@ -11,10 +11,20 @@ from drfl.errors import unknown
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.measures import Interval, column
 from drfl.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_text
-from drfl.papers import convergence, equal_tables, paired_tests, plots, rounds_to_target, tables
+from drfl.papers import (
+    convergence,
+    cost_tables,
+    equal_gradients,
+    equal_tables,
+    heading,
+    paired_tests,
+    plots,
+    rounds_to_target,
+    tables,
+)
 from drfl.papers.convergence import error_curves
 from drfl.papers.plan import Collected, Plan
-from drfl.papers.records import EQUAL_COLUMNS, Run, finals, runs
+from drfl.papers.records import EQUAL_COLUMNS, Run, Runs, finals, runs
 from drfl.papers.tables import ResultTable, plain
 
 OWN = ("algorithm", "algorithms", "parameters", "grid", "seed", "rounds")
@@ -48,7 +58,7 @@ def summary(collected: Collected, command: str) -> dict[str, object]:
         "methods": {
             m.name: {"algorithm": m.algorithm, "parameters": _parameters(collected, m.name)} for m in spec.methods
         },
-        "hyperparameters": (plan.hyperparameters or {}).get("provenance"),
+        "hyperparameters": {name: found.get("provenance") for name, found in plan.hyperparameters.items()},
         "results": _final_distances(collected) if spec.kind == "distance" else _results(collected),
         **_extra(collected),
         "device": scale.device,
@@ -128,7 +138,7 @@ def _extra(collected: Collected) -> dict[str, object]:
 
 
 PLACE = ("setting", "method", "algorithm", "seed", "stopped", "rounds")
-COLUMNS = (*PLACE, *ACCURACY_COLUMNS, *EQUAL_COLUMNS, *LEDGER_COLUMNS)
+COLUMNS = (*PLACE, *ACCURACY_COLUMNS, *EQUAL_COLUMNS, *LEDGER_COLUMNS, "clients_per_round")
 DISTANCE_COLUMNS = (*PLACE, "squared_distance", "chosen")
 
 LEGENDS = {
@@ -193,13 +203,16 @@ def contents(collected: Collected) -> tuple[ResultTable, ...]:
         from drfl.papers import energy_map
 
         first = energy_map.tables(collected)
-    return (*first, *rounds_to_target.tables(collected), *of_last_models(collected))
+    return (*first, *rounds_to_target.tables(collected), *_of_last_models(collected.plan, runs(collected)))
 
 
-def of_last_models(collected: Collected) -> tuple[ResultTable, ...]:
-    """The end of a training result's tables: what follows from `cells.csv`, see :mod:`drfl.papers.stored`."""
-    compared = paired_tests.tables(collected) if collected.plan.spec.kind != "energy" else ()
-    return (*tables.final(collected), *equal_tables.tables(collected), *compared)
+def _of_last_models(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
+    """What the last models show, what they cost, and what they show at equal cost."""
+    shown = (*tables.final(plan, found), *equal_tables.tables(plan, found))
+    if plan.spec.kind == "energy":
+        return shown
+    equal = equal_gradients.result_tables(plan, found)
+    return (*shown, *paired_tests.tables(plan, found), *cost_tables.tables(plan, found), *equal)
 
 
 def markdown(collected: Collected, drawn: list[str]) -> str:
@@ -210,56 +223,12 @@ def markdown(collected: Collected, drawn: list[str]) -> str:
         drawn: names of the figures beside it, without ending.
     """
     spec = collected.plan.spec
-    parts = [f"# {plain(spec.title)} ({plain(spec.paper)})", *head(collected.plan)]
+    parts = [f"# {plain(spec.title)} ({plain(spec.paper)})", *heading.sentences(collected.plan)]
     about = collected.plan.settings if len(drawn) > 1 else [spec.title]
     parts += [f"![{plain(what)}]({name}.png)" for what, name in zip(about, drawn, strict=False)]
     if drawn and collected.plan.repeats > 1 and spec.kind in LEGENDS:
         parts.append(LEGENDS[spec.kind] + (" Dashed lines are the targets." if spec.targets else ""))
     return "\n\n".join([*parts, *(table.markdown().rstrip("\n") for table in contents(collected))]) + "\n"
-
-
-def head(plan: Plan) -> list[str]:
-    """The sentences before the tables: the stand-in, how much was run, where parameters come from, the note."""
-    spec, scale = plan.spec, plan.scale
-    lines = []
-    if scale.stand_in and spec.stand_in is not None:
-        text = f"**Stand-in:** {plain(spec.stand_in.why)}"
-        lines.append(f"{text} The paper's numbers are on its own data." if spec.values or spec.reached else text)
-    lines.append(_size(plan))
-    if plan.hyperparameters is not None:
-        own = [method.name for method in spec.methods if not method.tuned]
-        but = f", except those of {' and of '.join(own)}" if own else ""
-        lines.append(f"Hyperparameters are tuned{but}: `summary.json` says which they are and how they were found.")
-    return [*lines, *([plain(spec.note)] if spec.note else [])]
-
-
-def _size(plan: Plan) -> str:
-    spec = plan.spec
-    repeats = (
-        "One run a cell, seed 0" if plan.repeats == 1 else f"{plan.repeats} repeats, seeds 0 to {plan.repeats - 1}"
-    )
-    text = f"{repeats}; {_rounds(plan)}."
-    if (plan.repeats, plan.rounds) != (spec.repeats, spec.rounds):
-        text += f" The specification asks for {_count(spec.repeats, 'repeat')} of {_count(spec.rounds, 'round')}."
-    left = [setting.name for setting in spec.settings if setting.name not in plan.settings]
-    return f"{text} Left out: {', '.join(left)}." if left else text
-
-
-def _rounds(plan: Plan) -> str:
-    """Rounds of communication, method by method where they differ."""
-    found: dict[int, list[str]] = {}
-    for planned in plan.cells:
-        rounds = planned.cell.job.get("rounds", plan.rounds)
-        names = found.setdefault(rounds if isinstance(rounds, int) else plan.rounds, [])
-        if planned.method not in names:
-            names.append(planned.method)
-    base = plan.rounds if plan.rounds in found else next(iter(found))
-    others = "; ".join(f"{rounds} for {' and '.join(names)}" for rounds, names in found.items() if rounds != base)
-    return _count(base, "round") + (f" ({others})" if others else "")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _draw(collected: Collected, folder: Path) -> list[str]:
@@ -280,9 +249,13 @@ def _csvs(collected: Collected) -> dict[str, str]:
     if spec.kind == "distance":
         cells = csv_text(DISTANCE_COLUMNS, _distances(collected))
         return {"cells.csv": cells, "curves.csv": convergence.to_csv(collected)}
+    plan, found = collected.plan, runs(collected)
     texts = {"cells.csv": cells_csv(collected)}
     if spec.kind != "energy":
-        texts["paired.csv"] = paired_tests.to_csv(collected)
+        texts["paired.csv"] = paired_tests.to_csv(plan, found)
+        equal = equal_gradients.to_csv(plan, found)
+        if equal is not None:
+            texts["equal_gradients.csv"] = equal
     if spec.kind == "curves":
         texts["curves.csv"] = plots.to_csv(collected)
     if rounds_to_target.levels(spec):
@@ -307,7 +280,8 @@ def _cells(collected: Collected) -> Iterator[list[object]]:
             if run.ended:
                 metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
                 equal = (f"{run.equal[name]:.{DIGITS}f}" if run.equal else "" for name in EQUAL_COLUMNS)
-                values = [*metrics, *equal, *(int(run.final[name]) for name in LEDGER_COLUMNS)]
+                ledger = (int(run.final[name]) for name in LEDGER_COLUMNS)
+                values = [*metrics, *equal, *ledger, f"{run.clients:.3f}"]
             yield [setting, method, algorithms[method], run.seed, run.stopped, run.rounds, *values]
 
 

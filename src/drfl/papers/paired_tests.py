@@ -10,8 +10,8 @@ from typing import NamedTuple
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
 from drfl.experiments.measures import NONE, column, signed
 from drfl.history import DIGITS, csv_text
-from drfl.papers.plan import Collected
-from drfl.papers.records import finals, runs
+from drfl.papers.plan import Plan
+from drfl.papers.records import Runs, finals
 from drfl.papers.tables import ResultTable, TableEntry
 
 COLUMNS = (
@@ -45,18 +45,22 @@ class Difference(NamedTuple):
         return verdict(self.found, self.p_holm, less_is_better=column(self.metric).small)
 
 
-def differences(collected: Collected) -> tuple[Difference, ...]:
+def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
     """The reference minus each other method, by accuracy and setting: one family for Holm's correction.
 
     Accuracies are taken as `cells.csv` has them, so that the differences follow from that file.
+
+    Args:
+        plan: what was run.
+        found: the runs; their last points are compared.
     """
-    spec, found = collected.plan.spec, runs(collected)
+    spec = plan.spec
     reference = spec.reference or spec.methods[0].name
     names: list[tuple[str, str, str, str]] = []
     tested: list[SeedDifference] = []
     for metric in (m for m in spec.metrics if m.endswith("_accuracy")):
         for method in (m.name for m in spec.methods if m.name != reference):
-            for setting in collected.plan.settings:
+            for setting in plan.settings:
                 first = finals(found[setting, reference], metric)
                 other = finals(found[setting, method], metric)
                 pairs = ((first[seed], other[seed]) for seed in first if seed in other)
@@ -66,21 +70,21 @@ def differences(collected: Collected) -> tuple[Difference, ...]:
     return tuple(Difference(*name, d, float(p)) for name, d, p in zip(names, tested, corrected, strict=True))
 
 
-def tables(collected: Collected) -> tuple[ResultTable, ...]:
+def tables(plan: Plan, runs: Runs) -> tuple[ResultTable, ...]:
     """A table a metric: the other methods down, the settings across, a note below the last; none without others."""
-    found = differences(collected)
+    found = differences(plan, runs)
     if not found:
         return ()
     *most, last = (
-        _table(collected, [d for d in found if d.metric == metric], metric)
+        _table(plan, [d for d in found if d.metric == metric], metric)
         for metric in dict.fromkeys(d.metric for d in found)
     )
-    return (*most, replace(last, notes=(_note(found, _alike(collected)),)))
+    return (*most, replace(last, notes=(_note(found, _alike(plan)),)))
 
 
-def to_csv(collected: Collected) -> str:
+def to_csv(plan: Plan, runs: Runs) -> str:
     """The differences as CSV text, fractions."""
-    return csv_text(COLUMNS, (_row(d) for d in differences(collected)))
+    return csv_text(COLUMNS, (_row(d) for d in differences(plan, runs)))
 
 
 def _row(d: Difference) -> list[object]:
@@ -90,8 +94,8 @@ def _row(d: Difference) -> list[object]:
     return [*d[:4], n, *numbers, *chances, d.seen]
 
 
-def _table(collected: Collected, found: Sequence[Difference], metric: str) -> ResultTable:
-    reference, settings = found[0].reference, collected.plan.settings
+def _table(plan: Plan, found: Sequence[Difference], metric: str) -> ResultTable:
+    reference, settings = found[0].reference, plan.settings
     rows = []
     for method in dict.fromkeys(d.method for d in found):
         cells = {d.setting: TableEntry(_text(d)) for d in found if d.method == method}
@@ -140,6 +144,6 @@ def _rule(reference: str, tested: int, flipped: bool) -> str:
     )
 
 
-def _alike(collected: Collected) -> bool:
+def _alike(plan: Plan) -> bool:
     """Whether all methods were to run equally long."""
-    return len({planned.cell.job.get("rounds") for planned in collected.plan.cells}) == 1
+    return len({planned.cell.job.get("rounds") for planned in plan.cells}) == 1

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from drfl.errors import InputError, unknown
 from drfl.experiments import training_cells
 from drfl.experiments.cells import Cell, Record
-from drfl.experiments.config import Config, load_config
+from drfl.experiments.config import load_config
 from drfl.papers import saddle_distance
-from drfl.papers.specification import DEFAULTS, PAPERS, Job, MethodRow, Setting, Specification, load_job
+from drfl.papers.specification import DEFAULTS, PAPERS, MethodRow, Setting, Specification, load_job
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Plan:
         rounds: of communication, where a method does not have its own number.
         repeats: seeds.
         settings: names of those that are run, in the specification's order.
-        hyperparameters: the hyperparameter file's text, None where there is none.
+        hyperparameters: the files of tuned ones, by job.
         cells: what it needs, seed after seed.
     """
 
@@ -75,7 +75,7 @@ class Plan:
     rounds: int
     repeats: int
     settings: tuple[str, ...]
-    hyperparameters: Mapping[str, object] | None
+    hyperparameters: Mapping[str, Mapping[str, object]]
     cells: tuple[Planned, ...]
 
 
@@ -101,7 +101,7 @@ def plan(spec: Specification, scale: Scale) -> Plan:
         scale = Scale(**{**vars(scale), "stand_in": False})
     rounds, repeats = _size(spec, scale)
     settings = _settings(spec, scale)
-    tuned = _hyperparameters(spec, scale)
+    tuned = {name: hyperparameters(scale.tuned, name) for name in _tuned_jobs(spec, settings)}
     cells = [
         Planned(setting.name, method.name, seed, _cell(spec, scale, setting, method, seed, tuned, rounds))
         for seed in range(repeats)
@@ -174,10 +174,16 @@ def hyperparameters(folder: Path, name: str) -> dict[str, object]:
     return found
 
 
-def _hyperparameters(spec: Specification, scale: Scale) -> dict[str, object] | None:
-    stand_in = spec.stand_in if scale.stand_in else None
-    name = (stand_in.tuned if stand_in is not None else None) or spec.tuned
-    return None if name is None else hyperparameters(scale.tuned, name)
+def base(spec: Specification, setting: Setting) -> str | None:
+    """The name of a setting's job file; None where the specification has the job's values themselves."""
+    return setting.base or (spec.job if isinstance(spec.job, str) else None)
+
+
+def _tuned_jobs(spec: Specification, settings: Sequence[Setting]) -> list[str]:
+    """The job files whose hyperparameters are needed."""
+    if all(method.tuned_as is None for method in spec.methods):
+        return []
+    return list(dict.fromkeys(name for setting in settings if (name := base(spec, setting)) is not None))
 
 
 def _cell(
@@ -186,47 +192,34 @@ def _cell(
     setting: Setting,
     method: MethodRow,
     seed: int,
-    tuned: Mapping[str, object] | None,
+    tuned: Mapping[str, Mapping[str, object]],
     rounds: int,
 ) -> Cell:
-    job: Job = dict(spec.job) if isinstance(spec.job, dict) else load_job(spec.job)
-    instead, here = {}, {}
-    if scale.stand_in and spec.stand_in is not None:
-        instead, here = spec.stand_in.job, spec.stand_in.settings_job.get(setting.name, {})
-    job = {**job, **instead, **setting.job, **here, **method.job}
+    name, own = base(spec, setting), {} if isinstance(spec.job, str) else spec.job
     rounds = rounds if method.rounds is None or scale.rounds is not None or scale.quick else method.rounds
     if spec.kind == "distance":
-        return saddle_distance.cell(job, method, seed, rounds)
-    config = _config(job, method, seed, tuned, rounds, spec.evaluate_every, scale.device)
+        return saddle_distance.cell({**own, **setting.job, **method.job}, method, seed, rounds)
+    job = {**DEFAULTS, **own} if name is None else load_job(name).chosen(scale.stand_in)
+    here = spec.stand_in.settings_job.get(setting.name, {}) if scale.stand_in and spec.stand_in is not None else {}
+    chosen = _chosen(name, tuned[name], method.tuned_as) if name is not None and method.tuned_as is not None else {}
+    values = {
+        **job,
+        **setting.job,
+        **here,
+        **method.job,
+        "algorithm": method.algorithm,
+        "algorithms": {method.algorithm: {**chosen, **method.parameters}},
+        "seed": seed,
+        "rounds": rounds,
+        "evaluate_every": spec.evaluate_every,
+        "device": scale.device,
+    }
+    config = load_config(None, values)
     return Cell("training", training_cells.job_of(config), training_cells.cost_of(config))
 
 
-def _config(
-    job: Job,
-    method: MethodRow,
-    seed: int,
-    tuned: Mapping[str, object] | None,
-    rounds: int,
-    evaluate_every: int,
-    device: str,
-) -> Config:
-    chosen = _chosen(tuned, method.algorithm) if tuned is not None and method.tuned else {}
-    parameters = {**chosen, **method.parameters}
-    values = {
-        **DEFAULTS,
-        **job,
-        "algorithm": method.algorithm,
-        "algorithms": {method.algorithm: parameters},
-        "seed": seed,
-        "rounds": rounds,
-        "evaluate_every": evaluate_every,
-        "device": device,
-    }
-    return load_config(None, values)
-
-
-def _chosen(tuned: Mapping[str, object], algorithm: str) -> dict[str, object]:
+def _chosen(job: str, tuned: Mapping[str, object], method: str) -> dict[str, object]:
     known = tuned.get("algorithms")
-    if not isinstance(known, dict) or algorithm not in known:
-        raise InputError(f"the hyperparameter file has nothing on {algorithm}: tune it too")
-    return known[algorithm]
+    if not isinstance(known, dict) or method not in known:
+        raise InputError(f"the hyperparameters of {job} have nothing on '{method}': make them with 'drfl tune {job}'")
+    return known[method]

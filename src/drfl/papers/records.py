@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -17,6 +18,9 @@ from drfl.papers.plan import Collected
 
 Place = tuple[str, str]
 """Name of a setting, name of a method."""
+
+Runs = Mapping[Place, "Sequence[Run]"]
+"""The runs of every place, a seed each."""
 
 NUMBERS = (*ACCURACY_COLUMNS, *LEDGER_COLUMNS)
 """What a point of a run holds beside its round."""
@@ -53,8 +57,8 @@ class Run:
         rounds: rounds done; 0 where it broke off.
         points: the evaluated rounds; none where it broke off.
         parameters: of the algorithm, all of them.
-        equal: what equally good clients would show in place of the last model's, see :func:`equally_good`; none where
-            the run broke off, or its clients' test samples are not known.
+        samples: (N,) test samples of the clients; none where the run broke off.
+        clients: distinct ones that trained, the mean over the rounds; NaN where the run broke off.
     """
 
     seed: int
@@ -62,12 +66,18 @@ class Run:
     rounds: int
     points: tuple[EvaluatedRound, ...]
     parameters: Mapping[str, Value]
-    equal: Mapping[str, float] = field(default_factory=dict)
+    samples: tuple[int, ...] = ()
+    clients: float = math.nan
 
     @property
     def ended(self) -> bool:
         """Whether it has results."""
         return bool(self.points)
+
+    @property
+    def equal(self) -> Mapping[str, float]:
+        """What equally good clients would show in place of the last model's, see :func:`equally_good`."""
+        return equally_good(self.final["avg_accuracy"], self.samples) if self.ended and any(self.samples) else {}
 
     @property
     def final(self) -> Mapping[str, float]:
@@ -128,13 +138,6 @@ def _run(seed: int, record: Record) -> Run:
     rows = cast("Sequence[Mapping[str, float]]", record["rows"])
     points = tuple(EvaluatedRound(int(row["round"]), {name: float(row[name]) for name in NUMBERS}) for row in rows)
     parameters = cast("Mapping[str, Value]", record["parameters"])
-    rounds, equal = int(cast(int, record["rounds"])), _equal(record, points)
-    return Run(seed, str(record["stopped"]), rounds, points, parameters, equal)
-
-
-def _equal(record: Record, points: Sequence[EvaluatedRound]) -> Mapping[str, float]:
-    """By the record's test samples, or as a file had it."""
     samples = tuple(cast("Sequence[int]", record.get("samples", ())))
-    if points and any(samples):
-        return equally_good(points[-1].values["avg_accuracy"], samples)
-    return cast("Mapping[str, float]", record.get("equal", {}))
+    clients = float(cast(float, record.get("clients_per_round", math.nan)))
+    return Run(seed, str(record["stopped"]), int(cast(int, record["rounds"])), points, parameters, samples, clients)

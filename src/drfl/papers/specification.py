@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -20,8 +20,24 @@ Job = dict[str, bool | int | float | str]
 """Keys of a `drfl.experiments.config.Config`, or of a `drfl.papers.saddle_distance.Distance`."""
 
 
-DEFAULTS: Job = {"returned": "last", "lr": 0.1}
-"""What the papers' runs have unless they say otherwise: they report the last iterate, and take a fixed step size."""
+DEFAULTS: Job = {"returned": "last"}
+"""What the papers' runs have unless they say otherwise: they report the last iterate."""
+
+
+class JobFile(NamedTuple):
+    """Data, partition and model of some tables and figures; its name is that of the file of tuned hyperparameters too.
+
+    Args:
+        values: keys of a `Config`.
+        stand_in: what is changed where the paper's data or weights cannot be had; None = they can.
+    """
+
+    values: Job
+    stand_in: Job | None
+
+    def chosen(self, stand_in: bool) -> Job:
+        """The job on the paper's data, or on the stand-in where there is one."""
+        return {**DEFAULTS, **self.values, **((self.stand_in or {}) if stand_in else {})}
 
 
 class _Part(BaseModel):
@@ -33,10 +49,12 @@ class Setting(_Part):
 
     Args:
         name: as it is shown, e.g. "α = 0.1".
+        base: name of its job file; None = the specification's.
         job: what it changes in the job.
     """
 
     name: str
+    base: str | None = None
     job: Job = Field(default_factory=dict)
 
 
@@ -49,7 +67,7 @@ class MethodRow(_Part):
         parameters: of the algorithm, over the tuned ones.
         grid: of a `distance` figure: values to choose from by the error after some trial rounds.
         job: what it changes in the job, after the setting.
-        tuned: whether it takes the tuned hyperparameters.
+        tuned: whether it takes the hyperparameters that were tuned under its name; or under which name.
         rounds: how many, where it needs another number than the rest.
     """
 
@@ -58,8 +76,13 @@ class MethodRow(_Part):
     parameters: dict[str, Value] = Field(default_factory=dict)
     grid: dict[str, list[float]] = Field(default_factory=dict)
     job: Job = Field(default_factory=dict)
-    tuned: bool = True
+    tuned: bool | str = True
     rounds: int | None = Field(None, ge=1)
+
+    @property
+    def tuned_as(self) -> str | None:
+        """The name that its hyperparameters were tuned under; None = they were not."""
+        return self.name if self.tuned is True else self.tuned or None
 
 
 class Panel(_Part):
@@ -98,23 +121,19 @@ class Cut(_Part):
     repeats: int = Field(default=2, ge=1)
 
 
-class StandInJob(_Part):
-    """What is run where the paper's data or weights cannot be had.
+class StandIn(_Part):
+    """What is run where the paper's data or weights cannot be had, besides what the job file says.
 
     Args:
         why: the sentence at the head of the table.
-        job: what it changes in the job, before settings and methods.
-        settings_job: what it changes besides, by setting, after the setting and before the method.
-        tuned: the hyperparameter file that goes with it; None = the same.
+        settings_job: what it changes by setting, after the setting and before the method.
         rounds: how many; None = as many.
         repeats: how many; None = as many.
         settings: names of those that are run; None = all.
     """
 
     why: str
-    job: Job = Field(default_factory=dict)
     settings_job: dict[str, Job] = Field(default_factory=dict)
-    tuned: str | None = None
     rounds: int | None = Field(None, ge=1)
     repeats: int | None = Field(None, ge=1)
     settings: list[str] | None = None
@@ -142,8 +161,7 @@ class Specification(_Part):
         paper: where it stands, e.g. "DRDM (Krouka et al. 2025), Table 3".
         title: what it shows.
         kind: "table", "curves", "scatter", "distance" (to a known optimum) or "energy".
-        job: name of a job file; of a `distance` figure the values themselves.
-        tuned: name of a hyperparameter file; None = the algorithms' defaults and what the methods say.
+        job: name of a job file, whose hyperparameters the methods take; or the values themselves, and nothing is tuned.
         rounds: of communication.
         repeats: seeds 0 to repeats − 1: another partition and initial model each.
         evaluate_every: test every so many rounds.
@@ -166,7 +184,6 @@ class Specification(_Part):
     title: str
     kind: Literal["table", "curves", "scatter", "distance", "energy"] = "table"
     job: str | Job
-    tuned: str | None = None
     rounds: int = Field(100, ge=1)
     repeats: int = Field(10, ge=1)
     evaluate_every: int = Field(5, ge=1)
@@ -180,7 +197,7 @@ class Specification(_Part):
     reached: dict[str, int] = Field(default_factory=dict)
     energy: Energy | None = None
     quick: Cut = Cut()
-    stand_in: StandInJob | None = None
+    stand_in: StandIn | None = None
     note: str = ""
 
     @model_validator(mode="after")
@@ -247,9 +264,11 @@ def parse(values: Mapping[str, object]) -> Specification:
         raise InputError(f"specification {values.get('name')}: {reason}") from None
 
 
-def load_job(name: str) -> Job:
-    """A job file of the papers by its name: keys of a `Config`."""
-    return tomllib.loads((PAPERS / "jobs" / f"{name}.toml").read_text(encoding="utf-8"))
+def load_job(name: str) -> JobFile:
+    """A job file of the papers by its name."""
+    values = tomllib.loads((PAPERS / "jobs" / f"{name}.toml").read_text(encoding="utf-8"))
+    stand_in = values.pop("stand_in", None)
+    return JobFile(values, stand_in)
 
 
 def _natural(name: str) -> tuple[str, str, int]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from drfl.experiments.measures import NONE, Column, Interval, as_printed, column
-from drfl.papers.plan import Collected
-from drfl.papers.records import Place, Run, fate, finals, runs
+from drfl.papers.plan import Plan
+from drfl.papers.records import Run, Runs, fate, finals
 from drfl.papers.specification import Specification
 
 
@@ -52,21 +52,26 @@ class ResultTable:
         return "\n\n".join([f"## {plain(self.title)}", text, *self.notes]) + "\n"
 
 
-def final(collected: Collected) -> tuple[ResultTable, ...]:
-    """A table a metric: the methods down, ours and the paper's number in every setting across; notes below the last."""
-    found = runs(collected)
-    *most, last = (_final(collected, found, metric) for metric in collected.plan.spec.metrics)
-    return (*most, replace(last, notes=_notes(collected, found)))
+def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ...]:
+    """A table a metric: the methods down, ours and the paper's number in every setting across; notes below the last.
+
+    Args:
+        plan: what was run.
+        found: the runs; their last points are shown.
+        beside: whether the paper's numbers stand beside ours.
+    """
+    *most, last = (_final(plan, found, metric, beside) for metric in plan.spec.metrics)
+    return (*most, replace(last, notes=_notes(plan, found)))
 
 
-def _final(collected: Collected, found: Mapping[Place, Sequence[Run]], metric: str) -> ResultTable:
-    spec, shown = collected.plan.spec, column(metric)
+def _final(plan: Plan, found: Runs, metric: str, beside: bool) -> ResultTable:
+    spec, shown = plan.spec, column(metric)
     methods = [method.name for method in spec.methods]
     header, columns = ["method"], [[TableEntry(name) for name in methods]]
-    for setting in collected.plan.settings:
+    for setting in plan.settings:
         header.append(setting)
         columns.append(_ours([found[setting, method] for method in methods], metric, shown))
-        if spec.values.get(setting):
+        if beside and spec.values.get(setting):
             header.append("paper")
             columns.append(_papers(spec, setting, metric, shown))
     rows = tuple(zip(*columns, strict=True))
@@ -109,9 +114,9 @@ def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: Column) -> 
     return (min if shown.small else max)(numbers.values())
 
 
-def _notes(collected: Collected, found: Mapping[Place, Sequence[Run]]) -> tuple[str, ...]:
+def _notes(plan: Plan, found: Runs) -> tuple[str, ...]:
     notes = []
-    if collected.plan.repeats > 1:
+    if plan.repeats > 1:
         notes.append("Mean over the repeats ± half the width of its 95 % t-interval.")
     notes.append("The best of a column, to the digit shown, is in bold.")
     if any(fate([run.stopped for run in group]) for group in found.values()):

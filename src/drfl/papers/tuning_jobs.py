@@ -8,8 +8,9 @@ from pathlib import Path
 from drfl.errors import InputError
 from drfl.experiments.config import load_config
 from drfl.experiments.hyperparameters import canonical
-from drfl.papers.specification import DEFAULTS, PAPERS, Specification, load_job, load_spec, names
-from drfl.tuning.job import JUDGED, TuningJob, from_file, of_values
+from drfl.papers.plan import base
+from drfl.papers.specification import PAPERS, load_job, load_spec, names
+from drfl.tuning.job import JUDGED, Method, TuningJob, from_file, of_values
 
 
 def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False) -> TuningJob:
@@ -28,11 +29,35 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False)
             raise InputError("--stand-in is for the papers' jobs: leave it out beside a file")
         return from_file(Path(text), changes)
     name = _known(text)
-    values: dict[str, object] = {**DEFAULTS, **load_job(name)}
-    if stand_in:
-        name, changed = _stand_in(name)
-        values |= changed
-    return of_values(name, values, changes, load_config(None, {**values, **changes, **JUDGED}), stand_in=stand_in)
+    job = load_job(name)
+    if stand_in and job.stand_in is None:
+        raise InputError(f"the job '{name}' has no stand-in: leave --stand-in out")
+    values = job.chosen(stand_in)
+    config = load_config(None, {**values, **changes, **JUDGED})
+    return of_values(name, values, changes, config, methods=methods_of(name), stand_in=stand_in)
+
+
+def methods_of(job: str) -> dict[str, Method]:
+    """The methods that the papers' tables and figures run on a job with hyperparameters tuned for it.
+
+    Args:
+        job: its name.
+
+    Raises:
+        InputError: two of them have one name and differ.
+    """
+    found: dict[str, Method] = {}
+    for spec in map(load_spec, names()):
+        if all(base(spec, setting) != job for setting in spec.settings):
+            continue
+        for row in spec.methods:
+            if row.tuned is not True:
+                continue  # it is not tuned, or goes by another row's values
+            more = {} if row.rounds is None else {"rounds": row.rounds}
+            method = Method(row.algorithm, row.parameters, {**row.job, **more})
+            if found.setdefault(row.name, method) != method:
+                raise InputError(f"{spec.name}: {row.name} is another method than in the specifications before it")
+    return found
 
 
 def _known(text: str) -> str:
@@ -41,23 +66,3 @@ def _known(text: str) -> str:
         return canonical("job", text, dict.fromkeys(known))
     except InputError as error:
         raise InputError(f"{error}, or give a TOML file, whose name ends in .toml") from None
-
-
-def _stand_in(job: str) -> tuple[str, Mapping[str, object]]:
-    """The name of the hyperparameter file and the changed keys of a job's stand-in, as the papers' tables have it."""
-    found: list[tuple[str, Mapping[str, object]]] = []
-    for spec in map(load_spec, names()):
-        own = _of(spec) if spec.job == job else None
-        if own is not None and own not in found:
-            found.append(own)
-    if not found:
-        raise InputError(f"the job '{job}' has no stand-in: leave --stand-in out")
-    if len(found) > 1:
-        raise InputError(f"the job '{job}' has {len(found)} stand-ins: say which data by --set dataset=NAME")
-    return found[0]
-
-
-def _of(spec: Specification) -> tuple[str, Mapping[str, object]] | None:
-    if spec.stand_in is None or (spec.stand_in.tuned or spec.tuned) is None:
-        return None
-    return str(spec.stand_in.tuned or spec.tuned), spec.stand_in.job

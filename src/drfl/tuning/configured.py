@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl import user_code
-from drfl.experiments.build import build, load_data
+from drfl import step_size, user_code
+from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.cells import Cell
 from drfl.experiments.hyperparameters import Value
 from drfl.experiments.training_cells import cost_of, job_of
+from drfl.key import Key
 from drfl.tuning import own_spaces, spaces
 from drfl.tuning.criterion import Criterion
-from drfl.tuning.job import FIRST_SEED, TuningJob
+from drfl.tuning.job import FIRST_SEED, Method, TuningJob
 from drfl.tuning.search import Search
 from drfl.tuning.suggestion import Point, needed
 
@@ -28,32 +30,35 @@ class Configured:
 
     Args:
         job: whose hyperparameters.
-        algorithm: its name.
+        method: the algorithm as the job has it.
         clients: N.
+        eta: 1/L̂ of the job, see :func:`step_size_from_curvature`.
         own: the reference of a space of the user's own; None = its class's, or drfl's.
     """
 
     job: TuningJob
-    algorithm: str
+    method: Method
     clients: int
+    eta: float
     own: str | None = None
 
     @property
     def base(self) -> dict[str, Value]:
         """What all trials have in common."""
-        return spaces.fixed(self.algorithm, self.job.tables.get(self.algorithm, {}), self.clients)
+        return spaces.fixed(self.method.algorithm, self.method.table, self.clients)
 
     @property
     def space(self) -> spaces.Space:
         """Where drfl looks for the hyperparameters of an algorithm that has no space of its own."""
-        config = self.job.config(self.algorithm, self.base, FIRST_SEED)
-        return spaces.around(self.algorithm, config.lr or spaces.USUAL)
+        return spaces.around(self.method.algorithm, self.eta)
 
     def fingerprint(self) -> dict[str, object]:
         """See :class:`drfl.tuning.search.Subject`."""
-        own, name = own_spaces.of_name(self.algorithm, self.own), self.algorithm
+        name = self.method.algorithm
+        own = own_spaces.of_name(name, self.own)
         table = {f"{name}.{parameter}": value for parameter, value in self.base.items()}
-        files = self.job.config(name, self.base, FIRST_SEED).user_files([name])
+        table |= {f"{key} of the method": value for key, value in self.method.changes.items()}
+        files = self.job.config(self.method, self.base, FIRST_SEED).user_files([name])
         if own is None:
             return {**table, **{f"the range of {name}.{d.name}": str(d) for d in self.space}, **_named(files)}
         if self.own is not None:
@@ -62,26 +67,26 @@ class Configured:
 
     def defaults(self) -> Point:
         """What the job says of the algorithm, else the defaults."""
-        base = self.base
-        config = self.job.config(self.algorithm, base, FIRST_SEED)
+        base, algorithm = self.base, self.method.algorithm
+        config = self.job.config(self.method, base, FIRST_SEED)
         table = spaces.default_table(config, base)
-        if own_spaces.of_name(self.algorithm, self.own) is not None:
+        if own_spaces.of_name(algorithm, self.own) is not None:
             return Point({}, table)
-        values = spaces.default_point(config.parameters(self.algorithm), self.space)
+        values = spaces.default_point(config.parameters(algorithm), self.space)
         return Point(values, table, spaces.places(self.space) if values else {})
 
     def draw(self, trial: optuna.Trial) -> Point:
         """See :class:`drfl.tuning.search.Subject`."""
-        own = own_spaces.of_name(self.algorithm, self.own)
+        own = own_spaces.of_name(self.method.algorithm, self.own)
         if own is None:
             values = spaces.draw(self.space, trial)
             return Point(values, spaces.table_at(self.space, self.base, values))
-        table = own_spaces.parameters(user_code.label_of(self.algorithm), own, trial)
+        table = own_spaces.parameters(user_code.label_of(self.method.algorithm), own, trial)
         return Point(dict(trial.params), {**self.base, **table})
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
         """See :class:`drfl.tuning.search.Subject`."""
-        configs = [self.job.config(self.algorithm, table, seed) for seed in seeds]
+        configs = [self.job.config(self.method, table, seed) for seed in seeds]
         return [Cell("training", job_of(config), cost_of(config)) for config in configs]
 
 
@@ -89,13 +94,25 @@ def _named(files: Mapping[str, str]) -> dict[str, object]:
     return {f"the SHA-256 of {path}": digest[:12] for path, digest in files.items()}
 
 
+PLAIN = Method("FedAvg")
+"""By which the data are loaded and the curvature is found: both are the same for all methods."""
+
 OF_ONE = ("algorithm", "algorithms", "seed", "files")
 """What differs from algorithm to algorithm in a job; the user's files are in each one's fingerprint."""
 
 
+def step_size_from_curvature(jobs: Sequence[Job]) -> float:
+    """1/L̂ at the initial models, the median over the jobs, to few digits."""
+    found = []
+    for job in jobs:
+        key = Key(job.config.seed).fold("step size")  # the one that a run uses
+        found.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
+    return spaces.rounded(statistics.median(found))
+
+
 def prepare(
     job: TuningJob,
-    algorithms: Sequence[str],
+    names: Sequence[str],
     *,
     trials: int,
     repeats: int,
@@ -103,16 +120,16 @@ def prepare(
     data_dir: Path | None,
     own: Mapping[str, str] | None = None,
 ) -> Search:
-    """Load the data, so that downloads and features are at hand, and make sure that each algorithm can start.
+    """Load the data, so that downloads and features are at hand, and make sure that each method can start.
 
     Args:
         job: what is run.
-        algorithms: by name.
+        names: of its methods, or of algorithms.
         trials: of each of them, the defaults included.
         repeats: seeds of each trial.
         criterion: what trials are compared by, see :class:`drfl.tuning.criterion.Criterion`.
         data_dir: where the data set's files lie.
-        own: references of spaces of the user's own, by algorithm.
+        own: references of spaces of the user's own, by name.
 
     Raises:
         InputError: the data cannot be had, an algorithm or a space cannot run on them, or Optuna is missing.
@@ -120,23 +137,24 @@ def prepare(
     needed()
     judged = Criterion(criterion, job.measure())
     where = {} if data_dir is None else {"data_dir": data_dir}
-    config = job.config(algorithms[0], job.tables.get(algorithms[0], {}), FIRST_SEED).model_copy(update=where)
-    dataset = load_data(config)
-    clients, references = build(config, dataset).data.n, own or {}
-    subjects = {name: Configured(job, name, clients, references.get(name)) for name in algorithms}
-    plain = job.config(algorithms[0], {}, FIRST_SEED)
-    common = {key: value for key, value in job_of(plain).items() if key not in OF_ONE}
+    first = [job.config(PLAIN, {}, FIRST_SEED + k) for k in range(repeats)]
+    dataset = load_data(first[0].model_copy(update=where))
+    jobs, references = [build(config, dataset) for config in first], own or {}
+    eta = step_size_from_curvature(jobs)
+    subjects = {name: Configured(job, job.method(name), jobs[0].data.n, eta, references.get(name)) for name in names}
+    common = {key: value for key, value in job_of(first[0]).items() if key not in OF_ONE}
     about = {
-        "rounds": plain.rounds,
-        "validation": plain.validation,
+        "rounds": first[0].rounds,
+        "validation": first[0].validation,
         "score": judged.score.name,
         "stand_in": job.stand_in,
-        "device": plain.device,
+        "device": first[0].device,
+        "step_size_from_curvature": eta,
         "job": dict(job.values),
     }
     search = Search(job.name, subjects, trials, repeats, judged, common, about)
     for name, subject in subjects.items():
-        build(job.config(name, subject.defaults().table, FIRST_SEED), dataset)
-        if own_spaces.of_name(name, subject.own) is not None:  # of which nobody knows yet whether it works
-            build(job.config(name, search.suggested(name, ()).table, FIRST_SEED), dataset)
+        build(job.config(subject.method, subject.defaults().table, FIRST_SEED), dataset)
+        if own_spaces.of_name(subject.method.algorithm, subject.own) is not None:  # nobody knows yet whether it works
+            build(job.config(subject.method, search.suggested(name, ()).table, FIRST_SEED), dataset)
     return search

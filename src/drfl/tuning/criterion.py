@@ -76,7 +76,7 @@ class Criterion:
         value = "0" if self.worst == 0 else f"{self.worst:g}"
         return (
             f"mean over the seeds of {WORDS[self.name].format(self.score.words)} after the last round, on rows held "
-            f"out of the clients' training rows; a run that breaks off scores {value}; test data are not touched"
+            f"out of the clients' training rows; {value} if a run breaks off at any seed; test data are not touched"
         )
 
     def of(self, record: Record) -> float:

@@ -6,6 +6,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError, unknown
@@ -32,6 +34,20 @@ ELSEWHERE = {
 """Keys that --set does not take, and what to do instead."""
 
 
+class Method(NamedTuple):
+    """An algorithm as a job has it, e.g. SCAFF-PD with 20 clients a round.
+
+    Args:
+        algorithm: its name.
+        table: parameters that all its trials have.
+        changes: keys of a `Config` that are others than the job's.
+    """
+
+    algorithm: str
+    table: Mapping[str, Value] = MappingProxyType({})
+    changes: Mapping[str, object] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class TuningJob:
     """A job whose hyperparameters are looked for.
@@ -39,25 +55,34 @@ class TuningJob:
     Args:
         name: of the file that they are written to.
         values: keys of a `Config`.
-        tables: what the job says of single algorithms.
+        methods: what the job says of single methods, by name.
         stand_in: whether the stand-in takes the place of the paper's data.
         data_dir: where the job's file says that the data lie.
     """
 
     name: str
     values: Mapping[str, object]
-    tables: Mapping[str, Mapping[str, Value]]
+    methods: Mapping[str, Method]
     stand_in: bool = False
     data_dir: Path | None = None
 
-    def config(self, algorithm: str, table: Mapping[str, Value], seed: int) -> Config:
+    def method(self, name: str) -> Method:
+        """The method of this name: one of the job's, else the algorithm as it is."""
+        return self.methods.get(name) or Method(name)
+
+    def config(self, method: Method, table: Mapping[str, Value], seed: int) -> Config:
         """One run: tested once, after its last round.
+
+        Args:
+            method: what is run.
+            table: all its parameters.
+            seed: of the run.
 
         Raises:
             InputError: a value is impossible.
         """
-        values = {**self.values, **JUDGED}
-        own = {"algorithm": algorithm, "algorithms": {algorithm: table}, "seed": seed}
+        values = {**self.values, **method.changes, **JUDGED}
+        own = {"algorithm": method.algorithm, "algorithms": {method.algorithm: table}, "seed": seed}
         return load_config(None, {**values, **own, "evaluate_every": load_config(None, values).rounds})
 
     def measure(self) -> Measure:
@@ -80,7 +105,13 @@ def from_file(path: Path, changes: Mapping[str, object]) -> TuningJob:
 
 
 def of_values(
-    name: str, values: Mapping[str, object], changes: Mapping[str, object], config: Config, *, stand_in: bool = False
+    name: str,
+    values: Mapping[str, object],
+    changes: Mapping[str, object],
+    config: Config,
+    *,
+    methods: Mapping[str, Method] | None = None,
+    stand_in: bool = False,
 ) -> TuningJob:
     """A job from the keys of a `Config`, without those that tuning sets itself.
 
@@ -89,6 +120,7 @@ def of_values(
         values: the job.
         changes: what takes the place of its values.
         config: both together, checked.
+        methods: by name; None = the algorithms that it has tables of.
         stand_in: whether the stand-in takes the place of the paper's data.
 
     Raises:
@@ -101,21 +133,27 @@ def of_values(
     return TuningJob(
         name,
         {"validation": VALIDATION, **plain},
-        config.algorithms,
+        methods or {name: Method(name, table) for name, table in config.algorithms.items()},
         stand_in,
         config.data_dir,
     )
 
 
-def chosen_algorithms(text: str | None, job: TuningJob) -> list[str]:
-    """The algorithms that are tuned: those named, else those that the job's file has tables of, else all.
+def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
+    """The methods that are tuned: those named, else those that the job speaks of, else all algorithms.
+
+    Args:
+        text: names of the job's methods or of algorithms, with commas between them.
+        job: what is tuned.
 
     Raises:
         InputError: an unknown name; the nearest is suggested.
     """
     if text is None:
-        return list(job.tables or ALGORITHMS)
-    return list(dict.fromkeys(algorithm_name(part.strip()) for part in text.split(",")))
+        return list(job.methods or ALGORITHMS)
+    known = {name.lower(): name for name in job.methods}
+    names = [part.strip() for part in text.split(",")]
+    return list(dict.fromkeys(known.get(name.lower()) or algorithm_name(name) for name in names))
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, object]:

@@ -40,11 +40,8 @@ class Dimension(NamedTuple):
 
 Space = tuple[Dimension, ...]
 
-USUAL = 0.1
-"""η where nobody says otherwise."""
-
-LR = Dimension("lr", 0.005, 1.0)
-"""η, the same range for every algorithm: from a twentieth of the usual 0.1 to ten times that."""
+LR = Dimension("lr", 0.25, 4.0)
+"""η over 1/L̂, the same range for every algorithm; L̂ is the largest curvature of a client, :mod:`drfl.step_size`."""
 
 SPACES: dict[str, Space] = {
     "FedAvg": (LR,),
@@ -91,10 +88,9 @@ def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str,
     return {**({"m": clients} if algorithm in EVERYBODY else {}), **table}  # unless the job says otherwise
 
 
-def around(algorithm: str, lr: float) -> Space:
-    """The algorithm's space for a job whose own η is ``lr``: η is looked for as far around it as else around 0.1."""
-    factor = lr / USUAL
-    own = LR._replace(low=rounded(factor * LR.low), high=rounded(factor * LR.high))
+def around(algorithm: str, eta: float) -> Space:
+    """The algorithm's space where 1/L̂ is ``eta``: η is looked for from a quarter of it to four times it."""
+    own = LR._replace(low=rounded(LR.low * eta), high=rounded(LR.high * eta))
     return tuple(own if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
 
 

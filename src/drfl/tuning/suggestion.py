@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from drfl.errors import InputError
 from drfl.experiments.hyperparameters import Value
 from drfl.key import Key
-from drfl.tuning.criterion import mean
+from drfl.tuning.criterion import BROKEN, mean
 
 if TYPE_CHECKING:
     import optuna
@@ -57,8 +57,9 @@ class Trial(NamedTuple):
 
     @property
     def score(self) -> float:
-        """What it is judged by."""
-        return mean(self.scores)
+        """What it is judged by: the mean over its seeds, or the worst value where any of its runs broke off."""
+        broken = (score for score, how in zip(self.scores, self.stopped, strict=True) if how in BROKEN)
+        return next(broken, mean(self.scores))
 
 
 def best(trials: Sequence[Trial], *, smaller: bool = False) -> Trial:

@@ -1,0 +1,41 @@
+"""What the methods cost: clients that train in a round, gradients, bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from drfl.experiments.measures import NONE
+from drfl.papers.plan import Plan
+from drfl.papers.records import Run, Runs
+from drfl.papers.tables import ResultTable, TableEntry
+
+MEGA = 1e6
+
+HEADER = ("method", "rounds", "clients a round", "10⁶ gradients", "MB sent, both ways")
+
+NOTE = (
+    "Means over settings and repeats, of runs that came to their end. Clients a round are the distinct ones that "
+    "train: a client drawn several times trains once. Gradients are counted by sample, those of reports too."
+)
+
+
+def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
+    """One table: the methods down, what they cost across."""
+    rows = []
+    for method in plan.spec.methods:
+        ended = [run for setting in plan.settings for run in found[setting, method.name] if run.ended]
+        rows.append((TableEntry(method.name), *map(TableEntry, _texts(ended))))
+    return (ResultTable("Participation and cost", HEADER, tuple(rows), (NOTE,)),)
+
+
+def _texts(ended: Sequence[Run]) -> list[str]:
+    if not ended:
+        return [NONE] * (len(HEADER) - 1)
+    gradients = fmean(run.final["gradient_evaluations"] for run in ended) / MEGA
+    return [
+        f"{fmean(run.rounds for run in ended):.4g}",
+        f"{fmean(run.clients for run in ended):.1f}",
+        f"{gradients:.3g}",
+        f"{fmean(run.points[-1].bytes for run in ended) / MEGA:.3g}",
+    ]

@@ -1,0 +1,31 @@
+"""What methods cost."""
+
+from __future__ import annotations
+
+from tests.support.results import broken, of, results, trained
+from tests.support.small_spec import small_spec
+
+from drfl.papers.cost_tables import tables
+from drfl.papers.output import cells_csv
+from drfl.papers.plan import Scale
+
+
+def costs(setting, method, seed):
+    clients = 3.0 if setting == "α = 0.1" else 2.0
+    return {**trained(0.1, 0.5, 0.6), "clients_per_round": clients} if method == "DRDM" or seed else broken()
+
+
+def test_they_are_means_over_settings_and_seeds_that_ended():
+    (table,) = tables(*of(results(small_spec(), costs, Scale(repeats=2))))
+    # 20 gradients and 2 kB a round, two rounds
+    assert [entry.text for entry in table.rows[0]] == ["DRDM", "2", "2.5", "4e-05", "0.004"]
+    assert [entry.text for entry in table.rows[1]] == ["Fed-Avg", "2", "2.5", "4e-05", "0.004"]
+    none = tables(*of(results(small_spec(), lambda s, m, k: broken())))[0]
+    assert [entry.text for entry in none.rows[0]] == ["DRDM", "–", "–", "–", "–"]
+
+
+def test_the_cells_file_has_the_clients_of_every_run():
+    lines = cells_csv(results(small_spec(), costs, Scale(repeats=2))).splitlines()
+    assert lines[0].endswith(",clients_per_round")
+    assert lines[1].endswith(",3.000")
+    assert lines[3].endswith(","), "it broke off"
