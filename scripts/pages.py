@@ -102,7 +102,7 @@ def tuning_trials() -> str:
 def tuning_spaces() -> str:
     """What each algorithm is tuned in; η is everybody's and stands below."""
     rows = [[name, "; ".join(["lr", *(f"{d.name} {d}" for d in space[1:])])] for name, space in SPACES.items()]
-    said = f"For all of them lr is η, {LR}; where the job has an η of its own, from a twentieth of it to ten times it."
+    said = f"For all of them lr is η, {LR.low:g} to {LR.high:g} times 1/L̂, log."
     return f"{markdown(['algorithm', 'searched for'], rows, text=2)}\n\n{said}"
 
 
