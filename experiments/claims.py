@@ -66,7 +66,7 @@ def stored_rows() -> list[Mapping[str, str]]:
 
 def table() -> str:
     """What EXPERIMENTS.md shows of the stored claims."""
-    meaning = "\n".join(f"- **{word}**: {text}." for word, text in MEANING.items())
+    meaning = "\n".join(paragraph(f"- **{word}**: {text}.", indent="  ") for word, text in MEANING.items())
     rows = []
     for row in stored_rows():
         remark = f". {row['remark']}" if row["remark"] else ""

@@ -115,3 +115,9 @@ def test_one_that_never_arrives_is_not_level():
 def test_every_seed_or_none_of_at_least_five(values, outcome):
     found = findings.every_seed(ROUNDS, PLACES[0], dict(enumerate(values)), 1, 3)
     assert found.outcome == outcome
+
+
+@pytest.mark.parametrize(("agree", "n"), [(0, 5), (3, 5), (5, 5), (9, 10)])
+def test_the_share_of_seeds_has_its_exact_interval(agree, n):
+    found = findings.every_seed(ROUNDS, PLACES[0], {k: float(k >= agree) for k in range(n)}, 0, 0.5)
+    assert found.share == pytest.approx(tuple(binomtest(agree, n).proportion_ci()))

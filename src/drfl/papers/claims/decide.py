@@ -85,10 +85,19 @@ def decide(claim: AnyClaim, stored: StoredResults) -> Decided:
         agrees = all(confirmation.agrees(stored) for confirmation in claim.confirmed_by)
         return Decided(claim, claim.verdict if agrees else verdicts.OPEN, (), _confirmed(claim, stored))
     found, left_out = tuple(claim.found(stored)), left_out_of(claim, stored)
-    text = told(found, along=claim.kind == "trend") if found else "not run"
-    if left_out:
-        text += f". Not run: {', '.join(left_out)}"
-    return Decided(claim, verdict(found, claim.needed, bool(left_out)), found, text)
+    beside = {"Broke off": broken_off(found, stored), "Not run": left_out}
+    texts = [told(found, along=claim.kind == "trend") if found else "not run"]
+    texts += [f"{what}: {', '.join(names)}" for what, names in beside.items() if names]
+    return Decided(claim, verdict(found, claim.needed, bool(left_out)), found, ". ".join(texts))
+
+
+def broken_off(found: Sequence[Finding], stored: StoredResults) -> list[str]:
+    """The methods with runs that broke off in what was compared, and how many."""
+    pairs = [(f.first, f.second) if isinstance(f, Lead) else (f.place,) for f in found]
+    counts: dict[str, int] = {}
+    for place in dict.fromkeys(place for pair in pairs for place in pair):
+        counts[place.method] = counts.get(place.method, 0) + len(stored.broken(*place))
+    return [f"{method} {n} {'run' if n == 1 else 'runs'}" for method, n in counts.items() if n]
 
 
 def left_out_of(claim: MeasuredClaim, stored: StoredResults) -> list[str]:

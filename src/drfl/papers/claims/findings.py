@@ -121,6 +121,15 @@ class EverySeed(NamedTuple):
             return UNDECIDED
         return SHOWN if self.agree == n else NOT_SHOWN if self.agree else OPPOSITE
 
+    @property
+    def share(self) -> tuple[float, float]:
+        """The exact 95 % interval of the share of all seeds that agree (Clopper, Pearson 1934)."""
+        from scipy.special import betaincinv  # it takes a while to load
+
+        k, n = self.agree, len(self.values)
+        low = float(betaincinv(k, n - k + 1, LEVEL / 2)) if k else 0.0
+        return low, float(betaincinv(k + 1, n - k, 1 - LEVEL / 2)) if k < n else 1.0
+
 
 Finding = Lead | EverySeed
 

@@ -100,9 +100,17 @@ def _every(found: Sequence[EverySeed]) -> str:
     texts = []
     for f in found:
         name = ", ".join([f.place.method] * methods + [f.place.setting] * settings)
-        count = f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.shown)})" if f.values else "no seed"
+        count = (
+            f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.shown)}{_share(f)})" if f.values else "no seed"
+        )
         texts.append(f"{name} {count}".strip())
     return "; ".join(texts)
+
+
+def _share(found: EverySeed) -> str:
+    """Of how many seeds it may be true, where that is decided."""
+    low, high = found.share
+    return f"; {100 * low:.0f} to {100 * high:.0f} % of all seeds" if found.outcome != UNDECIDED else ""
 
 
 def _values(values: Sequence[float], shown: Column) -> str:
