@@ -26,11 +26,13 @@ from drfl.atomic_files import atomic_write
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
 from drfl.tuning.spaces import DIGITS, LR, SPACES
 from drfl.tuning.suggestion import STARTUP
+from experiments import claims
 from experiments import promise_tables as promise
 from experiments import tables as experiments
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.stem: path for path in sorted((ROOT / "docs").glob("*.md"))}
+PAGES["EXPERIMENTS"] = ROOT / "EXPERIMENTS.md"
 PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
 
 START, END = "<!-- {}: written by make pages -->\n", "<!-- end -->\n"
@@ -111,6 +113,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **trial_tables.BLOCKS,
     **experiments.BLOCKS,
     **promise.BLOCKS,
+    **claims.BLOCKS,
     "testing.algorithm-checks": algorithm_checks,
     "testing.federation-checks": federation_checks,
     "testing.traps": traps,

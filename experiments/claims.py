@@ -1,0 +1,109 @@
+"""Decide every claim of the papers from the stored results, by the rules of experiments/claims.toml.
+
+    python experiments/claims.py [--check]
+
+Writes results/claims/claims.csv, a row a claim, and comparisons.csv, a row a comparison; nothing is run. `make pages`
+then writes the table into EXPERIMENTS.md. With --check nothing is written: it names the claims whose verdict or numbers
+differ from the stored ones, and ends with 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.tables import markdown, paragraph
+
+from drfl.atomic_files import atomic_write
+from drfl.papers.claims.decide import Decided, claims_csv, decide, findings_csv, load
+from drfl.papers.claims.results import StoredResults
+from drfl.papers.claims.verdicts import MEANING
+
+HERE = Path(__file__).parent
+RULES = HERE / "claims.toml"
+RESULTS = HERE / "results"
+STORED = RESULTS / "claims"
+
+HEAD = """
+Each verdict follows from stored numbers by a rule: [claims.toml](experiments/claims.toml) says what each claim
+compares, `python experiments/claims.py` decides it, and a test applies the rules again to what is stored. Every
+comparison with its p-values is in [comparisons.csv](experiments/results/claims/comparisons.csv).
+"""
+
+NUMBERS = """
+Numbers are leads in the claim's direction, negative where it is the other way: the mean over the seeds with its 95 %
+t-interval, over several settings the least and the greatest mean with the outermost ends of the intervals; "paper" is
+the same from the paper's table. A lead is shown by the paired t-test and, from six seeds on, all sign flips, corrected
+(Holm) for all differences of the table as in `paired.csv`, or for the claim's own where the table lacks one of them.
+Where a seed never reaches a level its rounds are later than any number, and only who is sooner is tested (exact
+binomial test). "Level" and "not behind" are shown where the whole interval is within the margin, the opposite where the
+mean is shown to be beyond it. What every seed is said to do is shown where all of at least five do it, its opposite
+where none does.
+"""
+
+
+def decided() -> list[Decided]:
+    """All claims."""
+    stored = StoredResults(RESULTS)
+    return [decide(claim, stored) for claim in load(RULES)]
+
+
+def texts(found: list[Decided]) -> dict[str, str]:
+    """The stored files by name."""
+    return {"claims.csv": claims_csv(found), "comparisons.csv": findings_csv(found)}
+
+
+def stored_rows() -> list[Mapping[str, str]]:
+    """The claims as they are stored."""
+    return list(csv.DictReader(io.StringIO((STORED / "claims.csv").read_text(encoding="utf-8"))))
+
+
+def table() -> str:
+    """What EXPERIMENTS.md shows of the stored claims."""
+    meaning = "\n".join(paragraph(f"- **{word}**: {text}.", indent="  ") for word, text in MEANING.items())
+    rows = []
+    for row in stored_rows():
+        remark = f". {row['remark']}" if row["remark"] else ""
+        rows.append([row["paper"], f"{row['claim']} ({row['where']})", row["verdict"], row["decides"] + remark])
+    counts = ", ".join(f"{sum(row[2] == word for row in rows)} {word}" for word in MEANING)
+    parts = [paragraph(HEAD), meaning, paragraph(NUMBERS), f"{len(rows)} claims: {counts}."]
+    return "\n\n".join([*parts, markdown(["", "claim", "verdict", "what decides it"], rows, text=4)])
+
+
+def differing(found: list[Decided]) -> list[str]:
+    """The claims that are stored otherwise, by their ids."""
+    made = {row["id"]: row for row in csv.DictReader(io.StringIO(claims_csv(found)))}
+    there = {row["id"]: row for row in stored_rows()} if (STORED / "claims.csv").exists() else {}
+    return [name for name in {**made, **there} if made.get(name) != there.get(name)]
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"EXPERIMENTS.claims": table}
+"""Page and block → what stands there."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where a claim differs")
+    check = parser.parse_args().check
+    found = decided()
+    other = differing(found)
+    if not check:
+        STORED.mkdir(parents=True, exist_ok=True)
+        for name, text in texts(found).items():
+            with atomic_write(STORED / name) as file:
+                file.write(text.encode())
+    for one in found:
+        if one.claim.id in other:
+            print(f"{one.claim.id}: {one.verdict}: {one.decides}")
+    print(f"{len(found)} claims, {len(other)} of them {'differ' if check else 'new or changed'}")
+    return int(check and bool(other))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

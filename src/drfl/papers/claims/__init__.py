@@ -1,0 +1,1 @@
+"""The papers' claims, each decided by a rule from the stored results."""

@@ -1,0 +1,100 @@
+"""Every verdict on the papers' claims is that of its rule on the stored results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import fmean
+
+import pytest
+from tests.support.scripts import ROOT, script
+
+from drfl.papers.claims import measures
+from drfl.papers.claims.energy import least_energy_steps, steps_of
+from drfl.papers.claims.measures import ToLevel
+from drfl.papers.claims.results import StoredResults
+from drfl.papers.claims.rules import Ahead, Every, Level, Trend
+from drfl.papers.specification import load_spec, names
+
+SCRIPT = script("experiments/claims.py")
+FOUND = SCRIPT.decided()
+STORED = StoredResults(SCRIPT.RESULTS)
+MEASURED = [one.claim for one in FOUND if isinstance(one.claim, (Ahead, Every, Level, Trend))]
+
+
+@pytest.mark.parametrize("name", SCRIPT.texts(FOUND))
+def test_the_stored_files_follow_from_the_stored_results(name):
+    stored = (SCRIPT.STORED / name).read_text(encoding="utf-8")
+    assert not SCRIPT.differing(FOUND), "run python experiments/claims.py, and make pages"
+    assert SCRIPT.texts(FOUND)[name] == stored
+
+
+def test_every_verdict_stands_in_the_page():
+    page = (ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| D") or line.startswith("| SCAFF-PD |")]
+    for one in FOUND:
+        start = f"| {one.claim.paper} | {one.claim.says} ({one.claim.where}) | {one.verdict} |"
+        assert len([line for line in rows if line.startswith(start)]) == 1, one.claim.id
+
+
+def named(claim):
+    """Results with the settings and methods that a claim names of each; channels are no settings."""
+    found = [(result, claim.settings or [], claim.methods + getattr(claim, "others", [])) for result in claim.results]
+    if isinstance(claim, Trend):
+        first = claim.results[0]
+        steps = [(first, s) if isinstance(s, str) else (s.result, s.name) for row in claim.steps for s in row]
+        found += [(r, [n], []) if claim.over == "settings" else (r, [], [n]) for r, n in steps]
+    return found
+
+
+@pytest.mark.parametrize("claim", MEASURED, ids=[claim.id for claim in MEASURED])
+def test_what_a_claim_names_is_in_the_specifications(claim):
+    channels = any(measure.of == "least-energy steps" for measure in claim.measures)
+    for result, settings, methods in named(claim):
+        assert result in names()
+        spec = load_spec(result)
+        known = {setting.name for setting in spec.settings}
+        if channels:
+            assert all(measures.CHANNEL.fullmatch(setting) for setting in settings)
+            assert spec.energy is not None
+            assert [measure.level for measure in claim.measures] == [spec.energy.target]
+        else:
+            assert set(settings) <= known
+            assert set(methods) <= {method.name for method in spec.methods}
+
+
+def test_the_least_energy_is_that_of_the_map():
+    """By the mean rounds, as `energy.csv` has it; claims take it seed by seed."""
+    result = "drdm-figure-4"
+    reach = ToLevel(of="to level", metric="worst_accuracy", level=0.8)
+
+    def mean_rounds(stored, result, setting, method):
+        return {0: fmean(reach.values(stored, result, setting, method).values())}
+
+    rows = STORED.rows(result, "energy.csv")
+    assert len(rows) == 35
+    for row in rows:
+        channel = float(row["snr_db"]), float(row["bandwidth_hz"])
+        assert least_energy_steps(STORED, result, mean_rounds, *channel) == {0: float(row["tau"])}
+    assert set(steps_of(STORED, result).values()) == {1, 5, 10, 15, 20, 25, 30}
+
+
+def test_a_changed_number_changes_what_is_found(tmp_path):
+    """The rules read the results, and nothing that was decided before."""
+    result = "drdm-table-3"
+    (tmp_path / result).mkdir()
+    text = (SCRIPT.RESULTS / result / "cells.csv").read_text(encoding="utf-8")
+    head, *lines = text.splitlines()
+    column = head.split(",").index("worst_accuracy") - len(head.split(","))
+    changed = defaultdict(int)
+    for k, line in enumerate(lines):
+        parts = line.split(",")
+        if ",DRDM,DRDM," in line:
+            parts[column] = f"{float(parts[column]) - 0.2:.6f}"
+            changed[line] += 1
+        lines[k] = ",".join(parts)
+    (tmp_path / result / "cells.csv").write_text("\n".join([head, *lines]), encoding="utf-8")
+    claim = next(claim for claim in MEASURED if claim.id == "drdm-linear-worst")
+    claim = claim.model_copy(update={"results": [result]})
+    assert len(changed) == 40
+    assert SCRIPT.decide(claim, STORED).verdict == "not shown"
+    assert SCRIPT.decide(claim, StoredResults(tmp_path)).verdict == "does not hold"
