@@ -171,8 +171,8 @@ def test_the_constant_schedule_meets_its_conditions(L, L_lx, mu, mu_lam, c_omega
 
 def test_noise_by_hand():
     """ζ² = 2, ε = 0.5, J = 4, χ = 0.5: C = 1.5/16 + (1/64 + 1)/4, and ω = 1 + 64C·2/(0.1·0.5)."""
-    C = 0.09375 + 0.25390625
-    assert theory.GradientNoise(2.0, 0.5, 4, 0.5).C == pytest.approx(C)
+    C = theory.GradientNoise(2.0, 0.5, 4, 0.5).constant
+    assert pytest.approx(0.09375 + 0.25390625) == C
     tau, sigma, theta = noisy(variance=2.0, accuracy=0.5, steps=4, chi=0.5)
     omega = 1 + 64 * C * 40
     assert (tau, sigma, theta) == pytest.approx((40 / (omega - 1), 10 / (omega - 1), 1 - 1 / omega))
@@ -184,7 +184,9 @@ def test_the_noise_leaves_half_of_the_accuracy(L, L_lx, mu, accuracy):
     """(E.58) with the weights of E.45, 2·C·τ²θ/(1−θ)·ζ²·μ_x ≤ ε/2, with equality where this branch decides."""
     exact = theory.scaffpd_constant(L, L_lx, mu, 0.2)
     steps = noisy(L, L_lx, mu, 0.2, variance=3.0, accuracy=accuracy, steps=5)
-    left = 2 * theory.GradientNoise(3.0, accuracy, 5).C * steps.tau**2 * steps.theta / (1 - steps.theta) * 3.0 * mu
+    left = (
+        2 * theory.GradientNoise(3.0, accuracy, 5).constant * steps.tau**2 * steps.theta / (1 - steps.theta) * 3.0 * mu
+    )
     if steps == exact:
         assert left <= accuracy / 2 * (1 + 1e-9)
     else:
@@ -202,7 +204,7 @@ def test_the_constant_of_the_noise(tau, steps, chi):
     L = 1.0
     server_lr = theory.scaffpd_local(tau, L, steps).server_lr
     drift = (3 * tau * L + (tau * L) ** 2 / 8) * (12 * (1 + chi) + 3 / steps) / server_lr**2
-    C = theory.GradientNoise(1.0, 1.0, steps, chi).C
+    C = theory.GradientNoise(1.0, 1.0, steps, chi).constant
     assert drift + 2 * chi / steps <= C * (1 + 1e-12)
     if tau == 1 / 600:
         assert drift + 2 * chi / steps > 0.9 * C

@@ -96,7 +96,7 @@ class GradientNoise(NamedTuple):
     chi: float = 1.0
 
     @property
-    def C(self) -> float:
+    def constant(self) -> float:
         """C of (E.19) with the rates of :func:`scaffpd_local`: (1 + χ)/16 + (1/64 + 2χ)/J.
 
         (E.18) has (3τL + τ²L²/8)·(12(1 + χ) + 3/J)/η_g² with the 12 of Lemma D.2, and (3τL + τ²L²/8)/η_g² ≤ 1/192
@@ -245,7 +245,7 @@ def scaffpd_constant(
     omega = c_omega * (half + math.sqrt(half**2 + 8 * L_lx**2 / (mu_x * mu_lam)))
     if noise is not None:
         _check_noise(noise)
-        omega = max(omega, 1 + 64 * noise.C * noise.variance / (mu_x * noise.accuracy))
+        omega = max(omega, 1 + 64 * noise.constant * noise.variance / (mu_x * noise.accuracy))
     ratio = 1 / (omega - 1)  # (1 − θ)/θ
     return PrimalDualSteps(4 * ratio / mu_x, ratio / mu_lam, 1 - 1 / omega)
 

@@ -91,8 +91,9 @@ def test_scaffpd_averages_its_iterates(options, silent):
         t.append(t[-1] / float(step.state.theta))
     assert (t[-1] > 1.1) == ("mu" in options)
     t = torch.tensor(t, dtype=torch.float64)
-    for found, iterates in ((average.w, [s.state.w for s in steps[1:]]), (average.lam, [s.state.lam for s in steps[1:]])):
-        torch.testing.assert_close(found, t @ torch.stack(iterates) / t.sum(), rtol=0, atol=1e-13)
+    for part in ("w", "lam"):
+        iterates = torch.stack([getattr(step.state, part) for step in steps[1:]])
+        torch.testing.assert_close(getattr(average, part), t @ iterates / t.sum(), rtol=0, atol=1e-13)
 
 
 def test_the_mean_of_the_local_models_is_nothing_to_qfedavg():

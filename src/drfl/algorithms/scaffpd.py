@@ -145,9 +145,8 @@ class ScaffPD:
     with more it follows the sum, see :class:`drfl.algorithms.weighted_sum.WeightedSum`, and reads those of the cohort,
     of the last one and of clients whose λ_i reached or left a bound. With KL or KLBall it reads them all.
 
-    The averaged solution is that of the proof of Theorem 3.1 (E.39, E.40): the means of x^{r+1} and λ^{r+1} with weights
-    t_r = σ_r/σ_0, all alike with the constant schedule. (E.40 prints x^r and λ^r; see ``docs/theory.md``.) It needs
-    nothing of the clients.
+    The averaged solution is that of the proof of Theorem 3.1 (E.39, E.40): the means of x^{r+1} and λ^{r+1} weighted by
+    t_r = σ_r/σ_0, all alike with the constant schedule. (E.40 prints x^r and λ^r, see ``docs/theory.md``.)
 
     Deviations: none with everybody, every reply and σ given. D(·,·) is half the squared distance. λ^0 is uniform
     (projected on Λ), L^{−1} = L^0. A client that does not answer is treated as one outside the cohort.
