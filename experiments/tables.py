@@ -157,6 +157,18 @@ def theory_steps() -> str:
     return markdown(heads, cells_of("theory_steps/table.md"), text=2)
 
 
+def theory_rates() -> str:
+    """Measured rates beside the bounds, theorem by theorem."""
+    return (RESULTS / "theory_rates" / "table.md").read_text(encoding="utf-8").rstrip()
+
+
+def drdm_recursions() -> str:
+    """Where DRDM's algorithm and the sequences of its proof end."""
+    heads = ["recursion", "m", "τ", "off the average optimum, from 0", "from 1", "ends apart", "‖c − mean h_i‖"]
+    heads += ["h_i off ∇f_i(w)"]
+    return markdown(heads, cells_of("drdm_recursions/table.md"), text=1)
+
+
 def ambiguity_evidence() -> str:
     """How exact the ambiguity sets' answers are."""
     found = json.loads((RESULTS / "ambiguity" / "summary.json").read_text(encoding="utf-8"))
@@ -196,6 +208,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "certificate.one-step": certificate_one_step,
     "certificate.steps": certificate_steps,
     "theory.steps": theory_steps,
+    "theory.rates": theory_rates,
+    "theory.drdm-recursions": drdm_recursions,
     "ambiguity.evidence": ambiguity_evidence,
 }
 """Page and block → what stands there."""

@@ -74,7 +74,8 @@ def with_values(algorithm: Algorithm, values: Mapping[str, object]) -> Algorithm
 
 def gaps(job: Job, algorithm: Algorithm, rounds: int) -> tuple[str, str]:
     """Of the last and of the averaged iterate."""
-    result = run(algorithm, job.fed, rounds=rounds, evaluate_every=rounds, averaged=True, certify=job.certify)
+    options = {"evaluate_every": rounds, "returned": "last", "averaged": True}
+    result = run(algorithm, job.fed, rounds=rounds, certify=job.certify, **options)
     return f"{result.history.last.certificate.gap:.2g}", f"{result.averaged_certificate.gap:.2g}"
 
 

@@ -115,6 +115,23 @@ def test_what_an_average_cannot_be(kind):
     assert average._replace(rounds=torch.tensor(-1)).wrong()
 
 
+def test_weights_of_rounds():
+    """Unit vectors show them; as many rounds of weight 1 are the plain mean, to the bit what dividing by rounds is."""
+    rows, weights = torch.eye(4, dtype=torch.float64), torch.tensor([1.0, 0.5, 3.0, 4.0], dtype=torch.float64)
+    weighted = plain = Average.start(rows[0], rows[0])
+    by_hand = rows[0]
+    for r, (row, weight) in enumerate(zip(rows, weights.tolist(), strict=True), 1):
+        weighted, plain = weighted.add(row, row, weight), plain.add(row, row)
+        by_hand = by_hand + (row - by_hand) / r
+    torch.testing.assert_close(weighted.w, weights / weights.sum(), rtol=1e-14, atol=0)
+    assert torch.equal(weighted.w, weighted.lam)
+    assert (int(weighted.rounds), float(weighted.weight)) == (4, 8.5)
+    assert torch.equal(plain.w, by_hand)
+    assert weighted.wrong() is None
+    assert weighted._replace(weight=torch.zeros(())).wrong()
+    assert Average.start(rows[0], rows[0])._replace(weight=torch.ones(())).wrong()
+
+
 # ------------------------------------------------------------------------------------------------- in a run
 
 

@@ -22,6 +22,11 @@ from drfl.testing.problems import robust_regression
 NAN = math.nan
 
 
+def noisy(L=1.0, L_lx=1.0, mu=0.1, mu_lam=0.1, *, variance=1.0, accuracy=1.0, steps=1, chi=1.0):
+    noise = theory.GradientNoise(variance, accuracy, steps, chi)
+    return theory.scaffpd_constant(L, L_lx, mu, mu_lam, noise=noise)
+
+
 def test_drfa_by_hand():
     assert theory.drfa(T=10_000, m=4, L=0.5) == pytest.approx((5, 1 / 200, 10_000**-0.625, 2000))
 
@@ -75,6 +80,11 @@ def test_whole_prescriptions_stay_whole(tau, m):
         (lambda: theory.scaffpd_accelerated(1.0, 1.0, 0.1, c=0.0), "c must"),
         (lambda: theory.scaffpd_constant(1.0, 1.0, 0.1, 0.0), "mu_lam must"),
         (lambda: theory.scaffpd_constant(1.0, 1.0, 0.1, 0.1, c_omega=0.5), "c_omega must"),
+        (lambda: noisy(variance=-1.0), "variance must"),
+        (lambda: noisy(accuracy=0.0), "accuracy must"),
+        (lambda: noisy(steps=0), "steps must"),
+        (lambda: noisy(chi=0.0), "chi must"),
+        (lambda: noisy(chi=1.5), "chi must"),
         (lambda: theory.scaffpd_local(0.0, 1.0, 2), "tau must"),
         (lambda: theory.scaffpd_local(0.1, 1.0, 0), "steps must"),
         (lambda: theory.linear_smoothness(torch.ones(3), 1.0), "flatten"),
@@ -157,6 +167,47 @@ def test_the_constant_schedule_meets_its_conditions(L, L_lx, mu, mu_lam, c_omega
     if c_omega == 1:  # ω is a root of (E.54)'s quadratic: (E.52) holds with equality
         left, right = mu * theta / (4 * (1 - theta)) - 12 * L, (1 - theta) * 2 * L_lx**2 / mu_lam
         assert left == pytest.approx(right, rel=1e-6, abs=1e-9 * L)
+
+
+def test_noise_by_hand():
+    """ζ² = 2, ε = 0.5, J = 4, χ = 0.5: C = 1.5/16 + (1/64 + 1)/4, and ω = 1 + 64C·2/(0.1·0.5)."""
+    C = theory.GradientNoise(2.0, 0.5, 4, 0.5).constant
+    assert pytest.approx(0.09375 + 0.25390625) == C
+    tau, sigma, theta = noisy(variance=2.0, accuracy=0.5, steps=4, chi=0.5)
+    omega = 1 + 64 * C * 40
+    assert (tau, sigma, theta) == pytest.approx((40 / (omega - 1), 10 / (omega - 1), 1 - 1 / omega))
+
+
+@pytest.mark.parametrize("accuracy", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize(("L", "L_lx", "mu"), CONSTANTS)
+def test_the_noise_leaves_half_of_the_accuracy(L, L_lx, mu, accuracy):
+    """(E.58) with the weights of E.45, 2·C·τ²θ/(1−θ)·ζ²·μ_x ≤ ε/2, with equality where this branch decides."""
+    exact = theory.scaffpd_constant(L, L_lx, mu, 0.2)
+    steps = noisy(L, L_lx, mu, 0.2, variance=3.0, accuracy=accuracy, steps=5)
+    left = (
+        2 * theory.GradientNoise(3.0, accuracy, 5).constant * steps.tau**2 * steps.theta / (1 - steps.theta) * 3.0 * mu
+    )
+    if steps == exact:
+        assert left <= accuracy / 2 * (1 + 1e-9)
+    else:
+        assert steps.theta > exact.theta
+        assert left == pytest.approx(accuracy / 2)
+    assert 1 / steps.tau >= (1 - 1e-12) * (12 * L + 2 * steps.theta * steps.sigma * L_lx**2)  # E.50, π of E.51
+    assert noisy(L, L_lx, mu, 0.2, variance=0.0) == exact
+
+
+@pytest.mark.parametrize("chi", [0.1, 1.0])
+@pytest.mark.parametrize("steps", [1, 2, 10, 1000])
+@pytest.mark.parametrize("tau", [1e-6, 1e-4, 1 / 600, 1 / 12])
+def test_the_constant_of_the_noise(tau, steps, chi):
+    """(E.18) with Lemma D.2's 12, and (D.19); for tiny τ, where η_g is 1, it is not idle."""
+    L = 1.0
+    server_lr = theory.scaffpd_local(tau, L, steps).server_lr
+    drift = (3 * tau * L + (tau * L) ** 2 / 8) * (12 * (1 + chi) + 3 / steps) / server_lr**2
+    C = theory.GradientNoise(1.0, 1.0, steps, chi).constant
+    assert drift + 2 * chi / steps <= C * (1 + 1e-12)
+    if tau == 1 / 600:
+        assert drift + 2 * chi / steps > 0.9 * C
 
 
 @pytest.mark.parametrize("steps", [1, 2, 10, 1000])

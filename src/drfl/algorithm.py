@@ -55,14 +55,19 @@ class Info(NamedTuple):
         cohort: who was asked to train.
         answered: (k',) who did.
         losses: the reports behind the dual step, where there was one.
-        average: (d,) mean of the global model over the round's local steps, see :class:`drfl.requests.Merged`; None
-            where the clients were not asked for it, or the algorithm has none.
+        average: (d,) what the round adds to the averaged solution: the mean of the global model over its local steps,
+            see :class:`drfl.requests.Merged`, unless the theorem speaks of another model; None where the clients were
+            not asked for it, or the algorithm has none.
+        mixture: (N,) the mixture that goes with it; None = the one that the round started from.
+        weight: the round's weight in the averaged solution, above 0.
     """
 
     cohort: Cohort
     answered: Tensor
     losses: Losses | None = None
     average: Tensor | None = None
+    mixture: Tensor | None = None
+    weight: float = 1.0
 
     @property
     def empty(self) -> bool:

@@ -49,27 +49,34 @@ class Average(NamedTuple):
     """The averaged solution (ŵ, λ̂) that the theorems speak of, as a running mean over rounds.
 
     Args:
-        w: (d,) mean of the (virtual) global models at every local step so far.
-        lam: (N,) mean of the mixtures that the rounds started from.
+        w: (d,) mean of what the rounds gave, see :class:`drfl.algorithm.Info`: of the (virtual) global models at every
+            local step so far, or of SCAFF-PD's models after each round.
+        lam: (N,) mean of the mixtures that go with them.
         rounds: () int64, how many rounds are in the means.
+        weight: () float64, the sum of their weights; as many as rounds where these count alike.
     """
 
     w: Tensor
     lam: Tensor
     rounds: Tensor
+    weight: Tensor
 
     @classmethod
     def start(cls, w: Tensor, lam: Tensor) -> Average:
         """No round yet; (w, lam) stands in until there is one."""
         # Copies: a checkpoint takes no two tensors that share memory, and the state holds these.
-        return cls(w.clone(), lam.clone(), torch.zeros((), dtype=torch.int64))
+        none = torch.zeros((), dtype=torch.int64)
+        return cls(w.clone(), lam.clone(), none, none.double())
 
-    def add(self, w: Tensor, lam: Tensor) -> Average:
-        """With one more round, whose local steps average to w and which started from lam."""
-        rounds = self.rounds + 1
+    def add(self, w: Tensor, lam: Tensor, weight: float = 1.0) -> Average:
+        """With one more round of a weight above 0, which gave the model w and the mixture lam."""
+        total = self.weight + weight
         # A running mean: a sum would grow with the rounds and lose digits in single precision.
-        return Average(self.w + (w - self.w) / rounds, self.lam + (lam - self.lam) / rounds, rounds)
+        share = float(total) / weight
+        return Average(self.w + (w - self.w) / share, self.lam + (lam - self.lam) / share, self.rounds + 1, total)
 
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""
-        return "a mean of fewer than no rounds" if self.rounds < 0 else None
+        if self.rounds < 0:
+            return "a mean of fewer than no rounds"
+        return None if (self.weight > 0) == (self.rounds > 0) else "weights that do not go with the number of rounds"

@@ -107,10 +107,11 @@ def _played(algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S]) -
             f"{type(core).__name__} diverged in round {r} ({error}): lower {' or '.join(sizes)}"
         ) from error
     if not info.empty:
-        # The mean over the mixtures that the rounds started from, hence at.state and not state.
         if average is not None:
             if info.average is None:
                 raise no_average(algorithm)
-            average = average.add(info.average, mixture_of(algorithm, at.state, fed))
+            # Unless it says otherwise, the mixture that the round started from: hence at.state and not state.
+            lam = mixture_of(algorithm, at.state, fed) if info.mixture is None else info.mixture
+            average = average.add(info.average, lam, info.weight)
         decaying = None if decaying is None else decaying.add(state.w, mixture_of(algorithm, state, fed))
     return Played(r, at.skipped + info.empty, state, average, decaying, at.step_size, info)

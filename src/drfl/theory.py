@@ -79,6 +79,32 @@ class PrimalDualSteps(NamedTuple):
     theta: float
 
 
+class GradientNoise(NamedTuple):
+    """Noise of the local gradients, and the error that it may leave (Yu et al. 2023, Assumption B.4, Condition 3.2).
+
+    Args:
+        variance: ζ² ≥ 0, bounds E‖g_i(x) − ∇f_i(x)‖² for every client.
+        accuracy: ε > 0: μ_x·E‖x^R − x*‖² is to come down to it (Corollary 3.6). One half is for the noise, the other
+            for what is left of the start.
+        steps: J ≥ 1, local steps.
+        chi: χ = max_{λ∈Λ} Σ_i λ_i² (D.4); 1 is the whole simplex's.
+    """
+
+    variance: float
+    accuracy: float
+    steps: int = 1
+    chi: float = 1.0
+
+    @property
+    def constant(self) -> float:
+        """C of (E.19) with the rates of :func:`scaffpd_local`: (1 + χ)/16 + (1/64 + 2χ)/J.
+
+        (E.18) has (3τL + τ²L²/8)·(12(1 + χ) + 3/J)/η_g² with the 12 of Lemma D.2, and (3τL + τ²L²/8)/η_g² ≤ 1/192
+        since 16(36τL + 2τ²L²) ≤ η_g²; (D.19) adds 2χ/J.
+        """
+        return (1 + self.chi) / 16 + (1 / 64 + 2 * self.chi) / self.steps
+
+
 class LocalRates(NamedTuple):
     """How SCAFF-PD's primal step is divided, τ = server_lr·lr·J.
 
@@ -183,11 +209,22 @@ def _accelerated(tau: float, gamma: float, mu: float) -> Iterator[PrimalDualStep
         gamma, tau = gamma / theta**2, tau * theta
 
 
-def scaffpd_constant(L_xx: float, L_lx: float, mu_x: float, mu_lam: float, *, c_omega: float = 1.0) -> PrimalDualSteps:
+def scaffpd_constant(
+    L_xx: float,
+    L_lx: float,
+    mu_x: float,
+    mu_lam: float,
+    *,
+    c_omega: float = 1.0,
+    noise: GradientNoise | None = None,
+) -> PrimalDualSteps:
     """Strongly convex losses and ψ: the same in every round (Yu et al. 2023, Condition 3.2, Lemma E.8).
 
     θ = 1 − 1/ω, τ = 4(1−θ)/(θμ_x), σ = (1−θ)/(θμ_λ) (E.51), where ω is c_omega times the positive root of
     μ_xμ_λω² − (μ_xμ_λ + 48μ_λL_xx)ω − 8L_λx² = 0 (E.54, second line). 1 − θ = 1/ω is the rate of convergence.
+
+    With noise ω is at least 1 + 64C·ζ²/(μ_xε), the other branch of Condition 3.2 (E.64): then, see ``docs/theory.md``,
+    E‖x^R − x*‖² ≤ θ^R·(‖x⁰ − x*‖² + (4μ_λ/μ_x)‖λ⁰ − λ*‖²) + ε/(2μ_x).
 
     Args:
         L_xx: every f_i is so smooth.
@@ -195,6 +232,7 @@ def scaffpd_constant(L_xx: float, L_lx: float, mu_x: float, mu_lam: float, *, c_
         mu_x: every f_i is so strongly convex; at most L_xx.
         mu_lam: ψ is so strongly convex: ``ambiguity.strong_convexity(n)``.
         c_omega: C_ω ≥ 1.
+        noise: of the local gradients; None = they are exact.
 
     Raises:
         InputError: a number is out of range.
@@ -205,6 +243,9 @@ def scaffpd_constant(L_xx: float, L_lx: float, mu_x: float, mu_lam: float, *, c_
         raise InputError(f"c_omega must be a finite number of at least 1, not {c_omega}")
     half = 0.5 + 24 * L_xx / mu_x
     omega = c_omega * (half + math.sqrt(half**2 + 8 * L_lx**2 / (mu_x * mu_lam)))
+    if noise is not None:
+        _check_noise(noise)
+        omega = max(omega, 1 + 64 * noise.constant * noise.variance / (mu_x * noise.accuracy))
     ratio = 1 / (omega - 1)  # (1 − θ)/θ
     return PrimalDualSteps(4 * ratio / mu_x, ratio / mu_lam, 1 - 1 / omega)
 
@@ -291,6 +332,15 @@ def _constant(name: str, value: float) -> None:
     checks.positive(name, value)
     if not 1 / EXTREME <= value <= EXTREME:
         raise InputError(f"{name} must be between {1 / EXTREME:g} and {EXTREME:g}, not {value}: take other units")
+
+
+def _check_noise(noise: GradientNoise) -> None:
+    if noise.variance != 0:
+        _constant("variance", noise.variance)
+    _constant("accuracy", noise.accuracy)
+    checks.whole("steps", noise.steps)
+    checks.positive("chi", noise.chi)
+    checks.fraction("chi", noise.chi)
 
 
 def _check_smooth(L_xx: float, L_lx: float, name: str, mu: float) -> None:

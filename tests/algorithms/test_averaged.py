@@ -1,4 +1,7 @@
-"""The averaged iterate is the mean of the virtual global models over all local steps, whoever took part."""
+"""The averaged iterate is the mean of the virtual global models over all local steps, whoever took part.
+
+SCAFF-PD's is another, of the models and mixtures after each round, weighted by σ_r.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,6 @@ METHODS = {
     "DRFAGA": DRFAGA(m=4, gamma=0.01),
     "DRDM": DRDM(m=4, mu=3.0, **FULL),
     "DualDRDM": DualDRDM(m=4, mu=3.0, **FULL),
-    "ScaffPD": ScaffPD(sigma=0.02),
-    "ScaffPD, some": ScaffPD(m=4, sigma=0.02, server_lr=0.6),
-    "ScaffPD, accelerated, some": ScaffPD(m=2, sigma=0.02, mu=0.5),
 }
 LOSSES = {"everybody answers": (), "two do not train": (1, 4), "nobody trains": range(6)}
 
@@ -75,6 +75,25 @@ def test_mean_over_the_local_steps(method, momentum, silent):
     if mixtures:
         torch.testing.assert_close(average.w, torch.stack(models).mean(0), rtol=0, atol=1e-13)
         torch.testing.assert_close(average.lam, torch.stack(mixtures).mean(0), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("silent", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("options", [{}, {"mu": 5.0}, {"mu": 5.0, "m": 4, "server_lr": 0.6}], ids=str)
+def test_scaffpd_averages_its_iterates(options, silent):
+    """E.40, of x^{r+1} and λ^{r+1} as in E.39; the weight t_r = σ_r/σ_0 grows by 1/θ from round to round."""
+    f = curved_quadratics().functions
+    whole = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
+    local, steps = LocalSGD(steps=4, lr=0.02, batch=None, weight_decay=0.1), []
+    fed, algorithm = DropoutFederation(whole, train=silent), ScaffPD(sigma=0.02, local=local, **options)
+    average = run(algorithm, fed, rounds=5, averaged=True, callbacks=[steps.append]).average
+    t = [1.0]
+    for step in steps[1:-1]:
+        t.append(t[-1] / float(step.state.theta))
+    assert (t[-1] > 1.1) == ("mu" in options)
+    t = torch.tensor(t, dtype=torch.float64)
+    for part in ("w", "lam"):
+        iterates = torch.stack([getattr(step.state, part) for step in steps[1:]])
+        torch.testing.assert_close(getattr(average, part), t @ iterates / t.sum(), rtol=0, atol=1e-13)
 
 
 def test_the_mean_of_the_local_models_is_nothing_to_qfedavg():

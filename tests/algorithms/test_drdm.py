@@ -13,6 +13,7 @@ from drfl import sampling
 from drfl.algorithms import DRDM, DualDRDM
 from drfl.ambiguity import ChiSquare, CVaR, KLBall, Simplex
 from drfl.errors import InputError
+from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.loop import run
 from drfl.testing import QuadraticFederation
@@ -123,3 +124,34 @@ def test_drdm_needs_every_client_to_be_drawn():
 def test_impossible_values(make, mu):
     with pytest.raises(InputError, match="mu"):
         make(m=2, mu=mu)
+
+
+@pytest.mark.parametrize("tau", [1, 4])
+def test_the_recursion_of_the_proof_is_another(tau):
+    """Before Lemma 1 c^t = c^{t−1} − (μ/N) Σ_i (w_i^t − w^{t−1}): it misses (m/N) Σ_{t<τ} c^t of line 18's.
+
+    The one of (37)–(40), v here, misses c^(s) as well.
+    """
+    fed, mu, m = exact(quadratics(n=6)), 3.0, 4
+    method = DRDM(
+        m=m, mu=mu, gamma=0.0, dual_batch=None, sampling=sampling.without_replacement,
+        local=LocalSGD(steps=tau, lr=0.05, batch=None),
+    )  # fmt: skip
+    state = run(method, fed, rounds=3, evaluate_every=3).state
+    after, info = method.round(state, fed, Key(7))
+    shift = -state.h[info.answered]
+    c, w, path, v, last, errors = state.c, state.w, [], state.w, state.w, []
+    for k in range(1, tau + 1):
+        shorter = LocalSGD(steps=k, lr=0.05, batch=None)
+        M = fed.train(info.answered, state.w, shorter, Key(7), prox=mu, shift=shift).w.mean(0)
+        c = c - mu * m / fed.n * (M - w)
+        w = M - c / mu
+        path.append(c)
+        v, last = v + (M - last) + m / fed.n * (M - v), M
+        errors.append(mu * (M - v))
+    passed = sum(path[:-1], torch.zeros_like(c))
+    near(after.c, c + m / fed.n * passed, 1e-12)
+    near(after.w, w - m / fed.n * passed / mu, 1e-12)
+    near(after.w, v - (state.c + m / fed.n * sum(errors[:-1], torch.zeros_like(c))) / mu, 1e-12)
+    assert float((after.w - v).norm()) > 0.01
+    assert (float((after.c - c).norm()) > 0.1) == (tau > 1)

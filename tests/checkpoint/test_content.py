@@ -310,7 +310,7 @@ def test_a_full_disk_under_a_table_is_no_damage(fed, tmp_path, monkeypatch):
 
 
 def test_what_may_not_be_finite_at_first_may_stay_so():
-    like = Average(torch.zeros(2), torch.tensor([torch.nan, 1.0]), torch.tensor(0))
+    like = Average(torch.zeros(2), torch.tensor([torch.nan, 1.0]), torch.tensor(0), torch.tensor(0.0))
     for lam in ([torch.nan, 1.0], [0.0, 2.0]):
         kept = like._replace(lam=torch.tensor(lam))
         assert restored(like, tensors_of(kept)).lam.tolist() == pytest.approx(lam, nan_ok=True)

@@ -115,7 +115,9 @@ class DRFAProx(DRFA):
 class DRFAGA:
     """DRFA-GA (Deng et al. 2020, §5.2): local SGD at clients drawn by λ, full-batch gradient ascent on λ every round.
 
-    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ), with the rates of Theorems 5 and 6 where F is strongly concave in λ.
+    Solves min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ), by §5.2 at the rate Õ(τ/T) where F is strongly concave in λ and
+    strongly convex, or PL, in w. (Theorems 5 and 6, in Appendix B, say so exactly; the text that drfl was written from
+    has no appendix.)
 
     ========== ================= =====================================================
     paper      code              meaning

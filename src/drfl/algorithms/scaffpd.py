@@ -145,6 +145,9 @@ class ScaffPD:
     with more it follows the sum, see :class:`drfl.algorithms.weighted_sum.WeightedSum`, and reads those of the cohort,
     of the last one and of clients whose λ_i reached or left a bound. With KL or KLBall it reads them all.
 
+    The averaged solution is that of the proof of Theorem 3.1 (E.39, E.40): the means of x^{r+1} and λ^{r+1} weighted by
+    t_r = σ_r/σ_0, all alike with the constant schedule. (E.40 prints x^r and λ^r, see ``docs/theory.md``.)
+
     Deviations: none with everybody, every reply and σ given. D(·,·) is half the squared distance. λ^0 is uniform
     (projected on Λ), L^{−1} = L^0. A client that does not answer is treated as one outside the cohort.
 
@@ -221,16 +224,14 @@ class ScaffPD:
         local = dataclasses.replace(self.local, lr=self.local.eta * float(tau))  # η_ℓ shrinks along with τ_r
         up = fed.train(f.clients, w, local, key.fold("sgd"), shift=c - reports.c[f.clients])
         share = lam_next[up.clients].to(w)
+        # of those who did not train, whose Δu_i is c
+        rest = (1 - share.sum()) * local.eta * local.effective_steps * (c + local.weight_decay * w)
+        w_next = w - self.server_lr * (rest - moves(up.w, w, share))
 
-        def moved(u: Tensor, steps: float) -> Tensor:  # x after local models u (k', d); the others' Δu_i is c
-            rest = (1 - share.sum()) * local.eta * steps * (c + local.weight_decay * w)
-            return w - self.server_lr * (rest - moves(u, w, share))
-
-        average = None if up.average is None else moved(up.average, mean_steps(local))
+        weight = 1 / float(tau)  # t_r = σ_r/σ_0 = τ_0/τ_r
         tau, theta = self._next(tau)
-        w_next = moved(up.w, local.effective_steps)
         next_state = ScaffPDState(w_next, lam_next, reports, tau, theta, squares, kept)
-        return next_state, Info(D, f.clients, f, average)
+        return next_state, Info(D, f.clients, f, w_next if fed.averaged else None, lam_next, weight)
 
     def _next(self, tau: Tensor) -> tuple[Tensor, Tensor]:
         """τ_{r+1}/τ_0 and θ_{r+1} from τ_r/τ_0 (Condition 3.1; constant where mu = 0)."""
@@ -239,13 +240,3 @@ class ScaffPD:
         tau_r = tau * self.server_lr * self.local.eta * self.local.effective_steps
         theta = 1 / torch.sqrt(1 + self.mu * tau_r)
         return theta * tau, theta
-
-
-def mean_steps(local: LocalSGD) -> float:
-    """The mean over t = 1…J of the effective number of steps after t: (J + 1)/2 without momentum."""
-    total = distance = velocity = 0.0
-    for _ in range(local.tau):
-        velocity = 1 + local.momentum * velocity
-        distance += velocity
-        total += distance
-    return total / local.tau

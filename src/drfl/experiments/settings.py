@@ -248,7 +248,7 @@ class Settings:
     averaged: Annotated[
         bool,
         Setting(
-            "Also keep the uniformly averaged solution of the theorems: clients send one more vector.",
+            "Also keep the averaged solution of the theorems: clients send one more vector.",
             RUNNING,
             flag="--averaged/--no-averaged",
         ),

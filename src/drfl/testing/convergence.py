@@ -72,6 +72,8 @@ class _SilentOnce(WrappedFederation):
 def average_is_of_the_iterates(subject: Subject) -> None:
     """With one local step, (ŵ, λ̂) is the mean of the models after and of the mixtures before each round that counted.
 
+    Where the rounds name other mixtures, or weights, it is of those, and weighted so.
+
     Catches averages that take the start along, lag a round behind, or count rounds in which nobody answered.
     """
     algorithm, fed = subject.variant(m=3, full=True, steps=1), _SilentOnce(subject.exact, 3)
@@ -80,15 +82,18 @@ def average_is_of_the_iterates(subject: Subject) -> None:
         run(algorithm, fed, rounds=5, seed=SEED, evaluate_every=5, averaged=True, callbacks=[steps.append])
     except InputError as error:
         raise NotApplicable("it has no averaged solution") from error
-    models, mixtures = [], []
+    models, mixtures, weights = [], [], []
     for r, (before, step) in enumerate(pairwise(steps), 1):
         if step.info is not None and not step.info.empty:
             models.append(step.state.w)
-            mixtures.append(mixture_of(algorithm, before.state, fed))
+            own = step.info.mixture
+            mixtures.append(mixture_of(algorithm, before.state, fed) if own is None else own)
+            weights.append(step.info.weight)
         average = step.average
         if average is None:
             raise CheckError("averages are asked for and the run has none")
-        expected = {"w": torch.stack(models).mean(0), "lam": torch.stack(mixtures).mean(0)}
+        a = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+        expected = {"w": a.to(models[0]) @ torch.stack(models), "lam": a @ torch.stack(mixtures)}
         far = [path for path, mean in expected.items() if not gap(getattr(average, path), mean) < 1e-9]
         require(not far, f"after {r} rounds {' and '.join(far)} of the average are not the mean of the iterates")
         require(int(average.rounds) == len(models), f"the average counts {int(average.rounds)} of {len(models)} rounds")
