@@ -116,6 +116,29 @@ def test_everybody():
     torch.testing.assert_close(drawn.weights_of(drawn.clients), LAM, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("m", [1, 3, 5])
+def test_uniform_weighted(m):
+    """Whoever is drawn by the uniform law counts as much as λ says, a client without weight nothing."""
+    present = np.zeros(5)
+    for key in keys():
+        drawn = sampling.uniform_weighted(LAM.float(), m, key)
+        well_formed(drawn, 5)
+        assert drawn.clients.tolist() == sampling.uniform(5, m, key).clients.tolist()
+        torch.testing.assert_close(drawn.counts, LAM[drawn.clients], rtol=1e-6, atol=0)
+        present[drawn.clients.numpy()] += 1
+    within_four_errors(present, [m / 5] * 5)
+
+
+def test_uniform_weighted_counts_over_those_who_answer():
+    drawn = sampling.uniform_weighted(LAM, 5, Key(0))
+    assert drawn.weights_of(torch.tensor([4, 0, 1])).tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+    one_weight = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    alike = [sampling.uniform_weighted(one_weight, 2, key) for key in (Key(r) for r in range(40))]
+    shares = {tuple(c.clients.tolist()): tuple(c.weights_of(c.clients).tolist()) for c in alike}
+    assert shares[0, 1] == (0.5, 0.5)
+    assert shares[1, 3] == (0.0, 1.0)
+
+
 @pytest.mark.parametrize("m", [1, 2, 4])
 def test_uniform(m):
     present, together = np.zeros(5), 0
@@ -139,6 +162,8 @@ def test_uniform_of_all():
 def test_impossible_sizes(m):
     with pytest.raises(InputError, match=f"m={m} must be between 1 and the number of clients, 5"):
         sampling.uniform(5, m, Key(0))
+    with pytest.raises(InputError, match=f"m={m} must be between 1 and the number of clients, 5"):
+        sampling.uniform_weighted(LAM, m, Key(0))
 
 
 @pytest.mark.parametrize(("m", "expected"), [(None, 5), (1, 1), (5, 5), (np.int64(3), 3)])
@@ -152,7 +177,9 @@ def test_impossible_size(m):
         sampling.size(m, 5)
 
 
-@pytest.mark.parametrize("sampling", [sampling.with_replacement, sampling.without_replacement])
+@pytest.mark.parametrize(
+    "sampling", [sampling.with_replacement, sampling.without_replacement, sampling.uniform_weighted]
+)
 def test_the_key_decides(sampling):
     lam = torch.full((50,), 0.02)
     assert torch.equal(sampling(lam, 5, Key(0)).clients, sampling(lam, 5, Key(0)).clients)

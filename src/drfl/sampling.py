@@ -1,4 +1,4 @@
-"""Who takes part in a round: clients drawn uniformly, by λ, or everybody."""
+"""Who takes part in a round: clients drawn uniformly, by λ, or everybody, and how much each counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cohort(NamedTuple):
 
     Args:
         clients: (k,) distinct client indices, ascending, int64.
-        counts: (k,) float64 weights: how often a client was drawn, or its share of λ.
+        counts: (k,) float64 weights: how often a client was drawn, or its λ_i.
     """
 
     clients: Tensor
@@ -50,7 +50,7 @@ class Cohort(NamedTuple):
             raise ValueError("a client answered who was not asked")
         counts = self.counts[at]
         total = counts.sum()
-        # Everybody by λ may be answered only by clients of weight 0: then they count alike.
+        # Of clients weighted by λ only those of weight 0 may answer: then they count alike.
         return counts / total if total > 0 else torch.full_like(counts, 1 / max(counts.numel(), 1))
 
 
@@ -98,6 +98,19 @@ def without_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
 def everybody(weights: Tensor, m: int, key: Key) -> Cohort:
     """All N clients, each counting λ_i: the exact mean Σ_i λ_i x_i without the noise of sampling. Ignores m and key."""
     return Cohort(torch.arange(len(weights)), weights.double().cpu())
+
+
+def uniform_weighted(weights: Tensor, m: int, key: Key) -> Cohort:
+    """m distinct clients, drawn uniformly, each counting λ_i: importance weights, normalised over who answers.
+
+    A client with λ_i = 0 may be drawn, and then counts nothing unless all who answer have λ_i = 0. The mean over such a
+    cohort is biased towards the uniform mean, less the larger m is; with m = N it is exact, as with :func:`everybody`.
+
+    Raises:
+        InputError: m > N.
+    """
+    clients = uniform(len(weights), m, key).clients
+    return Cohort(clients, weights.double().cpu()[clients])
 
 
 def uniform(n: int, m: int, key: Key) -> Cohort:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 from tests.conformance import references
 from tests.support.problems import federation
-from tests.support.rounds import same_as, second_round
+from tests.support.reference import bisection
+from tests.support.rounds import near, same_as, second_round, states
 
 from drfl import sampling
 from drfl.algorithms import DRFA, DRFAGA, DRFAProx
@@ -14,6 +17,8 @@ from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.loop import run
+from drfl.schedules import Exponential
+from drfl.testing import DropoutFederation, QuadraticFederation, Recording
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 VARIANTS = {
@@ -32,7 +37,7 @@ def test_rounds_are_the_papers(reference, make, solver):
 
 
 @every_variant
-@pytest.mark.parametrize("draw", [sampling.without_replacement, sampling.everybody])
+@pytest.mark.parametrize("draw", [sampling.without_replacement, sampling.everybody, sampling.uniform_weighted])
 @pytest.mark.one_in(2)
 def test_every_sampling(reference, make, draw):
     # a floor, as there must be four clients to draw without replacement
@@ -67,3 +72,70 @@ def test_kl_in_drfa_ga_names_algorithms_that_take_it():
     algorithm = DRFAGA(m=6, gamma=50.0, ambiguity=KL(0.01), local=LocalSGD(batch=None))
     with pytest.raises(InputError, match="DRFAProx"):
         run(algorithm, federation((1, 2, 31, 33, 7, 50)), rounds=5, seed=0)
+
+
+# ------------------------------------------------------------------------------------- as the authors' code has it
+
+N, TAU, ETA, FLOOR = 5, 4, 0.1, 1e-3
+
+
+def unequal():
+    """Quadratics of clients with unequal shares."""
+    rng = np.random.default_rng(7)
+    root = rng.normal(size=(N, 3, 3))
+    A, b = root @ root.transpose(0, 2, 1) / 3 + np.eye(3), rng.normal(size=(N, 3))
+    s, shares = np.arange(N) / 5 + 1, np.array([0.3, 0.1, 0.25, 0.05, 0.3])
+    return QuadraticFederation(*map(torch.from_numpy, (A, b, s)), shares=torch.from_numpy(shares))
+
+
+def authors_rounds(fed, calls, gamma):
+    """(w, λ) after each round: γ falls by 0.9 before each, all are drawn alike and weighted by λ, λ is lifted to 1e-3.
+
+    Told the step of the snapshot and who answered. The snapshot is the paper's.
+    """
+    A, b, s = (part.numpy() for part in (fed.A, fed.b, fed.s))
+    w, lam, found = np.zeros(3), fed.shares.numpy(), []
+    for train, losses in zip(calls[::2], calls[1::2], strict=True):
+        gamma *= 0.9
+        paths = {}
+        for i in train.answered.tolist():
+            u, paths[i] = w, []
+            for _ in range(TAU):
+                u = u - ETA * (A[i] @ u - b[i])
+                paths[i].append(u)
+        total = sum(lam[i] for i in paths)
+        w, at = (sum(lam[i] / total * path[t - 1] for i, path in paths.items()) for t in (TAU, train.snapshot))
+        v, reporters = np.zeros(N), losses.answered.tolist()
+        for i in reporters:
+            v[i] = N / len(reporters) * (at @ A[i] @ at / 2 - b[i] @ at + s[i])
+        lam = bisection(lam + TAU * gamma * v)
+        if (lam <= FLOOR).any():
+            lam = np.maximum(lam, FLOOR)
+            lam = lam / lam.sum()
+        found.append((w, lam))
+    return found
+
+
+@pytest.mark.parametrize("silent", [(), (1, 3)])
+@pytest.mark.parametrize("m", [3, 5])
+@pytest.mark.parametrize(("gamma", "rounds", "apart"), [(0.001, 5, 1e-12), (0.3, 1, N * FLOOR)])
+def test_rounds_are_those_of_the_authors_code(m, silent, gamma, rounds, apart):
+    """To the last digit while no λ_i reaches the floor; the code then divides λ by its sum, and does not project."""
+    fed = unequal()
+    algorithm = DRFA(
+        m=m,
+        gamma=0.9 * gamma,
+        gamma_schedule=Exponential(0.9),
+        lam0="shares",
+        sampling=sampling.uniform_weighted,
+        ambiguity=Simplex(FLOOR),
+        dual_batch=None,
+        local=LocalSGD(steps=TAU, lr=ETA, batch=None),
+    )
+    recording = Recording(DropoutFederation.without(fed, silent))
+    found = states(algorithm, recording, rounds)[1:]
+    expected = authors_rounds(fed, recording.take(), gamma)
+    assert all((float(state.lam.min()) > 2 * FLOOR) == (apart < FLOOR) for state in found)
+    for state, (w, lam) in zip(found, expected, strict=True):
+        near(state.w, w, 1e-12)
+        near(state.lam, lam, apart)

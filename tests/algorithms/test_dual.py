@@ -17,6 +17,7 @@ from drfl import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAGA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.dual import RATE, SnapshotMethod, no_squares, step_size
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
+from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.requests import Losses
@@ -57,6 +58,49 @@ def mixtures(make, paths, rounds=None, **options):
 def paths(rounds=6, seed=0, n=5):
     """Losses that change from round to round."""
     return np.random.default_rng(seed).uniform(0.2, 2.0, (rounds, n)).tolist()
+
+
+# ------------------------------------------------------------------------------------------------- where λ starts
+
+
+def sized(shares):
+    """Clients with these shares of the samples."""
+    n = len(shares)
+    return QuadraticFederation(torch.zeros(n, 1, 1), torch.zeros(n, 1), torch.zeros(n), shares=torch.tensor(shares))
+
+
+@every_method
+def test_lambda_starts_where_it_is_told(make):
+    """At the shares, or at the point of Λ nearest to them."""
+    fed = sized([0.5, 0.2, 0.0, 0.2, 0.1])
+    options = {"gamma": 0.1} if "gamma" in make.__dataclass_fields__ else {"sigma": 0.1}
+    firsts = {
+        lam0: make(lam0=lam0, **METHODS[make], **options).init(fed).lam.tolist() for lam0 in ("uniform", "shares")
+    }
+    assert firsts == {"uniform": pytest.approx([0.2] * 5), "shares": pytest.approx([0.5, 0.2, 0.0, 0.2, 0.1])}
+    floored = make(lam0="shares", ambiguity=Simplex(0.1), **METHODS[make], **options).init(fed).lam
+    assert floored.tolist() == pytest.approx([7 / 15, 1 / 6, 0.1, 1 / 6, 0.1])
+    with pytest.raises(InputError, match="unknown lam0 'share': did you mean 'shares'"):
+        make(lam0="share", **METHODS[make], **options).init(fed)
+
+
+REFERENCES = {
+    AFL: references.afl,
+    DRFA: references.drfa,
+    DRFAProx: references.drfa,
+    DRFAGA: references.drfaga,
+    ScaffPD: references.scaffpd,
+    DRDM: references.drdm,
+    DualDRDM: references.dual_drdm,
+}
+
+
+@pytest.mark.parametrize("make", only(["DRFA", "ScaffPD"], METHODS, [make.__name__ for make in METHODS]))
+def test_rounds_from_the_shares(make):
+    """As the second implementation has them, some of the clients silent."""
+    options = {"mu": 0.7} if make in (DRDM, DualDRDM) else {}
+    options |= {"sigma": 0.05} if make is ScaffPD else {"gamma": 0.05}
+    same_as(REFERENCES[make], make(lam0="shares", local=LocalSGD(steps=3, lr=0.1), **options))
 
 
 # ------------------------------------------------------------------------------------------------- the rule

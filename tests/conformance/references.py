@@ -32,6 +32,11 @@ def moved(ambiguity, lam, v, step):
     raise ValueError(f"the reference knows no {ambiguity}")
 
 
+def start(algorithm, oracle):
+    """λ before the first round."""
+    return oracle.shares if algorithm.lam0 == "shares" else np.full(oracle.n, 1 / oracle.n)
+
+
 def calls_of(played, kind):
     return [call for call in played.calls if call.kind == kind]
 
@@ -170,7 +175,7 @@ def unbiased(oracle, w, reporters, centred=False):
 
 def afl(algorithm, oracle, rounds):
     """w and λ move from the same (w, λ), or λ with the losses after w's step."""
-    w, lam, states = oracle.w0, np.full(oracle.n, 1 / oracle.n), []
+    w, lam, states = oracle.w0, start(algorithm, oracle), []
     for played in rounds:
         clients, reporters = who(played, "train"), who(played, "losses")
         if clients:
@@ -196,7 +201,7 @@ def primal_dual(
         dual: λ's step.
         centred: whether the mean of the reports is subtracted first.
     """
-    w, lam, local, states = oracle.w0, np.full(oracle.n, 1 / oracle.n), algorithm.local, []
+    w, lam, local, states = oracle.w0, start(algorithm, oracle), algorithm.local, []
     h = np.zeros((oracle.n, len(w)))
     for played in rounds:
         clients, (call,) = who(played, "train"), calls_of(played, "train")
@@ -254,7 +259,7 @@ def scaffpd(algorithm, oracle, rounds):
 
     With μ > 0 the steps follow Algorithm 2's schedule: θ = 1/√(1 + μ·primal step), which the steps take along.
     """
-    x, lam, local, states = oracle.w0, np.full(oracle.n, 1 / oracle.n), algorithm.local, []
+    x, lam, local, states = oracle.w0, start(algorithm, oracle), algorithm.local, []
     L, g, before = {}, {}, None
     lr, sigma, theta = local.lr, algorithm.sigma, 1.0 if algorithm.mu else algorithm.theta
     primal = algorithm.server_lr * local.lr * local.steps

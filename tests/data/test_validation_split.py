@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.data import ClientData
-from drfl.data.validation_split import held_out_training
+from drfl.data.validation_split import held_out_training, training_as_test
 from drfl.errors import InputError
 from drfl.key import Key
 
@@ -66,3 +66,15 @@ def test_regression_targets_are_split_too():
 def test_no_fraction(fraction):
     with pytest.raises(InputError, match="validation must lie strictly between 0 and 1"):
         held_out_training(clients([5]), fraction, Key(0))
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_tested_on_what_is_trained_on(validated):
+    """And not on the rows that a model is selected by."""
+    data = clients([20, 1, 30])
+    data = data.with_validation(0.3) if validated else data
+    tested = training_as_test(data)
+    assert tested.test_inputs is tested.inputs is data.inputs
+    assert tested.test_targets is tested.targets is data.targets
+    assert tested.test == tested.train == data.train
+    assert tested.validation is data.validation

@@ -64,6 +64,14 @@ def test_what_is_tuned_by_validation_does_not_change_with_the_test_rows():
     assert execute(build(Config(**SMALL), other)).result.history.to_csv() != a.history.to_csv()
 
 
+def test_curves_of_the_training_accuracy_are_of_the_run_that_tests_on_test_rows():
+    dataset = load("digits")
+    test, training = (execute(build(Config(judged_on=on, **SMALL), dataset)).result for on in ("test", "training"))
+    assert torch.equal(test.state.w, training.state.w)
+    assert test.history.last.metrics.avg_loss != training.history.last.metrics.avg_loss
+    assert training.evaluation.samples.sum() == 1198
+
+
 def test_other_seeds_other_validation_rows():
     dataset = load("digits")
     a, b, c = (

@@ -167,3 +167,9 @@ def test_the_paper_on_drfa_gives_its_values(tuned):
     assert all(list(table.values()) == [{"lr": 0.08}] for table in tuned_rates.values())
     assert len(tuned_rates) == 7
     assert {c.cell.job["rounds"] for c in made[3].cells} == {100}
+    assert figure_1["τ = 10, authors' γ and λ"] == figure_2["DRFA, authors' γ and λ"]
+    afl = jobs["AFL (DRFA, τ = 1)"]
+    assert (afl["algorithms"], afl["steps"], afl["rounds"]) == (jobs["DRFA, paper's η, γ"]["algorithms"], 1, 600)
+    by_rows = {on: [c.cell.job for c in made[3].cells if c.cell.job["judged_on"] == on] for on in ("training", "test")}
+    assert [job | {"judged_on": "test"} for job in by_rows["training"]] == by_rows["test"]
+    assert len(by_rows["test"]) == len(made[3].cells) / 2

@@ -176,6 +176,7 @@ def test_calibration_is_told_by_client(run):
         ),
         ({"returned": None}, {}, "do not say all that decided"),
         ({}, {"judged_on": "validation"}, "are of validation rows"),
+        ({}, {"judged_on": "training"}, "no say in them"),
     ],
 )
 def test_it_says_which_rows_decided(run, summary, config, said):
@@ -183,6 +184,7 @@ def test_it_says_which_rows_decided(run, summary, config, said):
     assert said in answers(evidence)[4]
     table = document(evidence).questions[4].blocks[0]
     cells = {row[0]: row[1:] for row in table.rows}
+    assert cells["Every score in this report"][0] == f"{config.get('judged_on', 'test')} rows"
     if "selection" in summary:
         assert cells["Which model is returned"] == ["validation rows", "round 7, the best by worst accuracy"]
     if summary.get("stopped") == "target":

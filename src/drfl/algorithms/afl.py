@@ -9,7 +9,7 @@ import torch
 from drfl import checks
 from drfl.algorithm import Info
 from drfl.algorithms.drfa import DRFAState
-from drfl.algorithms.dual import ascend, check_schedule, first_mixture, no_squares, step_size
+from drfl.algorithms.dual import Start, ascend, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.federation import Federation
 from drfl.key import Key
@@ -50,6 +50,7 @@ class AFL:
         dual_after: take the losses at the new model instead of the old one. The published step takes both gradients at
             the old (w, λ); with ``dual_after`` a round of one step is DRFA's with everybody.
         gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
+        lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
 
     Deviations: none with one step, γ given and no ψ; a ψ is met by a proximal step. λ_0 is uniform (projected on Λ).
     λ^A is the mean of λ_0, …, λ_{T−1}, as in DRFA; the paper's runs from λ_1 to λ_T.
@@ -64,6 +65,7 @@ class AFL:
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     dual_after: bool = False
     gamma_schedule: Schedule = field(default_factory=Constant)
+    lam0: Start = "uniform"
 
     def __post_init__(self) -> None:
         if self.gamma is not None:
@@ -74,8 +76,8 @@ class AFL:
         refuse_epochs("AFL", self.local, "its dual step is as long as one number of local steps")
 
     def init(self, fed: Federation) -> DRFAState:
-        """The initial model and the uniform mixture."""
-        lam = first_mixture(self.ambiguity, fed.n)
+        """The initial model and λ_0."""
+        lam = first_mixture(self.ambiguity, fed, self.lam0)
         return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:

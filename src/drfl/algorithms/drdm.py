@@ -91,9 +91,9 @@ class DRDM(Regularised):
     """
 
     def init(self, fed: Federation) -> DRDMState:
-        """The initial model, the uniform mixture, and no drift."""
+        """The initial model, λ^(0), and no drift."""
         sampling.size(self.m, fed.n)
-        w, lam = fed.w0, first_mixture(self.ambiguity, fed.n)
+        w, lam = fed.w0, first_mixture(self.ambiguity, fed, self.lam0)
         return DRDMState(w, lam, torch.zeros_like(w), fed.client_table(), no_squares())
 
     def round(self, state: DRDMState, fed: Federation, key: Key) -> tuple[DRDMState, Info]:
@@ -170,9 +170,9 @@ class DualDRDM(Regularised):
     centred: bool = True
 
     def init(self, fed: Federation) -> DualDRDMState:
-        """The initial model, the uniform mixture, and no drift."""
+        """The initial model, λ^(0), and no drift."""
         sampling.size(self.m, fed.n)
-        w, lam = fed.w0, first_mixture(self.ambiguity, fed.n)
+        w, lam = fed.w0, first_mixture(self.ambiguity, fed, self.lam0)
         h = fed.client_table()
         return DualDRDMState(w, lam, h, no_squares(), WeightedSum.first(h))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drfl import checks, sampling
 from drfl.algorithm import Info
-from drfl.algorithms.dual import SnapshotMethod, check_schedule, first_mixture, no_squares, step_size
+from drfl.algorithms.dual import SnapshotMethod, Start, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.errors import InputError
 from drfl.federation import Federation
@@ -68,9 +68,9 @@ class DRFA(SnapshotMethod):
             )
 
     def init(self, fed: Federation) -> DRFAState:
-        """The initial model and the uniform mixture."""
+        """The initial model and λ^(0)."""
         sampling.size(self.m, fed.n)
-        lam = first_mixture(self.ambiguity, fed.n)
+        lam = first_mixture(self.ambiguity, fed, self.lam0)
         return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:
@@ -137,6 +137,7 @@ class DRFAGA:
         ambiguity: Λ and a ψ that is differentiable on all of it (KL is not where some λ_i = 0).
         sampling: how D is drawn from λ.
         gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
+        lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
 
     Deviations: none where γ is given. λ^(0) is uniform (projected on Λ).
 
@@ -150,6 +151,7 @@ class DRFAGA:
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     sampling: Sampling = with_replacement
     gamma_schedule: Schedule = field(default_factory=Constant)
+    lam0: Start = "uniform"
 
     def __post_init__(self) -> None:
         if self.gamma is not None:
@@ -157,9 +159,9 @@ class DRFAGA:
         check_schedule("gamma", self.gamma, self.gamma_schedule)
 
     def init(self, fed: Federation) -> DRFAState:
-        """The initial model and the uniform mixture."""
+        """The initial model and λ^(0)."""
         sampling.size(self.m, fed.n)
-        lam = first_mixture(self.ambiguity, fed.n)
+        lam = first_mixture(self.ambiguity, fed, self.lam0)
         return DRFAState(fed.w0, lam, no_squares())
 
     def round(self, state: DRFAState, fed: Federation, key: Key) -> tuple[DRFAState, Info]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from drfl import checks
 from drfl.algorithms.sparse_vector import SparseVector, spread
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.errors import InputError, NonFiniteError
+from drfl.errors import InputError, NonFiniteError, unknown
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.local import LocalSGD, refuse_epochs
@@ -72,9 +72,20 @@ def no_squares() -> Tensor:
     return torch.zeros((), dtype=torch.float64)
 
 
-def first_mixture(ambiguity: AmbiguitySet, n: int) -> Tensor:
-    """λ^(0): the point of Λ nearest to the uniform mixture, (N,) float64."""
-    return ambiguity.project(torch.full((n,), 1 / n, dtype=torch.float64))
+Start = Literal["uniform", "shares"]
+"""What λ^(0) is nearest to: the uniform mixture, or the clients' shares of the training samples."""
+
+
+def first_mixture(ambiguity: AmbiguitySet, fed: Federation, start: Start) -> Tensor:
+    """λ^(0): the point of Λ nearest to where λ is to start, (N,) float64.
+
+    Raises:
+        InputError: there is no such start.
+    """
+    if start not in get_args(Start):
+        raise unknown("lam0", start, get_args(Start))
+    uniform = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
+    return ambiguity.project(uniform if start == "uniform" else fed.shares.double())
 
 
 class Ascent(NamedTuple):
@@ -103,11 +114,12 @@ class SnapshotMethod:
         local: what a client runs.
         dual_batch: samples per loss report; None = all local training data.
         ambiguity: the set Λ and the regulariser ψ.
-        sampling: how D is drawn from λ: ``sampling.with_replacement`` (the papers'), ``sampling.without_replacement``
-            or ``sampling.everybody`` (all clients, weighted by λ).
+        sampling: how D is drawn from λ: ``sampling.with_replacement`` (the papers'), ``sampling.without_replacement``,
+            ``sampling.everybody`` (all clients, weighted by λ) or ``sampling.uniform_weighted`` (m of them).
         centred: subtract the mean of the reports before the factor N/m: on the simplex the same in expectation, without
             the noise of the whole loss. The papers do not.
         gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
+        lam0: where λ starts, see :func:`first_mixture`.
 
     Raises:
         InputError: a value is out of range, or m > N (when first used).
@@ -121,6 +133,7 @@ class SnapshotMethod:
     sampling: Sampling = with_replacement
     centred: bool = False
     gamma_schedule: Schedule = field(default_factory=Constant, kw_only=True)
+    lam0: Start = field(default="uniform", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.gamma is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from drfl import checks, sampling
 from drfl.algorithm import Info
 from drfl.algorithms.drift import moves
-from drfl.algorithms.dual import check_schedule, first_mixture, no_squares, prox, step_size
+from drfl.algorithms.dual import Start, check_schedule, first_mixture, no_squares, prox, step_size
 from drfl.algorithms.sparse_vector import SparseVector
 from drfl.algorithms.weighted_sum import Weighted, WeightedSum
 from drfl.ambiguity import AmbiguitySet, Simplex
@@ -140,6 +140,7 @@ class ScaffPD:
         dual_batch: samples behind L_i and c_i; None = all local training data.
         ambiguity: Λ and ψ.
         sigma_schedule: multiplies σ round by round, see :mod:`drfl.schedules`.
+        lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
 
     c^r sums over every client that has ever reported and has λ_i > 0. Up to 512 clients a round reads all these c_i;
     with more it follows the sum, see :class:`drfl.algorithms.weighted_sum.WeightedSum`, and reads those of the cohort,
@@ -164,6 +165,7 @@ class ScaffPD:
     dual_batch: int | None = None
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     sigma_schedule: Schedule = field(default_factory=Constant)
+    lam0: Start = "uniform"
 
     def __post_init__(self) -> None:
         if self.sigma is not None:
@@ -186,9 +188,9 @@ class ScaffPD:
             raise InputError("ScaffPD needs plain local steps: leave out radius, take weight_decay instead")
 
     def init(self, fed: Federation) -> ScaffPDState:
-        """The initial model, the uniform mixture, and no report."""
+        """The initial model, λ^0, and no report."""
         sampling.size(fed.n if self.m is None else self.m, fed.n)
-        w, lam, one = fed.w0, first_mixture(self.ambiguity, fed.n), torch.ones((), dtype=torch.float64)
+        w, lam, one = fed.w0, first_mixture(self.ambiguity, fed, self.lam0), torch.ones((), dtype=torch.float64)
         reports = Reports(
             fed.client_table(),
             torch.zeros(fed.n, dtype=torch.float64),

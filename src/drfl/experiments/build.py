@@ -13,7 +13,7 @@ from drfl.certificate import METHODS, Certifier
 from drfl.data import PARTITIONS, ClientData, Dataset, Partition, Standardisation, load, make_partition
 from drfl.data.hugging_face import Columns, read_hub, read_saved
 from drfl.data.table_files import read_tables
-from drfl.data.validation_split import held_out_training
+from drfl.data.validation_split import held_out_training, training_as_test
 from drfl.engine import ENGINES, Simulation
 from drfl.engine.lockstep import shared
 from drfl.errors import InputError
@@ -200,6 +200,8 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         data = held_out_training(data, share, key)
     elif config.select is not None or config.patience is not None:
         data = data.with_validation(share, key)
+    if config.judged_on == "training":
+        data = training_as_test(data)
     with key.fold("model").torch_scope():
         model = make_model(config.model, tuple(dataset.inputs.shape[1:]), dataset.classes)
     score, *others = config.measures()

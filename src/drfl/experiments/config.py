@@ -205,7 +205,7 @@ class Config(BaseModel, Settings):
         patience = None if self.patience is None else Patience(self.patience, self.select or "worst")
         if self.judged_on == "validation" and (best or patience):
             raise InputError("judged_on = 'validation' leaves no rows to select by: leave select and patience out")
-        if self.validation is not None and self.judged_on == "test" and not (best or patience):
+        if self.validation is not None and self.judged_on != "validation" and not (best or patience):
             raise InputError("validation means nothing without select or patience: leave it out, or give one of them")
         return ModelSelection(best, patience, self.measures()[0])
 

@@ -26,6 +26,7 @@ SAMPLINGS: dict[str, Sampling] = {
     "with-replacement": sampling.with_replacement,
     "without-replacement": sampling.without_replacement,
     "everybody": sampling.everybody,
+    "uniform-weighted": sampling.uniform_weighted,
 }
 """Ways to draw the cohort from λ, by the names that configurations use."""
 

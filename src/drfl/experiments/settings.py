@@ -130,8 +130,11 @@ class Settings:
         ),
     ] = None
     judged_on: Annotated[
-        Literal["test", "validation"],
-        Setting("Which rows models are tested on: validation leaves the test rows alone, for tuning.", hidden=True),
+        Literal["test", "validation", "training"],
+        Setting(
+            "Rows to test models on: validation leaves the test rows alone, for tuning; training tells of the fit.",
+            hidden=True,
+        ),
     ] = "test"
 
     model: Annotated[

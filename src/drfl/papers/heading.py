@@ -16,7 +16,7 @@ RETURNED = {
 }
 """The models that runs return, by the names that configurations have."""
 
-JUDGED = {"test": "test rows", "train": "training rows", "validation": "validation rows"}
+JUDGED = {"test": "test rows", "training": "training rows", "validation": "validation rows"}
 """The rows that models are judged on, likewise."""
 
 

@@ -95,7 +95,7 @@ def _selected(record: RunRecord) -> bool:
 def _decisions(run: RunEvidence) -> list[Decision]:
     """Those of a run."""
     record = run.record
-    judged = "validation rows" if on_validation(record) else "test rows"
+    judged = f"{printable(record.config.get('judged_on', 'test'), 20)} rows"
     rows = float(record.clients["samples"].sum())
     return [
         Decision("Model and the clients' weights λ", "training rows", "in {} rounds", number(record.summary, "rounds")),
