@@ -164,8 +164,8 @@ def test_the_paper_on_drfa_gives_its_values(tuned):
     assert jobs["AFL, paper's η, γ"]["steps"] == 1
     assert jobs["q-FedAvg, paper's η, q"]["algorithms"] == {"QFedAvg": {"lr": 0.1, "q": 0.2}}
     tuned_rates = {name: job["algorithms"] for name, job in jobs.items() if name.endswith(", tuned")}
-    assert all(list(table.values()) == [{"lr": 0.08}] for table in tuned_rates.values())
-    assert len(tuned_rates) == 7
+    assert all(next(iter(table.values()))["lr"] == 0.08 for table in tuned_rates.values())
+    assert len(tuned_rates) == 10
     assert {c.cell.job["rounds"] for c in made[3].cells} == {100}
     assert figure_1["τ = 10, authors' γ and λ"] == figure_2["DRFA, authors' γ and λ"]
     afl = jobs["AFL (DRFA, τ = 1)"]
