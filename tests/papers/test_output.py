@@ -16,6 +16,7 @@ from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.errors import InputError
+from drfl.experiments import manifest
 from drfl.papers.execute import size
 from drfl.papers.output import check, write
 from drfl.papers.plan import Scale, plan
@@ -54,7 +55,12 @@ def written(folder, spec, record=learn, scale=None):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def dear(setting, method, seed):
+    return trained(0.1, 0.4, 0.5 + 0.01 * seed, steps=9 if method == "DRDM" else 2)
+
+
 KINDS = {
+    "table at unequal cost": ({}, dear, ALWAYS | {"paired.csv", "equal_gradients.csv"}),
     "table": ({}, learn, ALWAYS | {"paired.csv"}),
     "curves": (CURVES, learn, ALWAYS | FIGURE | {"paired.csv", "curves.csv", "reached.csv"}),
     "scatter": (SCATTER, learn, ALWAYS | FIGURE | {"paired.csv"}),
@@ -69,6 +75,7 @@ def test_every_kind_has_its_files_and_the_same_bytes_again(kind, tmp_path):
     changes, record, names = KINDS[kind]
     first = written(tmp_path / "a", small_spec(**changes), record)
     assert set(first) == names
+    assert all(manifest.KINDS["reproduction"].files.fullmatch(name) for name in names), "the folder's manifest has them"
     assert first == written(tmp_path / "b", small_spec(**changes), record)
     for name, content in first.items():
         if name.endswith(".png"):

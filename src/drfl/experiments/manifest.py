@@ -55,7 +55,10 @@ def _names(fixed: tuple[str, ...], more: str = r"(?!)", cells: str = r"(?!)") ->
     return Names(re.compile("|".join([*map(re.escape, fixed), more])), re.compile(cells), fixed)
 
 
-_TABLES = ("cells.csv", "curves.csv", "paired.csv", "reached.csv", "energy.csv", "summary.json", "table.md")
+_TABLES = (
+    *("cells.csv", "curves.csv", "paired.csv", "equal_gradients.csv", "reached.csv", "energy.csv"),
+    *("summary.json", "table.md"),
+)
 _COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html")
 _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")
 
