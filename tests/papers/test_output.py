@@ -128,14 +128,15 @@ def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
 
 def test_the_head_tells_who_is_tuned(tmp_path):
     about = "trials = 7, seeds = [1000, 1001], rounds = 9, metric = 'worst_accuracy'"
-    text = f"provenance = {{{about}}}\nalgorithms = {{DRDM = {{lr = 0.2}}}}"
+    text = f"provenance = {{{about}}}\nalgorithms = {{DRDM = {{lr = 0.2}}, new = {{}}}}\nscores.DRDM.score = 0.5"
     (tmp_path / "mnist-linear.toml").write_text(text)
     like = {"name": "like it", "algorithm": "DRDM", "tuned": "DRDM"}
-    spec = small_spec(job="mnist-linear", methods=[SMALL["methods"][0], UNTUNED[1], like])
+    new = {"name": "new", "algorithm": "AFL"}
+    spec = small_spec(job="mnist-linear", methods=[SMALL["methods"][0], UNTUNED[1], like, new])
     files = written(tmp_path / "a", spec, lambda s, m, k: trained(0.5), scale=Scale(tuned=tmp_path))
     assert (
         "Tuned on mnist-linear: 7 trials of 2 seeds for each method, 9 rounds, by the worst accuracy on validation "
-        "rows. Not tuned: Fed-Avg. With the values tuned for another method: like it by DRDM."
+        "rows. Not tuned: Fed-Avg. Not searched for, with the values of drfl's rules: new. With the values tuned for another method: like it by DRDM."
     ) in files["table.md"].decode()
     assert json.loads(files["summary.json"])["hyperparameters"]["mnist-linear"]["trials"] == 7
 

@@ -70,9 +70,13 @@ def _tuning(plan: Plan) -> str:
         budgets.setdefault(_budget(found.get("provenance")), []).append(job)
     text = " ".join(f"Tuned on {' and '.join(jobs)}: {budget}." for budget, jobs in budgets.items())
     own = [method.name for method in plan.spec.methods if method.tuned_as is None]
+    searched = [found["scores"] for found in plan.hyperparameters.values() if isinstance(found.get("scores"), Mapping)]
+    default = [m.name for m in plan.spec.methods if m.tuned_as and any(m.tuned_as not in scores for scores in searched)]
     taken = [f"{m.name} by {m.tuned_as}" for m in plan.spec.methods if m.tuned_as not in (None, m.name)]
     if own:
         text += f" Not tuned: {', '.join(own)}."
+    if default:
+        text += f" Not searched for, with the values of drfl's rules: {', '.join(default)}."
     if taken:
         text += f" With the values tuned for another method: {', '.join(taken)}."
     return f"{text} `summary.json` says which values they are."
