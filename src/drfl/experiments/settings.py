@@ -91,7 +91,7 @@ class Settings:
         Setting(
             "Number of clients N; of natural the largest groups.",
             DATA,
-            none="the partition's: 30, 10, 20, 30; all groups",
+            none="all groups; of other partitions 30, 10, 20, 30",
         ),
     ] = None
     alpha: Annotated[
