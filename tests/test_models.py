@@ -9,7 +9,7 @@ from drfl import models
 from drfl.errors import InputError
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 9, 6)])
 def test_outputs(name, shape):
     module = models.MODELS[name](shape, 7)
@@ -41,3 +41,14 @@ def test_cnn_is_the_papers():
 def test_cnn_needs_images(shape):
     with pytest.raises(InputError, match="use 'mlp'"):
         models.cnn(shape, 10)
+
+
+def test_lstm_scores_the_token_after_a_text():
+    module = models.lstm((12,), 9)
+    text = torch.randint(9, (5, 12), generator=torch.Generator().manual_seed(0))
+    assert module(text).shape == (5, 9)
+    later = text.clone()
+    later[:, -1] = (later[:, -1] + 1) % 9
+    assert not torch.equal(module(text), module(later))
+    with pytest.raises(InputError, match="needs texts"):
+        models.lstm((1, 28, 28), 10)

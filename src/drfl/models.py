@@ -57,7 +57,49 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
     )
 
 
-MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {"linear": linear, "mlp": mlp, "cnn": cnn}
+class LSTM(nn.Module):
+    """What comes after a text: an embedding of its tokens, LSTM layers, and a linear layer on the last state.
+
+    Args:
+        vocabulary: V, the number of tokens, and of outputs.
+        embedding: numbers that a token becomes.
+        hidden: numbers of a layer's state.
+        layers: LSTM layers on top of each other.
+    """
+
+    def __init__(self, vocabulary: int, embedding: int = 8, hidden: int = 64, layers: int = 1) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.recurrent = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.output = nn.Linear(hidden, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores (B, V) of the tokens that may follow, for texts (B, T) of tokens in 0..V-1."""
+        states, _ = self.recurrent(self.embedding(tokens))
+        return self.output(states[:, -1])
+
+
+def lstm(shape: Sequence[int], classes: int) -> nn.Module:
+    """A small :class:`LSTM` that predicts a text's next token. LEAF's model for Shakespeare has two layers of 256.
+
+    Args:
+        shape: (T,) tokens of an input.
+        classes: V, the vocabulary's size: what is predicted is a token.
+
+    Raises:
+        InputError: the inputs are no texts.
+    """
+    if len(shape) != 1:
+        raise InputError(f"the LSTM needs texts (tokens,), such as 'shakespeare', not inputs {tuple(shape)}: use 'cnn'")
+    return LSTM(classes)
+
+
+MODELS: dict[str, Callable[[Sequence[int], int], nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "cnn": cnn,
+    "lstm": lstm,
+}
 """Every model by the name that the command knows it by: (shape of an input, classes) → module."""
 
 

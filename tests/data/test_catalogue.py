@@ -152,8 +152,8 @@ def test_description_matches_the_data_and_opens_nothing(bare_machine, monkeypatc
     monkeypatch.setattr("builtins.open", None)
     infos = {info.name: info for info in describe()}
     assert list(infos) == list(DATASETS) == [
-        "digits", "heart-disease", "mnist", "fashion-mnist", "kmnist", "kmnist-t10k", "cifar-10", "cifar-100",
-        "tiny-imagenet",
+        "digits", "heart-disease", "adult", "shakespeare", "mnist", "fashion-mnist", "kmnist", "kmnist-t10k",
+        "cifar-10", "cifar-100", "tiny-imagenet",
     ]  # fmt: skip
     found = {name: info.found for name, info in infos.items() if info.found is not None}
     assert found == {"digits": "scikit-learn", "heart-disease": "drfl"}

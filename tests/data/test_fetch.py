@@ -201,6 +201,14 @@ def test_a_download_that_broke_off_goes_on_with_the_missing_files(server, tmp_pa
     assert len(server.asked) == 2
 
 
+def test_a_file_without_a_lasting_checksum_is_downloaded_and_judged_by_its_structure(server, bare_machine, monkeypatch):
+    monkeypatch.setenv("DRFL_MIRROR", server.address)
+    server.answers["/shakespeare/pg100.txt"] = f"ALL.\n{'Once more! ' * 200}\n".encode()
+    for _ in range(2):
+        assert set(load("shakespeare").groups) == {"pg100: ALL"}
+    assert server.asked == ["/shakespeare/pg100.txt"]
+
+
 def serve_cifar(server, monkeypatch, published):
     """Makes the server the mirror of an archive, in which drfl believes if it is the right one."""
     spec = catalogue.DATASETS["cifar-100"]

@@ -61,7 +61,7 @@ def test_a_test_part_of_its_own_is_kept():
 
 
 def test_what_does_not_fit_is_one_clear_line(heart):
-    with pytest.raises(InputError, match="4 groups, so partition 'natural' makes 4 clients, not 5: leave clients out"):
+    with pytest.raises(InputError, match="4 groups, so partition 'natural' makes at most 4 clients, not 5: give fewer"):
         make_partition(heart, Natural(5), Key(0))
     with pytest.raises(InputError, match="dataset 'digits' does not say who its rows belong to"):
         make_partition(load("digits"), Natural(), Key(0))
@@ -72,6 +72,29 @@ def test_what_does_not_fit_is_one_clear_line(heart):
     x, y = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
     with pytest.raises(InputError, match="group 'b' has 1 row"):
         make_partition(Dataset("lone", x, y, x, y, 1, ("a", "a", "b")), Natural(), Key(0))
+
+
+def test_fewer_clients_are_the_largest_groups_split_as_among_all(heart):
+    whole, two = (make_partition(heart, Natural(n), Key(3)) for n in (None, 2))
+    assert two.names == ("Cleveland", "Hungary")
+    for k in range(2):
+        np.testing.assert_array_equal(two.train[k], whole.train[k])
+        np.testing.assert_array_equal(two.test[k], whole.test[k])
+    assert two.recipe["clients"] == 2
+
+
+def test_fewer_clients_of_a_data_set_with_test_rows_of_its_own():
+    x, y = torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)
+    test = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)
+    groups, test_groups = ("b", "a", "c", "c", "b", "lone"), ("c", "b", "later", "a")
+    data = Dataset("parts", x, y, *test, 1, groups, test_groups=test_groups)
+    partition = make_partition(data, Natural(2), Key(0))
+    assert partition.names == ("b", "c")
+    assert [rows.tolist() for rows in (*partition.train, *partition.test)] == [[0, 4], [2, 3], [1], [0]]
+    with pytest.raises(InputError, match="client 'later' has no training rows"):
+        make_partition(data, Natural(), Key(0))
+    with pytest.raises(InputError, match="client 'lone' has no test rows"):
+        make_partition(data, Natural(4), Key(0))
 
 
 RUN = ["run", "--algorithm", "FedAvg", "--dataset", "heart-disease", "--rounds", "5"]
@@ -105,7 +128,7 @@ def test_the_command_divides_the_pool_otherwise_when_asked(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*RUN, "--clients", "5"], "makes 4 clients, not 5: leave clients out"),
+        ([*RUN, "--clients", "5"], "makes at most 4 clients, not 5: give fewer"),
         ([*RUN, "--alpha", "0.3"], "alpha means nothing to partition 'natural'"),
         (["run", "--partition", "natural"], "does not say who its rows belong to"),
     ],

@@ -55,7 +55,7 @@ def datasets_command(as_json: bool) -> None:
     table = Table("data set", "train", "test", "shape", "licence", "found")
     for info in infos:
         table.columns[-1].overflow = "fold"
-        counts = (f"{info.train:,}", f"{info.test:,}")
+        counts = ("by edition" if count is None else f"{count:,}" for count in (info.train, info.test))
         table.add_row(
             info.name, *counts, "×".join(map(str, info.shape)), info.licence, info.found or "to be downloaded"
         )

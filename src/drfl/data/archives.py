@@ -153,7 +153,7 @@ class Zip:
 
     Args:
         path: the zip file.
-        top: the folder in it.
+        top: the folder in it; empty where its files lie in none.
 
     Raises:
         InputError: when it is no whole zip file.
@@ -161,7 +161,7 @@ class Zip:
 
     def __init__(self, path: Path, top: str) -> None:
         self.path = path
-        self._top = top
+        self._top = f"{top}/" if top else ""
         with reading(path):
             self._zip = zipfile.ZipFile(path)
         self._files: dict[str, list[str]] = {}
@@ -172,17 +172,17 @@ class Zip:
 
     def files(self, folder: str) -> list[str]:
         """See `Tree`."""
-        return self._files.get(f"{self._top}/{folder}", [])
+        return self._files.get(f"{self._top}{folder}", [])
 
     def folders(self, folder: str) -> list[str]:
         """See `Tree`."""
-        start = f"{self._top}/{folder}/"
+        start = f"{self._top}{folder}/"
         return sorted({place[len(start) :].split("/")[0] for place in self._files if place.startswith(start)})
 
     def read(self, name: str) -> bytes:
         """See `Tree`."""
         try:
-            info = self._zip.getinfo(f"{self._top}/{name}")
+            info = self._zip.getinfo(f"{self._top}{name}")
         except KeyError:
             raise lacks(self, name) from None
         with reading(self.path), self._zip.open(info) as file:
@@ -195,7 +195,7 @@ class Zip:
 
 @contextmanager
 def open_tree(path: Path, top: str) -> Iterator[Tree]:
-    """A folder, or the folder `top` in a zip file."""
+    """A folder, or the folder `top` in a zip file, empty where there is none."""
     if path.is_dir():
         yield Folder(path)
         return

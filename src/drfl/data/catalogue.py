@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
 from importlib.util import find_spec
@@ -15,15 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drfl.data.adult import GROUPS, read_adult
 from drfl.data.dataset import Dataset, Pixels
 from drfl.data.fetch import fetch_files
 from drfl.data.formats import read_cifar, read_pictures, read_tiny_imagenet
+from drfl.data.shakespeare import VOCABULARY, WINDOW, read_shakespeare
 from drfl.data.sources import (
+    ADULT,
     CIFAR10,
     CIFAR100,
     FASHION,
     KMNIST,
     MNIST,
+    SHAKESPEARE,
     TINY_IMAGENET,
     DownloadSource,
     RemoteFile,
@@ -73,8 +77,8 @@ class DatasetInfo:
     Args:
         name: the name to load it by.
         title: one line for people.
-        train: training samples.
-        test: test samples.
+        train: training samples; None where that depends on the edition of the files.
+        test: test samples, likewise.
         classes: number of classes.
         shape: of one input.
         licence: of the data.
@@ -85,8 +89,8 @@ class DatasetInfo:
 
     name: str
     title: str
-    train: int
-    test: int
+    train: int | None
+    test: int | None
     classes: int
     shape: tuple[int, ...]
     licence: str
@@ -105,6 +109,7 @@ class DatasetSpec:
         files: which of the files it needs.
         read: makes the data set from the paths of these files; a table at once, pictures as they are published.
         pillow: whether Pillow must be installed to read it.
+        groupings: what else its rows can be grouped by, and how it is read then.
     """
 
     info: DatasetInfo
@@ -112,30 +117,47 @@ class DatasetSpec:
     files: tuple[RemoteFile, ...]
     read: Callable[[Sequence[Path]], Pixels | Dataset]
     pillow: bool = False
+    groupings: Mapping[str, Callable[[Sequence[Path]], Dataset]] = field(default_factory=dict)
+
+    def grouped(self, group: str | None) -> Callable[[Sequence[Path]], Pixels | Dataset]:
+        """How it is read where its clients are the values of a column.
+
+        Raises:
+            InputError: its rows cannot be grouped so.
+        """
+        if group is None:
+            return self.read
+        if not self.groupings:
+            raise InputError(f"dataset '{self.info.name}' has no column to group its rows by: leave group out")
+        if group not in self.groupings:
+            raise unknown(f"group of dataset '{self.info.name}'", group, self.groupings)
+        return self.groupings[group]
 
 
-def load(name: str, *, data_dir: Path | str | None = None, download: bool = True) -> Dataset:
+def load(name: str, *, data_dir: Path | str | None = None, download: bool = True, group: str | None = None) -> Dataset:
     """Loads a data set by name.
 
     ``digits`` comes with scikit-learn, ``heart-disease`` with drfl. The others are sought in ``$DRFL_DATA``, Debian's
     ``/usr/share/datasets/<name>``, torchvision's folders and drfl's own cache, and else downloaded into that
-    cache, checksum verified. Files found are trusted, apart from their structure.
+    cache, checksum verified where the publisher's file has a lasting one. Files found are trusted, apart from their
+    structure.
 
     Args:
         name: one of `DATASETS`, in any case, with dashes or underscores.
-        data_dir: the one folder to look in (also its ``<name>`` and torchvision's sub-folders), or the archive of a
-            data set that comes as one. Without the files it is an error: nothing is downloaded instead. Embedded data
-            sets ignore it.
+        data_dir: the one folder to look in (also its ``<name>`` and torchvision's sub-folders), or the archive or
+            the text of a data set that comes as one. Without the files it is an error: nothing is downloaded instead.
+            Embedded data sets ignore it.
         download: whether the network may be used.
+        group: what names the clients of a data set that has several such columns, as ``adult`` has; None = its usual.
 
     Returns:
-        The data set; images are (n, channels, height, width) float32 in [0, 1], tables (n, features) float32 as
-        recorded.
+        The data set; images are (n, channels, height, width) float32 in [0, 1], tables (n, features) float32 or
+        float64 as recorded, texts (n, characters) int64.
 
     Raises:
         InputError: when the name is unknown, or the files are not found, cannot be downloaded, or are broken.
     """
-    loaded = _loaded(name, data_dir, download)
+    loaded = _loaded(name, data_dir, download, group)
     return loaded.dataset() if isinstance(loaded, Pixels) else loaded
 
 
@@ -150,11 +172,11 @@ def load_pixels(name: str, *, data_dir: Path | str | None = None, download: bool
         download: as in `load`.
 
     Raises:
-        InputError: as in `load`, and when the data set is a table.
+        InputError: as in `load`, and when the data set is none of pictures.
     """
-    loaded = _loaded(name, data_dir, download)
+    loaded = _loaded(name, data_dir, download, None)
     if isinstance(loaded, Dataset):
-        raise InputError(f"dataset '{loaded.name}' is a table and has no pixels: use load")
+        raise InputError(f"dataset '{loaded.name}' has no pictures, and no pixels: use load")
     return loaded
 
 
@@ -170,16 +192,17 @@ def describe() -> list[DatasetInfo]:
     return infos
 
 
-def _loaded(name: str, data_dir: Path | str | None, download: bool) -> Pixels | Dataset:
+def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str | None) -> Pixels | Dataset:
     spec = DATASETS.get(name.strip().lower().replace("_", "-"))
     if spec is None:
         raise unknown("dataset", name, DATASETS)
+    read = spec.grouped(group)  # said before a long download, not after it
     if spec.source is None:
-        return spec.read([])
+        return read([])
     if spec.pillow and find_spec("PIL") is None:  # said before a long download, not after it
         raise InputError(f"dataset '{spec.info.name}' needs Pillow: pip install 'drfl[experiments]'")
     folder = None if data_dir is None else Path(data_dir)
-    return spec.read(fetch_files(spec.info.name, spec.source, spec.files, folder, download))
+    return read(fetch_files(spec.info.name, spec.source, spec.files, folder, download))
 
 
 def _as_published(info: DatasetInfo, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
@@ -217,6 +240,14 @@ _HEART = DatasetInfo(
     "heart-disease", "Heart disease in four hospitals, 13 features (UCI; rows and features as in FLamby)", 494, 246,
     2, (13,), "CC BY 4.0", "https://archive.ics.uci.edu/dataset/45", "drfl", "natural",
 )  # fmt: skip
+_ADULT = DatasetInfo(
+    "adult", "Income above 50,000 dollars, census of 1994 (UCI)", 32_561, 16_281, 2, (43,),
+    "CC BY 4.0", "https://archive.ics.uci.edu/dataset/2", None, "natural",
+)  # fmt: skip
+_SHAKESPEARE = DatasetInfo(
+    "shakespeare", "The next character of what a role says, in Shakespeare's plays (Project Gutenberg)", None, None,
+    len(VOCABULARY), (WINDOW,), "public domain", "https://www.gutenberg.org/ebooks/100", None, "natural",
+)  # fmt: skip
 _MNIST = DatasetInfo(
     "mnist", "Handwritten digits", 60_000, 10_000, 10, (1, 28, 28),
     "CC BY-SA 3.0", "http://yann.lecun.com/exdb/mnist/", None,
@@ -251,6 +282,10 @@ DATASETS: dict[str, DatasetSpec] = {
     for spec in (
         DatasetSpec(_DIGITS, None, (), _digits),
         DatasetSpec(_HEART, None, (), _heart),
+        DatasetSpec(
+            _ADULT, ADULT, ADULT.files, read_adult, groupings={name: partial(read_adult, group=name) for name in GROUPS}
+        ),
+        DatasetSpec(_SHAKESPEARE, SHAKESPEARE, SHAKESPEARE.files, read_shakespeare),
         DatasetSpec(_MNIST, MNIST, MNIST.files, partial(_as_published, _MNIST, MNIST)),
         DatasetSpec(_FASHION, FASHION, FASHION.files, partial(_as_published, _FASHION, FASHION)),
         DatasetSpec(_KMNIST, KMNIST, KMNIST.files, partial(_as_published, _KMNIST, KMNIST)),

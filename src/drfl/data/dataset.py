@@ -24,7 +24,8 @@ class Dataset:
 
     Args:
         name: what it is called in files and tables.
-        inputs: (n, ...) float32 training inputs; those to be standardised may be float64 until then.
+        inputs: (n, ...) float32 training inputs, or int64 ones such as tokens; those to be standardised may be float64
+            until then.
         targets: of the training inputs. Classification: (n,) int64 labels in 0..classes-1; regression: (n,) or
             (n, classes) float32; multi-label: (n, classes) float32, each 0 or 1.
         test_inputs: (k, ...) test inputs, of the same shape per sample and type.
@@ -105,12 +106,12 @@ class Dataset:
 
     def _check_part(self, part: str, inputs: Tensor, targets: Tensor) -> None:
         what = f"dataset '{self.name}'"
-        wide = self.standardise and inputs.dtype == torch.float64
+        fits_as_input = inputs.dtype in (torch.float32, torch.float64 if self.standardise else torch.int64)
         name, dtype = ("labels", torch.int64) if self.labels else ("targets", torch.float32)
-        if not (inputs.dtype == torch.float32 or wide) or targets.dtype != dtype:
+        if not fits_as_input or targets.dtype != dtype:
             raise InputError(
-                f"{what}: {part} inputs must be float32 and {name} {str(dtype).partition('.')[2]}, not {inputs.dtype} "
-                f"and {targets.dtype}"
+                f"{what}: {part} inputs must be float32, or int64 tokens, and {name} "
+                f"{str(dtype).partition('.')[2]}, not {inputs.dtype} and {targets.dtype}"
             )
         shapes = {"classification": [()], "regression": [(), (self.classes,)], "multi-label": [(self.classes,)]}
         fits = targets.ndim > 0 and tuple(targets.shape[1:]) in shapes[self.task]

@@ -1,4 +1,4 @@
-"""Getting a data set's files: from a folder or the cache, else by download, checked against their digests."""
+"""Getting a data set's files: from a folder or the cache, else by download, checked against the digests they have."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mirrors_of(source: DownloadSource) -> tuple[str, ...]:
 
 
 def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, timeout: float = _TIMEOUT) -> Path:
-    """Fetches one file into a folder, its checksum verified.
+    """Fetches one file into a folder, its checksum verified where it has one.
 
     Args:
         file: what to fetch.
@@ -76,7 +76,8 @@ def _retrieve(url: str, file: RemoteFile, folder: Path, timeout: float) -> Path:
     pooch.get_logger().setLevel(logging.WARNING)  # it would write to stderr, where a refusal is one line
     _LOG.info("downloading %s into '%s'", url, folder)
     downloader: Any = pooch.HTTPDownloader(timeout=timeout, chunk_size=1 << 16)  # Any: not typed as what retrieve takes
-    attempt = partial(pooch.retrieve, url, f"sha256:{file.sha256}", file.name, folder, downloader=downloader)
+    checksum = None if file.sha256 is None else f"sha256:{file.sha256}"
+    attempt = partial(pooch.retrieve, url, checksum, file.name, folder, downloader=downloader)
     for _ in range(_ATTEMPTS - 1):
         with suppress(ConnectionError, ChunkedEncodingError):
             return _readable(attempt())
@@ -111,11 +112,11 @@ def fetch_files(
         name: what the user calls it, for errors.
         source: where it comes from.
         files: which of the source's files are needed.
-        data_dir: the one folder to look in, or the archive itself; None looks in the usual places.
+        data_dir: the one folder to look in, or the archive or the text itself; None looks in the usual places.
         download: whether what is in none of these may be downloaded into drfl's cache.
 
     Returns:
-        IDX files in the order of `files`; or the archive alone; or the source's members, unpacked.
+        The files in the order of `files`; or the archive alone; or the source's members, unpacked.
 
     Raises:
         InputError: when they are not found, or cannot be downloaded.

@@ -67,8 +67,10 @@ TEST_FRACTION = 1 / 3
 class Natural:
     """One client a group of the data set, under the group's name; each group's rows are split, by class where they can.
 
+    Where the data set says itself which rows are for testing, they stay for testing.
+
     Args:
-        clients: N, if it is to be checked; it cannot be chosen, because the data say it.
+        clients: N, the groups with the most (training) rows, the others are left out; None = all groups.
         test_fraction: share of each client's rows for testing.
 
     Raises:
@@ -97,37 +99,53 @@ class Natural:
             )
         if dataset.test_groups is not None:
             return self._of_two_parts(dataset.groups, dataset.test_groups, dataset.name, key)
-        targets = dataset.targets.numpy() if dataset.labels else None
-        split = split_groups(np.array(dataset.groups), targets, key, self.test_fraction)
-        if self.clients not in (None, len(split)):
-            raise InputError(
-                f"dataset '{dataset.name}' has {len(split)} groups, so partition 'natural' makes {len(split)} clients, "
-                f"not {self.clients}: leave clients out"
-            )
+        names = self._largest(dataset.groups, dataset.name)
+        groups, y = np.array(dataset.groups), dataset.targets.numpy() if dataset.labels else None
+        rows = np.flatnonzero(np.isin(groups, names))
+        split = split_groups(groups[rows], None if y is None else y[rows], key, self.test_fraction)
         parameters = {"clients": len(split), "test_fraction": self.test_fraction, "seed": key.seed}
-        return dataclasses.replace(split, recipe={"partition": self.name, **parameters})
+        return dataclasses.replace(
+            split,
+            train=tuple(rows[mine] for mine in split.train),
+            test=tuple(rows[mine] for mine in split.test),
+            recipe={"partition": self.name, **parameters},
+        )
+
+    def _largest(self, groups: tuple[str, ...], name: str) -> tuple[str, ...]:
+        """The groups that become clients, sorted; of equally large ones the first by name.
+
+        Raises:
+            InputError: there are not so many.
+        """
+        values, counts = np.unique(np.array(groups), return_counts=True)
+        if self.clients is not None and self.clients > len(values):
+            raise InputError(
+                f"dataset '{name}' has {len(values)} groups, so partition 'natural' makes at most {len(values)} "
+                f"clients, not {self.clients}: give fewer, or leave clients out"
+            )
+        return tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
 
     def _of_two_parts(self, groups: tuple[str, ...], test_groups: tuple[str, ...], name: str, key: Key) -> Partition:
         """The groups' rows, where the data set says itself which are for testing."""
-        lone = sorted({*groups} ^ {*test_groups})
+        names = self._largest(groups, name)
+        wanted = {*groups, *test_groups} if self.clients is None else {*names}
+        lone = sorted(wanted - ({*groups} & {*test_groups}))
         if lone:
             part = "test" if lone[0] in groups else "training"
             raise InputError(
                 f"dataset '{name}': client '{lone[0]}' has no {part} rows: give it some, or a test fraction, by which "
                 "all test rows are drawn anew"
             )
-        names = tuple(sorted({*groups}))
-        if self.clients not in (None, len(names)):
-            raise InputError(f"dataset '{name}' has {len(names)} clients, not {self.clients}: leave clients out")
         place = {who: i for i, who in enumerate(names)}
-        train, test = (_rows_of(np.array([place[who] for who in part]), len(names)) for part in (groups, test_groups))
+        owners = (np.array([place.get(who, -1) for who in part]) for part in (groups, test_groups))
+        train, test = (_rows_of(mine, len(names)) for mine in owners)
         return Partition(train, test, names, {"partition": self.name, "clients": len(names), "seed": key.seed})
 
 
 def _rows_of(owners: np.ndarray, clients: int) -> tuple[np.ndarray, ...]:
-    """Each client's rows, (n_i,) int64 ascending, of the clients that rows belong to, (n,)."""
-    order = np.argsort(owners, kind="stable").astype(np.int64)
-    return tuple(np.split(order, np.cumsum(np.bincount(owners, minlength=clients))[:-1]))
+    """Each client's rows, (n_i,) int64 ascending, of the clients that rows belong to, (n,); −1 is nobody."""
+    order = np.argsort(owners, kind="stable").astype(np.int64)[int((owners < 0).sum()) :]
+    return tuple(np.split(order, np.cumsum(np.bincount(owners[owners >= 0], minlength=clients))[:-1]))
 
 
 WITHOUT_CLASSES = ("iid", Natural.name)

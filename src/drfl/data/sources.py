@@ -16,14 +16,14 @@ class RemoteFile:
 
     Args:
         stem: its name without the ending.
-        sha256: checksum of the published file.
+        sha256: checksum of the published file; None where its publisher revises it.
         content: of test labels, checksum of what is inside the ``.gz`` file, by which files that lie in another data
             set's folder are known. SHA-256, or MD5 (32 digits) for Fashion-MNIST, whose is not published.
         ending: the rest of its name.
     """
 
     stem: str
-    sha256: str
+    sha256: str | None
     content: str | None = None
     ending: str = ".gz"
 
@@ -35,14 +35,15 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class DownloadSource:
-    """A data set as files: four IDX files, or one archive that is read packed or unpacked.
+    """A data set as files: four IDX files, or others, such as one archive that is read packed or unpacked.
 
     Args:
         folder: its folder's name in caches, mirrors and distributions.
         inner: the folder that it unpacks to, or that torchvision keeps it in.
         mirrors: addresses of folders that hold the files; they end in a slash.
-        files: training images, training labels, test images, test labels; or the archive.
-        members: of an archive, files by which the unpacked folder is known, relative to it; empty for IDX files.
+        files: training images, training labels, test images, test labels; or the archive; or all that there are.
+        members: the files that are read, or of an archive those by which the unpacked folder is known, relative to it;
+            empty for IDX files.
         refused: names of another edition of the data set that drfl does not read, because it is pickled.
     """
 
@@ -141,6 +142,25 @@ TINY_IMAGENET = DownloadSource(
         ),
     ),
     ("wnids.txt", "val/val_annotations.txt"),
+)
+
+ADULT = DownloadSource(
+    "adult",
+    "adult",
+    ("https://archive.ics.uci.edu/ml/machine-learning-databases/adult/",),
+    (
+        RemoteFile("adult", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", ending=".data"),
+        RemoteFile("adult", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05", ending=".test"),
+    ),
+    ("adult.data", "adult.test"),
+)
+
+SHAKESPEARE = DownloadSource(
+    "shakespeare",
+    "shakespeare",
+    ("https://www.gutenberg.org/cache/epub/100/",),
+    (RemoteFile("pg100", None, ending=".txt"),),  # Project Gutenberg corrects its texts, so that no checksum would last
+    ("pg100.txt",),
 )
 
 IDX_SOURCES = (MNIST, FASHION, KMNIST)

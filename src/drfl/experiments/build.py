@@ -147,7 +147,7 @@ def load_data(config: Config, log: Callable[[str], None] | None = None) -> Datas
         dataset = _own_data(config)
         return dataset if config.test_fraction is None else dataset.pooled()
     if recipe is None:
-        dataset = load(config.dataset, data_dir=config.data_dir)
+        dataset = load(config.dataset, data_dir=config.data_dir, group=config.group)
     else:
         images = load_images(config.dataset, config.data_dir)
         dataset = featurise(images, recipe, cache=feature_cache(), log=log, device=config.device)

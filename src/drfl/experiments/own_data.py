@@ -30,7 +30,7 @@ OF_NUMBERS = frozenset(METRICS[name].function for name in ("mae", "rmse", "r2"))
 """The metrics that compare numbers with numbers."""
 
 OWN_DATA = ("target", "group", "drop", "task")
-"""Settings of the user's own data alone."""
+"""Settings of the user's own data alone, but for the group of a data set whose rows can be grouped in several ways."""
 
 
 def completed(values: Mapping[str, object]) -> dict[str, object]:
@@ -53,11 +53,13 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
         _check_hub(found)
         _default(found, "partition", "natural" if found.get("group") is not None else free)
     else:
-        for name in OWN_DATA:
-            if found.get(name) is not None:
-                raise InputError(f"{name} means nothing without data: leave it out, or give data, the files")
         spec = DATASETS.get(str(found.get("dataset")).lower().replace("_", "-"))
+        groups = spec is not None and bool(spec.groupings)
+        for name in OWN_DATA:
+            if found.get(name) is not None and not (groups and name == "group"):
+                raise InputError(f"{name} means nothing without data: leave it out, or give data, the files")
         if spec is not None:
+            spec.grouped(None if found.get("group") is None else str(found["group"]))
             _default(found, "partition", spec.info.partition)
     losses = next((losses for known, losses in LOSSES_OF.items() if known == task), ())
     if losses:  # else there is no such task, which is said later

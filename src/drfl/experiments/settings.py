@@ -61,7 +61,14 @@ class Settings:
             none="classification",
         ),
     ] = None
-    group: Annotated[str | None, Setting("The column that names a row's client.", DATA, none="the files")] = None
+    group: Annotated[
+        str | None,
+        Setting(
+            "The column that names a row's client, of your own tables or of adult.",
+            DATA,
+            none="the files; of adult who has a doctorate",
+        ),
+    ] = None
     drop: Annotated[
         tuple[str, ...] | None, Setting("A column that is nothing to learn from, such as a name. Repeatable.", DATA)
     ] = None
@@ -79,7 +86,13 @@ class Settings:
         ),
     ] = "zipf-dirichlet"
     clients: Annotated[
-        int | None, Ge(1), Setting("Number of clients N.", DATA, none="the partition's: 30, 10, 20, 30")
+        int | None,
+        Ge(1),
+        Setting(
+            "Number of clients N; of natural the largest groups.",
+            DATA,
+            none="all groups; of other partitions 30, 10, 20, 30",
+        ),
     ] = None
     alpha: Annotated[
         float | None, Setting("Dirichlet concentration of classes, > 0; inf = equal shares.", DATA, none="0.1")
@@ -140,7 +153,7 @@ class Settings:
     model: Annotated[
         str,
         Setting(
-            "linear, mlp, cnn, or one of your own as FILE.py:NAME, a function that gives a torch module from the "
+            "linear, mlp, cnn, lstm, or one of your own as FILE.py:NAME, a function that gives a torch module from the "
             "shape of an input and the number of classes, or from nothing.",
             TRAINING,
         ),

@@ -1,0 +1,50 @@
+"""Tokens through an embedding and an LSTM: all engines compute what Loop does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from drfl import ClientData, Task, models
+from drfl.engine import Auto, Loop, Simulation, Stacked, Threads
+from drfl.engine.auto import choice
+from drfl.key import Key
+from drfl.local import LocalSGD
+
+VOCABULARY, LENGTH = 11, 6
+
+
+@pytest.fixture(scope="module")
+def clients():
+    rng = torch.Generator().manual_seed(0)
+    texts = [torch.randint(VOCABULARY, (n, LENGTH + 1), generator=rng) for n in (9, 20, 33)]
+    return ClientData.from_arrays([(text[:, :-1], text[:, -1]) for text in texts])
+
+
+def simulation(clients, engine, dtype):
+    with Key(0).fold("model").torch_scope():
+        model = models.LSTM(VOCABULARY, embedding=3, hidden=5, layers=2)
+    return Simulation(clients, Task(model.to(dtype)), engine=engine)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("engine", [Threads(2), Stacked()], ids=repr)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch maps its fast LSTM client by client
+def test_engines_agree(clients, engine, dtype, close):
+    loop, other = (simulation(clients, each, dtype) for each in (Loop(), engine))
+    everybody, local = torch.arange(3), LocalSGD(steps=4, batch=7, lr=0.5)
+    found = []
+    for fed in (loop, other):
+        trained = fed.train(everybody, fed.w0, local, Key(1), snapshot=2)
+        gradients = fed.gradients(everybody, fed.w0, Key(2), batch=5)
+        tested = fed.evaluate(trained.w[0])
+        found.append((trained.w, trained.snapshot, gradients.values, gradients.losses, tested.loss))
+    assert (found[0][0] - loop.w0).abs().max() > 0.01
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=close)
+
+
+def test_tokens_stay_whole_and_auto_takes_threads(clients):
+    fed = simulation(clients, Auto(), torch.float32)
+    assert fed._train.x.dtype == torch.int64
+    assert choice(fed._train, 7) == Threads()
