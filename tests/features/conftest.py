@@ -7,6 +7,7 @@ import torch
 
 from drfl.data import Dataset
 from drfl.features.backbone import Backbone, resnet18
+from drfl.features.efficientnet import efficientnet_lite0
 from drfl.key import Key
 from drfl.models import cnn
 
@@ -49,5 +50,16 @@ def small_resnet(norm="batch", classes=3, dtype=torch.float32) -> Backbone:
         model = resnet18(classes, norm, width=4)
         model(torch.randn(6, 3, 32, 32))
     backbone = Backbone.of("narrow", model.state_dict())
+    backbone.model.to(dtype)
+    return backbone
+
+
+def small_lite(classes=3, dtype=torch.float32) -> Backbone:
+    """A narrow EfficientNet-Lite0 with running statistics that are not those of the start."""
+    with Key(2).torch_scope():
+        model = efficientnet_lite0(classes, width=4)
+        for _ in range(20):  # so that the statistics are nearly those of such images
+            model(torch.randn(6, 3, 32, 32))
+    backbone = Backbone.of("lite", model.state_dict())
     backbone.model.to(dtype)
     return backbone

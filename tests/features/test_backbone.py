@@ -7,10 +7,13 @@ import torch
 from torch.nn import functional
 
 from drfl.errors import InputError
-from drfl.features.backbone import MEAN, STD, Backbone, resnet18
+from drfl.features.backbone import Backbone, resnet18
+from drfl.features.efficientnet import efficientnet_lite0
 from drfl.models import cnn, mlp
 
-from .conftest import pictures, small_cnn, small_resnet
+from .conftest import pictures, small_cnn, small_lite, small_resnet
+
+LITE = efficientnet_lite0(3, width=4).state_dict()
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
@@ -32,6 +35,14 @@ def test_a_cnn_is_told_by_its_names(shape):
     torch.testing.assert_close(found.model(found.prepared(x, None)), model(x))
 
 
+def test_an_efficientnet_is_told_by_its_names():
+    state = efficientnet_lite0(7, width=4).state_dict()
+    found = Backbone.of("mine", state)
+    assert (found.classes, found.channels, found.quarter) == (7, 3, None)
+    assert all(found.model.state_dict()[name].equal(value) for name, value in state.items())
+    assert not found.model.training
+
+
 def test_the_digest_names_the_weights():
     state = cnn((1, 8, 8), 3).state_dict()
     same, other = Backbone.of("a", state), Backbone.of("b", {**state, "7.bias": state["7.bias"] + 1e-6})
@@ -47,6 +58,16 @@ def test_the_digest_names_the_weights():
         ({**cnn((1, 8, 8), 3).state_dict(), "2.weight": torch.zeros(2)}, "does not have the weights that its names"),
         ({**cnn((1, 8, 8), 3).state_dict(), "0.weight": torch.zeros(2)}, "does not have the weights that its names"),
         ({"fc.weight": torch.zeros(3, 2), "layer1.0.conv1.weight": torch.zeros(1)}, "does not have the weights"),
+        ({**LITE, "_conv_stem.weight": torch.zeros(2**20, 1)}, "_conv_head.weight is of shape"),
+        (
+            {
+                **LITE,
+                "_conv_stem.weight": torch.zeros(2),
+                "_conv_head.weight": torch.zeros(80, 20, 1, 1),
+                "_fc.weight": torch.zeros(3, 80),
+            },
+            "width must be a positive multiple of 4, not 2",
+        ),
     ],
 )
 def test_other_weights_are_refused_in_one_line(state, part):
@@ -56,12 +77,19 @@ def test_other_weights_are_refused_in_one_line(state, part):
     assert "\n" not in str(caught.value)
 
 
-def test_grey_images_get_three_channels_and_imagenet_s_scale():
+@pytest.mark.parametrize(
+    ("backbone", "mean", "std"),
+    [
+        (small_resnet(), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        (small_lite(), (127 / 255,) * 3, (128 / 255,) * 3),
+    ],
+)
+def test_grey_images_get_three_channels_and_the_scale_of_the_weights(backbone, mean, std):
     x = pictures(4).inputs
-    found = small_resnet().prepared(x, None)
+    found = backbone.prepared(x, None)
     assert found.shape == (4, 3, 8, 8)
     for c in range(3):
-        torch.testing.assert_close(found[:, c], (x[:, 0] - MEAN[c]) / STD[c])
+        torch.testing.assert_close(found[:, c], (x[:, 0] - mean[c]) / std[c])
 
 
 @pytest.mark.parametrize(("backbone", "resize"), [(small_resnet(), 16), (small_cnn((3, 8, 8)), None)])

@@ -7,17 +7,19 @@ import torch
 
 from drfl.errors import InputError
 from drfl.features import entk as module
+from drfl.features import sample_gradients
 from drfl.features.entk import Coordinates, choose, entk
 from drfl.key import Key
 
-from .conftest import pictures, small_cnn, small_resnet
+from .conftest import pictures, small_cnn, small_lite, small_resnet
 
 NETWORKS = [
     small_cnn(dtype=torch.float64),
     small_resnet(dtype=torch.float64),
     small_resnet("group", dtype=torch.float64),
+    small_lite(dtype=torch.float64),
 ]
-IDS = ["cnn", "batch", "group"]
+IDS = ["cnn", "batch", "group", "lite"]
 
 
 def by_hand(backbone, images, direction):
@@ -43,12 +45,15 @@ def places(backbone, coordinates):
     return torch.cat(found)
 
 
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("backbone", NETWORKS, ids=IDS)
-def test_against_autograd(backbone):
+def test_against_autograd(backbone, large, monkeypatch):
     x = pictures(9).inputs
     chosen = choose(backbone, x, 200, Key(0))
     assert chosen.count == 200
     assert chosen.direction.norm().item() == pytest.approx(1)
+    if large:
+        monkeypatch.setattr(module, "LARGE", 1)
     found = entk(backbone, x, chosen)
     assert found.shape == (9, 200)
     torch.testing.assert_close(found, by_hand(backbone, x, chosen.direction)[:, places(backbone, chosen)])
@@ -75,6 +80,17 @@ def test_it_is_the_linearised_network(backbone):
     slope = (output(1e-7) - output(-1e-7)) / 2e-7
     torch.testing.assert_close(entk(backbone, data.test_inputs, chosen) @ delta, slope, rtol=1e-5, atol=1e-5)
     assert slope.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("backbone", NETWORKS, ids=IDS)
+def test_every_coordinate_of_a_large_network(backbone, monkeypatch):
+    x = pictures(3, shape=(1, 8, 8)).inputs
+    x = x if backbone.quarter else torch.nn.functional.interpolate(x, (33, 40))  # odd sides: padding is uneven
+    kept = {name: torch.arange(p.numel()) for name, p in backbone.model.named_parameters()}
+    every = Coordinates(torch.tensor([0.6, 0.0, -0.8], dtype=torch.float64), kept)
+    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(sample_gradients, "ROOM", 2**16)  # a convolution's coordinates a part at a time
+    torch.testing.assert_close(entk(backbone, x, every), by_hand(backbone, x, every.direction))
 
 
 def test_the_key_alone_decides():

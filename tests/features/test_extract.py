@@ -8,10 +8,12 @@ import torch
 from drfl.features import entk
 from drfl.features.entk import penultimate
 
-from .conftest import pictures, small_cnn, small_resnet
+from .conftest import pictures, small_cnn, small_lite, small_resnet
 
 
-@pytest.mark.parametrize(("backbone", "p"), [(small_cnn(), 500), (small_resnet(), 32)], ids=["cnn", "resnet"])
+@pytest.mark.parametrize(
+    ("backbone", "p"), [(small_cnn(), 500), (small_resnet(), 32), (small_lite(), 160)], ids=["cnn", "resnet", "lite"]
+)
 def test_the_last_layer_on_them_is_the_network(backbone, p):
     x = pictures(7).inputs
     features = penultimate(backbone, x)

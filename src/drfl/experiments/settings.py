@@ -110,8 +110,8 @@ class Settings:
     backbone: Annotated[
         str | None,
         Setting(
-            "That network: resnet18-imagenet; resnet18-DATASET or cnn-DATASET, trained here once; or a file of "
-            "weights, such as a run's model.safetensors.",
+            "That network: resnet18-imagenet; efficientnet-lite0-imagenet; resnet18-DATASET or cnn-DATASET, trained "
+            "here once; or a file of weights, such as a run's model.safetensors.",
             DATA,
         ),
     ] = None

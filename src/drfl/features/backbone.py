@@ -1,89 +1,22 @@
-"""ResNet-18 with published weights, and its features of images."""
+"""ResNet-18, and the networks that images pass through before they are learnt from."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own custom
-from safetensors.torch import load
 from torch import Tensor, nn
 
-from drfl.data.fetch import download_file
-from drfl.data.sources import RemoteFile, cache_folder
 from drfl.errors import InputError
+from drfl.features.efficientnet import efficientnet_lite0
 from drfl.models import cnn
-
-RESNET18 = RemoteFile(
-    "resnet18-f37072fd", "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec", ending=".pth"
-)
-"""ResNet-18 on ImageNet-1k, torchvision's ``IMAGENET1K_V1``."""
-
-PUBLISHER = "https://download.pytorch.org/models/"
-
-
-def folder() -> Path:
-    """Where backbones are kept."""
-    return cache_folder() / "backbones"
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name; nothing in it is executed.
-
-    Args:
-        path: a ``.safetensors`` file, or a ``.pth``/``.pt`` file with a dictionary of tensors.
-
-    Raises:
-        InputError: there is no such file, or it is no such file.
-    """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"there is no file of weights '{path}'") from None
-    except (OSError, ValueError) as error:  # the latter for a name with a zero in it
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read the weights '{path}': {reason}") from None
-    try:
-        if path.suffix.lower() == ".safetensors":
-            return load(content)
-        with warnings.catch_warnings(action="ignore"):  # on other versions of pickle, before it fails on them
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
-    except Exception as error:  # for crafted bytes the readers of zip and pickle files raise a dozen kinds
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"'{path}' is no file of weights that drfl reads: {reason}") from None
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError(f"'{path}' is no dictionary of tensors: save model.state_dict()")
-    return {str(name): value for name, value in found.items()}
-
-
-def published(what: RemoteFile) -> Path:
-    """A published file on this machine: from torch's hub cache or drfl's own, else downloaded into the latter.
-
-    Its checksum is looked at every time; a file in the caches that is damaged counts as missing.
-
-    Raises:
-        InputError: it could not be had.
-    """
-    for path in (Path(torch.hub.get_dir()) / "checkpoints" / what.name, folder() / what.name):
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == what.sha256:
-            return path
-    mirror = os.environ.get("DRFL_MIRROR")
-    try:
-        return download_file(what, folder(), [f"{mirror.rstrip('/')}/backbones/" if mirror else PUBLISHER])
-    except (InputError, OSError) as error:
-        raise InputError(f"{error}: put the file there yourself, or give its path as backbone") from None
-
 
 Norm = Literal["batch", "group"]
 
@@ -156,8 +89,23 @@ def resnet18(classes: int, norm: Norm = "batch", width: int = 64) -> nn.Sequenti
     return model
 
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue in [0, 1]: what its published weights take for zero and one."""
+class Scale(NamedTuple):
+    """What a network takes for zero and one of red, green and blue in [0, 1].
+
+    Args:
+        mean: subtracted.
+        std: divided by.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+IMAGENET_SCALE = Scale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""ImageNet's mean and deviation: of torchvision's weights."""
+
+LITE_SCALE = Scale((127 / 255,) * 3, (128 / 255,) * 3)
+"""(byte − 127) / 128, for which EfficientNet-Lite was trained."""
 
 CNN_KEYS = {f"{layer}.{part}" for layer in (0, 2, 5, 7) for part in ("weight", "bias")}
 """Parameters of `drfl.models.cnn`."""
@@ -172,35 +120,39 @@ class Backbone:
         model: its layers; the last is the linear one that gives the classes.
         channels: of an image that it takes.
         quarter: (height // 4) · (width // 4) of an image that it takes, for `drfl.models.cnn`; None = any size.
+        scale: by which its images are normalised; None = they are not.
     """
 
     name: str
     model: nn.Sequential
     channels: int
     quarter: int | None = None
+    scale: Scale | None = None
 
-    @classmethod
-    def of(cls, name: str, state: Mapping[str, Tensor]) -> Backbone:
+    @staticmethod
+    def of(name: str, state: Mapping[str, Tensor]) -> Backbone:
         """The network whose weights these are: which one it is, is told by their names.
 
         Args:
             name: for messages.
-            state: parameters and buffers, named as by torchvision's ResNet-18 or by `drfl.models.cnn`.
+            state: parameters and buffers, named as by torchvision's ResNet-18, by EfficientNet-Lite0's PyTorch port or
+                by `drfl.models.cnn`.
 
         Raises:
-            InputError: they are of neither.
+            InputError: they are of none of these.
         """
         try:
             with torch.random.fork_rng(devices=[]):  # the initial weights, which are overwritten, are drawn
-                model, channels, quarter = _network(name, state)
-            model.load_state_dict(state, strict=True)
-        except (RuntimeError, IndexError, KeyError, TypeError) as error:
+                found = _network(name, state)
+            found.model.load_state_dict(state, strict=True)
+        except (RuntimeError, IndexError, KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"backbone '{name}' does not have the weights that its names promise: {reason}") from None
-        for parameter in model.parameters():
+        found.model.eval().requires_grad_(False)
+        for parameter in found.model.parameters():
             if parameter.dim() == 4:  # on CPUs several times as fast
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-        return cls(name, model.eval().requires_grad_(False), channels, quarter)
+        return found
 
     @property
     def trunk(self) -> nn.Sequential:
@@ -223,10 +175,10 @@ class Backbone:
 
     def to(self, device: torch.device | str) -> Backbone:
         """The same network on another device."""
-        return Backbone(self.name, self.model.to(device), self.channels, self.quarter)
+        return replace(self, model=self.model.to(device))
 
     def prepared(self, images: Tensor, resize: int | None) -> Tensor:
-        """Images as the network wants them: resized, with its channels; for ResNet-18 normalised as ImageNet was.
+        """Images as the network wants them: resized, with its channels, and normalised.
 
         Args:
             images: (B, c, height, width), floating in [0, 1] or bytes.
@@ -246,8 +198,8 @@ class Backbone:
             x = F.interpolate(x, (resize, resize), mode="bilinear", antialias=True, align_corners=False)
         self.check(x.shape)
         x = x.expand(-1, self.channels, -1, -1)
-        if self.quarter is None:
-            mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(3, 1, 1) for values in (MEAN, STD))
+        if self.scale is not None:
+            mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(3, 1, 1) for values in self.scale)
             x = (x - mean) / std
         return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
@@ -291,21 +243,27 @@ def _check_large(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ..
             raise RuntimeError(f"{name} is of shape {tuple(state[name].shape)}, where {shape} belongs")
 
 
-def _network(name: str, state: Mapping[str, Tensor]) -> tuple[nn.Sequential, int, int | None]:
-    """The network that has such weights, the channels that it takes, and `Backbone.quarter`."""
+def _network(name: str, state: Mapping[str, Tensor]) -> Backbone:
+    """The network that has such weights, which are yet to be loaded."""
     if "fc.weight" in state and "layer1.0.conv1.weight" in state:
         norm = "batch" if "bn1.running_mean" in state else "group"
         classes, width = len(state["fc.weight"]), len(state["conv1.weight"])
         large = {"layer4.1.conv2.weight": (8 * width, 8 * width, 3, 3), "fc.weight": (classes, 8 * width)}
         _check_large(state, large)
-        return resnet18(classes, norm, width), 3, None
+        return Backbone(name, resnet18(classes, norm, width), 3, scale=IMAGENET_SCALE)
+    if "_fc.weight" in state and "_blocks.0._depthwise_conv.weight" in state:
+        classes, width = len(state["_fc.weight"]), len(state["_conv_stem.weight"])
+        large = {"_conv_head.weight": (40 * width, 10 * width, 1, 1), "_fc.weight": (classes, 40 * width)}
+        _check_large(state, large)
+        return Backbone(name, efficientnet_lite0(classes, width), 3, scale=LITE_SCALE)
     if set(state) == CNN_KEYS:
         channels, quarter = state["0.weight"].shape[1], state["5.weight"].shape[1] // 32
         classes = len(state["7.weight"])
         large = {"0.weight": (16, channels, 3, 3), "5.weight": (500, 32 * quarter), "7.weight": (classes, 500)}
         _check_large(state, large)
         model = cnn((channels, 4, 4 * quarter), classes)
-        return cast(nn.Sequential, model), channels, quarter
+        return Backbone(name, cast(nn.Sequential, model), channels, quarter)
     raise InputError(
-        f"backbone '{name}' holds the weights of neither ResNet-18, as torchvision names them, nor the model 'cnn'"
+        f"backbone '{name}' holds the weights of neither ResNet-18, as torchvision names them, nor EfficientNet-Lite0, "
+        "nor the model 'cnn'"
     )

@@ -13,10 +13,12 @@ from torch.func import functional_call, grad, vmap
 from drfl.errors import InputError
 from drfl.features.backbone import Backbone
 from drfl.features.pretraining import Log
+from drfl.features.sample_gradients import sample_gradients
 from drfl.key import Key
 
-PIXELS = 2**22
-"""Numbers of the prepared images of a pass: 28 images of 224 × 224 × 3."""
+PIXELS = 2**19
+"""Numbers of the prepared images of a pass, 3 images of 224 × 224 × 3: with more, layers' outputs leave the CPU's
+caches, and EfficientNet-Lite0 takes twice as long."""
 
 IMAGES = 256
 """Images of a pass at most."""
@@ -62,8 +64,9 @@ BYTES = 2**26
 """Gradients held at a time, with respect to all parameters; on CPUs more are no faster."""
 
 LARGE = 2**24
-"""Bytes of parameters from which gradients are taken one by one on a CPU: ``vmap`` turns convolutions into grouped
-ones, which for ResNet-18 take four times as long; for small networks it saves the calls and takes a third of the time.
+"""Bytes of parameters from which only the chosen coordinates are computed, and whole gradients, which tell those that
+are alive, are taken one by one on a CPU: ``vmap`` turns convolutions into grouped ones, which for ResNet-18 take four
+times as long; for small networks it saves the calls and takes a third of the time.
 """
 
 PROBES = 512
@@ -150,11 +153,9 @@ def entk(
     weight = next(backbone.model.parameters())
     features = torch.empty(len(images), coordinates.count, dtype=weight.dtype)
     done, told = 0, 0
-    for gradients in _gradients(backbone, images, coordinates.direction, resize):
-        size = len(next(iter(gradients.values())))
-        parts = [gradients[name].flatten(1)[:, places] for name, places in coordinates.kept.items()]
-        features[done : done + size] = torch.cat(parts, 1)
-        done += size
+    for part in _chosen(backbone, images, coordinates, resize):
+        features[done : done + len(part)] = part
+        done += len(part)
         if log is not None and done * LINES // len(images) > told:
             told = done * LINES // len(images)
             log(f"eNTK of {backbone.name}: {done} of {len(images)} images")
@@ -171,6 +172,22 @@ def _alive(backbone: Backbone, images: Tensor, direction: Tensor, resize: int | 
     return {name: torch.nonzero(count >= needed).flatten() for name, count in counts.items()}
 
 
+def _chosen(backbone: Backbone, images: Tensor, coordinates: Coordinates, resize: int | None) -> Iterator[Tensor]:
+    """The chosen coordinates (B, p) of each image's gradient, a few images at a time."""
+    direction, kept = coordinates.direction, coordinates.kept
+    if _nbytes(backbone) >= LARGE:
+        for x in batches(backbone, images, resize):
+            yield sample_gradients(backbone.model, x, direction, kept)
+    else:
+        for gradients in _gradients(backbone, images, direction, resize):
+            yield torch.cat([gradients[name].flatten(1)[:, places] for name, places in kept.items()], 1)
+
+
+def _nbytes(backbone: Backbone) -> int:
+    """Size of the parameters."""
+    return sum(p.numel() * p.element_size() for p in backbone.model.parameters())
+
+
 def _gradients(
     backbone: Backbone, images: Tensor, direction: Tensor, resize: int | None
 ) -> Iterator[dict[str, Tensor]]:
@@ -182,7 +199,7 @@ def _gradients(
     def output(parameters: Mapping[str, Tensor], image: Tensor) -> Tensor:
         return functional_call(model, {**parameters, **buffers}, (image.unsqueeze(0),))[0] @ direction
 
-    nbytes = sum(p.numel() * p.element_size() for p in parameters.values())
+    nbytes = _nbytes(backbone)
     one_by_one = nbytes >= LARGE and not direction.is_cuda
     for x in batches(backbone, images, resize, max(1, BYTES // nbytes)):
         if one_by_one:

@@ -17,9 +17,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from drfl.atomic_files import atomic_write
-from drfl.features.backbone import RESNET18, Backbone, folder, published, read_weights, resnet18
+from drfl.features.backbone import Backbone, resnet18
 from drfl.features.images import Images, check_images, load_images
-from drfl.features.recipe import IMAGENET, Architecture, StandIn, parse
+from drfl.features.recipe import IMAGENET, LITE_IMAGENET, Architecture, StandIn, parse
+from drfl.features.weights import EFFICIENTNET_LITE0, RESNET18, folder, published, read_weights
 from drfl.key import Key
 from drfl.models import cnn
 
@@ -177,11 +178,16 @@ def silent(line: str) -> None:
     """Says nothing."""
 
 
+WEIGHTS = {IMAGENET: RESNET18, LITE_IMAGENET: EFFICIENTNET_LITE0}
+"""Published weights by the backbone's name."""
+
+
 def load_backbone(name: str, log: Log | None = None) -> Backbone:
     """A trained network by name.
 
     Args:
-        name: ``resnet18-imagenet`` (torchvision's weights, from torch's cache, drfl's, or downloaded);
+        name: ``resnet18-imagenet`` or ``efficientnet-lite0-imagenet`` (published weights, see
+            :func:`drfl.features.weights.published`);
             ``resnet18-DATASET`` or ``cnn-DATASET`` for a stand-in that is trained here, once, on a data set of
             `drfl.data.DATASETS`; or a file: ``.safetensors`` such as a run of the model "cnn" leaves, or ``.pth``.
         log: gets a line an epoch where a stand-in is trained.
@@ -194,4 +200,4 @@ def load_backbone(name: str, log: Log | None = None) -> Backbone:
         return stand_in(what, log or silent)
     if isinstance(what, Path):
         return Backbone.of(name, read_weights(what.expanduser()))
-    return Backbone.of(IMAGENET, read_weights(published(RESNET18)))
+    return Backbone.of(what, read_weights(published(WEIGHTS[what])))

@@ -17,7 +17,13 @@ KINDS: tuple[Kind, ...] = ("penultimate", "entk")
 ARCHITECTURES: tuple[Architecture, ...] = ("resnet18", "cnn")
 
 IMAGENET = "resnet18-imagenet"
-"""The published ImageNet weights of ResNet-18."""
+"""ResNet-18 with torchvision's ImageNet weights."""
+
+LITE_IMAGENET = "efficientnet-lite0-imagenet"
+"""EfficientNet-Lite0 with Google's ImageNet weights."""
+
+PUBLISHED = (IMAGENET, LITE_IMAGENET)
+"""Backbones whose weights are published."""
 
 ENDINGS = (".pth", ".pt", ".safetensors")
 """How the name of a file of weights ends."""
@@ -79,13 +85,13 @@ class Recipe:
 
 
 def names() -> list[str]:
-    """Every backbone that has a name: ImageNet's, and the stand-ins for each data set of images."""
+    """Every backbone that has a name: those published, and the stand-ins for each data set of images."""
     images = [name for name, spec in DATASETS.items() if len(spec.info.shape) == 3]
-    return [IMAGENET, *(f"{architecture}-{name}" for architecture in ARCHITECTURES for name in images)]
+    return [*PUBLISHED, *(f"{architecture}-{name}" for architecture in ARCHITECTURES for name in images)]
 
 
 def parse(text: str) -> str | StandIn | Path:
-    """What a backbone's name stands for: `IMAGENET`, a stand-in, or a file of weights.
+    """What a backbone's name stands for: one of `PUBLISHED`, a stand-in, or a file of weights.
 
     Raises:
         InputError: none of these.
@@ -93,8 +99,8 @@ def parse(text: str) -> str | StandIn | Path:
     if text.lower().endswith(ENDINGS):
         return Path(text)
     name = text.strip().lower().replace("_", "-")
-    if name == IMAGENET:
-        return IMAGENET
+    if name in PUBLISHED:
+        return name
     for architecture in ARCHITECTURES:
         if name.startswith(f"{architecture}-") and name in names():
             return StandIn(architecture, name.removeprefix(f"{architecture}-"))
