@@ -136,7 +136,8 @@ def test_the_head_tells_who_is_tuned(tmp_path):
     files = written(tmp_path / "a", spec, lambda s, m, k: trained(0.5), scale=Scale(tuned=tmp_path))
     assert (
         "Tuned on mnist-linear: 7 trials of 2 seeds for each method, 9 rounds, by the worst accuracy on validation "
-        "rows. Not tuned: Fed-Avg. Not searched for, with the values of drfl's rules: new. With the values tuned for another method: like it by DRDM."
+        "rows. Not tuned: Fed-Avg. Not searched for, with the values of drfl's rules: new. With the "
+        "values tuned for another method: like it by DRDM."
     ) in files["table.md"].decode()
     assert json.loads(files["summary.json"])["hyperparameters"]["mnist-linear"]["trials"] == 7
 

@@ -64,9 +64,9 @@ BYTES = 2**26
 """Gradients held at a time, with respect to all parameters; on CPUs more are no faster."""
 
 LARGE = 2**24
-"""Bytes of parameters from which only the chosen coordinates are computed, and whole gradients, which tell those that
-are alive, are taken one by one on a CPU: ``vmap`` turns convolutions into grouped ones, which for ResNet-18 take four
-times as long; for small networks it saves the calls and takes a third of the time.
+"""Bytes of parameters from which whole gradients, which tell the coordinates that are alive, are taken one by one on a
+CPU: ``vmap`` turns convolutions into grouped ones, which for ResNet-18 take four times as long; for small networks it
+saves the calls and takes a third of the time.
 """
 
 PROBES = 512
@@ -174,18 +174,8 @@ def _alive(backbone: Backbone, images: Tensor, direction: Tensor, resize: int | 
 
 def _chosen(backbone: Backbone, images: Tensor, coordinates: Coordinates, resize: int | None) -> Iterator[Tensor]:
     """The chosen coordinates (B, p) of each image's gradient, a few images at a time."""
-    direction, kept = coordinates.direction, coordinates.kept
-    if _nbytes(backbone) >= LARGE:
-        for x in batches(backbone, images, resize):
-            yield sample_gradients(backbone.model, x, direction, kept)
-    else:
-        for gradients in _gradients(backbone, images, direction, resize):
-            yield torch.cat([gradients[name].flatten(1)[:, places] for name, places in kept.items()], 1)
-
-
-def _nbytes(backbone: Backbone) -> int:
-    """Size of the parameters."""
-    return sum(p.numel() * p.element_size() for p in backbone.model.parameters())
+    for x in batches(backbone, images, resize):
+        yield sample_gradients(backbone.model, x, coordinates.direction, coordinates.kept)
 
 
 def _gradients(
@@ -199,7 +189,7 @@ def _gradients(
     def output(parameters: Mapping[str, Tensor], image: Tensor) -> Tensor:
         return functional_call(model, {**parameters, **buffers}, (image.unsqueeze(0),))[0] @ direction
 
-    nbytes = _nbytes(backbone)
+    nbytes = sum(p.numel() * p.element_size() for p in model.parameters())
     one_by_one = nbytes >= LARGE and not direction.is_cuda
     for x in batches(backbone, images, resize, max(1, BYTES // nbytes)):
         if one_by_one:

@@ -70,8 +70,8 @@ def _tuning(plan: Plan) -> str:
         budgets.setdefault(_budget(found.get("provenance")), []).append(job)
     text = " ".join(f"Tuned on {' and '.join(jobs)}: {budget}." for budget, jobs in budgets.items())
     own = [method.name for method in plan.spec.methods if method.tuned_as is None]
-    searched = [found["scores"] for found in plan.hyperparameters.values() if isinstance(found.get("scores"), Mapping)]
-    default = [m.name for m in plan.spec.methods if m.tuned_as and any(m.tuned_as not in scores for scores in searched)]
+    scores = [table for found in plan.hyperparameters.values() if isinstance(table := found.get("scores"), dict)]
+    default = [m.name for m in plan.spec.methods if m.tuned_as and any(m.tuned_as not in table for table in scores)]
     taken = [f"{m.name} by {m.tuned_as}" for m in plan.spec.methods if m.tuned_as not in (None, m.name)]
     if own:
         text += f" Not tuned: {', '.join(own)}."
