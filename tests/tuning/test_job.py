@@ -121,3 +121,7 @@ def test_names_that_are_none(tmp_path):
             resolve(text, {})
     with pytest.raises(InputError, match="did you mean 'DRDM'"):
         chosen_methods("DRDN", resolve("mnist-linear", {}))
+    with pytest.raises(
+        InputError, match=r"unknown method or algorithm 'SCAFF-PD \(m=20\)': did you mean 'SCAFF-PD \(m = 20\)'"
+    ):
+        chosen_methods("SCAFF-PD (m=20)", resolve("mnist-linear", {}))

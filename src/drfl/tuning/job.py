@@ -13,9 +13,10 @@ from drfl.algorithms import ALGORITHMS
 from drfl.errors import InputError, unknown
 from drfl.experiments.build import VALIDATION
 from drfl.experiments.config import Config, load_config
-from drfl.experiments.hyperparameters import Value, algorithm_name
+from drfl.experiments.hyperparameters import KNOWN, Value, algorithm_name, canonical
 from drfl.experiments.training_cells import NOT_IN_JOB
 from drfl.measure import Measure
+from drfl.user_code import is_reference
 
 FIRST_SEED = 1000
 """Tuning's seeds begin here, so that its partitions and initial models are others than those of seeds 0, 1, …"""
@@ -151,9 +152,10 @@ def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
     """
     if text is None:
         return list(job.methods or ALGORITHMS)
-    known = {name.lower(): name for name in job.methods}
+    known = dict.fromkeys((*job.methods, *KNOWN))
     names = [part.strip() for part in text.split(",")]
-    return list(dict.fromkeys(known.get(name.lower()) or algorithm_name(name) for name in names))
+    kind = "method or algorithm" if job.methods.keys() - KNOWN else "algorithm"
+    return list(dict.fromkeys(algorithm_name(n) if is_reference(n) else canonical(kind, n, known) for n in names))
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, object]:
