@@ -50,7 +50,7 @@ def test_a_split_data_set_is_split_the_same_way(shared):
 
 
 def test_a_table_has_no_pixels():
-    with pytest.raises(InputError, match="'heart-disease' is a table and has no pixels: use load"):
+    with pytest.raises(InputError, match="'heart-disease' has no pictures, and no pixels: use load"):
         load_pixels("heart-disease")
 
 

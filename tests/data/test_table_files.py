@@ -152,7 +152,7 @@ def test_lines_are_those_of_the_file_whatever_is_between_the_rows():
         ("--data all.csv --target ill --dataset digits", "leave one out"),
         ("--data all.csv --target ill --data-dir .", "data_dir means nothing to data"),
         ("--data all.csv --target ill --partition natural", "does not say who its rows belong to"),
-        ("--data all.csv --target ill --group site --clients 3", "so partition 'natural' makes 2 clients"),
+        ("--data all.csv --target ill --group site --clients 3", "so partition 'natural' makes at most 2 clients"),
         ("--data empty --target ill", "the folder empty has no .csv"),
         ("--data odd.txt --target ill", "odd.txt is no .csv"),
         ("--data all.csv --data odd.npz --target ill", "cannot be mixed"),

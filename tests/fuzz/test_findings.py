@@ -101,9 +101,9 @@ def test_an_integer_of_a_summary_without_end():
     ],
 )
 def test_hyperparameters_that_are_none(text, why, tmp_path):
-    (tmp_path / "small.toml").write_text(text)
+    (tmp_path / "mnist-linear.toml").write_text(text)
     with pytest.raises(InputError, match=why):
-        plan(small_spec(tuned="small"), Scale(tuned=tmp_path))
+        plan(small_spec(job="mnist-linear"), Scale(tuned=tmp_path))
 
 
 @pytest.mark.parametrize("text", ['""', "[]", "[" * 100_000, "1"])

@@ -113,7 +113,7 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
     table.add_column("chosen")
     for name, own in trials.items():
         chosen = search.best(own)
-        text = " ".join(f"{key}={value}" for key, value in chosen.table.items())
+        text = " ".join(f"{key}={value}" for key, value in chosen.table.items()) or "the defaults"
         table.add_row(label_of(name), column.text(chosen.score), column.text(own[0].score), text)
     console.out.print(table)
     for name, own in trials.items():
