@@ -11,7 +11,7 @@ from drfl.papers.tables import plain
 
 RETURNED = {
     "last": "the last iterate",
-    "average": "the averaged model (decaying average of the server's models)",
+    "average": "the decaying average of the server's models",
     "best": "the better of the averaged and the last model by its largest training loss",
 }
 """The models that runs return, by the names that configurations have."""
@@ -60,7 +60,8 @@ def _each(plan: Plan, key: str, words: Mapping[str, str] | None = None, default:
 def _who(plan: Plan, places: Sequence[tuple[str, str]]) -> str:
     """The settings of these places where they have all methods, else the methods."""
     settings, methods = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
-    return " and ".join(settings if len(methods) == len(plan.spec.methods) else methods)
+    names = settings if len(methods) == len(plan.spec.methods) else methods
+    return (" and " if len(names) < 3 else "; ").join(names)
 
 
 def _tuning(plan: Plan) -> str:
