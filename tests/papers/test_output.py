@@ -120,9 +120,7 @@ def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
     settings = [{"name": "last"}, {"name": "averaged", "job": {"returned": "average"}}]
     methods = [SMALL["methods"][0], {**SMALL["methods"][1], "job": {"cohort": 2}}]
     text = written(tmp_path / "a", small_spec(settings=settings, methods=methods, values={}))["table.md"].decode()
-    assert (
-        "Judged: the last iterate (the decaying average of the server's models for averaged)" in text
-    )
+    assert "Judged: the last iterate (the decaying average of the server's models for averaged)" in text
     assert "a cohort has 3 (2 for Fed-Avg) where" in text
 
 
