@@ -192,11 +192,13 @@ def test_average():
 )
 @pytest.mark.one_in(2)
 def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
-    """Of the mean global models of the rounds, and of the mixtures that they started from."""
+    """Of the mean global models of the rounds, and of their mixtures: those that they started from, unless they say."""
     algorithm, steps = make(name), []
     result = run(algorithm, federation(), rounds=4, averaged=True, callbacks=[steps.append])
-    lam = [step.row.lam for step in steps[:-1]]
+    pairs = zip(steps, steps[1:], strict=False)
+    lam = [before.row.lam if step.info.mixture is None else step.info.mixture for before, step in pairs]
     w = [step.info.average for step in steps[1:]]
+    assert {step.info.weight for step in steps[1:]} == {1.0}
     assert int(result.average.rounds) == 4
     torch.testing.assert_close(result.average.w, torch.stack(w).mean(0))
     torch.testing.assert_close(result.average.lam, torch.stack(lam).mean(0))

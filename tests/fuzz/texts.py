@@ -179,7 +179,7 @@ def read_ambiguity(item, folder):
 @functools.cache
 def spec():
     """A small table whose hyperparameters are in a file."""
-    return small_spec(tuned="small", repeats=1, rounds=1)
+    return small_spec(job="mnist-linear", repeats=1, rounds=1)
 
 
 TUNED = """[provenance]
@@ -194,7 +194,7 @@ dataset = "digits"
 lr = 0.1
 mu = 1.0
 
-[algorithms.FedAvg]
+[algorithms.Fed-Avg]
 lr = 0.2
 """
 
@@ -204,20 +204,20 @@ def tuned(rng):
     text = (
         TUNED
         if rng.random() < 0.7
-        else TUNED.replace("[algorithms.FedAvg]", "[x]\nalgorithms.FedAvg = " + rng.choice(VALUES))
+        else TUNED.replace("[algorithms.Fed-Avg]", "[x]\nalgorithms.Fed-Avg = " + rng.choice(VALUES))
     )
     if rng.random() < 0.2:
         text = f"algorithms = {rng.choice(VALUES)}\nprovenance = {rng.choice(VALUES)}"
     elif rng.random() < 0.3:
-        text = f"[algorithms]\nDRDM = {rng.choice(VALUES)}\nFedAvg = {rng.choice(VALUES)}"
+        text = f"[algorithms]\nDRDM = {rng.choice(VALUES)}\nFed-Avg = {rng.choice(VALUES)}"
     return written(rng, text)
 
 
 def read_tuned(item, folder):
     """As `drfl reproduce` reads it, and written into its summary."""
-    (folder / "small.toml").write_bytes(item)
+    (folder / "mnist-linear.toml").write_bytes(item)
     found = plan(spec(), Scale(tuned=folder))
-    json_text({"hyperparameters": (found.hyperparameters or {}).get("provenance")})
+    json_text({name: table.get("provenance") for name, table in found.hyperparameters.items()})
 
 
 def read_settings(item, folder):

@@ -78,9 +78,9 @@ class Search:
         """All that a subject's trials depend on, but for their number."""
         return {
             **self.common,
-            **self.subjects[name].fingerprint(),
             "metric": self.criterion.metric,
             "seeds": self.repeats,
+            **self.subjects[name].fingerprint(),
             "optuna": needed().__version__,
             "the format of records": cells.FORMAT,
         }
