@@ -195,7 +195,7 @@ def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
     """Of the mean global models of the rounds, and of their mixtures: those that they started from, unless they say."""
     algorithm, steps = make(name), []
     result = run(algorithm, federation(), rounds=4, averaged=True, callbacks=[steps.append])
-    pairs = zip(steps, steps[1:], strict=False)
+    pairs = itertools.pairwise(steps)
     lam = [before.row.lam if step.info.mixture is None else step.info.mixture for before, step in pairs]
     w = [step.info.average for step in steps[1:]]
     assert {step.info.weight for step in steps[1:]} == {1.0}
