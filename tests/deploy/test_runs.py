@@ -142,10 +142,13 @@ def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
     flwr(linger=True)
     pid = copy / "flwr/pid"
 
+    def written():  # the file is there, and empty, a moment before
+        return pid.exists() and pid.read_text() != ""
+
     def told(line, **_):
-        while line == "round 2" and not pid.exists():
+        while line == "round 2" and not written():
             time.sleep(0.01)
-        if pid.exists():
+        if written():
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(deploy.typer, "echo", told)
