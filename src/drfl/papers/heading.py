@@ -68,6 +68,8 @@ def _tuning(plan: Plan) -> str:
     """The budget of each hyperparameter file, and which methods have another origin."""
     budgets: dict[str, list[str]] = {}
     for job, found in plan.hyperparameters.items():
+        if found.get("scores") == {}:
+            continue  # nothing was searched for
         budgets.setdefault(_budget(found.get("provenance")), []).append(job)
     text = " ".join(f"Tuned on {' and '.join(jobs)}: {budget}." for budget, jobs in budgets.items())
     own = [method.name for method in plan.spec.methods if method.tuned_as is None]
@@ -80,7 +82,7 @@ def _tuning(plan: Plan) -> str:
         text += f" Not searched for, with the values of drfl's rules: {', '.join(default)}."
     if taken:
         text += f" With the values tuned for another method: {', '.join(taken)}."
-    return f"{text} `summary.json` says which values they are."
+    return f"{text.strip()} `summary.json` says which values they are."
 
 
 def _budget(provenance: object) -> str:
