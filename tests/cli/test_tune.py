@@ -127,3 +127,13 @@ def test_the_trials_of_another_search_are_refused(here, capsys):
     assert capsys.readouterr().err == (
         "drfl: a/study.db has trials of FedAvg with rounds = 2, not 3: give another --out, or delete a/study.db\n"
     )
+
+
+def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.delenv("DRFL_DATA", raising=False)
+    assert call(["tune", "cifar10-entk", "--data-dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.endswith(", or tune on what stands in for it, by --stand-in\n")

@@ -51,6 +51,7 @@ def tune_command(options: TuneOptions) -> int:
         criterion=options.criterion.strip().lower(),
         data_dir=data_dir,
         own=spaces_of(options.space or [], names),
+        log=console.lines(quiet),
     )
     make_place(folder, job.name)
     with _progress(search.criterion.shown, quiet) as ended:

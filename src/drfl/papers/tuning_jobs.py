@@ -34,7 +34,8 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False)
         raise InputError(f"the job '{name}' has no stand-in: leave --stand-in out")
     values = job.chosen(stand_in)
     config = load_config(None, {**values, **changes, **JUDGED})
-    return of_values(name, values, changes, config, methods=methods_of(name), stand_in=stand_in)
+    other = "or tune on what stands in for it, by --stand-in" if job.stand_in and not stand_in else ""
+    return of_values(name, values, changes, config, methods=methods_of(name), stand_in=stand_in, without_data=other)
 
 
 def methods_of(job: str) -> dict[str, Method]:

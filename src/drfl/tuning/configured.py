@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drfl import step_size, user_code
+from drfl.errors import InputError
 from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.cells import Cell
 from drfl.experiments.hyperparameters import Value
@@ -119,6 +120,7 @@ def prepare(
     criterion: str,
     data_dir: Path | None,
     own: Mapping[str, str] | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Search:
     """Load the data, so that downloads and features are at hand, and make sure that each method can start.
 
@@ -130,6 +132,7 @@ def prepare(
         criterion: what trials are compared by, see :class:`drfl.tuning.criterion.Criterion`.
         data_dir: where the data set's files lie.
         own: references of spaces of the user's own, by name.
+        log: told of what takes its time before the first trial.
 
     Raises:
         InputError: the data cannot be had, an algorithm or a space cannot run on them, or Optuna is missing.
@@ -138,7 +141,10 @@ def prepare(
     judged = Criterion(criterion, job.measure())
     where = {} if data_dir is None else {"data_dir": data_dir}
     first = [job.config(PLAIN, {}, FIRST_SEED + k) for k in range(repeats)]
-    dataset = load_data(first[0].model_copy(update=where))
+    try:
+        dataset = load_data(first[0].model_copy(update=where), log)
+    except InputError as error:
+        raise InputError(", ".join(filter(None, (str(error), job.without_data)))) from None
     jobs, references = [build(config, dataset) for config in first], own or {}
     eta = step_size_from_curvature(jobs)
     subjects = {name: Configured(job, job.method(name), jobs[0].data.n, eta, references.get(name)) for name in names}

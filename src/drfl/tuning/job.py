@@ -59,6 +59,7 @@ class TuningJob:
         methods: what the job says of single methods, by name.
         stand_in: whether the stand-in takes the place of the paper's data.
         data_dir: where the job's file says that the data lie.
+        without_data: what to do where the data cannot be had.
     """
 
     name: str
@@ -66,6 +67,7 @@ class TuningJob:
     methods: Mapping[str, Method]
     stand_in: bool = False
     data_dir: Path | None = None
+    without_data: str = ""
 
     def method(self, name: str) -> Method:
         """The method of this name: one of the job's, else the algorithm as it is."""
@@ -113,6 +115,7 @@ def of_values(
     *,
     methods: Mapping[str, Method] | None = None,
     stand_in: bool = False,
+    without_data: str = "",
 ) -> TuningJob:
     """A job from the keys of a `Config`, without those that tuning sets itself.
 
@@ -123,6 +126,7 @@ def of_values(
         config: both together, checked.
         methods: by name; None = the algorithms that it has tables of.
         stand_in: whether the stand-in takes the place of the paper's data.
+        without_data: what to do where the data cannot be had.
 
     Raises:
         InputError: there is not a round to tune.
@@ -137,6 +141,7 @@ def of_values(
         methods or {name: Method(name, table) for name, table in config.algorithms.items()},
         stand_in,
         config.data_dir,
+        without_data,
     )
 
 
