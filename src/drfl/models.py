@@ -43,7 +43,9 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
         InputError: the inputs are not such images.
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
-        raise InputError(f"the CNN needs inputs (channels, height ≥ 4, width ≥ 4), not {tuple(shape)}: use 'mlp'")
+        raise InputError(
+            f"the CNN needs inputs (channels, height ≥ 4, width ≥ 4), not {tuple(shape)}: use 'mlp', or 'lstm' for texts"
+        )
     channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
