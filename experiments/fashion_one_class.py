@@ -1,4 +1,4 @@
-"""DRFA against FedAvg on Fashion-MNIST, one class per client (001, §6): when does the worst class reach 50 %?
+"""DRFA against FedAvg on Fashion-MNIST, one class per client (DRFA, §6): when does the worst class reach 50 %?
 
     python experiments/fashion_one_class.py --data-dir DIR
 

@@ -1,4 +1,4 @@
-"""Who reaches the saddle point, and how fast, on SCAFF-PD's synthetic problem (003, C.1) with exact gradients?
+"""Who reaches the saddle point, and how fast, on SCAFF-PD's synthetic problem (its C.1) with exact gradients?
 
     python experiments/robust_regression.py
 

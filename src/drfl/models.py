@@ -15,7 +15,7 @@ from drfl.errors import InputError
 
 
 def linear(shape: Sequence[int], classes: int) -> nn.Module:
-    """One linear layer on the flattened input: multinomial logistic regression (000 §IV.A.3, MNIST; 001 §6)."""
+    """One linear layer on the flattened input: multinomial logistic regression (DRDM, §IV.A.3, MNIST; DRFA, §6)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), classes))
 
 
@@ -29,7 +29,7 @@ def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (128,)) -> n
 
 
 def cnn(shape: Sequence[int], classes: int) -> nn.Module:
-    """DRDM's network for Kuzushiji-MNIST (000 §IV.A.3).
+    """DRDM's network for Kuzushiji-MNIST (DRDM, §IV.A.3).
 
     3×3 convolution to 16 channels, 2×2 max-pooling, 3×3 convolution to 32 channels, 2×2 max-pooling, 500 units with
     ReLU, output. The convolutions are padded, so that 28×28 images give the paper's 32×7×7 features; as in the paper
@@ -44,7 +44,7 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise InputError(
-            f"the CNN needs inputs (channels, height ≥ 4, width ≥ 4), not {tuple(shape)}: use 'mlp', or 'lstm' for texts"
+            f"the CNN needs inputs (channels, height ≥ 4, width ≥ 4), not {tuple(shape)}: use 'mlp', for texts 'lstm'"
         )
     channels, height, width = shape
     return nn.Sequential(
@@ -148,7 +148,7 @@ def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """½‖o − e_y‖² per sample: squared error against the one-hot label, summed over the classes.
 
     The half makes the gradient in the outputs o − e_y. torch's ``MSELoss`` on one-hot labels is this times 2/C, as it
-    takes the mean over the C classes; the step size makes up for that. Its use for classification follows 003 §F.1.
+    takes the mean over the C classes; the step size makes up for that. Its use for classification is SCAFF-PD's, §F.1.
 
     Args:
         outputs: (B, C) floating.

@@ -44,7 +44,8 @@ class AFL:
     Args:
         gamma: dual step size γ ≥ 0: a round moves λ by τγ·f. None = the rule of
             :func:`drfl.algorithms.dual.step_size`.
-        local: what a client runs; with more than one step this is the variant of SCAFF-PD's comparison (003, F.1).
+        local: what a client runs; with more than one step this is the variant of SCAFF-PD's comparison (Yu et al.
+            2023, F.1).
         dual_batch: samples per loss report; None = all local training data.
         ambiguity: Λ and ψ.
         dual_after: take the losses at the new model instead of the old one. The published step takes both gradients at

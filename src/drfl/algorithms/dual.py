@@ -148,7 +148,7 @@ class SnapshotMethod:
 
         DRFA (Deng et al. 2020), Algorithm 1, lines 14–17, and Algorithm 2; DRDM (Krouka et al. 2025), Algorithm 3. As
         t' is uniform on {1, …, τ}, τ·v is an unbiased estimate of the gradients in λ summed over the round's local
-        steps (001, eq. 3). When only some of the m answer, N/m becomes N over the number who did; when nobody does, λ
+        steps (DRFA, eq. 3). When only some of the m answer, N/m becomes N over the number who did; when nobody does, λ
         stays.
 
         Args:

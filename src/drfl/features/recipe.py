@@ -29,7 +29,7 @@ ENDINGS = (".pth", ".pt", ".safetensors")
 """How the name of a file of weights ends."""
 
 COUNT = 50_000
-"""eNTK features that are kept: 003 §F.1."""
+"""eNTK features that are kept: SCAFF-PD, §F.1."""
 
 
 class StandIn(NamedTuple):
@@ -50,8 +50,8 @@ class Recipe:
 
     Args:
         kind: "penultimate": the input of the backbone's last layer, so that a linear model on it is that layer
-            fine-tuned (000 §IV.A.3; 003 §C.2); "entk": the gradient of a scalar output with respect to the backbone's
-            parameters, so that a linear model on it is the network linearised at them (003 §F.1).
+            fine-tuned (DRDM, §IV.A.3; SCAFF-PD, §C.2); "entk": the gradient of a scalar output with respect to the
+            backbone's parameters, so that a linear model on it is the network linearised at them (SCAFF-PD, §F.1).
         backbone: a name (see :func:`names`) or a file of weights.
         count: coordinates of the gradient that are kept; means nothing to "penultimate".
         resize: side in pixels to which images are brought first; None = as they are.

@@ -75,17 +75,17 @@ REACH = "reach"
 
 
 class Distance(BaseModel):
-    """A job: SCAFF-PD's robust regression (003, C.1) with a χ² penalty, in exact gradients, everybody taking part.
+    """A job: SCAFF-PD's robust regression (its C.1) with a χ² penalty, in exact gradients, everybody taking part.
 
     Args:
-        sigma: σ, how far the clients' truths lie apart; 003 does not give it for Figure 2.
+        sigma: σ, how far the clients' truths lie apart; the paper does not give it for Figure 2.
         rho: weight ρ of the χ² penalty; 0 = none, the whole simplex.
         steps: J, local steps.
         clients: N.
         d: parameters.
         samples: m per client.
-        c: scale of the common truth; 003 does not give it.
-        mu: μ, weight of the penalty on the parameters; 003 does not give it.
+        c: scale of the common truth; the paper does not give it.
+        mu: μ, weight of the penalty on the parameters; the paper does not give it.
         trial: rounds after which the values of a grid are compared; no more than the figure's rounds are run.
     """
 

@@ -148,7 +148,7 @@ class Bill(NamedTuple):
 
 
 def bill(rounds: Sequence[Usage], n: int, processor: Processor, radio: Radio, link: Link) -> Bill:
-    """What these rounds cost each of n clients (000, eq. 18).
+    """What these rounds cost each of n clients (Krouka et al. 2025, eq. 18).
 
     Args:
         rounds: what they did, from :class:`drfl.papers.energy.usage.Metered`.
