@@ -36,3 +36,10 @@ def test_the_size_of_a_pass_does_not_matter(resize, monkeypatch):
 def test_bytes_will_do():
     pixels = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
     torch.testing.assert_close(penultimate(small_resnet(), pixels), penultimate(small_resnet(), pixels / 255))
+
+
+def test_it_tells_how_far_it_is(monkeypatch):
+    monkeypatch.setattr(entk, "EVERY", 0.0)
+    lines: list[str] = []
+    penultimate(small_cnn(), pictures(11).inputs, log=lines.append)
+    assert lines == ["features by small: 11 of 11 images"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -24,13 +25,14 @@ IMAGES = 256
 """Images of a pass at most."""
 
 
-def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None) -> Tensor:
+def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None, log: Log | None = None) -> Tensor:
     """What comes out of the backbone's last layer but one; for ResNet-18 512 numbers, for the model "cnn" 500.
 
     Args:
         backbone: the network; it works on the device that it is on.
         images: (n, c, height, width), floating in [0, 1] or bytes.
         resize: see :meth:`drfl.features.Backbone.prepared`.
+        log: gets a line now and then on how far it is.
 
     Returns:
         (n, p) float32, on the CPU.
@@ -40,7 +42,22 @@ def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None) -
     """
     trunk = backbone.trunk
     with torch.no_grad():
-        return torch.cat([trunk(x).float().cpu() for x in batches(backbone, images, resize)])
+        parts = (trunk(x).float() for x in batches(backbone, images, resize))
+        return _together(parts, len(images), f"features by {backbone.name}", log)
+
+
+def _together(parts: Iterator[Tensor], images: int, what: str, log: Log | None) -> Tensor:
+    """Features (n, p) on the CPU from those of a few images at a time, and lines on how far it is."""
+    features, done, told = torch.empty(0), 0, time.monotonic()
+    for part in parts:
+        if done == 0:  # the only place that knows p and the type
+            features = torch.empty(images, part.shape[1], dtype=part.dtype)
+        features[done : done + len(part)] = part
+        done += len(part)
+        if log is not None and time.monotonic() - told >= EVERY:
+            told = time.monotonic()
+            log(f"{what}: {done} of {images} images")
+    return features
 
 
 def batches(backbone: Backbone, images: Tensor, resize: int | None, most: int = IMAGES) -> Iterator[Tensor]:
@@ -75,8 +92,8 @@ PROBES = 512
 ALIVE = 8
 """Probes, or one in 64 where there are fewer, on which a coordinate must be other than 0 to be chosen from."""
 
-LINES = 5
-"""Times that progress is told of."""
+EVERY = 10.0
+"""Seconds from one line on how far it is to the next."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +159,7 @@ def entk(
         images: (n, c, height, width), floating in [0, 1] or bytes.
         coordinates: see :func:`choose`.
         resize: see :meth:`drfl.features.Backbone.prepared`.
-        log: gets a few lines on how far it is.
+        log: gets a line now and then on how far it is.
 
     Returns:
         (n, p) of the weights' type, on the CPU.
@@ -150,16 +167,8 @@ def entk(
     Raises:
         InputError: the images do not fit the backbone.
     """
-    weight = next(backbone.model.parameters())
-    features = torch.empty(len(images), coordinates.count, dtype=weight.dtype)
-    done, told = 0, 0
-    for part in _chosen(backbone, images, coordinates, resize):
-        features[done : done + len(part)] = part
-        done += len(part)
-        if log is not None and done * LINES // len(images) > told:
-            told = done * LINES // len(images)
-            log(f"eNTK of {backbone.name}: {done} of {len(images)} images")
-    return features
+    parts = _chosen(backbone, images, coordinates, resize)
+    return _together(parts, len(images), f"eNTK of {backbone.name}", log)
 
 
 def _alive(backbone: Backbone, images: Tensor, direction: Tensor, resize: int | None, needed: int) -> dict[str, Tensor]:

@@ -91,7 +91,7 @@ def _computed(dataset: Images, recipe: Recipe, backbone: Backbone, log: Log) -> 
     images = {name: sources[name] for name in _rows(dataset)}
     log(f"features of {dataset.name} by {backbone.name}: {sum(map(len, images.values()))} images")
     if recipe.kind == "penultimate":
-        made = {name: penultimate(backbone, x, recipe.resize) for name, x in images.items()}
+        made = {name: penultimate(backbone, x, recipe.resize, log) for name, x in images.items()}
     else:
         chosen = choose(
             backbone, dataset.inputs, recipe.count, Key(recipe.seed).fold("drfl.features", "entk"), recipe.resize

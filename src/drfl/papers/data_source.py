@@ -30,6 +30,7 @@ class Sources:
     def __init__(self, source: Source, data_dir: Path | None, log: Callable[[str], None] | None = None) -> None:
         self._source, self._data_dir, self._log = source, data_dir, log
         self._tried: dict[tuple[tuple[str, object], ...], InputError | None] = {}
+        self._told: dict[str, str] = {}
 
     def plan(self, spec: Specification, scale: Scale) -> Plan:
         """The plan of a specification whose data were loaded once, so that downloads and features are at hand.
@@ -44,8 +45,9 @@ class Sources:
         except InputError as error:
             if self._source == "original" or spec.stand_in is None:
                 raise
-            if self._log is not None:
-                self._log(f"{spec.name} runs on its stand-in, as {error}")
+            if self._log is not None:  # the reason is long: once will do
+                first = self._told.setdefault(str(error), spec.name)
+                self._log(f"{spec.name} runs on its stand-in, as {error if first == spec.name else f'{first} does'}")
             return self._ready(plan(spec, dataclasses.replace(scale, stand_in=True)))
 
     def _ready(self, planned: Plan) -> Plan:

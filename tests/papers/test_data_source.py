@@ -1,0 +1,26 @@
+"""Which data a specification runs on."""
+
+from __future__ import annotations
+
+from drfl.errors import InputError
+from drfl.papers.data_source import Sources
+from drfl.papers.plan import Scale
+from drfl.papers.specification import load_spec
+
+QUICK = Scale(quick=True)
+
+
+def test_the_reason_for_a_stand_in_is_told_once(monkeypatch):
+    monkeypatch.setattr(Sources, "_ready", lambda self, planned: planned if planned.scale.stand_in else missing())
+    lines: list[str] = []
+    sources = Sources("auto", None, lines.append)
+    for name in ("drdm-table-1", "drdm-table-2"):
+        assert sources.plan(load_spec(name), QUICK).scale.stand_in
+    assert lines == [
+        "drdm-table-1 runs on its stand-in, as kmnist is not here",
+        "drdm-table-2 runs on its stand-in, as drdm-table-1 does",
+    ]
+
+
+def missing():
+    raise InputError("kmnist is not here")
