@@ -19,7 +19,7 @@ from drfl.errors import InputError
 from drfl.experiments import manifest
 from drfl.papers.execute import size
 from drfl.papers.output import check, write
-from drfl.papers.plan import Scale, plan
+from drfl.papers.plan import Scale
 from drfl.papers.plots import look, spaced
 
 CURVES = {
@@ -218,8 +218,8 @@ def test_missing_matplotlib_is_told_before_anything_runs(monkeypatch, tmp_path):
     known = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else known(name))
     with pytest.raises(InputError, match=r"figures need matplotlib: pip install 'drfl\[experiments\]'"):
-        check(plan(small_spec(**CURVES), Scale()))
-    check(plan(small_spec(), Scale()))
+        check(small_spec(**CURVES))
+    check(small_spec())
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_missing_matplotlib_is_told_before_anything_runs(monkeypatch, tmp_path):
 )
 def test_a_panel_that_cannot_be_drawn_is_told_before_anything_runs(changes, message):
     with pytest.raises(InputError, match=message):
-        check(plan(small_spec(**changes), Scale()))
+        check(small_spec(**changes))
 
 
 def test_a_dozen_methods_look_different_also_in_grey():

@@ -69,6 +69,8 @@ def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path
     """What can be run; with --all, also the sentences on what cannot."""
     if (source := SOURCES.get(options.data.lower())) is None:
         raise InputError(f"--data '{options.data}' is none of {', '.join(SOURCES)}")
+    for spec in chosen:
+        output.check(spec)
     scale = _scale(options)
     sources = Sources(source, options.data_dir, console.lines(options.as_json))
     plans, skipped = [], []
@@ -80,7 +82,10 @@ def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path
                 raise
             skipped.append(f"{spec.name}: {error}")
     for plan in plans:
-        output.check(plan)
+        if plan.spec.kind == "energy":
+            from drfl.papers import energy_map
+
+            energy_map.check(plan)
         check_place(plan, out, options.overwrite)
     return plans, skipped
 

@@ -25,6 +25,7 @@ from drfl.papers import (
 from drfl.papers.convergence import error_curves
 from drfl.papers.plan import Collected, Plan
 from drfl.papers.records import EQUAL_COLUMNS, Run, Runs, finals, runs
+from drfl.papers.specification import Specification
 from drfl.papers.tables import ResultTable, plain
 
 OWN = ("algorithm", "algorithms", "parameters", "grid", "seed", "rounds")
@@ -149,13 +150,12 @@ LEGENDS = {
 """What a figure's marks mean where there are repeats, by kind."""
 
 
-def check(plan: Plan) -> None:
-    """Make sure before anything runs that the result can be drawn.
+def check(spec: Specification) -> None:
+    """Make sure, before data are loaded, that the result can be drawn.
 
     Raises:
-        InputError: matplotlib is missing, an axis or metric is unknown, or an energy map lacks its grid.
+        InputError: matplotlib is missing, or an axis or metric is unknown.
     """
-    spec = plan.spec
     if spec.kind == "table":
         return
     figures.check()
@@ -165,10 +165,6 @@ def check(plan: Plan) -> None:
             column(panel.x)
         elif panel.x not in plots.AXES:
             raise unknown("x axis", panel.x, plots.AXES)
-    if spec.kind == "energy":
-        from drfl.papers import energy_map
-
-        energy_map.check(plan)
 
 
 def write(collected: Collected, folder: Path, command: str) -> None:
