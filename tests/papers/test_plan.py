@@ -83,6 +83,19 @@ def test_tuned_hyperparameters_come_before_the_methods_own(tmp_path):
     assert others[1].cell.job["algorithms"] == {"FedDyn": {"lr": 0.3, "mu": 5.0}}, "tuned under another name"
 
 
+def test_a_setting_with_a_comma_in_its_name_can_be_named_in_a_list():
+    names = ["Tiny ImageNet, α = 0.1", "α = 0.1", "Tiny ImageNet, α = 0.5"]
+    spec = small_spec(settings=[{"name": name} for name in names], values={})
+    for text, kept in (
+        ("tiny imagenet, alpha=0.1", names[:1]),
+        ("alpha = 0.1, Tiny ImageNet, α = 0.5", names[1:]),
+        ("Tiny ImageNet, α = 0.1,Tiny ImageNet, α = 0.5", [names[0], names[2]]),
+    ):
+        assert list(plan(spec, Scale(settings=tuple(text.split(",")))).settings) == kept
+    with pytest.raises(InputError, match="unknown setting 'Tiny ImageNet'"):
+        plan(spec, Scale(settings=("Tiny ImageNet", "α = 0.2")))
+
+
 def test_what_is_wrong_is_said_in_one_line(tmp_path):
     with pytest.raises(InputError, match=r"unknown setting 'alpha=0\.2': known are α = 0\.1, α = 0\.5"):
         plan(small_spec(), Scale(settings=("alpha=0.2",)))

@@ -134,12 +134,25 @@ def _settings(spec: Specification, scale: Scale) -> list[Setting]:
     chosen = list(scale.settings) if scale.settings is not None else names
     if scale.settings is None and scale.stand_in and spec.stand_in is not None and spec.stand_in.settings is not None:
         chosen = spec.stand_in.settings
-    plain = {_plain(name): name for name in names}
-    for name in chosen:
-        if _plain(name) not in plain:
-            raise unknown("setting", name, names)
-    wanted = {_plain(name) for name in chosen}
-    return [setting for setting in spec.settings if _plain(setting.name) in wanted]
+    wanted = _wanted(chosen, names)
+    return [setting for setting in spec.settings if setting.name in wanted]
+
+
+def _wanted(chosen: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The settings of these names; a name that has commas may come as its parts, as from a list with commas.
+
+    Raises:
+        InputError: there is no such setting.
+    """
+    plain, found, at = {_plain(name): name for name in names}, set[str](), 0
+    while at < len(chosen):
+        texts = {end: _plain(",".join(chosen[at:end])) for end in range(len(chosen), at, -1)}
+        end = next((end for end, text in texts.items() if text in plain), None)
+        if end is None:
+            raise unknown("setting", chosen[at], names)
+        found.add(plain[texts[end]])
+        at = end
+    return found
 
 
 def _plain(name: str) -> str:
