@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -105,12 +106,24 @@ def record_of(ready: Job) -> Record:
     participation, start = Participation(), time.perf_counter()
     try:
         finished = execute(ready, [participation])
+        _check_loss(finished.result)
     except (DivergedError, InputError) as error:
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return {**head, "stopped": how, "reason": str(error), "rounds": 0, "rows": [], "accuracy": [], "samples": []}
     clients = round(participation.mean, DIGITS)
     found = {"stopped": finished.stopped, **_record(finished.result), "clients_per_round": clients}
     return {**head, **found, "seconds": time.perf_counter() - start}
+
+
+def _check_loss(result: Result) -> None:
+    """An algorithm that asks for no losses does not see that its model, finite still, has run away.
+
+    Raises:
+        DivergedError: it has.
+    """
+    last = result.history.last
+    if math.isinf(last.metrics.avg_loss):
+        raise DivergedError(f"the average loss over clients is infinite after round {last.round}")
 
 
 def _record(result: Result) -> Record:
