@@ -32,6 +32,7 @@ TORCH = {
     "cosine:rounds=12,final=0.25": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 12, 0.25),
     "inverse-sqrt": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: 1 / math.sqrt(t + 1)),
     "constant": lambda o: torch.optim.lr_scheduler.ConstantLR(o, 1.0),
+    "constant:factor=0.3": lambda o: torch.optim.lr_scheduler.ConstantLR(o, 0.3, total_iters=100),
 }
 
 
@@ -53,6 +54,14 @@ def test_a_round_has_its_own_step_sizes_inside_all_wrappers():
     assert third.gamma_schedule == third.local.lr_schedule == Constant()
     plain = Protected(DRFA(m=3))
     assert in_round(plain, 9) is plain
+
+
+def test_a_constant_factor_multiplies_the_step_size_that_is_found():
+    found = FedAvg(m=3, local=replace(LOCAL, lr=None, lr_schedule=Constant(0.5)))
+    first = run(found, federation(), rounds=2)
+    assert first.step_size is not None
+    given = replace(found, local=replace(LOCAL, lr=0.5 * float(first.step_size.eta)))
+    torch.testing.assert_close(first.state.w, run(given, federation(), rounds=2).state.w)
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,27 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """1 in every round."""
+    """The same in every round: with a local step size that the run finds, η = factor/L̂.
+
+    Args:
+        factor: > 0.
+
+    Raises:
+        InputError: it is not.
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.positive("factor", self.factor)
 
     def at(self, r: int) -> float:
-        """1."""
-        return 1.0
+        """The factor."""
+        return self.factor
+
+    def __str__(self) -> str:
+        """As short as it can be said."""
+        return "constant" if self.factor == 1 else super().__str__()
 
 
 @dataclass(frozen=True)

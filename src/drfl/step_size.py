@@ -126,7 +126,7 @@ def _scheduled(thing: object, r: int) -> dict[str, object]:
     changes: dict[str, object] = {}
     for field in dataclasses.fields(cast("Any", thing)) if dataclasses.is_dataclass(thing) else ():
         schedule = getattr(thing, field.name, None) if field.name.endswith("_schedule") else None
-        if not isinstance(schedule, Schedule) or isinstance(schedule, Constant):
+        if not isinstance(schedule, Schedule) or schedule == Constant():
             continue
         name, factor = field.name.removesuffix("_schedule"), schedule.at(r)
         value = getattr(thing, name)
