@@ -119,6 +119,16 @@ def test_a_diverged_cell_is_told_and_the_others_go_on(tmp_path, capsys):
     assert stopped == {"FedAvg": "diverged", "DRDM": "rounds"}
 
 
+def test_an_infinite_loss_is_told_and_the_others_go_on(tmp_path, capsys):
+    (tmp_path / "job.toml").write_text(
+        "dataset = 'digits'\nclients = 4\ncohort = 2\nsteps = 4\nloss = 'squared'\nrounds = 2\n"
+        "[algorithms.FedAvg]\nlr = 300.0\n[algorithms.SCAFFOLD]\nlr = 0.01\n"
+    )
+    assert call(["compare", str(tmp_path / "job.toml"), "--seeds", "2", "--out", str(tmp_path / "c")]) == 0
+    assert "the mean test loss over clients ended at inf" in capsys.readouterr().err
+    assert "SCAFFOLD" in (tmp_path / "c/table.md").read_text()
+
+
 def test_a_run_that_cannot_go_on_does_not_take_the_others_along(tmp_path, capsys):
     refused = ["DRFA.sampling=without-replacement", "DRFA.gamma=10"]
     arguments = ["--algorithms", "DRFA,DRDM", *(word for text in refused for word in ("--param", text))]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from drfl.errors import InputError
 from drfl.experiments.measures import Interval, as_printed, column, signed
+from drfl.experiments.runner import Spread
 from drfl.history import ACCURACY_COLUMNS
 
 
@@ -55,3 +56,11 @@ def test_every_metric_is_shown_the_way_it_is_judged():
     assert column("avg_loss").scale == 1
     with pytest.raises(InputError, match="did you mean 'worst_accuracy'"):
         column("worst_acuracy")
+
+
+@pytest.mark.parametrize("spread", [Interval.of, Spread.of])
+def test_a_value_that_is_not_finite_leaves_the_spread_unknown(spread):
+    """Of the loss, say, of a run whose model ran away at one seed of three."""
+    found = spread([0.5, math.inf, 0.7])
+    assert found.mean == math.inf
+    assert math.isnan(found.std)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from drfl.errors import InputError
 from drfl.papers.data_source import Sources
 from drfl.papers.plan import Scale
@@ -20,6 +22,13 @@ def test_the_reason_for_a_stand_in_is_told_once(monkeypatch):
         "drdm-table-1 runs on its stand-in, as kmnist is not here",
         "drdm-table-2 runs on its stand-in, as drdm-table-1 does",
     ]
+
+
+def test_a_request_that_no_data_can_meet_is_refused_once():
+    lines: list[str] = []
+    with pytest.raises(InputError, match="unknown setting 'nowhere'"):
+        Sources("auto", None, lines.append).plan(load_spec("drdm-table-1"), Scale(settings=("nowhere",)))
+    assert lines == []
 
 
 def missing():

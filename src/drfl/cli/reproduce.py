@@ -82,10 +82,7 @@ def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path
                 raise
             skipped.append(f"{spec.name}: {error}")
     for plan in plans:
-        if plan.spec.kind == "energy":
-            from drfl.papers import energy_map
-
-            energy_map.check(plan)
+        output.check_plan(plan)
         check_place(plan, out, options.overwrite)
     return plans, skipped
 

@@ -68,13 +68,18 @@ def column(name: str, measures: Sequence[Measure] = (ACCURACY,)) -> Column:
     return Column(f"{_WORDS[what]} {measure.words}", measure.unit, measure.scale, measure.digits, small)
 
 
+def deviation(values: Sequence[float]) -> float:
+    """The sample standard deviation; NaN of one value, and where one is not finite, such as the loss of a lost run."""
+    return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
+
+
 class Interval(NamedTuple):
     """A mean over repeats and how sure it is.
 
     Args:
         mean: of the values.
-        half: half the width of the 95 % t-interval of the mean; NaN for one value.
-        std: sample standard deviation; NaN for one value.
+        half: half the width of the 95 % t-interval of the mean; NaN where std is.
+        std: see :func:`deviation`.
         n: how many values.
     """
 
@@ -88,10 +93,9 @@ class Interval(NamedTuple):
         """Of at least one value."""
         from scipy.special import stdtrit  # it takes a while to load
 
-        n = len(values)
-        if n < 2:
+        n, std = len(values), deviation(values)
+        if math.isnan(std):
             return cls(statistics.fmean(values), math.nan, math.nan, n)
-        std = statistics.stdev(values)
         return cls(statistics.fmean(values), float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n), std, n)
 
     def text(self, digits: int, scale: float = 1.0) -> str:

@@ -19,7 +19,7 @@ from drfl.experiments.artifacts import write_run
 from drfl.experiments.build import Running
 from drfl.experiments.config import table_dir
 from drfl.experiments.end_checks import EndChecks, end_checks
-from drfl.experiments.measures import column
+from drfl.experiments.measures import column, deviation
 from drfl.experiments.run_directory import Claim, filled
 from drfl.history import Metrics
 from drfl.loop import Callback, Result, Step, run
@@ -183,7 +183,7 @@ def endings(outcomes: Sequence[Outcome], algorithm: str) -> str:
 
 
 class Spread(NamedTuple):
-    """Mean and sample standard deviation over seeds; std is NaN for one seed."""
+    """Mean and sample standard deviation over seeds, see :func:`drfl.experiments.measures.deviation`."""
 
     mean: float
     std: float
@@ -191,7 +191,7 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Of one metric's values."""
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan)
+        return cls(statistics.fmean(values), deviation(values))
 
     def text(self, mean: str, std: str, scale: float = 1.0) -> str:
         """Both, in these formats and times scale, as "87.9 ± 0.4"; one value has no ±."""

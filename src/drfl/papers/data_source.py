@@ -40,8 +40,9 @@ class Sources:
         """
         if self._source == "stand-in" and spec.stand_in is not None:
             return self._ready(plan(spec, dataclasses.replace(scale, stand_in=True)))
+        planned = plan(spec, scale)  # what is wrong with the request itself is wrong on any data
         try:
-            return self._ready(plan(spec, scale))
+            return self._ready(planned)
         except InputError as error:
             if self._source == "original" or spec.stand_in is None:
                 raise

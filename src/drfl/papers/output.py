@@ -167,6 +167,18 @@ def check(spec: Specification) -> None:
             raise unknown("x axis", panel.x, plots.AXES)
 
 
+def check_plan(plan: Plan) -> None:
+    """Make sure, before anything runs, that what needs the data can be made of the result.
+
+    Raises:
+        InputError: an energy map lacks its grid, or the model's operations cannot be counted.
+    """
+    if plan.spec.kind == "energy":
+        from drfl.papers import energy_map
+
+        energy_map.check(plan)
+
+
 def write(collected: Collected, folder: Path, command: str) -> None:
     """Fill an existing, empty folder; the same records give the same bytes.
 
