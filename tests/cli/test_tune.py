@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -104,6 +105,10 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
         (["job.toml", "--out", "job.toml"], "job.toml is a file"),
         (["job.toml", "--out", "."], "holds something else than a search"),
         (["mnist-linear", "--data-dir", "nowhere"], "there is no folder 'nowhere'"),
+        (
+            ["job.toml", "--relative-step-size", "--set", "lr=0.1"],
+            "the job sets lr = 0.1 for FedAvg, and --relative-step-size looks for multiples",
+        ),
         ([], "Missing argument"),
     ],
     ids=" ".join,
@@ -127,6 +132,26 @@ def test_the_trials_of_another_search_are_refused(here, capsys):
     assert capsys.readouterr().err == (
         "drfl: a/study.db has trials of FedAvg with rounds = 2, not 3: give another --out, or delete a/study.db\n"
     )
+
+
+def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
+    small = ["tune", *SMALL, "--jobs", "1", "--out", "a", "--relative-step-size"]
+    assert call([*small, "--trials", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["provenance"]["command"].endswith(" --relative-step-size")
+    assert found["provenance"]["relative_step_size"] is True
+    with open("a/trials.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:3] == ["algorithm", "trial", "lr_schedule"], "no trial has an η that is a number"
+    factors = [row["lr_schedule"] for row in rows if row["algorithm"] == "FedAvg"]
+    assert factors[0] == "", "the first trial is the defaults"
+    assert all(0.25 <= float(text.removeprefix("constant:factor=")) <= 4 for text in factors[1:])
+
+
+def test_a_job_with_a_schedule_of_its_own_is_not_searched_in_multiples(tmp_path, capsys):
+    (tmp_path / "job.toml").write_text(JOB + "[algorithms.FedAvg]\nlr_schedule = 'cosine:rounds=2'\n")
+    assert call(["tune", "job.toml", "--relative-step-size"]) == 2
+    assert "the job sets lr_schedule = 'cosine:rounds=2' for FedAvg" in capsys.readouterr().err
 
 
 def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, capsys):

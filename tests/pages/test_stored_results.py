@@ -57,6 +57,15 @@ def test_the_hospitals_end_where_the_simulation_does():
     assert max(apart for run in runs for apart in run["apart"].values()) < 1e-6
 
 
+def test_one_step_size_for_all_partitions_fails_on_others():
+    rows = TABLES.rows_of("absolute_step_size/runs.csv")
+    # That of a model that always says 0 is ½.
+    failed = [row for row in rows if row["stopped"] != "rounds" or not float(row["avg_loss"]) < 1]
+    said = re.search(r"(\d+) of Table 3's (\d+) runs", (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8"))
+    assert said is not None
+    assert [len(failed), len(rows)] == [int(number) for number in said.groups()]
+
+
 def test_the_default_guard_does_what_none_does():
     rows = [row for row in TABLES.rows_of("abuse/cells.csv") if row["attack"] == "100 times"]
     default, none = ([row for row in rows if row["defence"] == name] for name in ("default", "none"))

@@ -10,7 +10,19 @@ from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import parse
 from drfl.experiments.config import load_config
 from drfl.experiments.hyperparameters import make, takes
-from drfl.tuning.spaces import LR, SPACES, Dimension, around, default_point, default_table, fixed, rounded, table_at
+from drfl.schedules import Constant
+from drfl.tuning.spaces import (
+    LR,
+    MULTIPLE,
+    SPACES,
+    Dimension,
+    around,
+    default_point,
+    default_table,
+    fixed,
+    rounded,
+    table_at,
+)
 
 
 def config(algorithm, table=None, **values):
@@ -96,6 +108,22 @@ def test_eta_is_looked_for_around_one_over_the_curvature():
     lr, *others = around("DRDM", 3e-4)
     assert (lr.low, lr.high, lr.log) == (7.5e-5, 1.2e-3, True)
     assert tuple(others) == SPACES["DRDM"][1:]
+
+
+def test_eta_is_looked_for_in_multiples_of_what_a_run_finds():
+    multiple, *others = around("FedProx", None)
+    assert (multiple, tuple(others)) == (MULTIPLE, SPACES["FedProx"][1:])
+    assert (multiple.name, multiple.low, multiple.high, multiple.log) == LR[:4]
+    local = make("FedProx", table_at(around("FedProx", None), {}, {"lr": 2.5, "mu": 0.2})).local
+    assert (local.lr, local.lr_schedule) == (None, Constant(2.5))
+
+
+def test_among_the_multiples_the_default_is_one():
+    run = config("FedProx")
+    point = default_point(run.parameters("FedProx"), around("FedProx", None))
+    assert point == {"lr": 1.0, "mu": 0.1}
+    written = table_at(around("FedProx", None), {}, point)
+    assert make("FedProx", written) == make("FedProx", run.parameters("FedProx")), "the first trial is at its place"
 
 
 def test_scaffpd_asks_everybody_unless_the_job_says_otherwise():

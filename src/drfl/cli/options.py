@@ -292,6 +292,10 @@ class TuneOptions:
         list[str] | None,
         typer.Option(help="Where to look, as [ALGORITHM=]FILE.py:FUNCTION of an Optuna trial. Repeatable."),
     ] = None
+    relative_step_size: Annotated[
+        bool,
+        typer.Option("--relative-step-size", help="Look for η in multiples of the step size that each run finds."),
+    ] = False
     stand_in: Annotated[
         bool, typer.Option("--stand-in", help="Tune on what is run where the paper's data cannot be had.")
     ] = False

@@ -50,6 +50,7 @@ def tune_command(options: TuneOptions) -> int:
         repeats=options.seeds,
         criterion=options.criterion.strip().lower(),
         data_dir=data_dir,
+        relative=options.relative_step_size,
         own=spaces_of(options.space or [], names),
         log=console.lines(quiet),
     )
@@ -94,6 +95,8 @@ def _command(options: TuneOptions) -> str:
     if options.rounds is not None:
         words += ["--rounds", str(options.rounds)]
     words += ["--trials", str(options.trials), "--seeds", str(options.seeds), "--criterion", options.criterion]
+    if options.relative_step_size:
+        words.append("--relative-step-size")
     if options.stand_in:
         words.append("--stand-in")
     for option, texts in (("--space", options.space), ("--set", options.changes)):

@@ -33,14 +33,15 @@ class Configured:
         job: whose hyperparameters.
         method: the algorithm as the job has it.
         clients: N.
-        eta: 1/L̂ of the job, see :func:`step_size_from_curvature`.
+        eta: 1/L̂ of the job, see :func:`step_size_from_curvature`; None where η is looked for in multiples of each run's
+            own.
         own: the reference of a space of the user's own; None = its class's, or drfl's.
     """
 
     job: TuningJob
     method: Method
     clients: int
-    eta: float
+    eta: float | None
     own: str | None = None
 
     @property
@@ -61,7 +62,8 @@ class Configured:
         table |= {f"{key} of the method": value for key, value in self.method.changes.items()}
         files = self.job.config(self.method, self.base, FIRST_SEED).user_files([name])
         if own is None:
-            return {**table, **{f"the range of {name}.{d.name}": str(d) for d in self.space}, **_named(files)}
+            ranges = {f"the range of {name}.{d.parameter or d.name}": str(d) for d in self.space}
+            return {**table, **ranges, **_named(files)}
         if self.own is not None:
             files |= user_code.digests(self.own)
         return {**table, f"the space of {name}": self.own or "its class's", **_named(files)}
@@ -75,6 +77,22 @@ class Configured:
             return Point({}, table)
         values = spaces.default_point(config.parameters(algorithm), self.space)
         return Point(values, table, spaces.places(self.space) if values else {})
+
+    def check_step_size(self) -> None:
+        """Make sure that a run finds η itself, where η is looked for in multiples of that.
+
+        Raises:
+            InputError: the job sets η or its schedule.
+        """
+        name = self.method.algorithm
+        config = self.job.config(self.method, self.base, FIRST_SEED)
+        for parameter, free in (("lr", None), ("lr_schedule", "constant")):
+            value = config.parameters(name)[parameter]
+            if value != free and own_spaces.of_name(name, self.own) is None:
+                raise InputError(
+                    f"the job sets {parameter} = {value!r} for {name}, and --relative-step-size looks for multiples of "
+                    "the step size that a run finds: leave one out"
+                )
 
     def draw(self, trial: optuna.Trial) -> Point:
         """See :class:`drfl.tuning.search.Subject`."""
@@ -119,6 +137,7 @@ def prepare(
     repeats: int,
     criterion: str,
     data_dir: Path | None,
+    relative: bool = False,
     own: Mapping[str, str] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Search:
@@ -131,6 +150,7 @@ def prepare(
         repeats: seeds of each trial.
         criterion: what trials are compared by, see :class:`drfl.tuning.criterion.Criterion`.
         data_dir: where the data set's files lie.
+        relative: whether η is looked for in multiples of the 1/L̂ that each run finds, and not as one number for all.
         own: references of spaces of the user's own, by name.
         log: told of what takes its time before the first trial.
 
@@ -147,7 +167,8 @@ def prepare(
         raise InputError(", ".join(filter(None, (str(error), job.without_data)))) from None
     jobs, references = [build(config, dataset) for config in first], own or {}
     eta = step_size_from_curvature(jobs)
-    subjects = {name: Configured(job, job.method(name), jobs[0].data.n, eta, references.get(name)) for name in names}
+    around, n = None if relative else eta, jobs[0].data.n
+    subjects = {name: Configured(job, job.method(name), n, around, references.get(name)) for name in names}
     common = {key: value for key, value in job_of(first[0]).items() if key not in OF_ONE}
     about = {
         "rounds": first[0].rounds,
@@ -156,10 +177,13 @@ def prepare(
         "stand_in": job.stand_in,
         "device": first[0].device,
         "step_size_from_curvature": eta,
+        **({"relative_step_size": True} if relative else {}),
         "job": dict(job.values),
     }
     search = Search(job.name, subjects, trials, repeats, judged, common, about)
     for name, subject in subjects.items():
+        if relative:
+            subject.check_step_size()
         build(job.config(subject.method, subject.defaults().table, FIRST_SEED), dataset)
         if own_spaces.of_name(subject.method.algorithm, subject.own) is not None:  # nobody knows yet whether it works
             build(job.config(subject.method, search.suggested(name, ()).table, FIRST_SEED), dataset)

@@ -24,6 +24,7 @@ class Dimension(NamedTuple):
         log: whether values are drawn evenly on a logarithmic scale.
         parameter: the algorithm's parameter that it goes into; "" = the one of its name.
         text: how it is written there, with {} where the number stands; "" = as a number.
+        default: its value where nothing is said of that parameter; None = what the parameter is.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Dimension(NamedTuple):
     log: bool = True
     parameter: str = ""
     text: str = ""
+    default: float | None = None
 
     def __str__(self) -> str:
         """The range in words."""
@@ -43,6 +45,9 @@ Space = tuple[Dimension, ...]
 LR = Dimension("lr", 0.25, 4.0)
 """η over 1/L̂, the same range for every algorithm; L̂ is the largest curvature of a client, :mod:`drfl.step_size`."""
 
+MULTIPLE = LR._replace(parameter="lr_schedule", text="constant:factor={}", default=1.0)
+"""The same, of the 1/L̂ that each run finds for itself."""
+
 SPACES: dict[str, Space] = {
     "FedAvg": (LR,),
     "FedProx": (LR, Dimension("mu", 0.001, 3.0)),
@@ -51,7 +56,7 @@ SPACES: dict[str, Space] = {
     "FedNova": (LR,),
     "QFedAvg": (LR, Dimension("q", 0.05, 5.0)),
     "DeltaFL": (LR, Dimension("theta", 0.1, 0.9, log=False)),
-    "AFL": (LR, Dimension("gamma", 1e-4, 0.1)),
+    "AFL": (LR, Dimension("gamma", 1e-4, 1.0)),
     "DRFA": (LR, Dimension("gamma", 1e-4, 0.03)),
     "DRFAProx": (
         LR,
@@ -88,9 +93,14 @@ def fixed(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str,
     return {**({"m": clients} if algorithm in EVERYBODY else {}), **table}  # unless the job says otherwise
 
 
-def around(algorithm: str, eta: float) -> Space:
-    """The algorithm's space where 1/L̂ is ``eta``: η is looked for from a quarter of it to four times it."""
-    own = LR._replace(low=rounded(LR.low * eta), high=rounded(LR.high * eta))
+def around(algorithm: str, eta: float | None) -> Space:
+    """The algorithm's space.
+
+    Args:
+        algorithm: its name.
+        eta: 1/L̂; η is looked for from a quarter of it to four times it. None = as such multiples of each run's own.
+    """
+    own = MULTIPLE if eta is None else LR._replace(low=rounded(LR.low * eta), high=rounded(LR.high * eta))
     return tuple(own if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
 
 
@@ -131,7 +141,9 @@ def default_point(values: Mapping[str, Value], space: Space) -> dict[str, Value]
     """
     found: dict[str, Value] = {}
     for dimension in space:
-        value = values.get(dimension.parameter or dimension.name)
+        value = dimension.default
+        if value is None:
+            value = values.get(dimension.parameter or dimension.name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return {}
         if not dimension.low <= value <= dimension.high:
