@@ -124,8 +124,13 @@ def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
     assert "a cohort has 3 (2 for Fed-Avg) where" in text
 
 
-def test_the_head_tells_who_is_tuned(tmp_path):
-    about = "trials = 7, seeds = [1000, 1001], rounds = 9, metric = 'worst_accuracy'"
+@pytest.mark.parametrize(
+    ("more", "eta"),
+    [("", ""), (", relative_step_size = true", ", η in multiples of the 1/L̂ of each run")],
+    ids=["η by a number", "η by a multiple"],
+)
+def test_the_head_tells_who_is_tuned(more, eta, tmp_path):
+    about = f"trials = 7, seeds = [1000, 1001], rounds = 9, metric = 'worst_accuracy'{more}"
     text = f"provenance = {{{about}}}\nalgorithms = {{DRDM = {{lr = 0.2}}, new = {{}}}}\nscores.DRDM.score = 0.5"
     (tmp_path / "mnist-linear.toml").write_text(text)
     like = {"name": "like it", "algorithm": "DRDM", "tuned": "DRDM"}
@@ -134,7 +139,7 @@ def test_the_head_tells_who_is_tuned(tmp_path):
     files = written(tmp_path / "a", spec, lambda s, m, k: trained(0.5), scale=Scale(tuned=tmp_path))
     assert (
         "Tuned on mnist-linear: 7 trials of 2 seeds for each method, 9 rounds, by the worst accuracy on validation "
-        "rows. Not tuned: Fed-Avg. Not searched for, with the values of drfl's rules: new. With the "
+        f"rows{eta}. Not tuned: Fed-Avg. Not searched for, with the values of drfl's rules: new. With the "
         "values tuned for another method: like it by DRDM."
     ) in files["table.md"].decode()
     assert json.loads(files["summary.json"])["hyperparameters"]["mnist-linear"]["trials"] == 7

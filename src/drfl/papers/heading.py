@@ -91,9 +91,10 @@ def _budget(provenance: object) -> str:
     found = cast("Mapping[str, object]", provenance)
     seeds, shown = found.get("seeds"), column(str(found.get("metric", "worst_accuracy")))
     number = len(seeds) if isinstance(seeds, Sequence) else seeds
+    eta = ", η in multiples of the 1/L̂ of each run" if found.get("relative_step_size") else ""
     return (
         f"{found.get('trials')} trials of {number} seeds for each method, "
-        f"{found.get('rounds')} rounds, by the {shown.name} on validation rows"
+        f"{found.get('rounds')} rounds, by the {shown.name} on validation rows{eta}"
     )
 
 
