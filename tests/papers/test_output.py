@@ -43,6 +43,7 @@ UNTUNED = [{**method, "tuned": False} for method in SMALL["methods"]]
 COMMAND = "drfl reproduce small-table-1"
 FIGURE = {"figure.png", "figure.svg"}
 ALWAYS = {"cells.csv", "summary.json", "table.md"}
+PAIRED = {"paired.csv", "paired_over_settings.csv"}
 
 
 def learn(setting, method, seed):
@@ -60,8 +61,8 @@ def dear(setting, method, seed):
 
 
 KINDS = {
-    "table at unequal cost": ({}, dear, ALWAYS | {"paired.csv", "equal_gradients.csv"}),
-    "table": ({}, learn, ALWAYS | {"paired.csv"}),
+    "table at unequal cost": ({}, dear, ALWAYS | PAIRED | {"equal_gradients.csv"}),
+    "table": ({}, learn, ALWAYS | PAIRED),
     "curves": (CURVES, learn, ALWAYS | FIGURE | {"paired.csv", "curves.csv", "reached.csv"}),
     "scatter": (SCATTER, learn, ALWAYS | FIGURE | {"paired.csv"}),
     "distance": (DISTANCE, approach, ALWAYS | FIGURE | {"curves.csv"}),
@@ -94,7 +95,8 @@ def test_a_table_from_head_to_foot(tmp_path):
     )
     assert "## Worst accuracy, %\n\n| method  | " in rest
     assert rest.index("## Standard deviation, points") < rest.index("## Paired differences: average accuracy, points")
-    assert "whatever the numbers.\n\n## Participation and cost\n\n" in rest
+    assert "whatever the numbers.\n\n## Paired differences: mean over the settings, points\n\n" in rest
+    assert "has the p-values.\n\n## Participation and cost\n\n" in rest
     assert text.endswith("those of reports too.\n")
     assert "\n\n\n" not in text
 

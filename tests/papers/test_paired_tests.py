@@ -11,7 +11,8 @@ from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.assessment.seeds import holm
-from drfl.papers.paired_tests import differences, tables, to_csv
+from drfl.papers import paired_tests
+from drfl.papers.paired_tests import OVER, differences, over_settings, tables
 from drfl.papers.plan import Scale
 
 ONE = {"settings": SMALL["settings"][:1]}
@@ -26,6 +27,10 @@ def by_seed(first, second):
         return broken() if value is None else trained(0.1, value)
 
     return results(small_spec(**ONE), record, Scale(repeats=len(first)))
+
+
+def to_csv(plan, found):
+    return paired_tests.to_csv(differences(plan, found))
 
 
 def seen(collected):
@@ -65,6 +70,52 @@ def test_p_values_are_those_of_scipy_corrected_for_all_settings_and_metrics():
     assert p[2:4] == pytest.approx(known, rel=1e-3)
     assert [float(row["p_holm"]) for row in rows] == pytest.approx(list(holm(p)), rel=1e-3)
     assert all(float(row["p_sign_flips"]) >= 2 / 2**6 for row in rows)
+
+
+def in_both_settings(noise, broken_off=()):
+    """DRDM ahead of 0.68 by 0.02 and the setting's noise, seed by seed; these settings and seeds diverge."""
+
+    def record(setting, method, seed):
+        if (setting, seed) in broken_off:
+            return broken()
+        return trained(0.1, 0.7 + noise[int(setting == "α = 0.5"), seed] if method == "DRDM" else 0.68)
+
+    return results(small_spec(), record, Scale(repeats=noise.shape[1]))
+
+
+def test_over_the_settings_a_seed_has_one_difference_and_the_family_is_its_own():
+    noise = np.random.default_rng(1).normal(0, 0.02, (2, 6)).round(6)
+    found = over_settings(*of(in_both_settings(noise)))
+    assert [(d.setting, d.metric) for d in found] == [
+        (OVER, metric) for metric in ("avg_accuracy", "worst_accuracy", "std_accuracy")
+    ]
+    known = scipy.stats.ttest_1samp(0.02 + noise.mean(0), 0)
+    worst = found[1].found
+    assert (worst.n, worst.mean) == (6, pytest.approx(0.02 + noise.mean()))
+    assert worst.p_t == pytest.approx(known.pvalue, rel=1e-3)
+    assert [d.p_holm for d in found] == pytest.approx(list(holm([d.found.p_t for d in found])))
+
+
+def test_a_lead_too_small_for_any_setting_is_shown_over_all():
+    noise = np.array([[0.03, -0.03] * 3, [-0.03, 0.03] * 3]) + 0.002 * np.arange(6)
+    collected = in_both_settings(noise)
+    assert set(seen(collected).values()) == {"no difference shown"}
+    assert [d.seen for d in over_settings(*of(collected)) if d.metric == "worst_accuracy"] == ["better"]
+    last = tables(*of(collected))[-1]
+    assert last.title == "Paired differences: mean over the settings, points"
+    assert last.header == ("difference", "average accuracy", "worst accuracy", "standard deviation")
+    assert "corrected for the 3 differences of this table alone" in last.notes[0]
+
+
+def test_a_seed_that_broke_off_in_one_setting_has_no_mean_over_them():
+    found = over_settings(*of(in_both_settings(np.zeros((2, 6)), broken_off=[("α = 0.1", 2)])))
+    assert {d.found.n for d in found} == {5}
+
+
+def test_one_setting_and_curves_have_no_mean_over_settings():
+    assert over_settings(*of(by_seed(*FAR))) == ()
+    curves = {"kind": "curves", "panels": [{"y": "worst_accuracy"}], "values": {}}
+    assert over_settings(*of(results(small_spec(**curves), lambda s, m, k: trained(0.5)))) == ()
 
 
 def test_only_seeds_that_both_ended_are_pairs():
@@ -131,4 +182,4 @@ def test_one_method_has_nothing_to_be_compared_with():
 def test_unequal_numbers_of_rounds_are_told():
     methods = [SMALL["methods"][0], {**SMALL["methods"][1], "rounds": 9}]
     collected = results(small_spec(methods=methods), lambda s, m, k: trained(0.5))
-    assert "same number of rounds" in tables(*of(collected))[-1].notes[0]
+    assert "same number of rounds" in tables(*of(collected))[-2].notes[0]

@@ -56,8 +56,8 @@ def _names(fixed: tuple[str, ...], more: str = r"(?!)", cells: str = r"(?!)") ->
 
 
 _TABLES = (
-    *("cells.csv", "curves.csv", "paired.csv", "equal_gradients.csv", "reached.csv", "energy.csv"),
-    *("summary.json", "table.md"),
+    *("cells.csv", "curves.csv", "paired.csv", "paired_over_settings.csv", "equal_gradients.csv", "reached.csv"),
+    *("energy.csv", "summary.json", "table.md"),
 )
 _COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html")
 _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")

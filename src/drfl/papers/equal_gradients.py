@@ -48,7 +48,7 @@ def result_tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
     shorter = cut(plan, found)
     if shorter is None:
         return ()
-    shown = (*tables.final(plan, shorter, beside=False), *paired_tests.tables(plan, shorter))
+    shown = (*tables.final(plan, shorter, beside=False), *paired_tests.tables(plan, shorter, stored=False))
     first, *rest = (replace(table, title=f"At equal gradients: {_small(table.title)}") for table in shown)
     return (replace(first, notes=(_note(plan, shorter), *first.notes)), *rest)
 

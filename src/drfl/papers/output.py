@@ -260,7 +260,10 @@ def _csvs(collected: Collected) -> dict[str, str]:
     plan, found = collected.plan, runs(collected)
     texts = {"cells.csv": cells_csv(collected)}
     if spec.kind != "energy":
-        texts["paired.csv"] = paired_tests.to_csv(plan, found)
+        texts["paired.csv"] = paired_tests.to_csv(paired_tests.differences(plan, found))
+        together = paired_tests.over_settings(plan, found)
+        if together:
+            texts["paired_over_settings.csv"] = paired_tests.to_csv(together)
         equal = equal_gradients.to_csv(plan, found)
         if equal is not None:
             texts["equal_gradients.csv"] = equal

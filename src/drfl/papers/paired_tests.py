@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import NamedTuple
 
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
@@ -12,6 +13,7 @@ from drfl.experiments.measures import NONE, column, signed
 from drfl.history import DIGITS, csv_text
 from drfl.papers.plan import Plan
 from drfl.papers.records import Runs, finals
+from drfl.papers.specification import Specification
 from drfl.papers.tables import ResultTable, TableEntry
 
 COLUMNS = (
@@ -20,11 +22,27 @@ COLUMNS = (
 )  # fmt: skip
 
 
+class Place(NamedTuple):
+    """What is compared.
+
+    Args:
+        setting: its name, or :data:`OVER`.
+        metric: one of the accuracies.
+        reference: name of the method that is subtracted from.
+        method: name of the one that is subtracted.
+    """
+
+    setting: str
+    metric: str
+    reference: str
+    method: str
+
+
 class Difference(NamedTuple):
     """The reference method minus another.
 
     Args:
-        setting: its name.
+        setting: its name, or :data:`OVER`.
         metric: one of the accuracies.
         reference: name of the method that is subtracted from.
         method: name of the one that is subtracted.
@@ -45,6 +63,10 @@ class Difference(NamedTuple):
         return verdict(self.found, self.p_holm, less_is_better=column(self.metric).small)
 
 
+OVER = "mean over the settings"
+"""What :func:`over_settings` gives as the setting."""
+
+
 def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
     """The reference minus each other method, by accuracy and setting: one family for Holm's correction.
 
@@ -54,24 +76,62 @@ def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
         plan: what was run.
         found: the runs; their last points are compared.
     """
-    spec = plan.spec
+    return _family(
+        (Place(setting, metric, reference, method), list(_by_seed(found, setting, metric, reference, method).values()))
+        for metric, reference, method in _compared(plan.spec)
+        for setting in plan.settings
+    )
+
+
+def over_settings(plan: Plan, found: Runs) -> tuple[Difference, ...]:
+    """The same of the mean over a table's settings, seed by seed: a family of its own; none where there is one setting.
+
+    What is small in every setting and has the same sign in all can be shown so, and is then of the settings together.
+    A seed counts where both methods came to the end in every setting. Settings share seeds, and with them draws, so
+    that seeds and not settings are the pairs.
+
+    Args:
+        plan: what was run.
+        found: the runs; their last points are compared.
+    """
+    if plan.spec.kind != "table" or len(plan.settings) < 2:
+        return ()
+    family: list[tuple[Place, list[float]]] = []
+    for metric, reference, method in _compared(plan.spec):
+        each = [_by_seed(found, setting, metric, reference, method) for setting in plan.settings]
+        seeds = [seed for seed in each[0] if all(seed in other for other in each)]
+        values = [fmean(by_seed[seed] for by_seed in each) for seed in seeds]
+        family.append((Place(OVER, metric, reference, method), values))
+    return _family(family)
+
+
+def _compared(spec: Specification) -> list[tuple[str, str, str]]:
+    """Metric, reference and other method."""
     reference = spec.reference or spec.methods[0].name
-    names: list[tuple[str, str, str, str]] = []
-    tested: list[SeedDifference] = []
-    for metric in (m for m in spec.metrics if m.endswith("_accuracy")):
-        for method in (m.name for m in spec.methods if m.name != reference):
-            for setting in plan.settings:
-                first = finals(found[setting, reference], metric)
-                other = finals(found[setting, method], metric)
-                pairs = ((first[seed], other[seed]) for seed in first if seed in other)
-                names.append((setting, metric, reference, method))
-                tested.append(seed_difference([round(a, DIGITS) - round(b, DIGITS) for a, b in pairs]))
-    corrected = holm_family(tested)
-    return tuple(Difference(*name, d, float(p)) for name, d, p in zip(names, tested, corrected, strict=True))
+    others = [method.name for method in spec.methods if method.name != reference]
+    return [(metric, reference, other) for metric in spec.metrics if metric.endswith("_accuracy") for other in others]
 
 
-def tables(plan: Plan, runs: Runs) -> tuple[ResultTable, ...]:
-    """A table a metric: the other methods down, the settings across, a note below the last; none without others."""
+def _by_seed(found: Runs, setting: str, metric: str, reference: str, method: str) -> dict[int, float]:
+    first, other = finals(found[setting, reference], metric), finals(found[setting, method], metric)
+    return {seed: round(first[seed], DIGITS) - round(other[seed], DIGITS) for seed in first if seed in other}
+
+
+def _family(compared: Iterable[tuple[Place, list[float]]]) -> tuple[Difference, ...]:
+    tested = [(place, seed_difference(values)) for place, values in compared]
+    corrected = holm_family([difference for _, difference in tested])
+    return tuple(Difference(*place, d, float(p)) for (place, d), p in zip(tested, corrected, strict=True))
+
+
+def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ...]:
+    """A table a metric: the other methods down, the settings across, a note below the last; then, of a table of several
+    settings, the means over them. None without others.
+
+    Args:
+        plan: what was run.
+        runs: the runs; their last points are compared.
+        stored: whether the p-values are in files, which the notes name.
+    """
     found = differences(plan, runs)
     if not found:
         return ()
@@ -79,12 +139,14 @@ def tables(plan: Plan, runs: Runs) -> tuple[ResultTable, ...]:
         _table(plan, [d for d in found if d.metric == metric], metric)
         for metric in dict.fromkeys(d.metric for d in found)
     )
-    return (*most, replace(last, notes=(_note(found, _alike(plan)),)))
+    shown = (*most, replace(last, notes=(_note(found, _alike(plan), stored),)))
+    together = over_settings(plan, runs)
+    return (*shown, _table_over_settings(together, stored)) if together else shown
 
 
-def to_csv(plan: Plan, runs: Runs) -> str:
-    """The differences as CSV text, fractions."""
-    return csv_text(COLUMNS, (_row(d) for d in differences(plan, runs)))
+def to_csv(found: Sequence[Difference]) -> str:
+    """Differences as CSV text, fractions."""
+    return csv_text(COLUMNS, (_row(d) for d in found))
 
 
 def _row(d: Difference) -> list[object]:
@@ -105,6 +167,20 @@ def _table(plan: Plan, found: Sequence[Difference], metric: str) -> ResultTable:
     return ResultTable(title, ("difference", *settings), tuple(rows))
 
 
+def _table_over_settings(found: Sequence[Difference], stored: bool) -> ResultTable:
+    metrics = list(dict.fromkeys(d.metric for d in found))
+    rows = []
+    for method in dict.fromkeys(d.method for d in found):
+        cells = {d.metric: TableEntry(_text(d)) for d in found if d.method == method}
+        rows.append((TableEntry(f"{found[0].reference} − {method}"), *(cells[metric] for metric in metrics)))
+    header = ("difference", *(column(metric).name for metric in metrics))
+    note = (
+        f"Of every seed the mean over the settings, all of which must have ended; corrected for the {len(found)} "
+        f"differences of this table alone{'; `paired_over_settings.csv` has the p-values' if stored else ''}."
+    )
+    return ResultTable("Paired differences: mean over the settings, points", header, tuple(rows), (note,))
+
+
 def _text(d: Difference) -> str:
     n, mean, low, high, *_ = d.found
     if not n:
@@ -117,7 +193,7 @@ def _text(d: Difference) -> str:
     return f"{middle}{ends} {d.seen}"
 
 
-def _note(found: Sequence[Difference], alike: bool) -> str:
+def _note(found: Sequence[Difference], alike: bool, stored: bool) -> str:
     pairs = sorted({d.found.n for d in found})
     seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     text = f"Mean difference over the seeds that both methods came to the end of, {seeds}"
@@ -126,7 +202,7 @@ def _note(found: Sequence[Difference], alike: bool) -> str:
     text += " [95 % t-interval, each on its own]."
     tested = sum(d.found.n >= T_FROM for d in found)
     if tested:
-        text += f" {_rule(found[0].reference, tested, pairs[-1] >= FLIPS_FROM)}"
+        text += f" {_rule(found[0].reference, tested, pairs[-1] >= FLIPS_FROM, stored)}"
     if pairs[0] < T_FROM:
         text += f" With fewer than {T_FROM} pairs nothing is decided, whatever the numbers."
     if not alike:
@@ -134,13 +210,13 @@ def _note(found: Sequence[Difference], alike: bool) -> str:
     return text
 
 
-def _rule(reference: str, tested: int, flipped: bool) -> str:
+def _rule(reference: str, tested: int, flipped: bool, stored: bool) -> str:
     """What a verdict takes."""
     corrected = f"corrected for the {tested} differences here (Holm)" if tested > 1 else "of the one difference here"
     flips = f", and that of all sign flips, uncorrected, is at most {LEVEL} too" if flipped else ""
     return (
         f"{reference} is better or worse only where the p-value of the paired t-test, {corrected}, "
-        f"is at most {LEVEL}{flips}; `paired.csv` has the p-values."
+        f"is at most {LEVEL}{flips}{'; `paired.csv` has the p-values' if stored else ''}."
     )
 
 
