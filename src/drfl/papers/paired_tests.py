@@ -22,22 +22,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Place(NamedTuple):
-    """What is compared.
-
-    Args:
-        setting: its name, or :data:`OVER`.
-        metric: one of the accuracies.
-        reference: name of the method that is subtracted from.
-        method: name of the one that is subtracted.
-    """
-
-    setting: str
-    metric: str
-    reference: str
-    method: str
-
-
 class Difference(NamedTuple):
     """The reference method minus another.
 
@@ -63,6 +47,9 @@ class Difference(NamedTuple):
         return verdict(self.found, self.p_holm, less_is_better=column(self.metric).small)
 
 
+Names = tuple[str, str, str, str]
+"""Setting, metric, reference and other method."""
+
 OVER = "mean over the settings"
 """What :func:`over_settings` gives as the setting."""
 
@@ -77,7 +64,7 @@ def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
         found: the runs; their last points are compared.
     """
     return _family(
-        (Place(setting, metric, reference, method), list(_by_seed(found, setting, metric, reference, method).values()))
+        ((setting, metric, reference, method), list(_by_seed(found, setting, metric, reference, method).values()))
         for metric, reference, method in _compared(plan.spec)
         for setting in plan.settings
     )
@@ -96,12 +83,12 @@ def over_settings(plan: Plan, found: Runs) -> tuple[Difference, ...]:
     """
     if plan.spec.kind != "table" or len(plan.settings) < 2:
         return ()
-    family: list[tuple[Place, list[float]]] = []
+    family: list[tuple[Names, list[float]]] = []
     for metric, reference, method in _compared(plan.spec):
         each = [_by_seed(found, setting, metric, reference, method) for setting in plan.settings]
         seeds = [seed for seed in each[0] if all(seed in other for other in each)]
         values = [fmean(by_seed[seed] for by_seed in each) for seed in seeds]
-        family.append((Place(OVER, metric, reference, method), values))
+        family.append(((OVER, metric, reference, method), values))
     return _family(family)
 
 
@@ -117,10 +104,10 @@ def _by_seed(found: Runs, setting: str, metric: str, reference: str, method: str
     return {seed: round(first[seed], DIGITS) - round(other[seed], DIGITS) for seed in first if seed in other}
 
 
-def _family(compared: Iterable[tuple[Place, list[float]]]) -> tuple[Difference, ...]:
-    tested = [(place, seed_difference(values)) for place, values in compared]
+def _family(compared: Iterable[tuple[Names, list[float]]]) -> tuple[Difference, ...]:
+    tested = [(names, seed_difference(values)) for names, values in compared]
     corrected = holm_family([difference for _, difference in tested])
-    return tuple(Difference(*place, d, float(p)) for (place, d), p in zip(tested, corrected, strict=True))
+    return tuple(Difference(*names, d, float(p)) for (names, d), p in zip(tested, corrected, strict=True))
 
 
 def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ...]:
