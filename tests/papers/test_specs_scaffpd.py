@@ -21,7 +21,14 @@ TRAINED = [*TABLES, "scaffpd-figure-3", "scaffpd-figure-4"]
 MEASURED = ["scaffpd-figure-2", "scaffpd-figure-5"]
 JOBS = {"cifar100-entk": "cifar-100", "tiny-imagenet-entk": "tiny-imagenet", "cifar10-entk": "cifar-10"}
 PAPER = ["FedAvg", "SCAFFOLD", "q-FFL", "AFL", "DRFA", "SCAFF-PD"]
-OURS = ["DRDM", "dual DRDM", "DRFA (everybody)", "DRDM (everybody)", "dual DRDM (everybody)"]
+OURS = [
+    "DRDM",
+    "dual DRDM",
+    "DRFA (everybody)",
+    "DRDM (everybody)",
+    "dual DRDM (everybody)",
+    "SCAFFOLD (η_g = 1)",
+]
 ALPHAS = ["0.01", "0.05", "0.1"]
 
 

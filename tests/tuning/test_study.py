@@ -8,12 +8,13 @@ import shutil
 import optuna
 import pytest
 from tests.support.marks import only
-from tests.support.small_search import Here, Killed, small_search, tuned
+from tests.support.small_search import VALUES, Here, Killed, small_search, tuned
 
 from drfl.errors import InputError
 from drfl.experiments.build import build
 from drfl.experiments.runner import execute
-from drfl.tuning.job import Method
+from drfl.tuning.configured import prepare
+from drfl.tuning.job import Method, TuningJob
 from drfl.tuning.output import write
 from drfl.tuning.spaces import SPACES
 from drfl.tuning.study import CELLS, FILE, Store
@@ -68,6 +69,18 @@ def test_a_score_is_the_criterion_on_the_rows_held_out(criterion, changes, colum
             assert last.round == 2
             own = last.metrics.named(search.criterion.score.name)
             assert score == pytest.approx(own[column], abs=1e-6)
+
+
+def test_what_a_method_is_made_of_is_not_searched_for(tmp_path):
+    table = {"server_lr": 0.9}
+    job = TuningJob(
+        "small", VALUES, {"held": Method("SCAFFOLD", table, held=True), "SCAFFOLD": Method("SCAFFOLD", table)}
+    )
+    search = prepare(job, list(job.methods), trials=3, repeats=1, criterion="worst", data_dir=None)
+    steps = {name: [trial.table["server_lr"] for trial in own] for name, own in tuned(search, tmp_path).items()}
+    assert steps["held"] == [0.9, 0.9, 0.9]
+    assert steps["SCAFFOLD"][0] == 0.9
+    assert len(set(steps["SCAFFOLD"])) == 3
 
 
 @pytest.mark.long

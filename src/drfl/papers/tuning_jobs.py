@@ -55,7 +55,7 @@ def methods_of(job: str) -> dict[str, Method]:
             if row.tuned is not True:
                 continue  # it is not tuned, or goes by another row's values
             more = {} if row.rounds is None else {"rounds": row.rounds}
-            method = Method(row.algorithm, row.parameters, {**row.job, **more})
+            method = Method(row.algorithm, row.parameters, {**row.job, **more}, held=True)
             if found.setdefault(row.name, method) != method:
                 raise InputError(f"{spec.name}: {row.name} is another method than in the specifications before it")
     return found

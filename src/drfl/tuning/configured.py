@@ -52,7 +52,9 @@ class Configured:
     @property
     def space(self) -> spaces.Space:
         """Where drfl looks for the hyperparameters of an algorithm that has no space of its own."""
-        return spaces.around(self.method.algorithm, self.eta)
+        whole = spaces.around(self.method.algorithm, self.eta)
+        held = self.method.table if self.method.held else {}
+        return tuple(d for d in whole if (d.parameter or d.name) not in held)
 
     def fingerprint(self) -> dict[str, object]:
         """See :class:`drfl.tuning.search.Subject`."""

@@ -40,13 +40,15 @@ class Method(NamedTuple):
 
     Args:
         algorithm: its name.
-        table: parameters that all its trials have.
+        table: parameters that all its trials have, or those of the first one where a parameter is searched for.
         changes: keys of a `Config` that are others than the job's.
+        held: whether what the table has is not searched for, as it makes the method what it is.
     """
 
     algorithm: str
     table: Mapping[str, Value] = MappingProxyType({})
     changes: Mapping[str, object] = MappingProxyType({})
+    held: bool = False
 
 
 @dataclass(frozen=True)
