@@ -71,9 +71,19 @@ def table() -> str:
     for row in stored_rows():
         remark = f". {row['remark']}" if row["remark"] else ""
         rows.append([row["paper"], f"{row['claim']} ({row['where']})", row["verdict"], row["decides"] + remark])
-    counts = ", ".join(f"{sum(row[2] == word for row in rows)} {word}" for word in MEANING)
-    parts = [paragraph(HEAD), meaning, paragraph(NUMBERS), f"{len(rows)} claims: {counts}."]
+    parts = [paragraph(HEAD), meaning, paragraph(NUMBERS)]
     return "\n\n".join([*parts, markdown(["", "claim", "verdict", "what decides it"], rows, text=4)])
+
+
+def counts() -> str:
+    """How many claims of each paper have each verdict."""
+    rows = stored_rows()
+    papers = {**{row["paper"]: {row["paper"]} for row in rows}, "all": {row["paper"] for row in rows}}
+    lines = []
+    for name, papers_of in papers.items():
+        verdicts = [row["verdict"] for row in rows if row["paper"] in papers_of]
+        lines.append([name, *(str(verdicts.count(word)) for word in MEANING), str(len(verdicts))])
+    return markdown(["claims of", *MEANING, "claims"], lines)
 
 
 def differing(found: list[Decided]) -> list[str]:
@@ -83,7 +93,7 @@ def differing(found: list[Decided]) -> list[str]:
     return [name for name in {**made, **there} if made.get(name) != there.get(name)]
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"EXPERIMENTS.claims": table}
+BLOCKS: dict[str, Callable[[], str]] = {"EXPERIMENTS.claims": table, "EXPERIMENTS.verdicts": counts}
 """Page and block → what stands there."""
 
 
