@@ -28,7 +28,6 @@ OURS = [
     "DRDM (everybody)",
     "dual DRDM (everybody)",
     "SCAFFOLD (η_g = 1)",
-    "SCAFF-PD (η_g = 2)",
 ]
 ALPHAS = ["0.01", "0.05", "0.1"]
 
