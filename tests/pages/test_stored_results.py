@@ -123,6 +123,25 @@ def test_worst_accuracies_are_counted_beside_those_of_equally_good_clients():
     assert f"Of {len(places())} places, a method in a setting, {len(level)} have a mean worst accuracy" in page
 
 
+def test_what_a_server_step_is_worth_fades_with_the_rounds():
+    def lead(file, metric, first, second):
+        runs = {
+            (row["method"], row["seed"]): float(row[metric])
+            for row in TABLES.rows_of(file)
+            if row["setting"] == "α = 0.1"
+        }
+        assert len(runs) == 110
+        return round(100 * fmean(runs[first, str(seed)] - runs[second, str(seed)] for seed in range(10)), 1)
+
+    files = ("drdm-table-5/cells.csv", "table_5_longer/runs.csv")
+    steps = ("SCAFFOLD", "SCAFFOLD (η_g = 1)")
+    assert [lead(file, "avg_accuracy", *steps) for file in files] == [1.2, 0.4]
+    assert [lead(file, "worst_accuracy", *steps) for file in files] == [0.2, 0.0]
+    assert [lead(file, "worst_accuracy", "DRDM", "SCAFFOLD") for file in files] == [3.9, 1.5]
+    assert [lead(file, "worst_accuracy", "DRDM", "DRDM (γ = 0)") for file in files] == [2.9, 1.6]
+    assert lead(files[1], "worst_accuracy", "dual DRDM", "DRDM") == 3.0
+
+
 def test_hostile_sites_did_no_harm():
     found = TABLES.behaviours()
     assert len(found) == 2
