@@ -78,10 +78,9 @@ def table() -> str:
 def counts() -> str:
     """How many claims of each paper have each verdict."""
     rows = stored_rows()
-    papers = {**{row["paper"]: {row["paper"]} for row in rows}, "all": {row["paper"] for row in rows}}
     lines = []
-    for name, papers_of in papers.items():
-        verdicts = [row["verdict"] for row in rows if row["paper"] in papers_of]
+    for name in dict.fromkeys([*(row["paper"] for row in rows), "all"]):
+        verdicts = [row["verdict"] for row in rows if name in (row["paper"], "all")]
         lines.append([name, *(str(verdicts.count(word)) for word in MEANING), str(len(verdicts))])
     return markdown(["claims of", *MEANING, "claims"], lines)
 

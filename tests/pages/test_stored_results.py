@@ -133,13 +133,27 @@ def test_what_a_server_step_is_worth_fades_with_the_rounds():
         assert len(runs) == 110
         return round(100 * fmean(runs[first, str(seed)] - runs[second, str(seed)] for seed in range(10)), 1)
 
-    files = ("drdm-table-5/cells.csv", "table_5_longer/runs.csv")
+    files = ("drdm-table-5/cells.csv", "drdm_table_5_400_rounds/runs.csv")
     steps = ("SCAFFOLD", "SCAFFOLD (η_g = 1)")
     assert [lead(file, "avg_accuracy", *steps) for file in files] == [1.2, 0.4]
     assert [lead(file, "worst_accuracy", *steps) for file in files] == [0.2, 0.0]
     assert [lead(file, "worst_accuracy", "DRDM", "SCAFFOLD") for file in files] == [3.9, 1.5]
     assert [lead(file, "worst_accuracy", "DRDM", "DRDM (γ = 0)") for file in files] == [2.9, 1.6]
     assert lead(files[1], "worst_accuracy", "dual DRDM", "DRDM") == 3.0
+
+
+def test_what_a_server_step_is_worth_is_what_the_page_of_scaffold_says():
+    def worth(table):
+        of = {"SCAFFOLD": [], "SCAFFOLD (η_g = 1)": []}
+        for row in TABLES.rows_of(f"{table}/cells.csv"):
+            of.get(row["method"], []).append(100 * float(row["avg_accuracy"]))
+        found, one = of.values()
+        return fmean(found) - fmean(one)
+
+    features = [worth(f"drdm-table-{n}") for n in (5, 6)] + [worth(f"scaffpd-table-{n}") for n in (1, 2, 3)]
+    page = " ".join((ROOT / "docs" / "algorithms" / "scaffold.md").read_text(encoding="utf-8").split())
+    assert f"worth {min(features):.1f} to {max(features):.1f} points of the average" in page
+    assert f"(Table 3: {worth('drdm-table-3'):.2f} [" in page
 
 
 def test_hostile_sites_did_no_harm():

@@ -42,7 +42,7 @@ class Method(NamedTuple):
         algorithm: its name.
         table: parameters that all its trials have, or those of the first one where a parameter is searched for.
         changes: keys of a `Config` that are others than the job's.
-        held: whether what the table has is not searched for, as it makes the method what it is.
+        held: whether the table's values make the method what it is, so that none of them is searched for.
     """
 
     algorithm: str
