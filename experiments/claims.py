@@ -3,7 +3,7 @@
     python experiments/claims.py [--check]
 
 Writes results/claims/claims.csv, a row a claim, and comparisons.csv, a row a comparison; nothing is run. `make pages`
-then writes the table into EXPERIMENTS.md. With --check nothing is written: it names the claims whose verdict or numbers
+then writes the table into docs/claims.md. With --check nothing is written: it names the claims whose verdict or numbers
 differ from the stored ones, and ends with 1 if there are any.
 """
 
@@ -31,9 +31,9 @@ RESULTS = HERE / "results"
 STORED = RESULTS / "claims"
 
 HEAD = """
-Each verdict follows from stored numbers by a rule: [claims.toml](experiments/claims.toml) says what each claim
+Each verdict follows from stored numbers by a rule: [claims.toml](../experiments/claims.toml) says what each claim
 compares, `python experiments/claims.py` decides it, and a test applies the rules again to what is stored. Every
-comparison with its p-values is in [comparisons.csv](experiments/results/claims/comparisons.csv).
+comparison with its p-values is in [comparisons.csv](../experiments/results/claims/comparisons.csv).
 """
 
 NUMBERS = """
@@ -64,19 +64,25 @@ def stored_rows() -> list[Mapping[str, str]]:
     return list(csv.DictReader(io.StringIO((STORED / "claims.csv").read_text(encoding="utf-8"))))
 
 
-def table() -> str:
-    """What EXPERIMENTS.md shows of the stored claims."""
+def rules() -> str:
+    """What docs/claims.md says of the verdicts and their numbers."""
     meaning = "\n".join(paragraph(f"- **{word}**: {text}.", indent="  ") for word, text in MEANING.items())
-    rows = []
+    return "\n\n".join([paragraph(HEAD), meaning, paragraph(NUMBERS)])
+
+
+def table() -> str:
+    """What docs/claims.md shows of the stored claims: a section a paper."""
+    papers: dict[str, list[list[str]]] = {}
     for row in stored_rows():
         remark = f". {row['remark']}" if row["remark"] else ""
-        rows.append([row["paper"], f"{row['claim']} ({row['where']})", row["verdict"], row["decides"] + remark])
-    parts = [paragraph(HEAD), meaning, paragraph(NUMBERS)]
-    return "\n\n".join([*parts, markdown(["", "claim", "verdict", "what decides it"], rows, text=4)])
+        cells = [f"{row['claim']} ({row['where']})", row["verdict"], row["decides"] + remark]
+        papers.setdefault(row["paper"], []).append(cells)
+    head = ["claim", "verdict", "what decides it"]
+    return "\n\n".join(f"## {paper}\n\n{markdown(head, rows, text=3)}" for paper, rows in papers.items())
 
 
 def counts() -> str:
-    """How many claims of each paper have each verdict."""
+    """How many claims of each paper have each verdict, for EXPERIMENTS.md."""
     rows = stored_rows()
     lines = []
     for name in dict.fromkeys([*(row["paper"] for row in rows), "all"]):
@@ -92,7 +98,11 @@ def differing(found: list[Decided]) -> list[str]:
     return [name for name in {**made, **there} if made.get(name) != there.get(name)]
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"EXPERIMENTS.claims": table, "EXPERIMENTS.verdicts": counts}
+BLOCKS: dict[str, Callable[[], str]] = {
+    "claims.claims": table,
+    "claims.rules": rules,
+    "EXPERIMENTS.verdicts": counts,
+}
 """Page and block → what stands there."""
 
 

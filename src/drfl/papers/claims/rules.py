@@ -204,7 +204,7 @@ class Derived(Claim):
 
     Args:
         verdict: by the derivation.
-        page: where it stands.
+        page: where it stands, as docs/claims.md links to it.
         confirmed_by: the numbers.
     """
 
