@@ -1,6 +1,6 @@
-"""What EXPERIMENTS.md shows of the stored tables: how far a method is ahead of the others.
+"""What EXPERIMENTS.md and docs/three-results.md show of the stored tables: how far a method is ahead of the others.
 
-`make pages` writes it into the page.
+`make pages` writes it into the pages.
 """
 
 from __future__ import annotations
@@ -127,11 +127,16 @@ def gradients(results: Sequence[str], method: str, reference: str) -> str:
     return f"{fmean(spent[method]) / fmean(spent[reference]):.2g}"
 
 
-def table(*columns: Leads) -> str:
-    """The methods down, with the gradients that they compute as multiples of the reference's; the columns across."""
+def table(*columns: Leads, of: Sequence[str] = ()) -> str:
+    """The methods down, with the gradients that they compute as multiples of the reference's; the columns across.
+
+    Args:
+        columns: each a column.
+        of: the methods that are shown; all that are compared where none is named.
+    """
     results, found = [one.result for one in columns], [leads(one) for one in columns]
     reference = rows_of(results[0], "paired.csv")[0]["reference"]
-    methods = dict.fromkeys(method for own in found for method in own)
+    methods = of or dict.fromkeys(method for own in found for method in own)
     rows = [
         [f"{reference} − {m}", gradients(results, m, reference), *(told(own.get(m)) for own in found)] for m in methods
     ]
@@ -151,7 +156,33 @@ def both(first: str, second: str) -> str:
     )
 
 
+def without_lambda() -> str:
+    """DRDM beside methods that know no λ, and beside itself with a uniform one."""
+    words = {"avg_accuracy": "average", "worst_accuracy": "worst client"}
+    places = {"drdm-table-3": "MNIST, Table 3", "drdm-table-6": "features, Table 6"}
+    return table(
+        *(Leads(f"{name}: {words[metric]}", result, metric) for result, name in places.items() for metric in words),
+        of=["SCAFFOLD", "SCAFFOLD (η_g = 1)", "FedDyn", "DRDM (γ = 0)", "dual DRDM"],
+    )
+
+
+def participation() -> str:
+    """DRDM beside SCAFF-PD with all clients and with 20, after equally many rounds and gradients."""
+    places = {"drdm-table-3": "MNIST, Table 3", "drdm-table-5": "features, Table 5"}
+    ways = {"worst client": False, "at equal gradients": True}
+    return table(
+        *(
+            Leads(f"{name}: {head}", result, "worst_accuracy", equal)
+            for result, name in places.items()
+            for head, equal in ways.items()
+        ),
+        of=["SCAFF-PD", "SCAFF-PD (minibatch reports)", "SCAFF-PD (m = 20)"],
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "three-results.without-lambda": without_lambda,
+    "three-results.participation": participation,
     "EXPERIMENTS.drdm-linear": lambda: both("drdm-table-3", "drdm-table-4"),
     "EXPERIMENTS.drdm-features": lambda: both("drdm-table-5", "drdm-table-6"),
     "EXPERIMENTS.drdm-cnn": lambda: both("drdm-table-1", "drdm-table-2"),
