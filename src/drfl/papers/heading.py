@@ -93,7 +93,7 @@ def _budget(provenance: object) -> str:
     number = len(seeds) if isinstance(seeds, Sequence) else seeds
     eta = ", η in multiples of the 1/L̂ of each run" if found.get("relative_step_size") else ""
     return (
-        f"{found.get('trials')} trials of {number} seeds for each method, "
+        f"{found.get('trials')} trials of {number} {'seed' if number == 1 else 'seeds'} for each method, "
         f"{found.get('rounds')} rounds, by the {shown.name} on validation rows{eta}"
     )
 
