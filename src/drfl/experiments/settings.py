@@ -208,6 +208,15 @@ class Settings:
     max_norm: Annotated[
         float | None, Setting("Reject models farther than this from the one sent, and longer gradients.", RESILIENCE)
     ] = None
+    step_bound: Annotated[
+        float,
+        Ge(0),
+        Setting(
+            "Reject models whose step is more than so many times the usual one of a cohort, and such gradients; 0 for "
+            "no such bound.",
+            RESILIENCE,
+        ),
+    ] = 100.0
     faults: Annotated[
         dict[str, float] | None,
         Setting(

@@ -18,6 +18,7 @@ from drfl.resilience import (
     Protected,
     Quorum,
     ServerProbe,
+    StepBound,
 )
 from drfl.task import Task
 
@@ -67,7 +68,11 @@ def wrap_algorithm(
         algorithm = OverSelection(algorithm, keep)
     guards = tuple(_at(guard, data, task, config.device) for guard in guards_of(config.guards))
     protected = Protected(
-        algorithm, norm=config.max_norm, guards=guards, names=names or (data.names if data is not None else ())
+        algorithm,
+        norm=config.max_norm,
+        guards=guards,
+        names=names or (data.names if data is not None else ()),
+        bound=StepBound(config.step_bound) if config.step_bound else None,
     )
     return _called_off(_failing(protected, config), config)
 

@@ -26,6 +26,7 @@ from drfl.resilience.guards import (
 from drfl.resilience.participation import FirstK, OverSelection, Quorum
 from drfl.resilience.protected import LambdaConcentration, Memory, Protected, Quarantine
 from drfl.resilience.reply_log import Recorded, Replayed, ReplyLog, UsedReplies, read_replies
+from drfl.resilience.step_bound import StepBound
 from drfl.resilience.validation import Checked, Reason, check_row, validated
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "RobustClip",
     "Score",
     "ServerProbe",
+    "StepBound",
     "Stragglers",
     "Trim",
     "UnreliableFederation",

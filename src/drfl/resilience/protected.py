@@ -15,7 +15,8 @@ from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
 from drfl.requests import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
 from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
-from drfl.resilience.validation import FAULTS, REASONS, Checked, validated
+from drfl.resilience.step_bound import StepBound
+from drfl.resilience.validation import FAULTS, REASONS, Checked, Reason, validated
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 
@@ -98,11 +99,15 @@ class Validated(WrappedFederation):
         fed: the federation inside.
         quarantined: (N,) bool, who is not asked.
         norm: see :func:`drfl.resilience.validation.validated`.
+        bound: of replies beside each other; None = none.
+        usual: (2,) the lengths that it goes by, see :class:`drfl.resilience.StepBound`.
     """
 
-    def __init__(self, fed: Federation, quarantined: Tensor, norm: float | None = None) -> None:
+    def __init__(
+        self, fed: Federation, quarantined: Tensor, norm: float | None, bound: StepBound | None, usual: Tensor
+    ) -> None:
         super().__init__(fed)
-        self.quarantined, self.norm = quarantined, norm
+        self.quarantined, self.norm, self.bound, self.usual = quarantined, norm, bound, usual
         self.answered = torch.zeros(fed.n, dtype=torch.bool)
         self.faulty = torch.zeros(fed.n, dtype=torch.bool)
         self.reasons = torch.zeros(fed.n + 1, len(REASONS), dtype=torch.bool)
@@ -117,6 +122,10 @@ class Validated(WrappedFederation):
         if not len(request.cohort):
             return request.nobody()
         checked = validated(request, self.fed.ask(request), self.norm)
+        if self.bound is not None and len(checked.reply.clients):
+            kept, self.usual = self.bound.judge(request, checked.reply, self.usual)
+            if not bool(kept.all()):
+                checked = checked.without(~kept, Reason.OUT_OF_PROPORTION)
         self._note(checked)
         return checked.reply
 
@@ -180,6 +189,7 @@ class Memory(NamedTuple):
         dominant: (N,) int64, rounds in a row in which the client held most of λ.
         warned: (N + 1, reasons) bool, what has been warned of; row N is for senders that are no clients.
         guards: (Σs,) float64, the guards' memories.
+        usual: (2,) float64, see :class:`drfl.resilience.StepBound`.
     """
 
     flagged: Tensor
@@ -190,11 +200,14 @@ class Memory(NamedTuple):
     dominant: Tensor
     warned: Tensor
     guards: Tensor
+    usual: Tensor
 
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""
         counts = (self.rejected, self.clipped, self.strikes, self.until, self.dominant)
-        return "a negative count" if any(bool((count < 0).any()) for count in counts) else None
+        if any(bool((count < 0).any()) for count in counts):
+            return "a negative count"
+        return "a negative length" if bool((self.usual < 0).any()) else None
 
 
 @dataclass(frozen=True)
@@ -205,7 +218,7 @@ class Protected(Wrapper[S]):
     rejected and no guard acts. Every client and reason gets one line of warning a run, in the log
     ``drfl.resilience``; so does a client that holds most of λ for long.
 
-    Guards are for algorithms that use loss reports; against false *models* there is only ``norm``.
+    Guards are for algorithms that use loss reports. Against false *models* there are ``norm`` and ``bound``.
 
     Args:
         algorithm: the algorithm inside.
@@ -214,6 +227,7 @@ class Protected(Wrapper[S]):
         guards: for loss reports, in this order.
         concentration: when to warn that one client holds most of λ; algorithms without an ambiguity set never do.
         names: (N,) what the log calls the clients; empty = "client 0" and so on.
+        bound: on models and gradients beside each other; None = none.
 
     Raises:
         InputError: the norm is not a finite number above 0.
@@ -225,6 +239,7 @@ class Protected(Wrapper[S]):
     guards: tuple[Guard, ...] = (RobustClip(),)
     concentration: LambdaConcentration = field(default_factory=LambdaConcentration)
     names: tuple[str, ...] = ()
+    bound: StepBound | None = field(default_factory=StepBound)
 
     def __post_init__(self) -> None:
         if self.norm is not None:
@@ -249,6 +264,7 @@ class Protected(Wrapper[S]):
             dominant=counts(n),
             warned=nobody(n + 1, len(REASONS)),
             guards=first_memories(self.guards, n),
+            usual=torch.zeros(2, dtype=torch.float64) if self.bound is None else self.bound.start(),
         )
         return WrapperState(self.algorithm.init(fed), memory)
 
@@ -256,7 +272,7 @@ class Protected(Wrapper[S]):
         """One round of the algorithm inside, on what passes."""
         inner, memory = state
         # Validation inside, guards outside: guards see finite reports of clients that were asked, each once.
-        valid = Validated(fed, memory.until > 0, self.norm)
+        valid = Validated(fed, memory.until > 0, self.norm, self.bound, memory.usual)
         guarded = Guarded(valid, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
         return WrapperState(inner, self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))), info
@@ -290,6 +306,7 @@ class Protected(Wrapper[S]):
             dominant=dominant,
             warned=memory.warned | valid.reasons,
             guards=guarded.memory,
+            usual=valid.usual,
         )
 
     def _name(self, client: int) -> str:

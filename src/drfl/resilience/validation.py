@@ -23,12 +23,13 @@ class Reason(StrEnum):
     DTYPE = "a part of it has the wrong type"
     NOT_FINITE = "a part of it is NaN or infinite"
     FAR = "it is farther from the model sent than the norm allows"
+    OUT_OF_PROPORTION = "it is out of all proportion to the others'"
 
 
 REASONS = tuple(Reason)
 """A row's code c > 0 stands for ``REASONS[c - 1]``; 0 means that it is valid."""
 
-FAULTS = (Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FAR)
+FAULTS = (Reason.SHAPE, Reason.DTYPE, Reason.NOT_FINITE, Reason.FAR, Reason.OUT_OF_PROPORTION)
 """Reasons that lie in what a client sent; the other two lie in when it sent it."""
 
 SENT = {"train": "models sent", "losses": "losses reported", "gradients": "gradients sent"}
@@ -50,6 +51,12 @@ class Checked(NamedTuple, Generic[R]):
     def rows_with(self, *reasons: Reason) -> Tensor:
         """(k',) bool, the rows rejected for one of these reasons."""
         return torch.isin(self.codes, torch.tensor([REASONS.index(reason) + 1 for reason in reasons]))
+
+    def without(self, rows: Tensor, reason: Reason) -> Checked[R]:
+        """The same, with some of the valid rows rejected: (k'',) bool, one for each row of ``reply``."""
+        codes = self.codes.clone()
+        codes[codes == 0] = torch.where(rows, REASONS.index(reason) + 1, 0)
+        return self._replace(reply=answers(self.reply, ~rows), codes=codes)
 
 
 class _Part(NamedTuple):

@@ -1,0 +1,160 @@
+"""Replies out of all proportion are not used; everything else is used as it came."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from tests.resilience.federations import EVERYBODY, N, algorithm_of, fed_of
+
+from drfl import Key, LocalSGD, run
+from drfl.algorithms import ALGORITHMS
+from drfl.errors import InputError
+from drfl.federation import WrappedFederation
+from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.resilience import Protected, StepBound
+from drfl.resilience import step_bound as module
+from drfl.testing.attacks import Scaled
+from drfl.testing.state import bits_differ
+
+D = 5
+W = torch.linspace(-1, 1, D)
+TRAIN = TrainRequest(EVERYBODY, W, Key(0), LocalSGD(steps=2, lr=0.1))
+GRADIENTS = GradientRequest(EVERYBODY, W, Key(0))
+ONE = torch.zeros(D).index_fill(0, torch.tensor([2]), 1.0)
+BOUND = StepBound()
+NOTHING = BOUND.start()
+
+
+def steps(*lengths, snapshots=None):
+    """Models so far from W, and snapshots where they are asked for."""
+    models = [None if found is None else W + torch.tensor(found)[:, None] * ONE for found in (lengths, snapshots)]
+    return Replies(torch.arange(len(lengths)), models[0], models[1])
+
+
+def gradients(*lengths):
+    values = torch.tensor(lengths)[:, None] * ONE
+    return Gradients(torch.arange(len(lengths)), values, torch.ones(len(lengths), dtype=torch.float64))
+
+
+def test_what_is_a_hundred_times_as_long_as_the_median_passes_and_more_does_not():
+    kept, usual = BOUND.judge(TRAIN, steps(1.0, 2.0, 3.0, 199.0, 201.0), NOTHING)
+    assert kept.tolist() == [True] * 5  # the median is 3
+    assert usual.tolist() == pytest.approx([3, 0])
+    kept, usual = BOUND.judge(TRAIN, steps(1.0, 2.0, 2.0, 199.0, 201.0), NOTHING)
+    assert kept.tolist() == [True, True, True, True, False]
+    assert usual.tolist() == pytest.approx([2, 0])
+
+
+def test_of_two_middle_ones_the_lower_counts():
+    kept, _ = BOUND.judge(TRAIN, steps(1.0, 1.0, 1e30, 1e30), NOTHING)
+    assert kept.tolist() == [True, True, False, False]
+
+
+def test_lengths_whose_squares_overflow_are_long():
+    kept, usual = BOUND.judge(TRAIN, steps(1.0, 2.0, 3e38), NOTHING)
+    assert kept.tolist() == [True, True, False]
+    assert torch.isfinite(usual).all()
+
+
+def test_early_rounds_make_room_for_a_client_that_still_learns():
+    _, usual = BOUND.judge(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
+    kept, after = BOUND.judge(TRAIN, steps(1e-6, 1e-6, 1.0), usual)
+    assert kept.all()
+    assert torch.equal(after, usual)
+    kept, _ = BOUND.judge(TRAIN, steps(1e-6, 1e-6, 1.0), NOTHING)
+    assert kept.tolist() == [True, True, False]
+
+
+def test_gradients_and_steps_are_apart():
+    _, usual = BOUND.judge(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
+    kept, usual = BOUND.judge(GRADIENTS, gradients(1e-3, 1e-3, 1.0), usual)
+    assert kept.tolist() == [True, True, False]
+    assert usual.tolist() == pytest.approx([1, 1e-3])
+
+
+def test_a_snapshot_counts_as_the_model_does():
+    kept, _ = BOUND.judge(TRAIN, steps(1.0, 1.0, 1.0, snapshots=[1.0, 1e9, 1.0]), NOTHING)
+    assert kept.tolist() == [True, False, True]
+
+
+def test_two_clients_set_no_bound_for_each_other_but_an_earlier_one_holds_for_them():
+    kept, usual = BOUND.judge(TRAIN, steps(1e-9, 1.0), NOTHING)
+    assert kept.all()
+    assert torch.equal(usual, NOTHING)
+    _, usual = BOUND.judge(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
+    assert BOUND.judge(TRAIN, steps(99.0, 101.0), usual)[0].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("lengths", [(0.0, 0.0, 0.0, 5.0), (0.0, 5.0, 5.0)])
+def test_models_that_stay_where_they_are(lengths):
+    """Nothing to judge by where the median has not moved; nobody is rejected for standing still."""
+    assert BOUND.judge(TRAIN, steps(*lengths), NOTHING)[0].all()
+
+
+def test_losses_pass():
+    request = LossRequest(EVERYBODY, W, Key(0))
+    reply = Losses(torch.arange(3), torch.tensor([1.0, 1.0, 1e30], dtype=torch.float64))
+    kept, usual = BOUND.judge(request, reply, NOTHING)
+    assert kept.all()
+    assert torch.equal(usual, NOTHING)
+
+
+def test_large_models_are_measured_row_by_row_with_the_same_result(monkeypatch):
+    reply = steps(1.0, 2.0, 3.0, 1e6, snapshots=[0.5, 1.0, 1.5, 2.0])
+    kept, usual = BOUND.judge(TRAIN, reply, NOTHING)
+    monkeypatch.setattr(module, "TOGETHER", 1)
+    again, same = BOUND.judge(TRAIN, reply, NOTHING)
+    assert torch.equal(kept, again)
+    assert torch.equal(usual, same)
+
+
+@pytest.mark.parametrize("values", [{"factor": 1.0}, {"factor": float("nan")}, {"least": 2}])
+def test_bounds_that_make_no_sense_are_refused(values):
+    with pytest.raises(InputError, match=next(iter(values))):
+        StepBound(**values)
+
+
+class Silent(WrappedFederation):
+    """A client of whom no model and no gradient comes."""
+
+    def __init__(self, fed, client):
+        super().__init__(fed)
+        self.client = client
+
+    def ask(self, request):
+        reply = super().ask(request)
+        return reply if isinstance(reply, Losses) else answers(reply, reply.clients != self.client)
+
+
+@pytest.mark.parametrize("factor", [1e30, -1e3])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplog):
+    caplog.set_level(logging.WARNING, "drfl")
+    protected = Protected(algorithm_of(name), quarantine=None)
+    feds = Scaled(fed_of(), [2], factor), Silent(fed_of(), 2)
+    absurd, silent = (run(protected, fed, rounds=5, evaluate_every=5).state for fed in feds)
+    assert bits_differ(absurd.inner, silent.inner) == []
+    assert int(absurd.memory.rejected) >= 1
+    said = [record.getMessage() for record in caplog.records if record.name == "drfl.resilience"]
+    assert said == ["client 2: reply rejected, as it is out of all proportion to the others'"]
+
+
+def test_without_the_bound_the_same_client_ruins_the_model():
+    fed = Scaled(fed_of(), [3], 1e30)
+    result = run(Protected(algorithm_of("FedAvg"), bound=None), fed, rounds=1, evaluate_every=1)
+    assert result.state.w.abs().max() > 1e20
+    assert not result.state.memory.usual.any()
+
+
+def test_the_memory_survives_a_round_in_which_nobody_answers():
+    protected = Protected(algorithm_of("FedAvg"))
+    state = protected.init(fed_of())
+    state, _ = protected.round(state, fed_of(), Key(0))
+    usual = state.memory.usual
+    assert float(usual[0]) > 0
+    assert state.memory.wrong() is None
+    assert state.memory._replace(usual=-usual).wrong() == "a negative length"
+    assert bits_differ(protected.init(fed_of()).memory.usual, usual) != []
+    assert N == 8
