@@ -13,15 +13,22 @@ from drfl.experiments.config import Config, load_config
 from drfl.experiments.guards_and_failures import ProbeAudit, failures_of, guards_of
 from drfl.resilience import (
     Audit,
+    CentredClip,
     Clip,
+    CoordinateMedian,
     FailureModel,
     Faulty,
+    GeometricMedian,
+    Krum,
+    MedianClip,
     OverSelection,
     PeerAudit,
     Protected,
     Quorum,
     RobustClip,
+    StepBound,
     Trim,
+    TrimmedMean,
 )
 
 SMALL = ["--engine", "loop", "--clients", "6", "--rounds", "3", "--steps", "2", "--threads", "1"]
@@ -38,7 +45,45 @@ def test_the_wide_guard_alone_by_default():
     protected, inner = layers(build(Config(clients=6)).algorithm)
     assert isinstance(protected, Protected)
     assert protected.guards == (RobustClip(),)
+    assert protected.bound == StepBound(100.0)
+    assert protected.aggregator is None
     assert type(inner).__name__ == "DRDM"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("Krum:f=1,keep=2", Krum(1, 2)), ("trimmed-mean", TrimmedMean(1)), ("median", CoordinateMedian()),
+        ("geometric-median", GeometricMedian()), ("median-clip:factor=2", MedianClip(2.0)),
+        ("centred-clip:momentum=0.5", CentredClip(1.0, 0.5)),
+    ],
+)  # fmt: skip
+def test_aggregators_by_their_names(text, rule):
+    protected, _ = layers(build(Config(clients=6, aggregator=text, step_bound=0)).algorithm)
+    assert protected.aggregator == rule
+    assert protected.bound is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"aggregator": "mean"}, "unknown aggregator 'mean'"),
+        ({"aggregator": "krum:f=0"}, "f must be"),
+        ({"step_bound": 0.5}, "step_bound must be above 1, or 0 for none"),
+    ],
+)
+def test_aggregators_and_bounds_that_make_no_sense_are_refused(values, said):
+    with pytest.raises(InputError, match=said):
+        load_config(None, values)
+
+
+def test_a_run_tells_whom_the_rule_left_out(tmp_path):
+    out = tmp_path / "run"
+    small = ["--engine", "loop", "--clients", "10", "--rounds", "3", "--steps", "2", "--threads", "1"]
+    assert call(["run", "--algorithm", "FedAvg", *small, "--aggregator", "krum:f=3", "--out", str(out)]) == 0
+    left = json.loads((out / "summary.json").read_text())["left_out_rounds"]
+    assert sum(left.values()) == 9  # three of ten in each round
+    assert set(left) <= {f"client-{i}" for i in range(10)}
 
 
 def test_everything_in_its_place():

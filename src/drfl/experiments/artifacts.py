@@ -131,12 +131,19 @@ def _step_size(found: StepSize | None, names: Sequence[str]) -> dict[str, object
 
 
 def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
-    """How many replies were rejected and reports changed, and who is mistrusted at the end."""
+    """How many replies were rejected and reports changed, who is mistrusted at the end, and whom the aggregator left
+    out in how many rounds.
+    """
     memory, flags = _memory(state), flagged(state)
     if memory is None or flags is None:
         return {}
     who = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
-    return {"rejected_replies": int(memory.rejected), "changed_reports": int(memory.clipped), "flagged_clients": who}
+    found: dict[str, object] = {
+        "rejected_replies": int(memory.rejected), "changed_reports": int(memory.clipped), "flagged_clients": who
+    }  # fmt: skip
+    if bool(memory.left_out.any()):
+        found["left_out_rounds"] = {name: r for name, r in zip(names, memory.left_out.tolist(), strict=True) if r}
+    return found
 
 
 def _memory(state: object) -> Memory | None:

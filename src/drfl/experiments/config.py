@@ -15,7 +15,7 @@ from drfl.callbacks import target
 from drfl.data import DATASETS, PARTITIONS
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
-from drfl.experiments.guards_and_failures import failures_of, guards_of
+from drfl.experiments.guards_and_failures import aggregator_of, failures_of, guards_of, step_bound_of
 from drfl.experiments.hyperparameters import Value, algorithm_name, canonical, make, over_defaults, takes
 from drfl.experiments.learned import make_measures, metric_name
 from drfl.experiments.own_data import CLASSIFICATION, check_task, completed, is_hub
@@ -116,6 +116,8 @@ class Config(BaseModel, Settings):
         target(self.until, measures[0])
         self.selection().check()
         guards_of(self.guards)
+        aggregator_of(self.aggregator)
+        step_bound_of(self.step_bound)
         failures_of(self.faults or {})
         if self.repeats is not None and self.min_replies is None:
             raise InputError("repeats means nothing without min_replies: leave it out, or give both")

@@ -1,4 +1,4 @@
-"""Guards and failure models from what a configuration says of them."""
+"""Guards, aggregators and failure models from what a configuration says of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ from pydantic import TypeAdapter, ValidationError
 
 from drfl.errors import InputError, unknown
 from drfl.registry import named
-from drfl.resilience import Clip, FailureModel, Guard, PeerAudit, RobustClip, Trim
+from drfl.resilience import (
+    Aggregator,
+    CentredClip,
+    Clip,
+    CoordinateMedian,
+    FailureModel,
+    GeometricMedian,
+    Guard,
+    Krum,
+    MedianClip,
+    PeerAudit,
+    RobustClip,
+    StepBound,
+    Trim,
+    TrimmedMean,
+)
 
 PLAIN: Mapping[str, Callable[..., Guard]] = {"robust": RobustClip, "clip": Clip, "trim": Trim, "peers": PeerAudit}
 
@@ -44,6 +59,37 @@ def guards_of(texts: tuple[str, ...] | None) -> tuple[Guard | ProbeAudit, ...]:
     if [text.strip().lower() for text in texts] == ["none"]:
         return ()
     return tuple(named("guard", KNOWN, text) for text in texts)
+
+
+AGGREGATORS: Mapping[str, Callable[..., Aggregator]] = {
+    "median-clip": MedianClip,
+    "trimmed-mean": TrimmedMean,
+    "median": CoordinateMedian,
+    "geometric-median": GeometricMedian,
+    "krum": Krum,
+    "centred-clip": CentredClip,
+}
+"""Byzantine-robust rules by name."""
+
+
+def aggregator_of(text: str | None) -> Aggregator | None:
+    """A rule from a text such as "krum:f=2"; None = none.
+
+    Raises:
+        InputError: see :func:`drfl.registry.named`.
+    """
+    return None if text is None else named("aggregator", AGGREGATORS, text)
+
+
+def step_bound_of(factor: float) -> StepBound | None:
+    """The bound on steps; None for 0.
+
+    Raises:
+        InputError: the factor is neither 0 nor above 1.
+    """
+    if 0 < factor <= 1:
+        raise InputError(f"step_bound must be above 1, or 0 for none, not {factor:g}: the usual step itself is 1")
+    return StepBound(factor) if factor else None
 
 
 def failures_of(table: Mapping[str, float]) -> FailureModel:

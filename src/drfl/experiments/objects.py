@@ -20,7 +20,7 @@ from drfl.data import ClientData
 from drfl.errors import InputError
 from drfl.experiments.build import Job, job_of
 from drfl.experiments.config import REGISTRIES, Config
-from drfl.experiments.guards_and_failures import failures_of, guards_of
+from drfl.experiments.guards_and_failures import aggregator_of, failures_of, guards_of, step_bound_of
 from drfl.experiments.hyperparameters import PARSED, SAMPLINGS, Value, canonical, plain_local
 from drfl.experiments.wrap import wrap_algorithm
 from drfl.metrics import Metric
@@ -103,6 +103,8 @@ class ObjectConfig(Config):
     @model_validator(mode="after")
     def _parameters_fit(self) -> ObjectConfig:
         guards_of(self.guards)
+        aggregator_of(self.aggregator)
+        step_bound_of(self.step_bound)
         failures_of(self.faults or {})
         return self
 

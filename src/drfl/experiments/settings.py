@@ -217,6 +217,15 @@ class Settings:
             RESILIENCE,
         ),
     ] = 100.0
+    aggregator: Annotated[
+        str | None,
+        Setting(
+            "Byzantine-robust rule for models and gradients: median-clip:factor=1, trimmed-mean:f=1, median, "
+            "geometric-median, krum:f=1,keep=0 or centred-clip:factor=1,momentum=0.9.",
+            RESILIENCE,
+            none="they are used as they come",
+        ),
+    ] = None
     faults: Annotated[
         dict[str, float] | None,
         Setting(

@@ -8,7 +8,7 @@ from drfl.algorithm import Algorithm
 from drfl.data import ClientData
 from drfl.errors import InputError
 from drfl.experiments.config import Config
-from drfl.experiments.guards_and_failures import ProbeAudit, failures_of, guards_of
+from drfl.experiments.guards_and_failures import ProbeAudit, aggregator_of, failures_of, guards_of, step_bound_of
 from drfl.experiments.hyperparameters import Value, takes
 from drfl.resilience import (
     Audit,
@@ -18,7 +18,6 @@ from drfl.resilience import (
     Protected,
     Quorum,
     ServerProbe,
-    StepBound,
 )
 from drfl.task import Task
 
@@ -72,7 +71,8 @@ def wrap_algorithm(
         norm=config.max_norm,
         guards=guards,
         names=names or (data.names if data is not None else ()),
-        bound=StepBound(config.step_bound) if config.step_bound else None,
+        bound=step_bound_of(config.step_bound),
+        aggregator=aggregator_of(config.aggregator),
     )
     return _called_off(_failing(protected, config), config)
 

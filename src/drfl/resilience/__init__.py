@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from drfl.resilience.aggregators import (
+    Aggregated,
+    Aggregator,
+    CentredClip,
+    CoordinateMedian,
+    GeometricMedian,
+    Krum,
+    MedianClip,
+    TrimmedMean,
+)
 from drfl.resilience.failures import (
     DuplicateReplies,
     FailureModel,
@@ -30,18 +40,25 @@ from drfl.resilience.step_bound import StepBound
 from drfl.resilience.validation import Checked, Reason, check_row, validated
 
 __all__ = [
+    "Aggregated",
+    "Aggregator",
     "Audit",
+    "CentredClip",
     "Checked",
     "Clip",
+    "CoordinateMedian",
     "DuplicateReplies",
     "FailureModel",
     "FaultMemory",
     "Faulty",
     "FirstK",
+    "GeometricMedian",
     "Guard",
     "GuardResult",
+    "Krum",
     "LambdaConcentration",
     "LostReplies",
+    "MedianClip",
     "Memory",
     "OverSelection",
     "PeerAudit",
@@ -58,6 +75,7 @@ __all__ = [
     "StepBound",
     "Stragglers",
     "Trim",
+    "TrimmedMean",
     "UnreliableFederation",
     "UsedReplies",
     "WithoutMemory",

@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from drfl import checks
-from drfl.algorithm import Info, mixture_of
+from drfl.algorithm import Info, Sized, core_of, mixture_of
+from drfl.errors import InputError
 from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
 from drfl.requests import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
+from drfl.resilience.aggregation import Aggregating, first_centres
+from drfl.resilience.aggregators import Aggregator
 from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
 from drfl.resilience.step_bound import StepBound
 from drfl.resilience.validation import FAULTS, REASONS, Checked, Reason, validated
@@ -190,6 +193,9 @@ class Memory(NamedTuple):
         warned: (N + 1, reasons) bool, what has been warned of; row N is for senders that are no clients.
         guards: (Σs,) float64, the guards' memories.
         usual: (2,) float64, see :class:`drfl.resilience.StepBound`.
+        centres: (2, d) or (2, 0), see :func:`drfl.resilience.aggregation.first_centres`.
+        left_out: (N,) int64, rounds in which the aggregator left a client out.
+        too_few: () int64, requests that too few answered for the aggregator.
     """
 
     flagged: Tensor
@@ -201,10 +207,13 @@ class Memory(NamedTuple):
     warned: Tensor
     guards: Tensor
     usual: Tensor
+    centres: Tensor
+    left_out: Tensor
+    too_few: Tensor
 
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""
-        counts = (self.rejected, self.clipped, self.strikes, self.until, self.dominant)
+        counts = (self.rejected, self.clipped, self.strikes, self.until, self.dominant, self.left_out, self.too_few)
         if any(bool((count < 0).any()) for count in counts):
             return "a negative count"
         return "a negative length" if bool((self.usual < 0).any()) else None
@@ -218,7 +227,8 @@ class Protected(Wrapper[S]):
     rejected and no guard acts. Every client and reason gets one line of warning a run, in the log
     ``drfl.resilience``; so does a client that holds most of λ for long.
 
-    Guards are for algorithms that use loss reports. Against false *models* there are ``norm`` and ``bound``.
+    Guards are for algorithms that use loss reports. Against false *models* there are ``norm``, ``bound`` and
+    ``aggregator``.
 
     Args:
         algorithm: the algorithm inside.
@@ -228,9 +238,10 @@ class Protected(Wrapper[S]):
         concentration: when to warn that one client holds most of λ; algorithms without an ambiguity set never do.
         names: (N,) what the log calls the clients; empty = "client 0" and so on.
         bound: on models and gradients beside each other; None = none.
+        aggregator: a Byzantine-robust rule for models and gradients; None = they are used as they come.
 
     Raises:
-        InputError: the norm is not a finite number above 0.
+        InputError: the norm is not a finite number above 0; or (when first used) cohorts are too small for the rule.
         NonFiniteError: (in a round) more than half of a request's replies are NaN or infinite.
     """
 
@@ -240,6 +251,7 @@ class Protected(Wrapper[S]):
     concentration: LambdaConcentration = field(default_factory=LambdaConcentration)
     names: tuple[str, ...] = ()
     bound: StepBound | None = field(default_factory=StepBound)
+    aggregator: Aggregator | None = None
 
     def __post_init__(self) -> None:
         if self.norm is not None:
@@ -255,6 +267,7 @@ class Protected(Wrapper[S]):
             return torch.zeros(shape, dtype=torch.bool)
 
         n = fed.n
+        self._check_cohort(n)
         memory = Memory(
             flagged=nobody(n),
             rejected=counts(),
@@ -265,6 +278,9 @@ class Protected(Wrapper[S]):
             warned=nobody(n + 1, len(REASONS)),
             guards=first_memories(self.guards, n),
             usual=torch.zeros(2, dtype=torch.float64) if self.bound is None else self.bound.start(),
+            centres=first_centres(self.aggregator, fed.w0),
+            left_out=counts(n),
+            too_few=counts(),
         )
         return WrapperState(self.algorithm.init(fed), memory)
 
@@ -273,12 +289,26 @@ class Protected(Wrapper[S]):
         inner, memory = state
         # Validation inside, guards outside: guards see finite reports of clients that were asked, each once.
         valid = Validated(fed, memory.until > 0, self.norm, self.bound, memory.usual)
-        guarded = Guarded(valid, self.guards, memory.guards)
+        robust = None if self.aggregator is None else Aggregating(valid, self.aggregator, memory.centres)
+        guarded = Guarded(valid if robust is None else robust, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
-        return WrapperState(inner, self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))), info
+        memory = self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))
+        return WrapperState(inner, memory if robust is None else _left_out(memory, robust)), info
+
+    def _check_cohort(self, n: int) -> None:
+        """Raise an InputError where no request to n clients can have enough replies for the aggregator."""
+        if self.aggregator is None:
+            return
+        core = core_of(self.algorithm)
+        most = min(n, (core.m or n) if isinstance(core, Sized) else n)
+        if most < self.aggregator.least:
+            raise InputError(
+                f"{self.aggregator} needs {self.aggregator.least} replies or more, and at most {most} clients are "
+                "asked: take median-clip (MedianClip), which needs three, or leave the aggregator out"
+            )
 
     def _after(self, memory: Memory, valid: Validated, guarded: Guarded, lam: Tensor) -> Memory:
-        """The memory after a round that ended in λ (N,)."""
+        """The memory after a round that ended in λ (N,), but for what the aggregator remembers."""
         bad = valid.faulty | guarded.changed
         record = Record(memory.strikes, memory.until)
         if self.quarantine is not None:
@@ -296,7 +326,7 @@ class Protected(Wrapper[S]):
                 "reports are false",
                 self._name(i), self.concentration.share, self.concentration.long,
             )  # fmt: skip
-        return Memory(
+        return memory._replace(
             # A client of which nothing came in this round keeps its mark.
             flagged=torch.where(valid.answered | bad, bad, memory.flagged) | (record.until > 0),
             rejected=memory.rejected + valid.rejected,
@@ -311,3 +341,16 @@ class Protected(Wrapper[S]):
 
     def _name(self, client: int) -> str:
         return self.names[client] if self.names else f"client {client}"
+
+
+def _left_out(memory: Memory, robust: Aggregating) -> Memory:
+    """The memory with what the aggregator remembers after a round."""
+    if robust.too_few and not memory.too_few:
+        LOG.warning(
+            "fewer than %d replies to a request, too few for %s: none of them is used", robust.rule.least, robust.rule
+        )
+    return memory._replace(
+        centres=robust.centres,
+        left_out=memory.left_out + robust.left_out,
+        too_few=memory.too_few + robust.too_few,
+    )

@@ -1,0 +1,160 @@
+"""Every algorithm behind a Byzantine-robust rule: its sums stay true, and liars do not take it over."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+
+import pytest
+import torch
+from tests.resilience.federations import N, algorithm_of, fed_of
+
+from drfl import Key, run
+from drfl.algorithms import ALGORITHMS
+from drfl.ambiguity import CVaR
+from drfl.errors import InputError
+from drfl.resilience import CentredClip, CoordinateMedian, GeometricMedian, Krum, MedianClip, Protected, TrimmedMean
+from drfl.resilience.aggregation import Aggregating, first_centres
+from drfl.sampling import everybody
+from drfl.testing import DropoutFederation
+from drfl.testing.attacks import Scaled, SignFlipped
+from drfl.testing.state import bits_differ, leaves, through_a_file
+
+RULES = [MedianClip(), TrimmedMean(2), CoordinateMedian(), GeometricMedian(), Krum(2), CentredClip()]
+IDS = [type(rule).__name__ for rule in RULES]
+WIDE = [MedianClip(1e6), CentredClip(1e6), Krum(1, keep=N)]
+"""Rules so wide that they change nothing."""
+
+
+def rounds(algorithm, fed, count=6):
+    state = algorithm.init(fed)
+    for r in range(1, count + 1):
+        state, _ = algorithm.round(state, fed, Key(1).fold("round", r))
+    return state
+
+
+PAIRS = [(name, rule) for name in ALGORITHMS for rule in WIDE if (name, type(rule)) != ("DeltaFL", Krum)]
+"""Of eight clients Δ-FL trains those with the largest losses, fewer than Krum judges."""
+
+
+@pytest.mark.parametrize(("name", "rule"), PAIRS, ids=[f"{name}-{type(rule).__name__}" for name, rule in PAIRS])
+def test_a_rule_that_finds_nothing_leaves_the_algorithm_as_it_is(name, rule):
+    drawn = "sampling" in {field.name for field in fields(ALGORITHMS[name])}
+    algorithm = algorithm_of(name, **({"sampling": everybody} if drawn else {}))
+    alone = run(algorithm, fed_of(), rounds=5, evaluate_every=5, averaged=name != "QFedAvg")
+    behind = run(
+        Protected(algorithm, aggregator=rule), fed_of(), rounds=5, evaluate_every=5, averaged=name != "QFedAvg"
+    )
+    mine, other = leaves(alone.state), leaves(behind.state.inner)
+    for path, leaf in mine.items():
+        assert torch.allclose(leaf.double(), other[path].double(), atol=1e-9, equal_nan=True), path
+    assert not behind.state.memory.left_out.any()
+    assert int(behind.state.memory.too_few) == 0
+
+
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
+@pytest.mark.parametrize(
+    ("name", "table", "mean"), [("SCAFFOLD", "c_i", "c"), ("FedDyn", "h", "c"), ("DRDM", "h", "c")]
+)
+def test_the_mean_of_the_drift_terms_stays_their_mean(name, table, mean, rule):
+    state = rounds(Protected(algorithm_of(name), aggregator=rule), SignFlipped(fed_of(), [0, 5])).inner
+    h = torch.stack([getattr(state, table)[torch.tensor([i])][0] for i in range(N)])
+    assert h.abs().max() > 0
+    assert torch.allclose(getattr(state, mean), h.mean(0), atol=1e-12)
+
+
+def robust_of(name, rule):
+    """The algorithm with everybody and, where it has λ, with half of the clients behind every λ of its set."""
+    options = {"sampling": everybody} if name in ("DRFA", "DRDM", "DualDRDM") else {}
+    ambiguity = {} if name in ("FedAvg", "SCAFFOLD") else {"ambiguity": CVaR(0.5)}
+    return Protected(algorithm_of(name, **options, **ambiguity), aggregator=rule)
+
+
+@pytest.mark.parametrize("factor", [-90.0, -1.0])
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
+@pytest.mark.parametrize("name", ["FedAvg", "SCAFFOLD", "DRFA", "DRDM", "DualDRDM", "ScaffPD"])
+def test_two_of_eight_that_push_backwards_in_every_round_do_not_take_over(name, rule, factor):
+    """−90 is within the bound that is on by default."""
+    clean = rounds(robust_of(name, None), fed_of(), 60).w
+    held = rounds(robust_of(name, rule), Scaled(fed_of(), [0, 5], factor), 60)
+    assert (held.w - clean).norm() < 3
+
+
+@pytest.mark.parametrize("name", ["SCAFFOLD", "DRDM", "DualDRDM", "ScaffPD"])
+def test_without_a_rule_drift_terms_add_up_what_they_push(name):
+    state = rounds(robust_of(name, None), SignFlipped(fed_of(), [0, 5]), 60)
+    assert state.w.norm() > 1000
+
+
+def test_whom_krum_leaves_out_counts_as_missing_and_is_told():
+    state = rounds(Protected(algorithm_of("SCAFFOLD"), aggregator=Krum(2)), Scaled(fed_of(), [0, 5], -90.0))
+    assert state.memory.left_out[[0, 5]].tolist() == [6, 6]
+    assert int(state.memory.left_out.sum()) == 12
+    assert not state.memory.flagged.any()  # an honest client with other data is left out alike
+    assert not state.inner.c_i[torch.tensor([0, 5])].any()
+
+
+def test_fewer_replies_than_a_rule_judges_are_not_used_at_all(caplog):
+    caplog.set_level(logging.WARNING, "drfl.resilience")
+    protected = Protected(algorithm_of("SCAFFOLD"), aggregator=TrimmedMean(3))
+    state = rounds(protected, DropoutFederation(fed_of(), train=[1, 4]), 3)
+    assert int(state.memory.too_few) == 3
+    assert state.memory.left_out.tolist() == [3, 0, 3, 3, 0, 3, 3, 3]
+    assert torch.equal(state.w, fed_of().w0)
+    said = [r.getMessage() for r in caplog.records if "replies" in r.getMessage()]
+    assert said == ["fewer than 7 replies to a request, too few for TrimmedMean(f=3): none of them is used"]
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "ScaffPD"])
+def test_cohorts_that_are_never_large_enough_are_refused_at_the_start(name):
+    with pytest.raises(InputError, match=r"Krum\(f=3, keep=0\) needs 9 replies or more, and at most 8 clients"):
+        run(Protected(algorithm_of(name), aggregator=Krum(3)), fed_of(), rounds=1)
+    with pytest.raises(InputError, match="at most 2 clients are asked"):
+        run(Protected(algorithm_of(name, m=2), aggregator=MedianClip()), fed_of(), rounds=1)
+
+
+def test_the_centre_is_the_mean_of_earlier_rounds_and_survives_a_checkpoint():
+    protected = Protected(algorithm_of("ScaffPD"), aggregator=CentredClip(momentum=0.5))
+    first = rounds(protected, fed_of(), 1)
+    assert first.memory.centres.norm(dim=1).gt(0).all()  # of steps and of gradients
+    assert bits_differ(first, through_a_file(first)) == []
+    fed = Aggregating(fed_of(), CentredClip(momentum=0.5), torch.zeros(2, 3, dtype=torch.float64))
+    g = fed.gradients(torch.arange(N), fed.w0, Key(0))
+    assert torch.allclose(fed.centres[1], g.values.mean(0) / 2)
+    assert not fed.centres[0].any()
+    assert first.memory.centres.shape == (2, 3)
+    assert Protected(algorithm_of("FedAvg"), aggregator=Krum(1)).init(fed_of()).memory.centres.shape == (2, 0)
+
+
+def test_snapshots_and_averages_are_judged_by_their_part_of_the_way():
+    rule, w, local = CentredClip(), fed_of().w0, algorithm_of("FedAvg").local
+    centre = torch.tensor([8.0, 0.0, -8.0], dtype=torch.float64)  # of w − w_i
+    fed = Aggregating(fed_of(), rule, torch.stack([centre, 0 * centre]))
+    up, plain = (one.train(torch.arange(N), w, local, Key(0), snapshot=1, average=True) for one in (fed, fed_of()))
+    for part, sent, way in (
+        (up.w, plain.w, 1),
+        (up.snapshot, plain.snapshot, 1 / 2),
+        (up.average, plain.average, 3 / 4),
+    ):
+        assert torch.allclose(part, w - way * rule.apply((w - sent) / way, centre).vectors)
+
+
+@pytest.mark.parametrize(("name", "prox"), [("SCAFFOLD", 0.0), ("FedDyn", 2.0)])
+def test_the_rule_sees_drift_terms_as_they_will_be(name, prox):
+    """Option II of SCAFFOLD, and FedDyn's and DRDM's update; κ is 1/(ητ) and μ."""
+    seen, local = [], algorithm_of(name).local
+
+    @dataclass(frozen=True)
+    class Watching(MedianClip):
+        def apply(self, U, centre=None):
+            seen.append(U)
+            return super().apply(U, centre)
+
+    shift = torch.linspace(-1, 1, N * 3, dtype=torch.float64).view(N, 3)
+    asked = {"key": Key(0), "prox": prox, "shift": shift}
+    cohort, w = torch.arange(N).flip(0), fed_of().w0
+    up = Aggregating(fed_of(), Watching(1e6), first_centres(None, w)).train(cohort, w, local, **asked)
+    plain = fed_of().train(cohort, w, local, **asked)
+    rate = prox or 1 / (local.eta * local.tau)
+    assert torch.allclose(seen[0], rate * (w - plain.w) - shift)
+    assert torch.allclose(up.w, plain.w)

@@ -1,0 +1,144 @@
+"""The rules are those of their papers under equal weights, and no liar moves what they leave far."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+
+from drfl.errors import InputError
+from drfl.resilience import CentredClip, CoordinateMedian, GeometricMedian, Krum, MedianClip, TrimmedMean
+
+RULES = [MedianClip(), TrimmedMean(4), CoordinateMedian(), GeometricMedian(), Krum(4), Krum(4, keep=1), CentredClip()]
+IDS = [str(rule) for rule in RULES]
+MOVING = [rule for rule in RULES if not isinstance(rule, MedianClip | CentredClip)]
+"""Those that give the same wherever the origin lies."""
+
+
+def cohort(k=20, d=6, seed=0):
+    """Honest vectors around one that is not 0."""
+    generator = np.random.default_rng(seed)
+    return torch.from_numpy(generator.normal(size=(k, d)) + np.arange(d))
+
+
+def mean_of(rule, U):
+    return rule.apply(U).vectors.mean(0)
+
+
+def test_the_trimmed_mean_is_scipys():
+    U = cohort(k=11)
+    for f in range(1, 6):
+        assert mean_of(TrimmedMean(f), U).numpy() == pytest.approx(stats.trim_mean(U.numpy(), (f + 0.5) / 11))
+
+
+@pytest.mark.parametrize("k", [3, 4, 11, 12])
+def test_the_coordinate_wise_median_is_numpys(k):
+    U = cohort(k)
+    found = CoordinateMedian().apply(U)
+    assert mean_of(CoordinateMedian(), U).numpy() == pytest.approx(np.median(U.numpy(), axis=0))
+    assert torch.equal(found.vectors[0], found.vectors[-1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_geometric_median_has_the_least_sum_of_distances(seed):
+    U = cohort(9, 3, seed)
+    U[0] += 50
+    sums = lambda z: float((U - torch.from_numpy(z)).norm(dim=1).sum())  # noqa: E731
+    best = optimize.minimize(sums, U.numpy().mean(0), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+    assert mean_of(GeometricMedian(), U).numpy() == pytest.approx(best.x, abs=1e-4)
+
+
+def test_a_geometric_median_that_falls_on_a_vector_is_that_vector():
+    U = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    assert mean_of(GeometricMedian(), U).abs().max() < 1e-6
+    assert torch.equal(GeometricMedian().apply(torch.ones(4, 2)).vectors, torch.ones(4, 2))
+
+
+@pytest.mark.parametrize(("f", "keep"), [(1, 1), (2, 1), (2, 0), (3, 5)])
+def test_krum_keeps_those_whose_nearest_others_are_nearest(f, keep):
+    U = cohort(11, 3)
+    U[[2, 5]] += 9
+    apart = ((U[:, None] - U) ** 2).sum(2)
+    scores = [
+        min(float(apart[i, list(others)].sum()) for others in itertools.combinations(set(range(11)) - {i}, 11 - f - 2))
+        for i in range(11)
+    ]
+    expected = sorted(np.argsort(scores, kind="stable")[: keep or 11 - f].tolist())
+    kept, vectors = Krum(f, keep).apply(U)
+    assert kept.nonzero().flatten().tolist() == expected
+    assert torch.equal(vectors, U[expected])
+    assert not kept[[2, 5]].any() or f < 2
+
+
+def test_clipping_shortens_to_the_median_length_and_turns_nothing():
+    U = cohort()
+    lengths, found = U.norm(dim=1), MedianClip(1.5).apply(U).vectors
+    assert found.norm(dim=1).tolist() == pytest.approx(lengths.clamp(max=1.5 * lengths.median()).tolist())
+    assert torch.nn.functional.cosine_similarity(U, found).tolist() == pytest.approx([1.0] * 20)
+
+
+def test_centred_clipping_cuts_the_distance_from_what_was_expected():
+    U, centre = cohort(), torch.arange(6).double()
+    away = (U - centre).norm(dim=1)
+    found = CentredClip(0.5).apply(U, centre).vectors
+    assert (found - centre).norm(dim=1).tolist() == pytest.approx(away.clamp(max=0.5 * away.median()).tolist())
+    assert torch.equal(CentredClip().apply(U).vectors, MedianClip().apply(U).vectors)
+    assert CentredClip(momentum=0.3).memory == 0.3
+    assert [rule.memory for rule in RULES[:-1]] == [None] * (len(RULES) - 1)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
+def test_the_order_of_the_replies_and_the_unit_do_not_matter(rule):
+    U, order = cohort(), torch.randperm(20, generator=torch.Generator().manual_seed(1))
+    kept, vectors = rule.apply(U)
+    again, moved = rule.apply(U[order])
+    assert torch.equal(again, kept[order])
+    whole, back = torch.zeros(2, 20, 6, dtype=torch.float64)
+    whole[kept], back[again] = vectors, moved
+    assert torch.allclose(back, whole[order], atol=1e-6)
+    assert torch.allclose(rule.apply(1000 * U).vectors, 1000 * vectors, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", MOVING, ids=map(str, MOVING))
+def test_the_origin_does_not_matter(rule):
+    U = cohort()
+    assert torch.allclose(rule.apply(U + 7).vectors, rule.apply(U).vectors + 7, atol=1e-6)
+
+
+@pytest.mark.parametrize("far", [1e2, 1e6, 1e30])
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
+def test_four_of_twenty_move_what_is_left_no_farther_than_honest_ones_are(rule, far):
+    U = cohort().float()
+    U[:4] = far * torch.tensor([1.0, -1, 1, -1, 1, 1])
+    kept, vectors = rule.apply(U)
+    longest = float(U[4:].norm(dim=1).max())
+    assert torch.isfinite(vectors).all()
+    assert float(vectors.norm(dim=1).max()) <= 2 * longest
+    assert (vectors.mean(0) - U[4:].mean(0)).norm() < (3.5 if isinstance(rule, MedianClip | CentredClip) else 2)
+    assert kept[4:].any()
+    # any weights that sum to 1, as λ's do
+    lam = torch.zeros(len(vectors)).index_fill(0, torch.tensor([0]), 1.0)
+    assert (lam @ vectors).norm() <= 2 * longest
+
+
+@pytest.mark.parametrize("rule", RULES, ids=IDS)
+def test_the_smallest_cohort_that_it_judges(rule):
+    assert rule.least == {"TrimmedMean": 9, "Krum": 11}.get(type(rule).__name__, 3)
+    kept, vectors = rule.apply(cohort(rule.least))
+    assert int(kept.sum()) == len(vectors) >= 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "values"),
+    [
+        (MedianClip, {"factor": 0.0}), (TrimmedMean, {"f": 0}), (Krum, {"f": 0}), (Krum, {"keep": -1}),
+        (CentredClip, {"factor": -1.0}), (CentredClip, {"momentum": 1.0}), (GeometricMedian, {"iterations": 0}),
+        (GeometricMedian, {"tolerance": 0.0}),
+    ],
+)  # fmt: skip
+def test_impossible_numbers_are_refused(rule, values):
+    with pytest.raises(InputError, match=next(iter(values))):
+        rule(**values)
