@@ -23,6 +23,7 @@ from drfl.resilience import (
     MedianClip,
     OverSelection,
     PeerAudit,
+    ProbeClip,
     Protected,
     Quorum,
     RobustClip,
@@ -62,6 +63,13 @@ def test_aggregators_by_their_names(text, rule):
     protected, _ = layers(build(Config(clients=6, aggregator=text, step_bound=0)).algorithm)
     assert protected.aggregator == rule
     assert protected.bound is None
+
+
+def test_the_probe_holds_rows_of_every_client():
+    protected, _ = layers(build(Config(clients=6, aggregator="probe:rows=4,factor=0.5")).algorithm)
+    assert isinstance(protected.aggregator, ProbeClip)
+    assert protected.aggregator.factor == 0.5
+    assert protected.aggregator.probe.fed.sizes.tolist() == [4] * 6
 
 
 @pytest.mark.parametrize(

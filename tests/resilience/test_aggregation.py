@@ -13,16 +13,29 @@ from drfl import Key, run
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
 from drfl.errors import InputError
-from drfl.resilience import CentredClip, CoordinateMedian, GeometricMedian, Krum, MedianClip, Protected, TrimmedMean
+from drfl.resilience import (
+    CentredClip,
+    CoordinateMedian,
+    GeometricMedian,
+    Krum,
+    MedianClip,
+    ProbeClip,
+    Protected,
+    ServerProbe,
+    TrimmedMean,
+)
 from drfl.resilience.aggregation import Aggregating, first_centres
 from drfl.sampling import everybody
 from drfl.testing import DropoutFederation
 from drfl.testing.attacks import Scaled, SignFlipped
+from drfl.testing.quadratic_federation import QuadraticFederation
 from drfl.testing.state import bits_differ, leaves, through_a_file
 
-RULES = [MedianClip(), TrimmedMean(2), CoordinateMedian(), GeometricMedian(), Krum(2), CentredClip()]
+W0 = torch.zeros(3, dtype=torch.float64)
+PROBE = ServerProbe(fed_of())
+RULES = [MedianClip(), TrimmedMean(2), CoordinateMedian(), GeometricMedian(), Krum(2), CentredClip(), ProbeClip(PROBE)]
 IDS = [type(rule).__name__ for rule in RULES]
-WIDE = [MedianClip(1e6), CentredClip(1e6), Krum(1, keep=N)]
+WIDE = [MedianClip(1e6), CentredClip(1e6), Krum(1, keep=N), ProbeClip(PROBE, 1e6)]
 """Rules so wide that they change nothing."""
 
 
@@ -128,15 +141,42 @@ def test_the_centre_is_the_mean_of_earlier_rounds_and_survives_a_checkpoint():
 
 def test_snapshots_and_averages_are_judged_by_their_part_of_the_way():
     rule, w, local = CentredClip(), fed_of().w0, algorithm_of("FedAvg").local
-    centre = torch.tensor([8.0, 0.0, -8.0], dtype=torch.float64)  # of w − w_i
+    centre = torch.tensor([8.0, 0.0, -8.0], dtype=torch.float64)
     fed = Aggregating(fed_of(), rule, torch.stack([centre, 0 * centre]))
     up, plain = (one.train(torch.arange(N), w, local, Key(0), snapshot=1, average=True) for one in (fed, fed_of()))
-    for part, sent, way in (
-        (up.w, plain.w, 1),
-        (up.snapshot, plain.snapshot, 1 / 2),
-        (up.average, plain.average, 3 / 4),
-    ):
-        assert torch.allclose(part, w - way * rule.apply((w - sent) / way, centre).vectors)
+    for part, sent, steps in ((up.w, plain.w, 2), (up.snapshot, plain.snapshot, 1), (up.average, plain.average, 1.5)):
+        eta = local.lr * steps
+        assert torch.allclose(part, w - eta * rule.apply((w - sent) / eta, centre).vectors)
+
+
+def test_the_probe_holds_every_client_to_its_own_gradient():
+    """Whatever the order of the replies; a client may be as far from it as half of them are."""
+    rule, fed = ProbeClip(PROBE), fed_of()
+    clients, w = torch.tensor([5, 0, 7, 2]), torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
+    exact = {i: fed.gradients(torch.tensor([i]), w, Key(0)).values[0] for i in range(N)}
+    expected = rule.expected(clients, w, w)
+    assert all(torch.equal(row, exact[i]) for row, i in zip(expected, clients.tolist(), strict=True))
+    away = torch.tensor([[0.1, 0, 0], [0, 0.2, 0], [0, 0, 0.3], [90.0, 0, 0]], dtype=torch.float64)
+    found = rule.apply(expected + away, expected).vectors - expected
+    assert found.norm(dim=1).tolist() == pytest.approx([0.1, 0.2, 0.2, 0.2])
+    silent = ServerProbe(DropoutFederation(fed_of(), gradients=[5]))
+    with pytest.raises(InputError, match="has to answer for every client"):
+        ProbeClip(silent).expected(clients, w, w)
+
+
+def test_an_honest_outlier_is_no_liar_to_the_probe():
+    """Client 3's optimum is far from that of all others, who nearly agree; the saddle point is half way."""
+    optima = torch.linspace(-0.1, 0.1, N * 3, dtype=torch.float64).view(N, 3)
+    optima[3] = 4.0
+    curvature = torch.eye(3, dtype=torch.float64).expand(N, 3, 3)
+    fed = QuadraticFederation(curvature, optima, optima.square().sum(1) / 2, shares=torch.full((N,), 1 / N), w0=W0)
+    rules = None, ProbeClip(ServerProbe(fed)), GeometricMedian(), Krum(2)
+    held = [
+        rounds(Protected(algorithm_of("DualDRDM", sampling=everybody), aggregator=rule), fed, 300).w for rule in rules
+    ]
+    apart = [float((w - optima[3]).norm() / optima[3].norm()) for w in held]
+    assert apart[:2] == pytest.approx([0.5, 0.5], abs=0.1)
+    assert min(apart[2:]) > 0.75
 
 
 @pytest.mark.parametrize(("name", "prox"), [("SCAFFOLD", 0.0), ("FedDyn", 2.0)])

@@ -44,6 +44,19 @@ class ProbeAudit:
     slack: float = 1.0
 
 
+@dataclass(frozen=True)
+class ProbeRule:
+    """Stands for a :class:`drfl.resilience.ProbeClip` likewise.
+
+    Args:
+        rows: of each client.
+        factor: see ProbeClip.
+    """
+
+    rows: int = 16
+    factor: float = 1.0
+
+
 KNOWN: Mapping[str, Callable[..., Guard | ProbeAudit]] = {**PLAIN, "probe": ProbeAudit}
 """Guards by name."""
 
@@ -61,18 +74,19 @@ def guards_of(texts: tuple[str, ...] | None) -> tuple[Guard | ProbeAudit, ...]:
     return tuple(named("guard", KNOWN, text) for text in texts)
 
 
-AGGREGATORS: Mapping[str, Callable[..., Aggregator]] = {
+AGGREGATORS: Mapping[str, Callable[..., Aggregator | ProbeRule]] = {
     "median-clip": MedianClip,
     "trimmed-mean": TrimmedMean,
     "median": CoordinateMedian,
     "geometric-median": GeometricMedian,
     "krum": Krum,
     "centred-clip": CentredClip,
+    "probe": ProbeRule,
 }
 """Byzantine-robust rules by name."""
 
 
-def aggregator_of(text: str | None) -> Aggregator | None:
+def aggregator_of(text: str | None) -> Aggregator | ProbeRule | None:
     """A rule from a text such as "krum:f=2"; None = none.
 
     Raises:

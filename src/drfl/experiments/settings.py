@@ -221,7 +221,7 @@ class Settings:
         str | None,
         Setting(
             "Byzantine-robust rule for models and gradients: median-clip:factor=1, trimmed-mean:f=1, median, "
-            "geometric-median, krum:f=1,keep=0 or centred-clip:factor=1,momentum=0.9.",
+            "geometric-median, krum:f=1,keep=0, centred-clip:factor=1,momentum=0.9 or probe:rows=16,factor=1.",
             RESILIENCE,
             none="they are used as they come",
         ),

@@ -8,13 +8,22 @@ from drfl.algorithm import Algorithm
 from drfl.data import ClientData
 from drfl.errors import InputError
 from drfl.experiments.config import Config
-from drfl.experiments.guards_and_failures import ProbeAudit, aggregator_of, failures_of, guards_of, step_bound_of
+from drfl.experiments.guards_and_failures import (
+    ProbeAudit,
+    ProbeRule,
+    aggregator_of,
+    failures_of,
+    guards_of,
+    step_bound_of,
+)
 from drfl.experiments.hyperparameters import Value, takes
 from drfl.resilience import (
+    Aggregator,
     Audit,
     Faulty,
     Guard,
     OverSelection,
+    ProbeClip,
     Protected,
     Quorum,
     ServerProbe,
@@ -72,7 +81,7 @@ def wrap_algorithm(
         guards=guards,
         names=names or (data.names if data is not None else ()),
         bound=step_bound_of(config.step_bound),
-        aggregator=aggregator_of(config.aggregator),
+        aggregator=_rule(config, data, task),
     )
     return _called_off(_failing(protected, config), config)
 
@@ -93,3 +102,14 @@ def _at(guard: Guard | ProbeAudit, data: ClientData | None, task: Task, device: 
     if data is None:
         raise InputError("the guard 'probe' needs rows of the clients, which stay at the sites here: take 'peers'")
     return Audit(ServerProbe.of(data, task, rows=guard.rows, device=device), guard.factor, guard.slack)
+
+
+def _rule(config: Config, data: ClientData | None, task: Task) -> Aggregator | None:
+    rule = aggregator_of(config.aggregator)
+    if not isinstance(rule, ProbeRule):
+        return rule
+    if data is None:
+        raise InputError(
+            "the aggregator 'probe' needs rows of the clients, which stay at the sites here: take 'geometric-median'"
+        )
+    return ProbeClip(ServerProbe.of(data, task, rows=rule.rows, device=config.device), rule.factor)

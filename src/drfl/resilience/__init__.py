@@ -10,6 +10,7 @@ from drfl.resilience.aggregators import (
     GeometricMedian,
     Krum,
     MedianClip,
+    ProbeClip,
     TrimmedMean,
 )
 from drfl.resilience.failures import (
@@ -62,6 +63,7 @@ __all__ = [
     "Memory",
     "OverSelection",
     "PeerAudit",
+    "ProbeClip",
     "Protected",
     "Quarantine",
     "Quorum",

@@ -46,12 +46,13 @@ class Aggregating(WrappedFederation):
             self.too_few += 1
             return request.nobody()
         if isinstance(reply, Gradients):
-            return self._gradients(reply)
+            return self._gradients(request.w, reply)
         assert isinstance(request, TrainRequest)
         return self._models(request, reply)
 
-    def _gradients(self, reply: Gradients) -> Gradients:
-        kept, values = self.rule.apply(reply.values, self._centre(1))
+    def _gradients(self, w: Tensor, reply: Gradients) -> Gradients:
+        centre = self.rule.expected(reply.clients, w, self.centres[1])
+        kept, values = self.rule.apply(reply.values, centre)
         self._note(reply.clients, kept, values, 1)
         return answers(reply, kept)._replace(values=values)
 
@@ -60,9 +61,10 @@ class Aggregating(WrappedFederation):
 
         That is h_i after FedDyn's and DRDM's update and c_i after SCAFFOLD's (option II), so that no drift term ever
         lies where the rule would not let it. A bound on the moves w_i − w would not do: a client that pushes the same
-        way in every round, however little, has it all added up in its drift term. Without a shift G_i is the move.
+        way in every round, however little, has it all added up in its drift term.
         """
-        shift, tau, centre = request.shift, request.local.fewest_steps, self._centre(0)
+        shift, tau = request.shift, request.local.fewest_steps
+        centre = self.rule.expected(reply.clients, request.w, self.centres[0])
         if shift is not None:
             row_of = {client: row for row, client in enumerate(request.cohort.tolist())}
             shift = shift[torch.tensor([row_of[client] for client in reply.clients.tolist()])]
@@ -85,18 +87,12 @@ class Aggregating(WrappedFederation):
         return Replies(reply.clients[kept], *parts)
 
     def _rate(self, request: TrainRequest, clients: Tensor, part: float) -> Tensor:
-        """κ, () or (k, 1): μ of a penalty, else 1/(η·steps) of this part of the way; 1 a whole way without a shift."""
-        if request.shift is None:
-            return torch.tensor(1 / part, dtype=torch.float64)
-        if request.prox:
+        """κ, () or (k, 1): μ of a penalty with drift terms, else 1/(η·steps) of this part of the way."""
+        if request.shift is not None and request.prox:
             return torch.tensor(request.prox, dtype=torch.float64)
         local = request.local
         steps = [local.effective(tau) for tau in local.steps_of(self.fed.sizes, clients).tolist()]
         return 1 / (local.eta * part * torch.tensor(steps, dtype=torch.float64))[:, None]
-
-    def _centre(self, kind: int) -> Tensor | None:
-        """(d,) the mean of earlier steps (0) or gradients (1); None for a rule without a memory."""
-        return None if self.rule.memory is None else self.centres[kind]
 
     def _note(self, clients: Tensor, kept: Tensor, vectors: Tensor, kind: int) -> None:
         self.left_out[clients[~kept]] = True

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from drfl import checks
+from drfl.resilience.guards import ServerProbe
 
 
 class Aggregated(NamedTuple):
@@ -50,12 +51,22 @@ class Aggregator(Protocol):
         """Fewest vectors that it can judge. Where fewer come none is used."""
         ...
 
+    def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor | None:
+        """Where the vectors are to be, (d,) or (k, d); None for a rule that has no idea.
+
+        Args:
+            clients: (k,) whose they are.
+            w: (d,) the model at which they were found.
+            mean: (d,) of earlier rounds, where the rule has a memory.
+        """
+        ...
+
     def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
         """Judge vectors.
 
         Args:
             U: (k, d), k ≥ ``least``, finite.
-            centre: (d,) the mean of earlier rounds, for a rule with a memory.
+            centre: what :meth:`expected` gave.
         """
         ...
 
@@ -67,6 +78,10 @@ class _Rule:
 
     @property
     def memory(self) -> float | None:
+        """None."""
+        return None
+
+    def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor | None:
         """None."""
         return None
 
@@ -90,6 +105,13 @@ def _coordinate_median(U: Tensor) -> Tensor:
     """(d,) the mean of the two middle ones of an even number: torch's lower one would push all coordinates one way."""
     ordered, k = U.sort(0).values, len(U)
     return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
+
+
+def _near(U: Tensor, centre: Tensor | None, factor: float) -> Aggregated:
+    """Distances from the centre, (d,) or (k, d), cut to ``factor`` times their median; None = 0."""
+    away = U if centre is None else U - centre
+    cut = _shortened(away, factor * _norms(away).median())
+    return _all(cut if centre is None else centre + cut)
 
 
 def _around(centre: Tensor, away: Tensor) -> Aggregated:
@@ -285,6 +307,10 @@ class CentredClip(_Rule):
         """The momentum."""
         return self.momentum
 
+    def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor:
+        """The mean of earlier rounds."""
+        return mean
+
     @property
     def least(self) -> int:
         """Three: of two the median distance is one of them."""
@@ -292,6 +318,40 @@ class CentredClip(_Rule):
 
     def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
         """See :class:`drfl.resilience.Aggregator`."""
-        away = U if centre is None else U - centre
-        cut = _shortened(away, self.factor * _norms(away).median())
-        return _all(cut if centre is None else centre + cut)
+        return _near(U, centre, self.factor)
+
+
+@dataclass(frozen=True)
+class ProbeClip(_Rule):
+    """Distances from the gradient on rows that the server holds of each client are cut.
+
+    Every client is judged by its own rows and not by the others, so that an honest outlier is no liar to it, and few
+    clients are enough. The radius is the median distance, which the noise of the held rows makes. What a client may
+    still do is to be as far from its gradient as an ordinary one.
+
+    Args:
+        probe: holds the rows; see there for what that means.
+        factor: the radius over the median distance, > 0.
+
+    Raises:
+        InputError: the factor is out of range.
+    """
+
+    probe: ServerProbe
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.positive("factor", self.factor)
+
+    @property
+    def least(self) -> int:
+        """Three: of two the median distance is one of them."""
+        return 3
+
+    def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor:
+        """(k, d) gradients at w on the held rows."""
+        return self.probe.gradients(w, clients)
+
+    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
+        """See :class:`drfl.resilience.Aggregator`."""
+        return _near(U, centre, self.factor)

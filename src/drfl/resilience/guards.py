@@ -12,6 +12,7 @@ from torch import Tensor
 from drfl import checks
 from drfl.data import ClientData
 from drfl.engine import Engine, Simulation
+from drfl.errors import InputError
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.requests import GradientRequest, Losses, LossRequest
@@ -216,7 +217,8 @@ _KEY = Key(0)
 
 @dataclass(frozen=True)
 class ServerProbe:
-    """Scores a model on rows that the server holds for each client: a score for :class:`drfl.resilience.Audit`.
+    """Scores a model on rows that the server holds for each client, for :class:`drfl.resilience.Audit` and
+    :class:`drfl.resilience.ProbeClip`.
 
     Clients give these rows away, which federated learning is there to avoid; and a client that chooses them itself can
     choose hard ones. Rows that the server collected on its own serve as well: make the federation of those.
@@ -265,6 +267,16 @@ class ServerProbe:
         found = self.fed.losses(clients, w, _KEY)
         # By client, as replies may come in any order and from fewer clients.
         return torch.full((self.fed.n,), torch.nan, dtype=torch.float64).index_copy(0, *found)[clients]
+
+    def gradients(self, w: Tensor, clients: Tensor) -> Tensor:
+        """(k, d) gradients at w (d,) on the rows held for the clients (k,)."""
+        order = clients.argsort()
+        found = self.fed.gradients(clients[order], w, _KEY)
+        if len(found.clients) != len(clients):
+            raise InputError(
+                "a probe's federation has to answer for every client: make it of rows that the server holds"
+            )
+        return found.values[found.clients.argsort()[order.argsort()]]
 
 
 class Score(Protocol):
