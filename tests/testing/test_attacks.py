@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -10,7 +11,19 @@ from tests.support.problems import pools
 
 from drfl import InputError, Key, LocalSGD
 from drfl.testing import least_squares
-from drfl.testing.attacks import Claims, Inflated, Scaled, SignFlipped, UnderReporting, label_noise
+from drfl.testing.attacks import (
+    ALittle,
+    Claims,
+    Inflated,
+    InnerProduct,
+    Pushing,
+    Scaled,
+    SignFlipped,
+    UnderReporting,
+    Vanishing,
+    flipped_labels,
+    label_noise,
+)
 from drfl.testing.toy_problem import exact
 
 KEY, EVERYBODY, LIARS, HONEST = Key(3), torch.arange(5), [1, 4], [0, 2, 3]
@@ -60,6 +73,79 @@ def test_false_models_and_gradients_and_true_losses(attack, factor):
     plain = attack.train(EVERYBODY, CLEAN.w0, LOCAL, KEY)
     assert plain.snapshot is None
     assert plain.average is None
+
+
+def vectors(up, g):
+    """Moves w − w_i of the models, snapshots and means, and gradients."""
+    return [*(CLEAN.w0 - U for U in up[1:]), g.values]
+
+
+@pytest.mark.parametrize(
+    ("attack", "law"),
+    [
+        (ALittle(CLEAN, LIARS, 1.5), lambda H: H.mean(0) - 1.5 * H.std(0)),
+        (InnerProduct(CLEAN, LIARS, 0.25), lambda H: -0.25 * H.mean(0)),
+    ],
+)
+def test_colluders_send_what_the_honest_ones_make_them(attack, law):
+    up, f, g = replies(attack)
+    assert torch.equal(f.values, F.values)
+    assert torch.equal(g.losses, G.losses)
+    for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
+        torch.testing.assert_close(mine[LIARS], law(clean[HONEST]).expand(2, -1))
+    for mine, clean in zip((*up[1:], g.values), (*UP[1:], G.values), strict=True):
+        assert torch.equal(mine[HONEST], clean[HONEST])
+
+
+def test_pushers_push_the_same_way_in_every_request_as_far_as_the_others_go():
+    attack, other = Pushing(CLEAN, LIARS, KEY, 2.0), Pushing(CLEAN, LIARS, Key(4))
+    up, _, g = replies(attack)
+    for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
+        lengths = mine[LIARS].norm(dim=1)
+        assert lengths.tolist() == pytest.approx([2 * float(clean[HONEST].norm(dim=1).median())] * 2)
+        assert torch.allclose(-mine[LIARS] / lengths[:, None], attack.direction.expand(2, -1))
+    assert abs(float(attack.direction @ other.direction)) < 0.99
+
+
+def test_how_far_a_little_is():
+    """Three of ten: two honest ones are to lie farther still, so that the liars are of a majority of six."""
+    fed = exact(least_squares((5,) * 10))
+    clean = fed.gradients(torch.arange(10), fed.w0, KEY).values[3:]
+    found = ALittle(fed, range(3)).gradients(torch.arange(10), fed.w0, KEY).values[0]
+    z = ((clean.mean(0) - found) / clean.std(0)).mean()
+    assert float(z) == pytest.approx(NormalDist().inv_cdf((7 - 3) / 7))
+    alone = ALittle(CLEAN, LIARS).gradients(torch.tensor([1, 4, 0]), CLEAN.w0, KEY)
+    assert torch.equal(alone.values, G.values[[1, 4, 0]])
+
+
+@pytest.mark.parametrize("attack", [Pushing(CLEAN, LIARS, KEY), InnerProduct(CLEAN, LIARS, 1.0)])
+def test_among_themselves_colluders_go_by_their_own(attack):
+    g = attack.gradients(torch.tensor(LIARS), CLEAN.w0, KEY).values
+    assert torch.equal(g[0], g[1])
+    assert float(g[0].norm()) > 0
+
+
+def test_those_who_vanish_answer_nothing_any_more():
+    fed = Vanishing(CLEAN, LIARS, after=1)
+    assert fed.losses(EVERYBODY, CLEAN.w0, KEY).clients.tolist() == [0, 1, 2, 3, 4]
+    assert fed.train(EVERYBODY, CLEAN.w0, LOCAL, KEY).clients.tolist() == [0, 1, 2, 3, 4]
+    for reply in replies(fed):
+        assert reply.clients.tolist() == HONEST
+
+
+def test_flipped_labels_are_the_liars_alone():
+    data = pools((40, 60, 30), classes=4)
+    flipped = flipped_labels(data, [0, 2])
+    mine = torch.cat([data.train[0], data.train[2]])
+    assert torch.equal(flipped.targets[mine], 3 - data.targets[mine])
+    assert torch.equal(flipped.targets[data.train[1]], data.targets[data.train[1]])
+    assert flipped.test_targets is data.test_targets
+    assert torch.equal(flipped_labels(data, []).targets, data.targets)
+    for wrong in ([3], [-1]):
+        with pytest.raises(InputError, match="there is no client"):
+            flipped_labels(data, wrong)
+    with pytest.raises(InputError, match="labels"):
+        flipped_labels(least_squares().data, [0])
 
 
 def test_liars_lie_in_any_cohort_and_order():

@@ -2,7 +2,8 @@
 
 Who claims a large loss draws the weight λ to himself, and away from the others: colluders that share a claim starve a
 victim (:class:`Inflated`, :class:`Claims`). Who claims a small one starves himself, or, as one of many, lets the others
-think that all is well (:class:`UnderReporting`). The last two classes lie about models and gradients.
+think that all is well (:class:`UnderReporting`). The subclasses of :class:`FalseVectors` lie about models and
+gradients; :func:`flipped_labels` makes liars that do not know of it, and :class:`Vanishing` some that leave.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from drfl.data import ClientData
 from drfl.errors import InputError
 from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
-from drfl.requests import Gradients, Losses, R, Request, reports_of, with_reports
+from drfl.requests import Gradients, Losses, R, Request, TrainRequest, answers, reports_of, with_reports
 
 
 class Dishonest(WrappedFederation):
@@ -108,7 +110,43 @@ class Claims(FalseLosses):
         return torch.full_like(values, self.value)
 
 
-class Scaled(Dishonest):
+class FalseVectors(Dishonest, ABC):
+    """Some clients' models and gradients are false; a subclass says what they send.
+
+    They know what the honest ones answer to the same request, and nothing else.
+    """
+
+    @abstractmethod
+    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+        """(f, d) what the f liars send as gradients, or as moves w − w_i.
+
+        Args:
+            own: (f, d) what they found themselves.
+            honest: (k, d) what the honest ones send; k may be 0.
+            part: how much of the way from w to the last model this is: 1 for that and for gradients, less for
+                snapshots and means.
+        """
+
+    def ask(self, request: Request[R]) -> R:
+        """Send a request and falsify the vectors in what comes back."""
+        reply = super().ask(request)
+        lying = self.lying(reply.clients).to(request.w.device)
+        if isinstance(reply, Losses) or not bool(lying.any()):
+            return reply
+        if isinstance(reply, Gradients):
+            G = reply.values
+            return reply._replace(values=G.index_put((lying,), self.sent(G[lying], G[~lying], 1.0)))
+        assert isinstance(request, TrainRequest)
+        tau, w = request.local.fewest_steps, request.w
+        way = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
+        models = (
+            None if U is None else U.index_put((lying,), w - self.sent(w - U[lying], w - U[~lying], part))
+            for U, part in zip(reply[1:], way, strict=True)
+        )
+        return reply._make((reply.clients, *models))
+
+
+class Scaled(FalseVectors):
     """Some clients send w + factor·(w_i − w) in place of their models w_i, and gradients times the factor.
 
     Args:
@@ -121,16 +159,9 @@ class Scaled(Dishonest):
         super().__init__(fed, clients)
         self.factor = factor
 
-    def ask(self, request: Request[R]) -> R:
-        """Send a request and stretch the vectors in what comes back."""
-        reply = super().ask(request)
-        if isinstance(reply, Losses):
-            return reply
-        lying, origin = self.lying(reply.clients).to(request.w.device)[:, None], request.w
-        if isinstance(reply, Gradients):
-            return reply._replace(values=torch.where(lying, self.factor * reply.values, reply.values))
-        models = (None if U is None else torch.where(lying, origin + self.factor * (U - origin), U) for U in reply[1:])
-        return reply._make((reply.clients, *models))
+    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+        """Their own, times the factor."""
+        return self.factor * own
 
 
 class SignFlipped(Scaled):
@@ -143,6 +174,116 @@ class SignFlipped(Scaled):
 
     def __init__(self, fed: Federation, clients: Iterable[int]) -> None:
         super().__init__(fed, clients, -1.0)
+
+
+class Pushing(FalseVectors):
+    """Colluders that push the model the same way in every round, by a step as long as the honest ones' median.
+
+    Args:
+        fed: the federation inside.
+        clients: who they are.
+        key: of the direction, uniform on the sphere.
+        length: of a step, over the honest median; or, with no honest reply, over their own.
+    """
+
+    def __init__(self, fed: Federation, clients: Iterable[int], key: Key, length: float = 1.0) -> None:
+        super().__init__(fed, clients)
+        direction = torch.from_numpy(key.generator().normal(size=fed.w0.numel())).to(fed.w0)
+        self.direction, self.length = direction / direction.norm(), length
+
+    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+        """All the same."""
+        usual = (honest if len(honest) else own).norm(dim=1).median()
+        return (-self.length * usual * self.direction).expand_as(own)
+
+
+class ALittle(FalseVectors):
+    """Colluders that hide in the spread of the honest ones: mean − z·std in each coordinate (Baruch et al. 2019).
+
+    Args:
+        fed: the federation inside.
+        clients: who they are.
+        z: how far; None = the farthest at which, of normal values, enough honest ones lie farther still for the liars
+            to seem to be of the majority.
+    """
+
+    def __init__(self, fed: Federation, clients: Iterable[int], z: float | None = None) -> None:
+        super().__init__(fed, clients)
+        self.z = z
+
+    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+        """All the same; their own where they cannot see two honest ones."""
+        f, k = len(own), len(honest)
+        if k < 2:
+            return own
+        supporters = (f + k) // 2 + 1 - f
+        z = NormalDist().inv_cdf(min(max((k - supporters) / k, 0.5), 0.99)) if self.z is None else self.z
+        return (honest.mean(0) - z * honest.std(0)).expand_as(own)
+
+
+class InnerProduct(FalseVectors):
+    """Colluders that send the honest mean backwards, a little of it (Xie et al. 2020).
+
+    So short a vector is no outlier, and the sum of all still goes the wrong way.
+
+    Args:
+        fed: the federation inside.
+        clients: who they are.
+        epsilon: how much of it.
+    """
+
+    def __init__(self, fed: Federation, clients: Iterable[int], epsilon: float = 0.5) -> None:
+        super().__init__(fed, clients)
+        self.epsilon = epsilon
+
+    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+        """All the same; their own backwards where there is no honest one."""
+        return (-self.epsilon * (honest if len(honest) else own).mean(0)).expand_as(own)
+
+
+class Vanishing(Dishonest):
+    """Some clients answer nothing after a number of requests to train.
+
+    Args:
+        fed: the federation inside.
+        clients: who they are.
+        after: the requests of the federation that they still see.
+    """
+
+    def __init__(self, fed: Federation, clients: Iterable[int], after: int) -> None:
+        super().__init__(fed, clients)
+        self.left = after
+
+    def ask(self, request: Request[R]) -> R:
+        """Send a request; those who are gone are not heard."""
+        reply = super().ask(request)
+        if self.left <= 0:
+            return answers(reply, ~self.lying(reply.clients))
+        self.left -= isinstance(request, TrainRequest)
+        return reply
+
+
+def flipped_labels(data: ClientData, clients: Iterable[int]) -> ClientData:
+    """The data with label y as C − 1 − y on some clients' training rows, for C classes; their test rows stay.
+
+    Args:
+        data: the clients' samples, with labels as targets.
+        clients: whose.
+
+    Raises:
+        InputError: there is no such client, or the targets are no labels.
+    """
+    _check_labels(data, clients := list(clients))
+    rows = torch.cat([data.train[client] for client in clients]) if clients else torch.empty(0, dtype=torch.int64)
+    return replace(data, targets=data.targets.index_put((rows,), data.targets.max() - data.targets[rows]))
+
+
+def _check_labels(data: ClientData, clients: Iterable[int]) -> None:
+    for client in clients:
+        if not 0 <= client < data.n:
+            raise InputError(f"there is no client {client}: they are numbered 0 to {data.n - 1}")
+    if data.targets.is_floating_point():
+        raise InputError("the targets are numbers, and no labels, which are needed here")
 
 
 def label_noise(data: ClientData, client: int, share: float, key: Key) -> ClientData:
@@ -161,10 +302,7 @@ def label_noise(data: ClientData, client: int, share: float, key: Key) -> Client
         InputError: there is no such client, the share is out of range, or the targets are no labels.
     """
     checks.fraction("share", share)
-    if not 0 <= client < data.n:
-        raise InputError(f"there is no client {client}: they are numbered 0 to {data.n - 1}")
-    if data.targets.is_floating_point():
-        raise InputError("the targets are numbers, not labels: label_noise needs labels")
+    _check_labels(data, [client])
     generator, mine, classes = key.generator(), data.train[client], data.targets.unique()
     rows = mine[torch.from_numpy(generator.permutation(len(mine)))[: round(share * len(mine))]]
     drawn = torch.from_numpy(generator.integers(len(classes), size=len(rows)))
