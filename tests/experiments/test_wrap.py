@@ -23,7 +23,7 @@ from drfl.resilience import (
     MedianClip,
     OverSelection,
     PeerAudit,
-    ProbeClip,
+    ProbeCosine,
     Protected,
     Quorum,
     RobustClip,
@@ -54,7 +54,7 @@ def test_the_wide_guard_alone_by_default():
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("Krum:f=1,keep=2", Krum(1, 2)), ("trimmed-mean", TrimmedMean(1)), ("median", CoordinateMedian()),
+        ("Krum:f=1,used=2", Krum(1, 2)), ("trimmed-mean", TrimmedMean(1)), ("median", CoordinateMedian()),
         ("geometric-median", GeometricMedian()), ("median-clip:factor=2", MedianClip(2.0)),
         ("centred-clip:momentum=0.5", CentredClip(1.0, 0.5)),
     ],
@@ -66,9 +66,9 @@ def test_aggregators_by_their_names(text, rule):
 
 
 def test_the_probe_holds_rows_of_every_client():
-    protected, _ = layers(build(Config(clients=6, aggregator="probe:rows=4,factor=0.5")).algorithm)
-    assert isinstance(protected.aggregator, ProbeClip)
-    assert protected.aggregator.factor == 0.5
+    protected, _ = layers(build(Config(clients=6, aggregator="probe:rows=4,cosine=0.5")).algorithm)
+    assert isinstance(protected.aggregator, ProbeCosine)
+    assert protected.aggregator.cosine == 0.5
     assert protected.aggregator.probe.fed.sizes.tolist() == [4] * 6
 
 

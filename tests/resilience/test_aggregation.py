@@ -19,7 +19,7 @@ from drfl.resilience import (
     GeometricMedian,
     Krum,
     MedianClip,
-    ProbeClip,
+    ProbeCosine,
     Protected,
     ServerProbe,
     TrimmedMean,
@@ -33,9 +33,17 @@ from drfl.testing.state import bits_differ, leaves, through_a_file
 
 W0 = torch.zeros(3, dtype=torch.float64)
 PROBE = ServerProbe(fed_of())
-RULES = [MedianClip(), TrimmedMean(2), CoordinateMedian(), GeometricMedian(), Krum(2), CentredClip(), ProbeClip(PROBE)]
+RULES = [
+    MedianClip(),
+    TrimmedMean(2),
+    CoordinateMedian(),
+    GeometricMedian(),
+    Krum(2),
+    CentredClip(),
+    ProbeCosine(PROBE),
+]
 IDS = [type(rule).__name__ for rule in RULES]
-WIDE = [MedianClip(1e6), CentredClip(1e6), Krum(1, keep=N), ProbeClip(PROBE, 1e6)]
+WIDE = [MedianClip(1e6), CentredClip(1e6), Krum(1, used=N), ProbeCosine(PROBE, 0.0, 1e6)]
 """Rules so wide that they change nothing."""
 
 
@@ -120,7 +128,7 @@ def test_fewer_replies_than_a_rule_judges_are_not_used_at_all(caplog):
 
 @pytest.mark.parametrize("name", ["FedAvg", "ScaffPD"])
 def test_cohorts_that_are_never_large_enough_are_refused_at_the_start(name):
-    with pytest.raises(InputError, match=r"Krum\(f=3, keep=0\) needs 9 replies or more, and at most 8 clients"):
+    with pytest.raises(InputError, match=r"Krum\(f=3, used=0\) needs 9 replies or more, and at most 8 clients"):
         run(Protected(algorithm_of(name), aggregator=Krum(3)), fed_of(), rounds=1)
     with pytest.raises(InputError, match="at most 2 clients are asked"):
         run(Protected(algorithm_of(name, m=2), aggregator=MedianClip()), fed_of(), rounds=1)
@@ -146,22 +154,19 @@ def test_snapshots_and_averages_are_judged_by_their_part_of_the_way():
     up, plain = (one.train(torch.arange(N), w, local, Key(0), snapshot=1, average=True) for one in (fed, fed_of()))
     for part, sent, steps in ((up.w, plain.w, 2), (up.snapshot, plain.snapshot, 1), (up.average, plain.average, 1.5)):
         eta = local.lr * steps
-        assert torch.allclose(part, w - eta * rule.apply((w - sent) / eta, centre).vectors)
+        assert torch.allclose(part, w - eta * rule.bound((w - sent) / eta, centre))
 
 
-def test_the_probe_holds_every_client_to_its_own_gradient():
-    """Whatever the order of the replies; a client may be as far from it as half of them are."""
-    rule, fed = ProbeClip(PROBE), fed_of()
+def test_the_probe_knows_every_clients_own_gradient():
+    """Whatever the order of the replies."""
+    rule, fed = ProbeCosine(PROBE), fed_of()
     clients, w = torch.tensor([5, 0, 7, 2]), torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
     exact = {i: fed.gradients(torch.tensor([i]), w, Key(0)).values[0] for i in range(N)}
     expected = rule.expected(clients, w, w)
     assert all(torch.equal(row, exact[i]) for row, i in zip(expected, clients.tolist(), strict=True))
-    away = torch.tensor([[0.1, 0, 0], [0, 0.2, 0], [0, 0, 0.3], [90.0, 0, 0]], dtype=torch.float64)
-    found = rule.apply(expected + away, expected).vectors - expected
-    assert found.norm(dim=1).tolist() == pytest.approx([0.1, 0.2, 0.2, 0.2])
     silent = ServerProbe(DropoutFederation(fed_of(), gradients=[5]))
     with pytest.raises(InputError, match="has to answer for every client"):
-        ProbeClip(silent).expected(clients, w, w)
+        ProbeCosine(silent).expected(clients, w, w)
 
 
 def test_an_honest_outlier_is_no_liar_to_the_probe():
@@ -170,7 +175,7 @@ def test_an_honest_outlier_is_no_liar_to_the_probe():
     optima[3] = 4.0
     curvature = torch.eye(3, dtype=torch.float64).expand(N, 3, 3)
     fed = QuadraticFederation(curvature, optima, optima.square().sum(1) / 2, shares=torch.full((N,), 1 / N), w0=W0)
-    rules = None, ProbeClip(ServerProbe(fed)), GeometricMedian(), Krum(2)
+    rules = None, ProbeCosine(ServerProbe(fed)), GeometricMedian(), Krum(2)
     held = [
         rounds(Protected(algorithm_of("DualDRDM", sampling=everybody), aggregator=rule), fed, 300).w for rule in rules
     ]
@@ -186,9 +191,9 @@ def test_the_rule_sees_drift_terms_as_they_will_be(name, prox):
 
     @dataclass(frozen=True)
     class Watching(MedianClip):
-        def apply(self, U, centre=None):
+        def keep(self, U, centre=None):
             seen.append(U)
-            return super().apply(U, centre)
+            return super().keep(U, centre)
 
     shift = torch.linspace(-1, 1, N * 3, dtype=torch.float64).view(N, 3)
     asked = {"key": Key(0), "prox": prox, "shift": shift}

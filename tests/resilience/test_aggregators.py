@@ -8,11 +8,21 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
+from tests.resilience.federations import fed_of
 
 from drfl.errors import InputError
-from drfl.resilience import CentredClip, CoordinateMedian, GeometricMedian, Krum, MedianClip, TrimmedMean
+from drfl.resilience import (
+    CentredClip,
+    CoordinateMedian,
+    GeometricMedian,
+    Krum,
+    MedianClip,
+    ProbeCosine,
+    ServerProbe,
+    TrimmedMean,
+)
 
-RULES = [MedianClip(), TrimmedMean(4), CoordinateMedian(), GeometricMedian(), Krum(4), Krum(4, keep=1), CentredClip()]
+RULES = [MedianClip(), TrimmedMean(4), CoordinateMedian(), GeometricMedian(), Krum(4), Krum(4, used=1), CentredClip()]
 IDS = [str(rule) for rule in RULES]
 MOVING = [rule for rule in RULES if not isinstance(rule, MedianClip | CentredClip)]
 """Those that give the same wherever the origin lies."""
@@ -24,8 +34,15 @@ def cohort(k=20, d=6, seed=0):
     return torch.from_numpy(generator.normal(size=(k, d)) + np.arange(d))
 
 
+def apply(rule, U, centre=None):
+    """Who is kept, and their vectors as they are to be used."""
+    kept = rule.keep(U, centre)
+    mine = centre if centre is None or centre.dim() == 1 else centre[kept]
+    return kept, rule.bound(U[kept], mine)
+
+
 def mean_of(rule, U):
-    return rule.apply(U).vectors.mean(0)
+    return apply(rule, U)[1].mean(0)
 
 
 def test_the_trimmed_mean_is_scipys():
@@ -37,9 +54,9 @@ def test_the_trimmed_mean_is_scipys():
 @pytest.mark.parametrize("k", [3, 4, 11, 12])
 def test_the_coordinate_wise_median_is_numpys(k):
     U = cohort(k)
-    found = CoordinateMedian().apply(U)
+    found = apply(CoordinateMedian(), U)[1]
     assert mean_of(CoordinateMedian(), U).numpy() == pytest.approx(np.median(U.numpy(), axis=0))
-    assert torch.equal(found.vectors[0], found.vectors[-1])
+    assert torch.equal(found[0], found[-1])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -54,7 +71,7 @@ def test_the_geometric_median_has_the_least_sum_of_distances(seed):
 def test_a_geometric_median_that_falls_on_a_vector_is_that_vector():
     U = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     assert mean_of(GeometricMedian(), U).abs().max() < 1e-6
-    assert torch.equal(GeometricMedian().apply(torch.ones(4, 2)).vectors, torch.ones(4, 2))
+    assert torch.equal(apply(GeometricMedian(), torch.ones(4, 2))[1], torch.ones(4, 2))
 
 
 @pytest.mark.parametrize(("f", "keep"), [(1, 1), (2, 1), (2, 0), (3, 5)])
@@ -67,7 +84,7 @@ def test_krum_keeps_those_whose_nearest_others_are_nearest(f, keep):
         for i in range(11)
     ]
     expected = sorted(np.argsort(scores, kind="stable")[: keep or 11 - f].tolist())
-    kept, vectors = Krum(f, keep).apply(U)
+    kept, vectors = apply(Krum(f, keep), U)
     assert kept.nonzero().flatten().tolist() == expected
     assert torch.equal(vectors, U[expected])
     assert not kept[[2, 5]].any() or f < 2
@@ -75,7 +92,7 @@ def test_krum_keeps_those_whose_nearest_others_are_nearest(f, keep):
 
 def test_clipping_shortens_to_the_median_length_and_turns_nothing():
     U = cohort()
-    lengths, found = U.norm(dim=1), MedianClip(1.5).apply(U).vectors
+    lengths, found = U.norm(dim=1), apply(MedianClip(1.5), U)[1]
     assert found.norm(dim=1).tolist() == pytest.approx(lengths.clamp(max=1.5 * lengths.median()).tolist())
     assert torch.nn.functional.cosine_similarity(U, found).tolist() == pytest.approx([1.0] * 20)
 
@@ -83,29 +100,42 @@ def test_clipping_shortens_to_the_median_length_and_turns_nothing():
 def test_centred_clipping_cuts_the_distance_from_what_was_expected():
     U, centre = cohort(), torch.arange(6).double()
     away = (U - centre).norm(dim=1)
-    found = CentredClip(0.5).apply(U, centre).vectors
+    found = apply(CentredClip(0.5), U, centre)[1]
     assert (found - centre).norm(dim=1).tolist() == pytest.approx(away.clamp(max=0.5 * away.median()).tolist())
-    assert torch.equal(CentredClip().apply(U).vectors, MedianClip().apply(U).vectors)
+    assert torch.equal(apply(CentredClip(), U)[1], apply(MedianClip(), U)[1])
     assert CentredClip(momentum=0.3).memory == 0.3
     assert [rule.memory for rule in RULES[:-1]] == [None] * (len(RULES) - 1)
+
+
+def test_the_probe_keeps_what_points_the_way_of_the_clients_own_gradient_and_cuts_it_to_twice_its_length():
+    own = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0], [0.0, -1.0], [5.0, 0.0]])
+    U = torch.tensor([[3.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, -90.0], [0.19, 1.0]])
+    rule = ProbeCosine(ServerProbe(fed_of()), 0.2)
+    kept, vectors = apply(rule, U, own)
+    assert kept.tolist() == [True, True, False, True, False]  # the last one's cosine is 0.187
+    assert vectors.norm(dim=1).tolist() == pytest.approx([2, 2**0.5, 2])
+    assert torch.allclose(vectors[0], U[0] * 2 / 10**0.5)
+    assert rule.least == 1
+    assert not apply(rule, -own, own)[0].any()
+    assert not apply(rule, torch.zeros(2, 2), own[:2])[0].any()  # no way at all
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_the_order_of_the_replies_and_the_unit_do_not_matter(rule):
     U, order = cohort(), torch.randperm(20, generator=torch.Generator().manual_seed(1))
-    kept, vectors = rule.apply(U)
-    again, moved = rule.apply(U[order])
+    kept, vectors = apply(rule, U)
+    again, moved = apply(rule, U[order])
     assert torch.equal(again, kept[order])
     whole, back = torch.zeros(2, 20, 6, dtype=torch.float64)
     whole[kept], back[again] = vectors, moved
     assert torch.allclose(back, whole[order], atol=1e-6)
-    assert torch.allclose(rule.apply(1000 * U).vectors, 1000 * vectors, rtol=1e-6)
+    assert torch.allclose(apply(rule, 1000 * U)[1], 1000 * vectors, rtol=1e-6)
 
 
 @pytest.mark.parametrize("rule", MOVING, ids=map(str, MOVING))
 def test_the_origin_does_not_matter(rule):
     U = cohort()
-    assert torch.allclose(rule.apply(U + 7).vectors, rule.apply(U).vectors + 7, atol=1e-6)
+    assert torch.allclose(apply(rule, U + 7)[1], apply(rule, U)[1] + 7, atol=1e-6)
 
 
 @pytest.mark.parametrize("far", [1e2, 1e6, 1e30])
@@ -113,7 +143,7 @@ def test_the_origin_does_not_matter(rule):
 def test_four_of_twenty_move_what_is_left_no_farther_than_honest_ones_are(rule, far):
     U = cohort().float()
     U[:4] = far * torch.tensor([1.0, -1, 1, -1, 1, 1])
-    kept, vectors = rule.apply(U)
+    kept, vectors = apply(rule, U)
     longest = float(U[4:].norm(dim=1).max())
     assert torch.isfinite(vectors).all()
     assert float(vectors.norm(dim=1).max()) <= 2 * longest
@@ -127,18 +157,19 @@ def test_four_of_twenty_move_what_is_left_no_farther_than_honest_ones_are(rule, 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_the_smallest_cohort_that_it_judges(rule):
     assert rule.least == {"TrimmedMean": 9, "Krum": 11}.get(type(rule).__name__, 3)
-    kept, vectors = rule.apply(cohort(rule.least))
+    kept, vectors = apply(rule, cohort(rule.least))
     assert int(kept.sum()) == len(vectors) >= 1
 
 
 @pytest.mark.parametrize(
     ("rule", "values"),
     [
-        (MedianClip, {"factor": 0.0}), (TrimmedMean, {"f": 0}), (Krum, {"f": 0}), (Krum, {"keep": -1}),
+        (MedianClip, {"factor": 0.0}), (TrimmedMean, {"f": 0}), (Krum, {"f": 0}), (Krum, {"used": -1}),
         (CentredClip, {"factor": -1.0}), (CentredClip, {"momentum": 1.0}), (GeometricMedian, {"iterations": 0}),
-        (GeometricMedian, {"tolerance": 0.0}),
+        (GeometricMedian, {"tolerance": 0.0}), (ProbeCosine, {"probe": None, "cosine": 1.5}),
+        (ProbeCosine, {"probe": None, "length": 0.0}),
     ],
 )  # fmt: skip
 def test_impossible_numbers_are_refused(rule, values):
-    with pytest.raises(InputError, match=next(iter(values))):
+    with pytest.raises(InputError, match=list(values)[-1]):
         rule(**values)

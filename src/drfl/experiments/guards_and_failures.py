@@ -46,15 +46,17 @@ class ProbeAudit:
 
 @dataclass(frozen=True)
 class ProbeRule:
-    """Stands for a :class:`drfl.resilience.ProbeClip` likewise.
+    """Stands for a :class:`drfl.resilience.ProbeCosine` likewise.
 
     Args:
         rows: of each client.
-        factor: see ProbeClip.
+        cosine: see ProbeCosine.
+        length: see ProbeCosine.
     """
 
     rows: int = 16
-    factor: float = 1.0
+    cosine: float = 0.2
+    length: float = 2.0
 
 
 KNOWN: Mapping[str, Callable[..., Guard | ProbeAudit]] = {**PLAIN, "probe": ProbeAudit}

@@ -221,7 +221,8 @@ class Settings:
         str | None,
         Setting(
             "Byzantine-robust rule for models and gradients: median-clip:factor=1, trimmed-mean:f=1, median, "
-            "geometric-median, krum:f=1,keep=0, centred-clip:factor=1,momentum=0.9 or probe:rows=16,factor=1.",
+            "geometric-median, krum:f=1,used=0, centred-clip:factor=1,momentum=0.9 or "
+            "probe:rows=16,cosine=0.2,length=2.",
             RESILIENCE,
             none="they are used as they come",
         ),

@@ -23,7 +23,7 @@ from drfl.resilience import (
     Faulty,
     Guard,
     OverSelection,
-    ProbeClip,
+    ProbeCosine,
     Protected,
     Quorum,
     ServerProbe,
@@ -112,4 +112,5 @@ def _rule(config: Config, data: ClientData | None, task: Task) -> Aggregator | N
         raise InputError(
             "the aggregator 'probe' needs rows of the clients, which stay at the sites here: take 'geometric-median'"
         )
-    return ProbeClip(ServerProbe.of(data, task, rows=rule.rows, device=config.device), rule.factor)
+    probe = ServerProbe.of(data, task, rows=rule.rows, device=config.device)
+    return ProbeCosine(probe, rule.cosine, rule.length)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from drfl.resilience.aggregators import (
-    Aggregated,
     Aggregator,
     CentredClip,
     CoordinateMedian,
     GeometricMedian,
     Krum,
     MedianClip,
-    ProbeClip,
+    ProbeCosine,
     TrimmedMean,
 )
 from drfl.resilience.failures import (
@@ -41,7 +40,6 @@ from drfl.resilience.step_bound import StepBound
 from drfl.resilience.validation import Checked, Reason, check_row, validated
 
 __all__ = [
-    "Aggregated",
     "Aggregator",
     "Audit",
     "CentredClip",
@@ -63,7 +61,7 @@ __all__ = [
     "Memory",
     "OverSelection",
     "PeerAudit",
-    "ProbeClip",
+    "ProbeCosine",
     "Protected",
     "Quarantine",
     "Quorum",

@@ -52,9 +52,10 @@ class Aggregating(WrappedFederation):
 
     def _gradients(self, w: Tensor, reply: Gradients) -> Gradients:
         centre = self.rule.expected(reply.clients, w, self.centres[1])
-        kept, values = self.rule.apply(reply.values, centre)
-        self._note(reply.clients, kept, values, 1)
-        return answers(reply, kept)._replace(values=values)
+        kept = self.rule.keep(reply.values, centre)
+        self.left_out[reply.clients[~kept]] = True
+        reply, centre = answers(reply, kept), _of(centre, kept)
+        return reply._replace(values=self._bounded(reply.values, centre, 1)) if bool(kept.any()) else reply
 
     def _models(self, request: TrainRequest, reply: Replies) -> Replies:
         """The rule on what each client says of its own gradient, G_i = −shift_i − κ·(w_i − w).
@@ -63,40 +64,55 @@ class Aggregating(WrappedFederation):
         lies where the rule would not let it. A bound on the moves w_i − w would not do: a client that pushes the same
         way in every round, however little, has it all added up in its drift term.
         """
-        shift, tau = request.shift, request.local.fewest_steps
-        centre = self.rule.expected(reply.clients, request.w, self.centres[0])
-        if shift is not None:
-            row_of = {client: row for row, client in enumerate(request.cohort.tolist())}
-            shift = shift[torch.tensor([row_of[client] for client in reply.clients.tolist()])]
+        w, tau = request.w, request.local.fewest_steps
+        centre = self.rule.expected(reply.clients, w, self.centres[0])
+        rate, shift = self._rates(request, reply.clients).to(w), _shifts(request, reply.clients)
+        # Whom the rule leaves out is decided on the models; snapshots and means go with them.
+        kept = self.rule.keep(rate * (w - reply.w) - shift, centre)
+        self.left_out[reply.clients[~kept]] = True
+        reply, centre, rate, shift = answers(reply, kept), _of(centre, kept), rate[kept], shift[kept]
+        if not bool(kept.any()):
+            return reply
         # After t of τ steps models are t/τ of the way, and the mean of models 1…τ is (τ+1)/(2τ) of it.
         way = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
-        kept, parts = None, []
-        for U, part in zip(reply[1:], way, strict=True):
-            if U is None or (self.rule.selects and kept is not None):
-                parts.append(None if U is None else U[kept])
-                continue
-            rate = self._rate(request, reply.clients, part).to(U)
-            G = (request.w - U) * rate if shift is None else (request.w - U) * rate - shift
-            found = self.rule.apply(G, centre)
-            if kept is None:
-                kept = found.kept
-                self._note(reply.clients, kept, found.vectors, 0)
-            rate = rate if rate.dim() == 0 else rate[kept]
-            G = found.vectors if shift is None else found.vectors + shift[kept]
-            parts.append(U[kept] if self.rule.selects else request.w - G / rate)
-        return Replies(reply.clients[kept], *parts)
+        penalised = request.shift is not None and request.prox > 0
+        parts = []
+        for kind, (U, part) in enumerate(zip(reply[1:], way, strict=True)):
+            if U is not None:
+                kappa = rate if penalised else rate / part
+                G = kappa * (w - U) - shift
+                bounded = self._bounded(G, centre, None if kind else 0)
+                # The very models where the rule changes nothing: the way there and back would round them.
+                U = U if bounded is G else w - (bounded + shift) / kappa
+            parts.append(U)
+        return Replies(reply.clients, *parts)
 
-    def _rate(self, request: TrainRequest, clients: Tensor, part: float) -> Tensor:
-        """κ, () or (k, 1): μ of a penalty with drift terms, else 1/(η·steps) of this part of the way."""
-        if request.shift is not None and request.prox:
-            return torch.tensor(request.prox, dtype=torch.float64)
-        local = request.local
-        steps = [local.effective(tau) for tau in local.steps_of(self.fed.sizes, clients).tolist()]
-        return 1 / (local.eta * part * torch.tensor(steps, dtype=torch.float64))[:, None]
-
-    def _note(self, clients: Tensor, kept: Tensor, vectors: Tensor, kind: int) -> None:
-        self.left_out[clients[~kept]] = True
-        if self.rule.memory is not None:
+    def _bounded(self, G: Tensor, centre: Tensor | None, kind: int | None) -> Tensor:
+        """The vectors as the rule leaves them; their mean is remembered of this kind, steps (0) or gradients (1)."""
+        G = self.rule.bound(G, centre)
+        if self.rule.memory is not None and kind is not None:
             # A new tensor: the old one is part of the state that the round began with.
             self.centres = self.centres.clone()
-            self.centres[kind].lerp_(vectors.mean(0), 1 - self.rule.memory)
+            self.centres[kind].lerp_(G.mean(0), 1 - self.rule.memory)
+        return G
+
+    def _rates(self, request: TrainRequest, clients: Tensor) -> Tensor:
+        """(k, 1) κ: μ of a penalty with drift terms, else 1/(η·steps)."""
+        if request.shift is not None and request.prox:
+            return torch.full((len(clients), 1), request.prox, dtype=torch.float64)
+        local = request.local
+        steps = [local.effective(tau) for tau in local.steps_of(self.fed.sizes, clients).tolist()]
+        return 1 / (local.eta * torch.tensor(steps, dtype=torch.float64))[:, None]
+
+
+def _shifts(request: TrainRequest, clients: Tensor) -> Tensor:
+    """(k, d) what was added to the directions of these clients, in their order; (k, 1) zeros where nothing was."""
+    if request.shift is None:
+        return request.w.new_zeros(len(clients), 1)
+    row_of = {client: row for row, client in enumerate(request.cohort.tolist())}
+    return request.shift[torch.tensor([row_of[client] for client in clients.tolist()])]
+
+
+def _of(centre: Tensor | None, kept: Tensor) -> Tensor | None:
+    """The centre of those that were kept."""
+    return centre if centre is None or centre.dim() == 1 else centre[kept]

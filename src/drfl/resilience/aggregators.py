@@ -10,7 +10,7 @@ summed, so that c = mean_i h_i and its like stay true.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,36 +19,20 @@ from drfl import checks
 from drfl.resilience.guards import ServerProbe
 
 
-class Aggregated(NamedTuple):
-    """What a rule leaves of k vectors.
-
-    Args:
-        kept: (k,) bool; the others count as missing.
-        vectors: (k', d) those of the kept, as they are to be used.
-    """
-
-    kept: Tensor
-    vectors: Tensor
-
-
 class Aggregator(Protocol):
     """A rule for what a cohort's clients say of their gradients: a frozen dataclass.
 
-    Every rule is equivariant: vectors in another unit, or with the opposite sign, give the same in that unit. Where it
-    ``selects``, it leaves clients out and changes nothing else: what it decides on models then holds for whatever came
-    with them.
+    Every rule is equivariant: vectors in another unit give the same in that unit.
     """
-
-    selects: ClassVar[bool]
-
-    @property
-    def memory(self) -> float | None:
-        """Momentum of the mean of earlier rounds that it goes by; None = it goes by none."""
-        ...
 
     @property
     def least(self) -> int:
         """Fewest vectors that it can judge. Where fewer come none is used."""
+        ...
+
+    @property
+    def memory(self) -> float | None:
+        """Momentum of the mean of earlier rounds that it goes by; None = it goes by none."""
         ...
 
     def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor | None:
@@ -61,8 +45,8 @@ class Aggregator(Protocol):
         """
         ...
 
-    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
-        """Judge vectors.
+    def keep(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
+        """(k,) bool, whose are used; the others count as missing.
 
         Args:
             U: (k, d), k ≥ ``least``, finite.
@@ -70,11 +54,23 @@ class Aggregator(Protocol):
         """
         ...
 
+    def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
+        """(k, d) the vectors as they are to be used.
+
+        Args:
+            U: (k, d) of the clients that were kept, k ≥ 1.
+            centre: of the same.
+        """
+        ...
+
 
 class _Rule:
-    """What most rules have in common."""
+    """A rule that keeps everybody, changes nothing and remembers nothing, for others to begin with."""
 
-    selects: ClassVar[bool] = False
+    @property
+    def least(self) -> int:
+        """Three: of two the median is one of them."""
+        return 3
 
     @property
     def memory(self) -> float | None:
@@ -85,9 +81,13 @@ class _Rule:
         """None."""
         return None
 
+    def keep(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
+        """Everybody."""
+        return torch.ones(len(U), dtype=torch.bool)
 
-def _all(vectors: Tensor) -> Aggregated:
-    return Aggregated(torch.ones(len(vectors), dtype=torch.bool), vectors)
+    def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
+        """As they are."""
+        return U
 
 
 def _norms(U: Tensor) -> Tensor:
@@ -107,16 +107,9 @@ def _coordinate_median(U: Tensor) -> Tensor:
     return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
 
 
-def _near(U: Tensor, centre: Tensor | None, factor: float) -> Aggregated:
-    """Distances from the centre, (d,) or (k, d), cut to ``factor`` times their median; None = 0."""
-    away = U if centre is None else U - centre
-    cut = _shortened(away, factor * _norms(away).median())
-    return _all(cut if centre is None else centre + cut)
-
-
-def _around(centre: Tensor, away: Tensor) -> Aggregated:
+def _around(centre: Tensor, away: Tensor) -> Tensor:
     """The centre (d,) and distances from it (k, d), less their mean."""
-    return _all(centre + (away - away.mean(0)))
+    return centre + (away - away.mean(0))
 
 
 @dataclass(frozen=True)
@@ -138,14 +131,9 @@ class MedianClip(_Rule):
     def __post_init__(self) -> None:
         checks.positive("factor", self.factor)
 
-    @property
-    def least(self) -> int:
-        """Three: of two the median is one of them."""
-        return 3
-
-    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
+    def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        return _all(_shortened(U, self.factor * _norms(U).median()))
+        return _shortened(U, self.factor * _norms(U).median())
 
 
 @dataclass(frozen=True)
@@ -171,7 +159,7 @@ class TrimmedMean(_Rule):
         """2f + 1: one is left."""
         return 2 * self.f + 1
 
-    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
+    def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
         inner = U.sort(0).values[self.f : len(U) - self.f]
         return _around(inner.mean(0), U.clamp(inner[0], inner[-1]))
@@ -184,14 +172,9 @@ class CoordinateMedian(_Rule):
     Nothing of a single client is left: λ has no say in the model then, and drift terms are all alike.
     """
 
-    @property
-    def least(self) -> int:
-        """Three."""
-        return 3
-
-    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
+    def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        return _all(_coordinate_median(U).repeat(len(U), 1))
+        return _coordinate_median(U).repeat(len(U), 1)
 
 
 @dataclass(frozen=True)
@@ -214,12 +197,7 @@ class GeometricMedian(_Rule):
         checks.whole("iterations", self.iterations)
         checks.positive("tolerance", self.tolerance)
 
-    @property
-    def least(self) -> int:
-        """Three: between two every point will do."""
-        return 3
-
-    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
+    def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
         middle = self._median(U.double())
         away = U - middle.to(U)
@@ -243,40 +221,38 @@ class GeometricMedian(_Rule):
 class Krum(_Rule):
     """Only the vectors that lie close to most others are used (Blanchard et al. 2017).
 
-    A vector's score is the sum of its squared distances to the k − f − 2 nearest others; the ``keep`` with the smallest
+    A vector's score is the sum of its squared distances to the k − f − 2 nearest others; the ``used`` with the smallest
     scores are used. With one it is Krum, with more multi-Krum. It is hard on honest clients with other data, which are
     left out like false ones.
 
     Args:
         f: Byzantine clients that it is to withstand, at least 1.
-        keep: how many are used; 0 = k − f.
+        used: how many are; 0 = k − f.
 
     Raises:
         InputError: a value is out of range.
     """
 
     f: int = 1
-    keep: int = 0
-    selects: ClassVar[bool] = True
+    used: int = 0
 
     def __post_init__(self) -> None:
         checks.whole("f", self.f)
-        checks.whole("keep", self.keep, low=0)
+        checks.whole("used", self.used, low=0)
 
     @property
     def least(self) -> int:
         """2f + 3, as its theorem asks."""
         return 2 * self.f + 3
 
-    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
+    def keep(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
         k = len(U)
         # By differences: the shortcut by products loses small distances between long vectors.
         apart = torch.cdist(U.double(), U.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
         scores = apart.sort(1).values[:, 1 : k - self.f - 1].sum(1)  # the first is its own, 0
-        best = scores.argsort(stable=True)[: self.keep or k - self.f]
-        kept = torch.zeros(k, dtype=torch.bool).index_fill(0, best.cpu(), True)
-        return Aggregated(kept, U[kept.to(U.device)])
+        best = scores.argsort(stable=True)[: self.used or k - self.f]
+        return torch.zeros(k, dtype=torch.bool).index_fill(0, best.cpu(), True)
 
 
 @dataclass(frozen=True)
@@ -311,47 +287,55 @@ class CentredClip(_Rule):
         """The mean of earlier rounds."""
         return mean
 
-    @property
-    def least(self) -> int:
-        """Three: of two the median distance is one of them."""
-        return 3
-
-    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
+    def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        return _near(U, centre, self.factor)
+        away = U if centre is None else U - centre
+        cut = _shortened(away, self.factor * _norms(away).median())
+        return cut if centre is None else centre + cut
 
 
 @dataclass(frozen=True)
-class ProbeClip(_Rule):
-    """Distances from the gradient on rows that the server holds of each client are cut.
+class ProbeCosine(_Rule):
+    """Only vectors that point the way of the client's own gradient are used, none much longer than that.
 
-    Every client is judged by its own rows and not by the others, so that an honest outlier is no liar to it, and few
-    clients are enough. The radius is the median distance, which the noise of the held rows makes. What a client may
-    still do is to be as far from its gradient as an ordinary one.
+    That gradient is found on rows that the server holds of the client. It is FLTrust's test (Cao et al. 2021) with a
+    small data set of every client in place of one for all: every client is judged by its own rows and not by the
+    others, so that an honest outlier is no liar to it, and few clients are enough. It does not see a client whose rows
+    are false as well.
 
     Args:
         probe: holds the rows; see there for what that means.
-        factor: the radius over the median distance, > 0.
+        cosine: between a vector and the gradient from which on it is used, in [0, 1]. The noise of few rows turns
+            honest vectors too, the more so where a client's gradient is small.
+        length: of a vector, at most so many times the gradient's, > 0.
 
     Raises:
-        InputError: the factor is out of range.
+        InputError: a value is out of range.
     """
 
     probe: ServerProbe
-    factor: float = 1.0
+    cosine: float = 0.2
+    length: float = 2.0
 
     def __post_init__(self) -> None:
-        checks.positive("factor", self.factor)
+        checks.fraction("cosine", self.cosine)
+        checks.positive("length", self.length)
 
     @property
     def least(self) -> int:
-        """Three: of two the median distance is one of them."""
-        return 3
+        """One: nobody is judged by the others."""
+        return 1
 
     def expected(self, clients: Tensor, w: Tensor, mean: Tensor) -> Tensor:
         """(k, d) gradients at w on the held rows."""
         return self.probe.gradients(w, clients)
 
-    def apply(self, U: Tensor, centre: Tensor | None = None) -> Aggregated:
+    def keep(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        return _near(U, centre, self.factor)
+        assert centre is not None
+        return (torch.nn.functional.cosine_similarity(U, centre, dim=1) >= self.cosine).cpu()
+
+    def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
+        """See :class:`drfl.resilience.Aggregator`."""
+        assert centre is not None
+        return _shortened(U, self.length * _norms(centre))

@@ -218,7 +218,7 @@ _KEY = Key(0)
 @dataclass(frozen=True)
 class ServerProbe:
     """Scores a model on rows that the server holds for each client, for :class:`drfl.resilience.Audit` and
-    :class:`drfl.resilience.ProbeClip`.
+    :class:`drfl.resilience.ProbeCosine`.
 
     Clients give these rows away, which federated learning is there to avoid; and a client that chooses them itself can
     choose hard ones. Rows that the server collected on its own serve as well: make the federation of those.
