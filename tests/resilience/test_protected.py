@@ -211,3 +211,17 @@ def test_the_algorithm_shows_through():
     protected = Protected(algorithm_of("DRFA"))
     assert protected.local is LOCAL
     assert protected.ambiguity is protected.algorithm.ambiguity
+
+
+@pytest.mark.parametrize("claim", [1e2, 1e6, 1e30])
+@pytest.mark.parametrize(
+    ("name", "most"), [("AFL", 1), ("DRFA", 1), ("DRFAGA", 1), ("DRDM", 1), ("DualDRDM", 1), ("ScaffPD", 3)]
+)
+def test_by_default_no_claim_gains_a_client_more_than_a_tenth_of_lambda_a_round(name, most, claim):
+    """D = 0.1 of the dual step's rule, without any guard; SCAFF-PD's extrapolation may go three times as far."""
+    algorithm, fed = algorithm_of(name), Claims(fed_of(), [2], claim)
+    before = algorithm.init(fed).lam
+    for state, _ in states_of(algorithm, fed, 6):
+        assert (state.lam - before).max() <= most * 0.1 + 1e-12
+        before = state.lam
+    assert before[2] > 1 / N
