@@ -117,6 +117,23 @@ def stop(directory: Place, number: Number) -> int:
     return 0
 
 
+@app.command()
+def audit(
+    logs: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Audit logs: a server's, and those of its sites.")
+    ],
+) -> int:
+    """Check audit logs: whether a line was changed or taken out, and whether server and sites tell the same."""
+    with signals.as_stopped():
+        from drfl.deploy.audit import checked
+
+        good = True
+        for ok, text in checked(logs):
+            good = good and ok
+            typer.echo(f"{'ok' if ok else 'problem':8} {text}")
+    return 0 if good else 1
+
+
 def _require() -> None:
     from drfl.deploy.flower_cli import require
 

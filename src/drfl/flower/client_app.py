@@ -6,7 +6,7 @@ import importlib.metadata
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from pydantic import ValidationError
 from torch import Tensor
 
+from drfl.audit_log import AuditLog
 from drfl.data import ClientData
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
@@ -24,9 +25,10 @@ from drfl.engine.row_scores import RowScores, products
 from drfl.errors import InputError
 from drfl.flower.identities import write_identity
 from drfl.flower.messages import Answer, Ask, Model, Tested, array_of, read_ask, vector_of, version, write_answer
-from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, validation_message
+from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, printable, validation_message
 from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
+from drfl.flower.site_policy import SitePolicy
 from drfl.hashing import digest_of
 from drfl.models import LOSSES, MODELS
 from drfl.requests import Gradients, Losses, Replies, TrainRequest
@@ -86,6 +88,9 @@ class Site:
         timeout: seconds that a request may take.
         device: torch device.
         threads: torch's threads; None = its default.
+        audit: where it logs what it is asked and sends; None = nowhere.
+        policy: what it lets go out, and when.
+        folder: that the files of its policy are relative to.
 
     Raises:
         InputError: the data are those of several clients, or standardised by this site alone.
@@ -97,6 +102,9 @@ class Site:
     timeout: float = 3600.0
     device: str = "cpu"
     threads: int | None = None
+    audit: AuditLog | None = None
+    policy: SitePolicy = field(default_factory=SitePolicy)
+    folder: Path = Path()
 
     def __post_init__(self) -> None:
         if self.data.n != 1:
@@ -188,7 +196,7 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
             answer = answer._replace(also=also, products=tuple(products(rows, other, fed.measures).tolist()))
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
-        answer = answer._replace(parts=_parts(reply))
+        answer = answer._replace(parts=site.policy.shortened(request, _parts(reply)))
         if isinstance(request, TrainRequest) and request.shift is not None:
             kept = _next_shift(request, answer.parts[0])
             # The server computes the same vector; if its bytes differ, so do the versions, and the server sends its
@@ -252,11 +260,24 @@ def reply(message: Message, context: Context, site: Site) -> Message:
         site: whose data.
 
     Raises:
-        InputError: the message, the data and the model do not fit each other.
+        InputError: the message, the data and the model do not fit each other, or the site's policy is against it.
         HungError: it took longer than the site allows.
+        DrflError: the site's audit log cannot be written to: nothing leaves without a line there.
     """
     ask, shift = read_ask(message.content)
-    answer = within(site.timeout, partial(work, site, ask, shift, context.state))
+    run, kind = context.run_id, "test" if ask.request is None else ask.request.kind
+    log = site.audit
+    if log is not None:
+        log.add("asked", site=site.name, run=str(run), what=kind, model=digest_of([ask.w]))
+    try:
+        site.policy.check(run, log, site.folder)
+        answer = within(site.timeout, partial(work, site, ask, shift, context.state))
+    except Exception as error:
+        if log is not None:
+            log.add("refused", site=site.name, run=str(run), what=kind, reason=printable(str(error)[:300]))
+        raise
+    if log is not None:
+        log.add("sent", site=site.name, run=str(run), what=kind, digest=digest_of(answer.parts))
     return Message(write_answer(answer), reply_to=message)
 
 
@@ -305,7 +326,10 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
 
     @found.query("identity")
     def who(message: Message, context: Context) -> Message:
-        return Message(identity(load(context)), reply_to=message)
+        site = load(context)
+        if site.audit is not None:
+            site.audit.add("told who it is", site=site.name, run=str(context.run_id))
+        return Message(identity(site), reply_to=message)
 
     return found
 
@@ -325,8 +349,11 @@ def site_of(context: Context) -> Site:
 @cache
 def _site(path: Path) -> Site:
     settings = read_site(path)
-    data = within(settings.timeout, partial(load_site, path))
-    return Site(settings.name, data, None, settings.timeout, settings.device, settings.threads)
+    data, folder = within(settings.timeout, partial(load_site, path)), path.resolve().parent
+    log = None if settings.audit is None else AuditLog(folder / settings.audit)
+    return Site(
+        settings.name, data, None, settings.timeout, settings.device, settings.threads, log, settings.policy, folder
+    )
 
 
 app = client_app(site_of)

@@ -11,6 +11,7 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from drfl.audit_log import AuditLog
 from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError
 from drfl.federation import Evaluation, Federation, Ledger
@@ -59,6 +60,7 @@ class FlowerFederation(Federation):
         deadline: of every exchange with them.
         standardisation: by which every site scales its inputs, sent with every message; None = they do not. It is not
             in the ledger.
+        audit: the server's log; None = none.
 
     Attributes:
         products: (N, M) float64 of the last test of two models: over each client's rows the sum of the products of
@@ -77,6 +79,7 @@ class FlowerFederation(Federation):
         w0: Tensor,
         deadline: Deadline,
         standardisation: Standardisation | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         same_shape(members)
         # As the sites claimed before the run, and for the whole of it; see claims.admit for bounds on these claims.
@@ -87,7 +90,7 @@ class FlowerFederation(Federation):
         shares = [members[client].majority for client in range(self.n)]
         told = [share for share in shares if share is not None]
         self.majority = torch.tensor(told, dtype=torch.float64) if len(told) == self.n else None
-        self._post, self._names, self._model = Transport(grid, roster, deadline), roster.names, model
+        self._post, self._names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
         # Of the first and of the second model: each client's last result, which stands where it is not tested.
         self._tested: tuple[dict[int, Tested], ...] = {}, {}

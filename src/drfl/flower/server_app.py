@@ -17,6 +17,7 @@ from torch import Tensor
 from drfl.algorithm import Algorithm
 from drfl.assessment.evaluation import worst_interval
 from drfl.assessment.sentences import interval_line
+from drfl.audit_log import AuditLog
 from drfl.callbacks import describe
 from drfl.data.standardisation import Standardisation
 from drfl.errors import DivergedError, DrflError, InputError
@@ -129,9 +130,13 @@ def serve(grid: Grid, path: Path) -> Path:
     out = folder / settings.out
     key = key_of(settings.job, out)
     roster = roster_of(settings, folder)
+    audit = None if settings.audit is None else AuditLog(folder / settings.audit)
     members = gathered(grid, roster, settings.wait, settings.timeout)
     admit(members, settings.sites)
-    deployed = deployment(grid, roster, members, settings)
+    if audit is not None:
+        for client, member in sorted(members.items()):
+            audit.add("joined", site=roster.names[client], rows=member.train, digest=member.digest)
+    deployed = deployment(grid, roster, members, settings, audit)
     if is_finished(out, deployed):
         raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it again")
     with claimed(out, resume=True) as claim:
@@ -167,8 +172,10 @@ def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
     return settings.model_copy(update={"job": settings.job.model_copy(update={"checkpoint_key": folder / path})})
 
 
-def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settings: ServerSettings) -> Deployment:
-    """The run, on sites that are online.
+def deployment(
+    grid: Grid, roster: Roster, members: Mapping[int, Member], settings: ServerSettings, audit: AuditLog | None = None
+) -> Deployment:
+    """The run, on sites that are online, and the log that it is written to.
 
     Raises:
         InputError: model, algorithm and sites do not work together.
@@ -187,7 +194,7 @@ def deployment(grid: Grid, roster: Roster, members: Mapping[int, Member], settin
     # The key that a simulation uses too: the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
         task = task_of(model, sites.members[0].shape)
-    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation)
+    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation, audit)
     parameters, keep = over_selection(config, sites.n)
     record = ReplyLog()
     # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.

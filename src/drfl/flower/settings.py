@@ -12,6 +12,7 @@ from drfl.errors import InputError
 from drfl.experiments.config import REGISTRIES, Config
 from drfl.experiments.hyperparameters import canonical
 from drfl.flower.schema import Name
+from drfl.flower.site_policy import SitePolicy
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -84,15 +85,25 @@ class SiteSettings(BaseModel):
         dtype: of the inputs, and of targets that are no labels.
         device: torch device.
         threads: torch's threads.
+        audit: the site's log of what it was asked and sent, relative to the file; None = none.
+        policy: what the site lets go out, and when.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str = Field(min_length=1)
     data: SiteData
+    audit: Path | None = None
+    policy: SitePolicy = Field(default_factory=SitePolicy)
     timeout: float = Field(3600.0, gt=0)
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     threads: int | None = Field(None, ge=1, le=1024)
+
+    @model_validator(mode="after")
+    def _counted(self) -> SiteSettings:
+        if self.policy.requests_a_day is not None and self.audit is None:
+            raise ValueError('policy.requests_a_day is counted in the audit log: give it a line audit = "audit.jsonl"')
+        return self
 
 
 def read_site(path: Path) -> SiteSettings:
@@ -191,6 +202,7 @@ class ServerSettings(BaseModel):
             to ``timeout``.
         wait: seconds to wait for the sites at the start.
         insecure: whether sites are not authenticated.
+        audit: the server's log of who was asked and what came, relative to the file; None = none.
         job: the run.
         sites: in the order of the clients.
     """
@@ -201,6 +213,7 @@ class ServerSettings(BaseModel):
     grace: float | None = Field(None, ge=0, allow_inf_nan=False)
     wait: float = Field(300.0, gt=0, allow_inf_nan=False)
     insecure: bool = False
+    audit: Path | None = None
     job: DeployedConfig
     sites: tuple[SiteEntry, ...] = Field(min_length=1)
 

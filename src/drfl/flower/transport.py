@@ -13,12 +13,14 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from drfl.audit_log import AuditLog
 from drfl.federation import SCALAR_BYTES, Ledger
 from drfl.flower.messages import Answer, Ask, array_of, most_bytes, read_answer, write_ask
 from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
 from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
 from drfl.flower.site_health import SiteHealth
 from drfl.flower.traffic import Traffic
+from drfl.hashing import digest_of
 from drfl.requests import Request, TrainRequest
 from drfl.resilience.validation import Reason, check_row
 
@@ -98,10 +100,11 @@ class Transport:
         grid: Flower's.
         roster: who the nodes are.
         deadline: of every exchange.
+        audit: the server's log; None = none.
     """
 
-    def __init__(self, grid: Grid, roster: Roster, deadline: Deadline) -> None:
-        self.grid, self.roster, self.deadline = grid, roster, deadline
+    def __init__(self, grid: Grid, roster: Roster, deadline: Deadline, audit: AuditLog | None = None) -> None:
+        self.grid, self.roster, self.deadline, self.audit = grid, roster, deadline, audit
         self.traffic = Traffic()
         self.health = {client: SiteHealth() for client in range(len(roster.names))}
         self.held: dict[int, str] = {}  # client → the version of the shift that it keeps
@@ -209,6 +212,7 @@ class Transport:
         for message, (client, pending) in zip(ids, due.items(), strict=True):
             if message:
                 on_way[message] = client
+                self._log("asked", client, model=digest_of([pending.question.ask.w]))
             else:
                 pending.again()
 
@@ -225,6 +229,7 @@ class Transport:
                 pending.again()
                 return
             del waiting[client]
+            self._log("failed", client, reason=told)
             self.bad(client, "failed", f" failed: {told}")
             return
         try:
@@ -233,6 +238,7 @@ class Transport:
             answer = self._read(one, pending)
         except Exception as error:  # no reply of a single site may end the run, whatever error it causes
             del waiting[client]
+            self._log("rejected", client, reason=rejection_reason(error))
             self.bad(client, "rejected", f": reply rejected, as {rejection_reason(error)}")
             return
         if not only_test:
@@ -247,6 +253,7 @@ class Transport:
         if answer.version:
             self.held[client] = answer.version
         self.health[client].good()
+        self._log("received", client, digest=digest_of(answer.parts))
         found.answers[client] = answer
 
     def _read(self, one: Received, pending: PendingRequest) -> Answer:
@@ -270,6 +277,10 @@ class Transport:
         if not answer.lacking:
             _check(ask, answer)
         return answer
+
+    def _log(self, event: str, client: int, **what: str) -> None:
+        if self.audit is not None:
+            self.audit.add(event, site=self.roster.names[client], **what)
 
     def _recall(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int]) -> None:
         """Ask those again whose node was restarted since they were asked: it has lost the message."""

@@ -1,0 +1,225 @@
+"""What a site lets go out, and what server and sites write down of it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from datetime import UTC, datetime
+
+import pytest
+import torch
+from tests.flower.conftest import SIZES, federation, grid_of, simulation, site
+
+from drfl import Key, LocalSGD, audit_log, run
+from drfl.algorithms import DRDM
+from drfl.audit_log import FIRST, AuditLog, read
+from drfl.cli.app import call
+from drfl.errors import DrflError, InputError
+from drfl.flower.settings import SiteSettings
+from drfl.flower.site_policy import SitePolicy
+from drfl.flower.transport import Transport
+
+LOCAL = LocalSGD(steps=2, lr=0.1, batch=4)
+EVERYBODY = torch.arange(4)
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def logged(path, *events):
+    log = AuditLog(path)
+    for event in events:
+        log.add(event, site="a", digest=f"of {event}")
+    return log
+
+
+def test_every_line_names_the_one_before(tmp_path):
+    logged(tmp_path / "log", "asked", "sent")
+    logged(tmp_path / "log", "asked")  # another process goes on
+    found = read(tmp_path / "log")
+    assert [(r["n"], r["event"], r["site"]) for r in found.records] == [
+        (1, "asked", "a"),
+        (2, "sent", "a"),
+        (3, "asked", "a"),
+    ]
+    assert found.records[0]["previous"] == FIRST
+    assert found.head not in {r["previous"] for r in found.records}
+    assert all(datetime.fromisoformat(str(r["at"])).tzinfo == UTC for r in found.records)
+
+
+CHANGES = {
+    "changed": (lambda rows: [rows[0], rows[1].replace("sent", "kept"), *rows[2:]], 3),
+    "taken out": (lambda rows: [rows[0], *rows[2:]], 2),
+    "swapped": (lambda rows: [rows[1], rows[0], *rows[2:]], 1),
+    "added": (lambda rows: [*rows, rows[-1]], 5),
+    "no JSON": (lambda rows: [*rows[:2], "{", *rows[2:]], 3),
+    "no record": (lambda rows: ["[]", *rows], 1),
+}
+
+
+@pytest.mark.parametrize(("change", "line"), CHANGES.values(), ids=CHANGES)
+def test_a_line_that_was_changed_is_named(tmp_path, change, line, capsys):
+    path = tmp_path / "log"
+    logged(path, "asked", "sent", "asked", "sent")
+    path.write_text("\n".join([*change(lines(path)), ""]), encoding="utf-8")
+    with pytest.raises(InputError, match=f"line {line}: it does not follow"):
+        read(path)
+    assert call(["deploy", "audit", str(path)]) == 1
+    assert f"line {line}" in capsys.readouterr().out
+
+
+def test_what_a_killed_process_left_is_cut_off_and_the_log_goes_on(tmp_path):
+    path = tmp_path / "log"
+    logged(path, "asked")
+    with path.open("a") as file:
+        file.write('{"n": 2, "at": "20')
+    assert len(read(path).records) == 1
+    logged(path, "sent")
+    assert [r["event"] for r in read(path).records] == ["asked", "sent"]
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 2**16])
+def test_a_log_is_read_from_its_end(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(audit_log, "BLOCK", block)
+    path = tmp_path / "log"
+    log = logged(path, "asked", "sent", "asked")
+    assert [r["n"] for r in log.since("2000")] == [3, 2, 1]
+    assert list(log.since("3000")) == []
+    assert list(AuditLog(tmp_path / "none").since("2000")) == []
+    with path.open("a") as file:
+        file.write("half of a li")
+    logged(path, "sent")
+    assert [r["n"] for r in read(path).records] == [1, 2, 3, 4]
+    path.write_text("half")
+    logged(path, "asked")
+    assert len(read(path).records) == 1
+
+
+def _write(path, count):
+    for _ in range(count):
+        AuditLog(path).add("asked")
+
+
+def test_processes_that_write_at_once_keep_the_chain(tmp_path):
+    path = tmp_path / "log"
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_write, args=(path, 20)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [r["n"] for r in read(path).records] == list(range(1, 81))
+
+
+def test_a_log_that_cannot_be_written_stops_what_would_go_unnoted(tmp_path):
+    with pytest.raises(DrflError, match="cannot write to the audit log"):
+        AuditLog(tmp_path).add("asked")
+    (tmp_path / "log").write_text("no log\n")
+    with pytest.raises(DrflError, match="see that it is whole"):
+        AuditLog(tmp_path / "log").add("asked")
+    grid = grid_of(load=lambda context: site(context.node_config["name"], audit=AuditLog(tmp_path / "log")))
+    with pytest.raises(InputError):
+        federation(grid)
+
+
+def sites_of(folder, **policy):
+    """A grid of four sites with logs; the policy is that of site b."""
+
+    def load(context):
+        name = context.node_config["name"]
+        own = SitePolicy(**policy) if name == "b" else SitePolicy()
+        return site(name, audit=AuditLog(folder / name), policy=own, folder=folder)
+
+    return grid_of(load=load)
+
+
+def with_log(fed, path):
+    fed._post.audit = AuditLog(path)
+    assert isinstance(fed._post, Transport)
+    return fed
+
+
+def test_server_and_sites_write_down_the_same_and_the_run_is_that_of_a_simulation(tmp_path, capsys):
+    algorithm = DRDM(m=3, local=LOCAL, gamma=0.01)
+    fed = with_log(federation(sites_of(tmp_path)), tmp_path / "server")
+    deployed = run(algorithm, fed, rounds=3)
+    assert torch.equal(deployed.state.w, run(algorithm, simulation(), rounds=3).state.w)
+    logs = [tmp_path / name for name in ("server", *"abcd")]
+    assert call(["deploy", "audit", *map(str, logs)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 9
+    assert all(line.startswith("ok ") for line in told)
+    events = [r["event"] for r in read(tmp_path / "a").records]
+    assert events[0] == "told who it is"
+    assert events.count("asked") == events.count("sent") > 0
+    # A server that says that it received something else:
+    rows = [json.loads(line) for line in lines(tmp_path / "server")]
+    false = AuditLog(tmp_path / "false")
+    for row in rows:
+        more = {k: v for k, v in row.items() if k not in ("n", "at", "event", "previous")}
+        false.add(row["event"], **({**more, "digest": "0" * 32} if row["event"] == "received" else more))
+    assert call(["deploy", "audit", str(tmp_path / "false"), str(tmp_path / "a")]) == 1
+    assert "a: the server has received 0000" in capsys.readouterr().out
+
+
+def test_logs_of_two_servers_are_not_compared(tmp_path, capsys):
+    for name in ("one", "two"):
+        logged(tmp_path / name, "received")
+    assert call(["deploy", "audit", str(tmp_path / "one"), str(tmp_path / "two")]) == 1
+    assert "are both of a server" in capsys.readouterr().out
+    assert call(["deploy", "audit", str(tmp_path / "none")]) == 1
+    assert "cannot read" in capsys.readouterr().out
+
+
+def test_models_and_gradients_leave_no_farther_than_the_policy_says(tmp_path):
+    plain, bounded = federation(), federation(sites_of(tmp_path, max_step=0.01))
+    w = plain.w0
+    up, free = (fed.train(EVERYBODY, w, LOCAL, Key(0), snapshot=1, average=True) for fed in (bounded, plain))
+    order = up.clients.argsort()
+    for mine, other in zip(up[1:], free[1:], strict=True):
+        mine, other = mine[order], other[free.clients.argsort()]
+        assert float((mine[1] - w).norm()) == pytest.approx(min(0.01, float((other[1] - w).norm())), rel=1e-4)
+        assert torch.equal(mine[[0, 2, 3]], other[[0, 2, 3]])
+    g = bounded.gradients(EVERYBODY, w, Key(0))
+    assert float(g.values[g.clients == 1].norm()) == pytest.approx(0.01, rel=1e-4)
+    assert torch.equal(g.losses.sort().values, plain.gradients(EVERYBODY, w, Key(0)).losses.sort().values)
+
+
+def test_a_step_that_was_shortened_is_what_the_site_keeps_its_drift_term_by(tmp_path):
+    """It computes the same shift as the server, which would else have to send it in every round."""
+    bounded, plain = federation(sites_of(tmp_path, max_step=0.01)), federation()
+    for fed in (bounded, plain):
+        run(DRDM(m=4, local=LOCAL, gamma=0.01, mu=2.0), fed, rounds=4)
+    assert bounded.ledger == plain.ledger
+
+
+def test_a_site_answers_so_many_requests_a_day(tmp_path, caplog):
+    fed = federation(sites_of(tmp_path, requests_a_day=2))
+    for r in range(4):
+        up = fed.train(EVERYBODY, fed.w0, LOCAL, Key(r))
+        assert (1 in up.clients.tolist()) == (r < 2)
+    assert "this site answers 2 requests a day, and has done so today" in caplog.text
+    assert [r["event"] for r in read(tmp_path / "b").records].count("refused") >= 1
+
+
+def test_a_site_takes_part_once_a_person_has_agreed(tmp_path, caplog):
+    fed = federation(sites_of(tmp_path, approved="approved"))
+    assert fed.train(EVERYBODY, fed.w0, LOCAL, Key(0)).clients.tolist() == [0, 2, 3]
+    assert "is not approved: a person at this site has to agree to it" in caplog.text
+    number = next(r["run"] for r in read(tmp_path / "b").records if r["event"] == "refused")
+    (tmp_path / "approved").write_text(f"17\n{number}\n")
+    fed._post.health[1].backoff = 0
+    assert 1 in fed.train(EVERYBODY, fed.w0, LOCAL, Key(1)).clients.tolist()
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    about = {"name": "a", "data": {"npz": "x.npz"}}
+    assert SiteSettings.model_validate(about).policy == SitePolicy()
+    with pytest.raises(ValueError, match="counted in the audit log"):
+        SiteSettings.model_validate({**about, "policy": {"requests_a_day": 5}})
+    assert SiteSettings.model_validate({**about, "audit": "log", "policy": {"requests_a_day": 5}}).audit is not None
+    for wrong in ({"max_step": 0}, {"requests_a_day": 0}, {"steps": 3}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            SiteSettings.model_validate({**about, "policy": wrong})
+    assert len(SIZES) == 4
