@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -15,6 +16,7 @@ from drfl.algorithms import DRDM
 from drfl.audit_log import FIRST, AuditLog, read
 from drfl.cli.app import call
 from drfl.errors import DrflError, InputError
+from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.settings import SiteSettings
 from drfl.flower.site_policy import SitePolicy
 from drfl.flower.transport import Transport
@@ -203,14 +205,26 @@ def test_a_site_answers_so_many_requests_a_day(tmp_path, caplog):
     assert [r["event"] for r in read(tmp_path / "b").records].count("refused") >= 1
 
 
-def test_a_site_takes_part_once_a_person_has_agreed(tmp_path, caplog):
+def test_a_site_tells_nothing_of_itself_before_a_person_has_agreed(tmp_path, caplog):
+    with pytest.raises(InputError, match=r"these sites (are not there|do not say who they are): b"):
+        gathered(sites_of(tmp_path, approved="approved"), SelfNamed("abcd", 0.5), 1.0, 0.5)
+    told = [record.getMessage() for record in caplog.records if "agree to it" in record.getMessage()]
+    assert len(told) == 1  # asked several times, logged once
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_server_waits_for_the_agreement(tmp_path):
+    approved = tmp_path / "approved"
+    approved.write_text("17\n")
+    later = threading.Timer(0.5, lambda: approved.write_text("17\n1\n"))
+    later.start()
     fed = federation(sites_of(tmp_path, approved="approved"))
-    assert fed.train(EVERYBODY, fed.w0, LOCAL, Key(0)).clients.tolist() == [0, 2, 3]
-    assert "is not approved: a person at this site has to agree to it" in caplog.text
-    number = next(r["run"] for r in read(tmp_path / "b").records if r["event"] == "refused")
-    (tmp_path / "approved").write_text(f"17\n{number}\n")
-    fed._post.health[1].backoff = 0
-    assert 1 in fed.train(EVERYBODY, fed.w0, LOCAL, Key(1)).clients.tolist()
+    later.join()
+    assert fed.train(EVERYBODY, fed.w0, LOCAL, Key(0)).clients.tolist() == [0, 1, 2, 3]
+    approved.unlink()  # and may take it back
+    assert fed.train(EVERYBODY, fed.w0, LOCAL, Key(1)).clients.tolist() == [0, 2, 3]
+    refused = [r for r in read(tmp_path / "b").records if r["event"] == "refused"]
+    assert [r["reason"] for r in refused] == ["run 1 is not approved: a person at this site has to agree to it"]
 
 
 def test_settings_that_contradict_each_other_are_refused():

@@ -270,7 +270,9 @@ def reply(message: Message, context: Context, site: Site) -> Message:
     if log is not None:
         log.add("asked", site=site.name, run=str(run), what=kind, model=digest_of([ask.w]))
     try:
-        site.policy.check(run, log, site.folder)
+        site.policy.check_run(run, site.folder)
+        if kind != "test":
+            site.policy.check_count(log)
         answer = within(site.timeout, partial(work, site, ask, shift, context.state))
     except Exception as error:
         if log is not None:
@@ -327,6 +329,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     @found.query("identity")
     def who(message: Message, context: Context) -> Message:
         site = load(context)
+        site.policy.check_run(context.run_id, site.folder)
         if site.audit is not None:
             site.audit.add("told who it is", site=site.name, run=str(context.run_id))
         return Message(identity(site), reply_to=message)

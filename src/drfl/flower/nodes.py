@@ -17,6 +17,7 @@ from drfl.errors import InputError
 from drfl.flower.client_app import IDENTITY
 from drfl.flower.identities import most_identity_bytes, read_identity
 from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
+from drfl.flower.site_policy import UNAPPROVED
 
 PAUSE = 0.5
 """Seconds between two polls for replies."""
@@ -61,6 +62,9 @@ def received(grid: Grid, messages: Iterable[str]) -> Iterator[Received]:
 
 
 LOG = logging.getLogger("drfl.flower")
+
+SLOWEST = 10.0
+"""Seconds at most between two questions to a node who it is."""
 
 
 @dataclass(frozen=True)
@@ -181,18 +185,20 @@ class SelfNamed(Named):
 def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Member]:
     """The nodes' descriptions of themselves; nodes without a valid answer are left out and logged."""
     end, found = time.monotonic() + timeout, {}
-    asking, pause = list(nodes), PAUSE
+    asking, pause, unapproved = list(nodes), PAUSE, set()
     while asking and time.monotonic() < end:
-        asking = _told(grid, asking, end, found)
-        # Flower lost the message or the reply: asked again at intervals that double.
+        asking = _told(grid, asking, end, found, unapproved)
+        # Flower lost the message or the reply, or nobody has agreed yet: asked again at intervals that double.
         if asking:
-            time.sleep(min(pause, max(0.0, end - time.monotonic())))
+            time.sleep(min(pause, SLOWEST, max(0.0, end - time.monotonic())))
             pause *= 2
     return found
 
 
-def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member]) -> list[int]:
-    """Ask nodes once who they are, and note the answers; returns those whose message or reply was lost."""
+def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member], unapproved: set[int]) -> list[int]:
+    """Ask nodes once who they are, and note the answers and the nodes where nobody has agreed to the run; returns those
+    that are to be asked again.
+    """
     left, lost = max(1.0, end - time.monotonic()), []
     asked = [Message(RecordDict(), node, IDENTITY, ttl=left) for node in nodes]
     # Flower gives no id for a message that it did not take; that node is then left out.
@@ -201,6 +207,12 @@ def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member]
         for message, reply, problem in list(received(grid, list(waiting))):
             node = waiting.pop(message)
             if reply is not None and reply.has_error() and reply.error.code in RETRIED:
+                lost.append(node)
+                continue
+            if reply is not None and reply.has_error() and UNAPPROVED in (reply.error.reason or ""):
+                if node not in unapproved:
+                    LOG.warning("node %d: the run %s", node, UNAPPROVED)
+                unapproved.add(node)
                 lost.append(node)
                 continue
             try:

@@ -13,6 +13,9 @@ from drfl.audit_log import AuditLog
 from drfl.errors import InputError
 from drfl.requests import GradientRequest, LossRequest, Request, TrainRequest
 
+UNAPPROVED = "is not approved: a person at this site has to agree to it"
+"""What a site says of a run that nobody there has agreed to; the server asks it again for a while."""
+
 
 class RefusedError(InputError):
     """A site's policy is against it; the server sees the reason, and no more."""
@@ -27,7 +30,7 @@ class SitePolicy(BaseModel):
         max_step: the greatest distance from the model sent at which a model leaves, and norm of a gradient; what is
             longer is shortened to it. None = as they are.
         approved: file with the numbers of the runs that a person has agreed to, one a line, relative to site.toml; in
-            all others the site tells who it is, and nothing else. None = it takes part in every run.
+            all others the site tells nothing, not even who it is. None = it takes part in every run.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,23 +38,26 @@ class SitePolicy(BaseModel):
     max_step: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     approved: Path | None = None
 
-    def check(self, run: int, log: AuditLog | None, folder: Path) -> None:
-        """Raise a :class:`RefusedError` where a request of this run is not to be answered.
+    def check_run(self, run: int, folder: Path) -> None:
+        """Raise a :class:`RefusedError` where nobody has agreed to a run.
 
         Args:
             run: Flower's number of it.
-            log: of the site.
             folder: that site.toml lies in.
         """
-        if self.approved is not None:
-            path = folder / self.approved
-            agreed = path.read_text(encoding="utf-8").split() if path.exists() else []
-            if str(run) not in agreed:
-                raise RefusedError(f"run {run} is not approved: a person at this site has to agree to it")
-        if self.requests_a_day is not None and log is not None:
-            today = log.since(datetime.now(UTC).date().isoformat())
-            if sum(line["event"] == "sent" and line["what"] != "test" for line in today) >= self.requests_a_day:
-                raise RefusedError(f"this site answers {self.requests_a_day} requests a day, and has done so today")
+        if self.approved is None:
+            return
+        path = folder / self.approved
+        if str(run) not in (path.read_text(encoding="utf-8").split() if path.exists() else []):
+            raise RefusedError(f"run {run} {UNAPPROVED}")
+
+    def check_count(self, log: AuditLog | None) -> None:
+        """Raise a :class:`RefusedError` where as many requests have been answered today as may be."""
+        if self.requests_a_day is None or log is None:
+            return
+        today = log.since(datetime.now(UTC).date().isoformat())
+        if sum(line["event"] == "sent" and line["what"] != "test" for line in today) >= self.requests_a_day:
+            raise RefusedError(f"this site answers {self.requests_a_day} requests a day, and has done so today")
 
     def shortened(self, request: Request | None, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The parts of a reply as they may leave: models near the one sent, gradients not long."""
