@@ -117,6 +117,39 @@ def stop(directory: Place, number: Number) -> int:
     return 0
 
 
+SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's name in server.toml.")]
+
+
+@app.command()
+def revoke(directory: Place, site: SiteName) -> int:
+    """Have the SuperLink refuse a site's key from now on."""
+    with signals.as_stopped():
+        _require()
+        from drfl.deploy.keys import revoke as revoke_key
+        from drfl.deploy.paths import deployment
+
+        place = revoke_key(deployment(directory), site)
+        typer.echo(f"{site}: its key is refused from now on, and kept as {place}; take the site out of server.toml")
+    return 0
+
+
+@app.command()
+def rotate(
+    directory: Place,
+    site: SiteName,
+    key: Annotated[Path, typer.Option(help="Its new public key; the site keeps the private one.")],
+) -> int:
+    """Exchange a site's key for a new one."""
+    with signals.as_stopped():
+        _require()
+        from drfl.deploy.keys import rotate as rotate_key
+        from drfl.deploy.paths import deployment
+
+        node = rotate_key(deployment(directory), site, key)
+        typer.echo(f"{site}: registered with its new key as {node}; the key before is refused from now on")
+    return 0
+
+
 @app.command()
 def audit(
     logs: Annotated[
