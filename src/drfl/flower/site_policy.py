@@ -1,4 +1,7 @@
-"""What a site lets go out, and when: its own rules, which no server can change."""
+"""What a site lets go out, and when: its own rules, which no server can change.
+
+They bind drfl's app. Flower runs whatever app is submitted at the sites, and another one does not ask them.
+"""
 
 from __future__ import annotations
 
