@@ -1,0 +1,53 @@
+"""The script for the table of attacks on models: its cells run, and do what they are named after."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from tests.support.scripts import ROOT, script
+
+sys.path.insert(0, str(ROOT / "experiments"))  # it imports a script beside it
+SCRIPT = script("experiments/false_models.py")
+sys.path.pop(0)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setitem(SCRIPT.JOB, "rounds", 2)
+    monkeypatch.setitem(SCRIPT.JOB, "steps", 2)
+
+
+def cell(attack="none", algorithm="DualDRDM", defence="default", outlier="no"):
+    return SCRIPT.Cell("digits", outlier, attack, algorithm, defence, 0)
+
+
+def test_every_cell_is_there_once():
+    cells = SCRIPT.cells(False)
+    assert len(cells) == len(set(cells)) == 2 * 5 * 2 * 8 * 6 * 8
+
+
+@pytest.mark.parametrize("defence", SCRIPT.DEFENCES)
+def test_every_defence_runs_beside_an_attack(defence):
+    found = SCRIPT.measure(cell("sign flip", defence=defence, outlier="yes"), None)
+    assert 0 <= found.worst <= found.average <= 100
+    assert found.mass <= (100 if defence == "default" else 40 + 1e-6)  # four of twenty in CVaR(0.5)
+
+
+@pytest.mark.parametrize("attack", SCRIPT.ATTACKS)
+def test_every_attack_is_another_one(attack):
+    clean, attacked = (SCRIPT.measure(cell(name, "FedAvg"), None) for name in ("none", attack))
+    same = attack in ("none", "vanish half way")  # which begins after 30 rounds
+    assert (clean == attacked) == same
+
+
+def test_the_outliers_images_are_upside_down_and_nobody_elses():
+    config = SCRIPT.load_config(None, {"clients": 20, "dataset": "digits", "alpha": 1.0})
+    data = SCRIPT.build(config).data
+    turned = SCRIPT.upside_down(data, 19)
+    for before, after, rows in (
+        (data.inputs, turned.inputs, data.train), (data.test_inputs, turned.test_inputs, data.test),
+    ):  # fmt: skip
+        assert torch.equal(after[rows[19]], before[rows[19]].flip(-1).flip(-2))
+        assert torch.equal(after[torch.cat(rows[:19])], before[torch.cat(rows[:19])])
