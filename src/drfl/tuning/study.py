@@ -121,7 +121,7 @@ class Store:
             raise DrflError(f"cannot write {self.path} ({cause}): run it again when it can be written to") from None
 
     def _other(self, algorithm: str, known: Mapping[str, object], wanted: Mapping[str, object]) -> InputError:
-        name = next(name for name in {**known, **wanted} if known.get(name) != wanted.get(name))
+        name = next(n for n in {**known, **wanted} if known.get(n, "nothing") != wanted.get(n, "nothing"))
         before, now = known.get(name, "nothing"), wanted.get(name, "nothing")
         return InputError(
             f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: "
