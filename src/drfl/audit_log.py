@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -125,10 +126,10 @@ def disagreements(server: Sequence[Record], site: Sequence[Record], name: str) -
         site: records of the site's.
         name: of the site, as the server calls it.
     """
-    received = [str(r["digest"]) for r in server if r["event"] in ("received", "rejected") and r.get("site") == name]
-    sent = [str(r["digest"]) for r in site if r["event"] == "sent"]
-    for digest in dict.fromkeys(received):
-        if received.count(digest) > sent.count(digest) and digest != "None":
+    received = Counter(str(r.get("digest")) for r in server if r["event"] == "received" and r.get("site") == name)
+    sent = Counter(str(r.get("digest")) for r in site if r["event"] == "sent")
+    for digest in received:
+        if received[digest] > sent[digest]:
             yield f"{name}: the server has received {digest}, which the site has not sent"
     # Not the other way round: a reply that came too late is nowhere received.
 

@@ -153,8 +153,13 @@ def test_server_and_sites_write_down_the_same_and_the_run_is_that_of_a_simulatio
     assert len(told) == 9
     assert all(line.startswith("ok ") for line in told)
     events = [r["event"] for r in read(tmp_path / "a").records]
-    assert events[0] == "told who it is"
+    assert events[0] == "identified"
     assert events.count("asked") == events.count("sent") > 0
+    # Replies that failed or were rejected have no digest, and are nothing to compare.
+    for event in ("failed", "rejected"):
+        AuditLog(tmp_path / "server").add(event, site="a", reason="a part of it has the wrong shape")
+    assert call(["deploy", "audit", *map(str, logs)]) == 0
+    capsys.readouterr()
     # A server that says that it received something else:
     rows = [json.loads(line) for line in lines(tmp_path / "server")]
     false = AuditLog(tmp_path / "false")

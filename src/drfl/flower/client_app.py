@@ -268,7 +268,7 @@ def reply(message: Message, context: Context, site: Site) -> Message:
     run, kind = context.run_id, "test" if ask.request is None else ask.request.kind
     log = site.audit
     if log is not None:
-        log.add("asked", site=site.name, run=str(run), what=kind, model=digest_of([ask.w]))
+        log.add("asked", site=site.name, run=str(run), what=kind, digest=digest_of([ask.w]))
     try:
         site.policy.check_run(run, site.folder)
         if kind != "test":
@@ -331,7 +331,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
         if site.audit is not None:
-            site.audit.add("told who it is", site=site.name, run=str(context.run_id))
+            site.audit.add("identified", site=site.name, run=str(context.run_id))
         return Message(identity(site), reply_to=message)
 
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -212,7 +212,7 @@ class Transport:
         for message, (client, pending) in zip(ids, due.items(), strict=True):
             if message:
                 on_way[message] = client
-                self._log("asked", client, model=digest_of([pending.question.ask.w]))
+                self._log("asked", client, [pending.question.ask.w])
             else:
                 pending.again()
 
@@ -253,7 +253,7 @@ class Transport:
         if answer.version:
             self.held[client] = answer.version
         self.health[client].good()
-        self._log("received", client, digest=digest_of(answer.parts))
+        self._log("received", client, answer.parts)
         found.answers[client] = answer
 
     def _read(self, one: Received, pending: PendingRequest) -> Answer:
@@ -278,8 +278,10 @@ class Transport:
             _check(ask, answer)
         return answer
 
-    def _log(self, event: str, client: int, **what: str) -> None:
+    def _log(self, event: str, client: int, vectors: Sequence[Tensor] | None = None, **what: str) -> None:
         if self.audit is not None:
+            if vectors is not None:
+                what["digest"] = digest_of(vectors)
             self.audit.add(event, site=self.roster.names[client], **what)
 
     def _recall(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int]) -> None:
