@@ -192,6 +192,19 @@ def test_a_broken_server_toml_is_one_problem(copy):
         assert message in found
 
 
+def test_the_rows_that_the_server_holds_are_loaded(copy):
+    folder, path = DeploymentFolder(copy), copy / "server.toml"
+    assert list(check.probes(folder)) == []
+    (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
+    text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
+    path.write_text(text)
+    (found,) = check.probes(folder)
+    assert (found.ok, found.text) == (True, "rows held here: 3 of a, 3 of b")
+    path.write_text(text.replace("rows.csv", "none.csv", 1))
+    with pytest.raises(InputError, match=r"none\.csv"):
+        list(check.probes(folder))
+
+
 def test_what_is_no_deployment(tmp_path):
     with pytest.raises(InputError, match=r"no server\.toml.*drfl deploy init"):
         find(tmp_path)

@@ -112,6 +112,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[Finding]:
         return
     yield ok("server.toml", f"names {len(known)} site{'s' * (len(known) > 1)}: {', '.join(s.name for s in known)}")
     yield from guarded("server.toml", lambda: _agrees(folder, address))
+    yield from guarded("probes", lambda: probes(folder))
     if not address.insecure:
         yield from guarded("certificate", lambda: check_network.superlink(folder, address))
         yield from guarded("keys", lambda: check_network.keys(folder, known))
@@ -121,6 +122,22 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[Finding]:
         reached = reached and verdict.ok
     if reached:
         yield from guarded("sites", lambda: online(folder, known, address.insecure))
+
+
+def probes(folder: DeploymentFolder) -> Iterator[Finding]:
+    """Whether the rows that the server holds for the sites can be loaded; nothing where it holds none.
+
+    Raises:
+        InputError: they cannot.
+    """
+    from drfl.flower.settings import read_server  # brings torch along
+    from drfl.flower.site_data import held_rows
+
+    found = read_server(folder.settings)
+    held = held_rows(found.sites, folder.settings.parent, found.job.dtype)
+    if held is not None:
+        counts = ", ".join(f"{len(rows)} of {name}" for name, rows in zip(held.names, held.train, strict=True))
+        yield ok("probes", f"rows held here: {counts}")
 
 
 def check_site(site: SiteFolder) -> Iterator[Finding]:

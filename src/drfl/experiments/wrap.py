@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from drfl.algorithm import Algorithm
 from drfl.data import ClientData
@@ -26,9 +27,16 @@ from drfl.resilience import (
     ProbeCosine,
     Protected,
     Quorum,
+    Rejection,
     ServerProbe,
 )
 from drfl.task import Task
+
+NEEDS_ROWS = (
+    "needs rows that stand for each client's, and these stay at the sites here: give every site in server.toml a "
+    "'probe' of rows that the server holds"
+)
+"""Why there is no probe where only the clients have data."""
 
 
 def over_selection(config: Config, clients: int) -> tuple[dict[str, Value], int | None]:
@@ -57,6 +65,7 @@ def wrap_algorithm(
     data: ClientData | None,
     task: Task,
     names: tuple[str, ...] = (),
+    told: Callable[[Rejection], None] | None = None,
 ) -> Algorithm:
     """The algorithm as a run has it: ``Quorum(Faulty(Protected(OverSelection(algorithm))))``, less what is not asked
     for.
@@ -65,9 +74,10 @@ def wrap_algorithm(
         config: what to run.
         algorithm: the algorithm.
         keep: how many answers of a cohort are wanted; None = all.
-        data: the clients' samples, for a guard that keeps some of them; None where only the clients have them.
+        data: samples of the clients, for a probe that keeps some of them; None where only the clients have them.
         task: the model and its loss, for the same.
         names: (N,) what the log calls the clients; empty = those of ``data``, or by their numbers.
+        told: called with every reply that is rejected; None = nobody is.
 
     Raises:
         InputError: a number is out of range.
@@ -82,6 +92,7 @@ def wrap_algorithm(
         names=names or (data.names if data is not None else ()),
         bound=step_bound_of(config.step_bound),
         aggregator=_rule(config, data, task),
+        told=told,
     )
     return _called_off(_failing(protected, config), config)
 
@@ -100,7 +111,7 @@ def _at(guard: Guard | ProbeAudit, data: ClientData | None, task: Task, device: 
     if not isinstance(guard, ProbeAudit):
         return guard
     if data is None:
-        raise InputError("the guard 'probe' needs rows of the clients, which stay at the sites here: take 'peers'")
+        raise InputError(f"the guard 'probe' {NEEDS_ROWS}, or take 'peers'")
     return Audit(ServerProbe.of(data, task, rows=guard.rows, device=device), guard.factor, guard.slack)
 
 
@@ -109,8 +120,6 @@ def _rule(config: Config, data: ClientData | None, task: Task) -> Aggregator | N
     if not isinstance(rule, ProbeRule):
         return rule
     if data is None:
-        raise InputError(
-            "the aggregator 'probe' needs rows of the clients, which stay at the sites here: take 'geometric-median'"
-        )
+        raise InputError(f"the aggregator 'probe' {NEEDS_ROWS}, or take 'geometric-median'")
     probe = ServerProbe.of(data, task, rows=rule.rows, device=config.device)
     return ProbeCosine(probe, rule.cosine, rule.length)

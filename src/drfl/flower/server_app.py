@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from drfl.assessment.evaluation import worst_interval
 from drfl.assessment.sentences import interval_line
 from drfl.audit_log import AuditLog
 from drfl.callbacks import describe
+from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
 from drfl.errors import DivergedError, DrflError, InputError
 from drfl.experiments.artifacts import json_text
@@ -37,10 +38,11 @@ from drfl.flower.messages import Model
 from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
 from drfl.flower.paired import paired_csv
 from drfl.flower.settings import DeployedConfig, ServerSettings, read_server
+from drfl.flower.site_data import held_rows
 from drfl.flower.transport import Deadline
 from drfl.key import Key
 from drfl.loop import Step
-from drfl.resilience import Recorded, ReplyLog
+from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
 from drfl.run_state import RunState, first
 from drfl.task import Task
 
@@ -136,7 +138,7 @@ def serve(grid: Grid, path: Path) -> Path:
     if audit is not None:
         for client, member in sorted(members.items()):
             audit.add("joined", site=roster.names[client], rows=member.train, digest=member.digest)
-    deployed = deployment(grid, roster, members, settings, audit)
+    deployed = deployment(grid, roster, members, settings, folder, audit)
     if is_finished(out, deployed):
         raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it again")
     with claimed(out, resume=True) as claim:
@@ -173,7 +175,12 @@ def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
 
 
 def deployment(
-    grid: Grid, roster: Roster, members: Mapping[int, Member], settings: ServerSettings, audit: AuditLog | None = None
+    grid: Grid,
+    roster: Roster,
+    members: Mapping[int, Member],
+    settings: ServerSettings,
+    folder: Path,
+    audit: AuditLog | None = None,
 ) -> Deployment:
     """The run, on sites that are online, and the log that it is written to.
 
@@ -197,11 +204,46 @@ def deployment(
     fed = FlowerFederation(grid, roster, members, model, task.w0, deadline_of(settings), standardisation, audit)
     parameters, keep = over_selection(config, sites.n)
     record = ReplyLog()
+
+    def used(replies: UsedReplies) -> None:
+        record.add(replies)
+        if audit is not None:
+            names = ", ".join(sites.names[client] for client in replies.clients)
+            audit.add("used", round=replies.round, request=replies.kind, sites=names)
+
     # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.
-    inner = Recorded(make(config.algorithm, parameters), record.add)
-    algorithm = wrap_algorithm(config, inner, keep, None, task, sites.names)
+    inner = Recorded(make(config.algorithm, parameters), used)
+    held = probe_rows(settings, folder, sites)
+    algorithm = wrap_algorithm(config, inner, keep, held, task, sites.names, _rejections(audit, sites.names))
     begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
     return Deployment(config, sites, task, fed, algorithm, begun, record)
+
+
+def probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:
+    """The rows that the server holds for the sites, scaled as theirs; None where it holds none.
+
+    Raises:
+        InputError: they cannot be read, or are not like the sites'.
+    """
+    held = held_rows(settings.sites, folder, settings.job.dtype)
+    if held is None:
+        return None
+    shape, own = tuple(held.inputs.shape[1:]), sites.members[0].shape
+    if shape != own:
+        raise InputError(f"the probes in server.toml have inputs of shape {shape}, and the sites' have {own}")
+    return held if sites.standardisation is None else held.standardised(sites.standardisation)
+
+
+def _rejections(audit: AuditLog | None, names: Sequence[str]) -> Callable[[Rejection], None] | None:
+    """What writes rejected replies to the log; None where there is none."""
+    if audit is None:
+        return None
+
+    def told(one: Rejection) -> None:
+        # A client's number always: the transport has let in no reply of a sender that is none.
+        audit.add("rejected", site=names[one.client], round=one.round, request=one.kind, reason=str(one.reason))
+
+    return told
 
 
 def deadline_of(settings: ServerSettings) -> Deadline:

@@ -182,6 +182,8 @@ class SiteEntry(BaseModel):
         rows: the most training rows that it may claim; None = any number.
         classes: the most classes that its labels may need; None = any number.
         max_share: the largest share of all sites' training rows that it may claim; None = any.
+        probe: where rows lie that the server holds and that stand for the site's, for the aggregator and the guard
+            "probe"; paths are relative to server.toml, and test data in it are not read.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -190,6 +192,7 @@ class SiteEntry(BaseModel):
     rows: int | None = Field(None, ge=1)
     classes: int | None = Field(None, ge=1)
     max_share: float | None = Field(None, gt=0, le=1)
+    probe: SiteData | None = None
 
 
 class ServerSettings(BaseModel):
@@ -229,6 +232,11 @@ class ServerSettings(BaseModel):
             )
         if self.grace is not None and self.job.min_replies is None:
             raise ValueError("grace means nothing without job.min_replies, how many replies are enough: give both")
+        unprobed = [site.name for site in self.sites if site.probe is None]
+        if 0 < len(unprobed) < len(self.sites):
+            raise ValueError(
+                f"site '{unprobed[0]}' has no probe, and others have: give it rows too, the same file will do"
+            )
         if self.job.min_replies is not None and self.job.min_replies > len(self.sites):
             raise ValueError(f"job.min_replies = {self.job.min_replies}, and there are {len(self.sites)} sites")
         return self

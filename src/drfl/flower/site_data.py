@@ -1,10 +1,10 @@
-"""A site's data, from where its file says that they lie."""
+"""A site's data, and the rows that a server holds for sites, from where their files say that they lie."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from drfl.data import ClientData
 from drfl.data.archives import reading
 from drfl.data.formats import read_idx
 from drfl.errors import InputError
-from drfl.flower.settings import SiteData, SiteSettings, read_site
+from drfl.flower.settings import SiteData, SiteEntry, SiteSettings, read_site
 
 ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 Pair = tuple[Tensor, Tensor]
@@ -36,6 +36,32 @@ def load_site(path: Path) -> ClientData:
         return _loaded(source.loader, folder)
     train, test = _pairs(source, folder)
     return _client(settings, train, test)
+
+
+def held_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
+    """The rows that a server holds for its sites, each of them a client; None where it holds none.
+
+    Args:
+        sites: in the order of the clients.
+        folder: that of server.toml.
+        dtype: the name of the inputs' type, and of targets' that are no labels.
+
+    Raises:
+        InputError: they are not there, cannot be read, or the sites' do not have one shape.
+    """
+    probes = {site.name: site.probe for site in sites if site.probe is not None}
+    if not probes:
+        return None
+    rows = {name: _training(probe, folder) for name, probe in probes.items()}
+    return ClientData.from_arrays(rows, rows, dtype=getattr(torch, dtype))
+
+
+def _training(source: SiteData, folder: Path) -> Pair:
+    """(inputs, targets) of the training rows alone."""
+    if source.loader is None:
+        return _pairs(source, folder)[0]
+    found = _loaded(source.loader, folder)
+    return found.inputs[found.train[0]], found.targets[found.train[0]]
 
 
 def _client(settings: SiteSettings, train: Pair, test: Pair | None) -> ClientData:

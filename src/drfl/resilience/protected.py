@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from drfl.resilience.aggregation import Aggregating, first_centres
 from drfl.resilience.aggregators import Aggregator
 from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
 from drfl.resilience.step_bound import StepBound
-from drfl.resilience.validation import FAULTS, REASONS, Checked, Reason, validated
+from drfl.resilience.validation import FAULTS, REASONS, Checked, Reason, Rejection, validated
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 
@@ -104,13 +105,20 @@ class Validated(WrappedFederation):
         norm: see :func:`drfl.resilience.validation.validated`.
         bound: of replies beside each other; None = none.
         usual: (2,) the lengths that it goes by, see :class:`drfl.resilience.StepBound`.
+        told: called with every rejection; None = nobody is.
     """
 
     def __init__(
-        self, fed: Federation, quarantined: Tensor, norm: float | None, bound: StepBound | None, usual: Tensor
+        self,
+        fed: Federation,
+        quarantined: Tensor,
+        norm: float | None,
+        bound: StepBound | None,
+        usual: Tensor,
+        told: Callable[[Rejection], None] | None = None,
     ) -> None:
         super().__init__(fed)
-        self.quarantined, self.norm, self.bound, self.usual = quarantined, norm, bound, usual
+        self.quarantined, self.norm, self.bound, self.usual, self.told = quarantined, norm, bound, usual, told
         self.answered = torch.zeros(fed.n, dtype=torch.bool)
         self.faulty = torch.zeros(fed.n, dtype=torch.bool)
         self.reasons = torch.zeros(fed.n + 1, len(REASONS), dtype=torch.bool)
@@ -129,10 +137,10 @@ class Validated(WrappedFederation):
             kept, self.usual = self.bound.judge(request, checked.reply, self.usual)
             if not bool(kept.all()):
                 checked = checked.without(~kept, Reason.OUT_OF_PROPORTION)
-        self._note(checked)
+        self._note(request, checked)
         return checked.reply
 
-    def _note(self, checked: Checked[R]) -> None:
+    def _note(self, request: Request[R], checked: Checked[R]) -> None:
         """Record who answered, and why replies were rejected; a sender that is no client counts as client N."""
         clients, codes = checked.clients, checked.codes
         bad = codes > 0
@@ -143,6 +151,9 @@ class Validated(WrappedFederation):
             # A valid index: these reasons are only given to clients that were asked.
             self.faulty[clients[checked.rows_with(*FAULTS)]] = True
             self.reasons[row[bad], codes[bad] - 1] = True
+            if self.told is not None:
+                for client, code in zip(clients[bad].tolist(), codes[bad].tolist(), strict=True):
+                    self.told(Rejection(request.key.round or 0, request.kind, client, REASONS[code - 1]))
 
 
 class Guarded(WrappedFederation):
@@ -239,6 +250,7 @@ class Protected(Wrapper[S]):
         names: (N,) what the log calls the clients; empty = "client 0" and so on.
         bound: on models and gradients beside each other; None = none.
         aggregator: a Byzantine-robust rule for models and gradients; None = they are used as they come.
+        told: called with every rejected reply, as for an audit log; None = nobody is.
 
     Raises:
         InputError: the norm is not a finite number above 0; or (when first used) cohorts are too small for the rule.
@@ -252,6 +264,7 @@ class Protected(Wrapper[S]):
     names: tuple[str, ...] = ()
     bound: StepBound | None = field(default_factory=StepBound)
     aggregator: Aggregator | None = None
+    told: Callable[[Rejection], None] | None = None
 
     def __post_init__(self) -> None:
         if self.norm is not None:
@@ -288,7 +301,7 @@ class Protected(Wrapper[S]):
         """One round of the algorithm inside, on what passes."""
         inner, memory = state
         # Validation inside, guards outside: guards see finite reports of clients that were asked, each once.
-        valid = Validated(fed, memory.until > 0, self.norm, self.bound, memory.usual)
+        valid = Validated(fed, memory.until > 0, self.norm, self.bound, memory.usual, self.told)
         robust = None if self.aggregator is None else Aggregating(valid, self.aggregator, memory.centres)
         guarded = Guarded(valid if robust is None else robust, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)

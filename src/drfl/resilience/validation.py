@@ -59,6 +59,22 @@ class Checked(NamedTuple, Generic[R]):
         return self._replace(reply=answers(self.reply, ~rows), codes=codes)
 
 
+class Rejection(NamedTuple):
+    """A reply that was not used.
+
+    Args:
+        round: of the run.
+        kind: of the request: "train", "losses" or "gradients".
+        client: whose it was; N or more, or below 0, is no client.
+        reason: why.
+    """
+
+    round: int
+    kind: str
+    client: int
+    reason: Reason
+
+
 class _Part(NamedTuple):
     """What a part of a reply must be: a row's shape and type, and the vector that it must lie near to (0 for None)."""
 

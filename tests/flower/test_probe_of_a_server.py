@@ -1,0 +1,143 @@
+"""Rows that a server holds for its sites: a rule and a guard that judge each site by its own."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import drfl
+from drfl.audit_log import read
+from drfl.data import ClientData
+from drfl.data.standardisation import Standardisation, of_all
+from drfl.engine import Loop, Simulation
+from drfl.errors import InputError
+from drfl.experiments.hyperparameters import make
+from drfl.experiments.wrap import wrap_algorithm
+from drfl.flower import client_app as sites_end
+from drfl.flower import nodes, server_app
+from drfl.flower.settings import read_server
+from drfl.key import Key
+from drfl.models import MODELS
+from drfl.task import Task
+
+from .conftest import clients, grid_of
+
+HEAD = """
+out = "run"
+timeout = 5.0
+wait = 0.05
+insecure = true
+audit = "audit.jsonl"
+[job]
+algorithm = "DualDRDM"
+rounds = 5
+cohort = 4
+lr = 0.05
+aggregator = "probe:rows=12"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(nodes, "PAUSE", 0.01)
+
+
+def deployment(folder, *, without=(), change=lambda name, x, y: (x, y), more=""):
+    """A server.toml beside the first 12 rows of each site's, but for some sites."""
+    train, _ = clients()
+    text = HEAD + more + '[job.algorithms.DualDRDM]\nsampling = "everybody"\nambiguity = "cvar:alpha=0.5"\n'
+    for name, (x, y) in train.items():
+        text += f'[[sites]]\nname = "{name}"\n'
+        if name not in without:
+            x, y = change(name, x[:12], y[:12])
+            np.savez(folder / f"{name}.npz", train_inputs=x.numpy(), train_targets=y.numpy())
+            text += f'probe = {{npz = "{name}.npz"}}\n'
+    path = folder / "server.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def flipping(monkeypatch):
+    """Site b sends w − (w_i − w)."""
+    honest = sites_end.work
+
+    def work(site, ask, shift, memory):
+        answer = honest(site, ask, shift, memory)
+        if site.name != "b" or ask.request is None or ask.request.kind != "train":
+            return answer
+        return answer._replace(parts=tuple(2 * ask.w - part for part in answer.parts))
+
+    monkeypatch.setattr(sites_end, "work", work)
+
+
+def test_a_site_that_flips_signs_is_left_out_and_the_log_says_whose_replies_were_used(tmp_path, flipping):
+    out = server_app.serve(grid_of(), deployment(tmp_path))
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["left_out_rounds"]["b"] == 5
+    used = [r["sites"] for r in read(tmp_path / "audit.jsonl").records if r["event"] == "used"]
+    trained, losses = used[::2], used[1::2]
+    assert len(trained) == len(losses) == 5
+    assert not any("b" in names for names in trained)
+    assert set(losses) == {"a, b, c, d"}
+
+
+def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_path):
+    train, test = clients()
+    out = server_app.serve(grid_of(), path := deployment(tmp_path, more='engine = "loop"\n'))
+    config = read_server(path).job
+    data = ClientData.from_arrays(train, test)
+    scaled = Standardisation.of(of_all(data.inputs, data.train, tuple("abcd")))
+    with Key(0).fold("model").torch_scope():
+        task = Task(MODELS["linear"]((6,), 3))
+    fed = Simulation(data.standardised(scaled), task, engine=Loop())
+    held = ClientData.from_arrays({n: (x[:12], y[:12]) for n, (x, y) in train.items()}, test).standardised(scaled)
+    inner = make("DualDRDM", config.parameters("DualDRDM", 4))
+    found = drfl.run(wrap_algorithm(config, inner, None, held, task), fed, rounds=5)
+    parts = load_file(out / "model.safetensors")
+    w = torch.cat([parts[name].flatten() for name in task.layout.views(found.model)])
+    assert torch.allclose(w, found.model, rtol=0, atol=1e-6)
+    assert float((w - fed.w0).norm()) > 0.1
+
+
+def test_what_a_site_sends_out_of_proportion_is_in_the_log_with_its_reason(tmp_path, monkeypatch):
+    honest = sites_end.work
+
+    def huge(site, ask, shift, memory):
+        answer = honest(site, ask, shift, memory)
+        return answer if site.name != "c" else answer._replace(parts=tuple(part * 1e9 for part in answer.parts))
+
+    monkeypatch.setattr(sites_end, "work", huge)
+    path = deployment(tmp_path, without="abcd")
+    path.write_text(path.read_text().replace('aggregator = "probe:rows=12"', ""))
+    server_app.serve(grid_of(), path)
+    records = read(tmp_path / "audit.jsonl").records
+    rejected = [(r["site"], r["round"], r["request"], r["reason"]) for r in records if r["event"] == "rejected"]
+    assert rejected[0] == ("c", 1, "train", "it is out of all proportion to the others'")
+    assert {site for site, *_ in rejected} == {"c"}
+
+
+WRONG = {
+    "none": ({"without": "abcd"}, "server.toml a 'probe' of rows that the server holds, or take 'geometric-median'"),
+    "some": ({"without": "bc"}, "site 'b' has no probe, and others have: give it rows too"),
+    "shape": ({"change": lambda name, x, y: (x[:, :5], y)}, r"inputs of shape \(5,\), and the sites' have \(6,\)"),
+    "two shapes": ({"change": lambda name, x, y: (x[:, : 6 - (name == "c")], y)}, "'c'"),
+    "classes": ({"change": lambda name, x, y: (x, y + 7 * (name == "b"))}, "class|label"),
+}
+
+
+@pytest.mark.parametrize(("how", "told"), WRONG.values(), ids=WRONG)
+def test_rows_that_cannot_be_used_are_said_at_once(tmp_path, how, told):
+    with pytest.raises(InputError, match=told) as error:
+        server_app.serve(grid_of(), deployment(tmp_path, **how))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_file_is_named(tmp_path):
+    path = deployment(tmp_path)
+    (tmp_path / "b.npz").unlink()
+    with pytest.raises(InputError, match=r"b\.npz"):
+        server_app.serve(grid_of(), path)
