@@ -1,17 +1,15 @@
-"""SIGKILL at random moments, and a long run: does every resume end as if nothing had happened, does memory stay flat?
+"""SIGKILL at random moments: does every resume end as if nothing had happened?
 
-    python experiments/survival.py [--kills 100] [--rounds 20000]
+    python experiments/survival.py [--kills 100]
 
-Kills: `drfl run` on digits in a process of its own, which is killed at a moment drawn uniformly from the length of an
+`drfl run` on digits in a process of its own, which is killed at a moment drawn uniformly from the length of an
 undisturbed run; then the same command with --resume, which may be killed again; five algorithms in turn. Files are
-compared byte for byte, but for wall time. Soak: one small run with checkpoints, its memory and open files every 1,000
-rounds. Writes results/survival/. Linux only.
+compared byte for byte, but for wall time. Writes results/survival/. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -29,11 +27,6 @@ from drfl.callbacks import Progress
 from drfl.checkpoint import newest
 from drfl.cli.app import call
 from drfl.experiments.artifacts import FILES, versions
-from drfl.experiments.build import build
-from drfl.experiments.config import Config
-from drfl.experiments.resume import checkpoint_writer
-from drfl.experiments.run_directory import claimed
-from drfl.experiments.runner import execute
 from drfl.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "survival"
@@ -139,30 +132,10 @@ def killed(algorithm: str, kills: int, folder: Path, rng: random.Random) -> tupl
     return found, ends
 
 
-def soak(rounds: int, folder: Path) -> list[tuple[int, int, int]]:
-    """(round, resident KiB, open files) every 1,000 rounds of one run."""
-    config = Config(clients=6, cohort=4, steps=1, batch=4, algorithm="DualDRDM", rounds=rounds, evaluate_every=1000,
-                    checkpoint_every=50, threads=1)  # fmt: skip
-    job, found = build(config), []
-
-    def measure(step: object) -> None:
-        r = getattr(step, "round", 0)
-        if r % 1000 == 0:
-            gc.collect()
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            found.append((r, pages * os.sysconf("SC_PAGE_SIZE") // 1024, len(os.listdir("/proc/self/fd"))))
-
-    with claimed(folder / "soak") as claim:
-        execute(job, [measure], keep=checkpoint_writer(claim, job))
-        claim.finished = True
-    return found
-
-
 def main() -> None:
-    """Run both and write the results."""
+    """Kill them and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=20_000)
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder, rng = Path(tempfile.mkdtemp(prefix="drfl-survival-")), random.Random(0)
@@ -173,31 +146,24 @@ def main() -> None:
             own, done = killed(algorithm, share, folder, rng)
             kills, ends = [*kills, *own], ends + done
             print(f"{algorithm}: {len(own)} kills, {done} runs compared", flush=True)
-        levels = soak(options.rounds, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    write(kills, ends, levels, options)
+    write(kills, ends, options)
 
 
-def write(kills: list[Kill], ends: int, levels: list[tuple[int, int, int]], options: argparse.Namespace) -> None:
-    """The files of both."""
+def write(kills: list[Kill], ends: int, options: argparse.Namespace) -> None:
+    """The files."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     rows = [[k.algorithm, k.round, k.kept, k.round - k.kept, k.resumed] for k in kills]
     (RESULTS / "kills.csv").write_text(csv_text(COLUMNS, rows))
-    (RESULTS / "soak.csv").write_text(csv_text(("round", "resident_kib", "open_files"), levels))
-    warm = [level for level in levels if level[0] >= min(2000, options.rounds // 2)]
-    memory = [kib for _, kib, _ in warm]
     summary = {
-        "command": f"python experiments/survival.py --kills {options.kills} --rounds {options.rounds}",
+        "command": f"python experiments/survival.py --kills {options.kills}",
         "kills": len(kills),
         "of_resumed_runs": sum(k.resumed for k in kills),
         "runs_compared": ends,
         "runs_that_differ": 0,
         "most_rounds_lost": max(k.round - k.kept for k in kills),
         "checkpoint_every": EVERY,
-        "soak_rounds": options.rounds,
-        "soak_growth_after_warm_up": round(max(memory) / memory[0] - 1, 4),
-        "soak_open_files": sorted({files for _, _, files in warm}),
         "seed": 0,
         "device": "cpu",
         "versions": versions(),

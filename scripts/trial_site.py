@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
 
 from drfl.data import ClientData
 from drfl.flower import client_app
-from drfl.flower.messages import Answer, write_answer
+from drfl.flower.messages import Answer, Ask, write_answer
 
 HERE = Path(__file__).parent
 
@@ -45,3 +46,15 @@ def spoilt(answer: Answer) -> Answer:
 
 
 client_app.write_answer = lambda answer: write_answer(spoilt(answer))
+HONEST = client_app.work
+
+
+def work(site: client_app.Site, ask: Ask, shift: torch.Tensor | None, memory: RecordDict) -> Answer:
+    """The honest work, or w − (w_i − w) in place of every model."""
+    answer = HONEST(site, ask, shift, memory)
+    if mode() != "flip" or ask.request is None or ask.request.kind != "train":
+        return answer
+    return answer._replace(parts=tuple(2 * ask.w - part for part in answer.parts))
+
+
+client_app.work = work

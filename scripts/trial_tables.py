@@ -1,13 +1,14 @@
 """What docs/deploy.md and the hospitals' page show of what has been stored of real deployments.
 
 `make pages` writes it into the pages. The results are those of scripts/try_deployment.sh,
-experiments/flower_backends.py and examples/hospitals/deployment.py.
+scripts/try_security.py, experiments/flower_backends.py and examples/hospitals/deployment.py.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,15 @@ def same() -> str:
         numbers = [float(far[name, way][f"max |{of} - {of}_sim|"]) for way in ways for of in ("w", "lambda")]
         rows.append([str(name), *(f"{x:.0e}" if x else "0" for x in numbers)])
     return markdown(["largest difference", *(f"{way}, {of}" for way in ways for of in ("w", "λ"))], rows)
+
+
+def security() -> str:
+    """What liars, vetoes, revoked keys, changed logs and strangers came to; long answers cut at their end."""
+    rows = [
+        [str(row["event"]), textwrap.shorten(str(row["what happened"]), 330, placeholder=" …"), str(row["seconds"])]
+        for row in stored("security")["events"]
+    ]
+    return markdown(["event", "what happened", "seconds"], rows, text=2)
 
 
 DEPLOYED = "SuperLink and SuperNodes, TLS"
@@ -94,6 +104,7 @@ def hospitals() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "deploy.events": events,
+    "deploy.security": security,
     "deploy.same": same,
     "deploy.seconds": seconds,
     "deploy.bytes": large,

@@ -112,6 +112,21 @@ def test_without_it_one_huge_claim_takes_all_the_weight_at_once_and_with_a_tight
     assert int(held.memory.clipped) == int(held.flagged.sum())
 
 
+@pytest.mark.parametrize("claim", [1e3, 1e30])
+def test_with_a_step_of_ones_own_the_default_guard_bounds_what_one_claim_adds_to_its_weight(claim):
+    tau, gamma, rounds = LOCAL.steps, 1e-5, 6
+    algorithm = algorithm_of("DRFA", gamma=gamma)
+    honest = states_of(Protected(algorithm), fed_of(), rounds)
+    states = [state for state, _ in states_of(Protected(algorithm), Claims(fed_of(), [0], claim), rounds)]
+    # Eleven times the largest median of reports so far; N/m as reports of a cohort stand for all.
+    most = 11 * max(float(state.memory.guards[-1]) for state in states)
+    bound = tau * gamma * most * N / (algorithm.m or N)
+    lams = [1 / N, *(float(state.lam[0]) for state in states)]
+    gains = [after - before for before, after in zip(lams, lams[1:], strict=False)]
+    assert bound / 3 < max(gains) <= bound < 0.1
+    assert max(float(state.lam[0]) for state, _ in honest) < lams[-1]
+
+
 def test_a_client_whose_replies_keep_being_rejected_is_not_asked_for_a_while_and_then_again():
     recording = Recording(Broken(fed_of(), 2, {2, 3, 4}))
     protected = Protected(algorithm_of("FedAvg"), quarantine=Quarantine(strikes=3, rounds=4))
