@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 
@@ -122,7 +123,7 @@ def test_with_a_step_of_ones_own_the_default_guard_bounds_what_one_claim_adds_to
     most = 11 * max(float(state.memory.guards[-1]) for state in states)
     bound = tau * gamma * most * N / (algorithm.m or N)
     lams = [1 / N, *(float(state.lam[0]) for state in states)]
-    gains = [after - before for before, after in zip(lams, lams[1:], strict=False)]
+    gains = [after - before for before, after in itertools.pairwise(lams)]
     assert bound / 3 < max(gains) <= bound < 0.1
     assert max(float(state.lam[0]) for state, _ in honest) < lams[-1]
 
