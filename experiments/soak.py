@@ -42,6 +42,7 @@ FAULTS = {
 }  # fmt: skip
 JOB = {
     "clients": 12, "cohort": 12, "steps": 1, "batch": 4, "algorithm": "DualDRDM", "aggregator": "centred-clip",
+    "algorithms": {"DualDRDM": {"sampling": "everybody", "ambiguity": "cvar:alpha=0.5"}},
     "min_replies": 4, "faults": FAULTS, "evaluate_every": EVERY, "checkpoint_every": CHECKPOINT, "threads": 1,
 }  # fmt: skip
 PAGES = os.sysconf("SC_PAGE_SIZE")
@@ -80,7 +81,10 @@ def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int
     state = found.result.state
     while not isinstance(state.memory, Memory):
         state = state.inner
-    counts = {"rejected": int(state.memory.rejected), "too_few": int(state.memory.too_few)}
+    counts = {
+        "skipped": found.result.skipped, "rejected": int(state.memory.rejected), "too_few": int(state.memory.too_few),
+        "worst_score": round(float(found.result.evaluation.score[2:].min()), 3),
+    }  # fmt: skip
     return levels, sizes, counts
 
 

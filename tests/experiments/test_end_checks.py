@@ -13,7 +13,7 @@ from drfl.metrics import ACCURACY
 from drfl.resilience import Protected
 
 
-def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9, algorithm=None):
+def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9, skipped=0, algorithm=None):
     """A job and a result, as far as the checks look at them."""
     n = len(accuracy)
     job = SimpleNamespace(
@@ -27,6 +27,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
     rows = [SimpleNamespace(metrics=SimpleNamespace(avg_loss=loss)) for loss in losses]
     result = SimpleNamespace(
         rounds=rounds,
+        skipped=skipped,
         history=SimpleNamespace(rows=rows, last=rows[-1]),
         evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64)),
     )
@@ -46,6 +47,12 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
 )
 def test_a_loss_above_the_start_is_a_failure(losses, rounds, fails):
     assert (end_checks(*finished([0.9], [0.5], losses=losses, rounds=rounds)).failure is not None) == fails
+
+
+@pytest.mark.parametrize(("skipped", "said"), [(0, False), (2, False), (3, True), (20, True)])
+def test_many_rounds_that_did_not_count_are_said(skipped, said):
+    found = end_checks(*finished([0.9], [0.5], rounds=20, skipped=skipped)).warnings
+    assert [line.split(" did not")[0] for line in found] == [f"{skipped} of 20 rounds"] * said
 
 
 def test_what_is_fine_tuned_begins_as_well_as_it_may_end():

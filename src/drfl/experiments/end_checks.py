@@ -16,6 +16,9 @@ from drfl.step_size import RISE
 SHOWN = 3
 """So many clients are named in a line; the rest is counted."""
 
+MOST_SKIPPED = 0.1
+"""Share of the rounds of a run that may not count without a word."""
+
 BY_CLASS = ("one-class", "zipf-dirichlet", "dirichlet-drop")
 """Partitions that give most clients few classes on purpose: there a constant answer is hard to beat."""
 
@@ -47,7 +50,18 @@ def end_checks(job: Running, result: Result) -> EndChecks:
             f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "
             "round: lower lr, or leave it out; standardise the columns of a table"
         )
-    return EndChecks(failure, tuple(line for line in (_no_better_than_constant(job, result),) if line))
+    told = _skipped(result), _no_better_than_constant(job, result)
+    return EndChecks(failure, tuple(line for line in told if line))
+
+
+def _skipped(result: Result) -> str:
+    """A sentence on rounds that did not count, where they are many; else ""."""
+    if result.skipped <= MOST_SKIPPED * result.rounds:
+        return ""
+    return (
+        f"{result.skipped} of {result.rounds} rounds did not count, as no client answered, or fewer than min_replies: "
+        "lower it, or set sampling to everybody; a cohort that is drawn by λ has few clients once λ is on few"
+    )
 
 
 def _no_better_than_constant(job: Running, result: Result) -> str:
