@@ -174,3 +174,12 @@ def test_the_paper_on_drfa_gives_its_values(tuned):
     by_rows = {on: [c.cell.job for c in made[3].cells if c.cell.job["judged_on"] == on] for on in ("training", "test")}
     assert [job | {"judged_on": "test"} for job in by_rows["training"]] == by_rows["test"]
     assert len(by_rows["test"]) == len(made[3].cells) / 2
+
+
+@pytest.mark.parametrize("name", ["drdm-figure-3", "drdm-figure-4"])
+def test_the_figures_over_tau_hold_mu_and_gamma_at_the_tuned_values(name):
+    made = plan(load_spec(name), Scale(stand_in=True))
+    given = [(planned.method, planned.cell.job["algorithms"]["DRDM"]) for planned in made.cells]
+    # By themselves both would follow from the number of steps, which is what these figures change.
+    assert len({method for method, _ in given}) == len(load_spec(name).methods)
+    assert len({(values["mu"], values["gamma"]) for _, values in given}) == 1
