@@ -95,6 +95,15 @@ def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, part, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_shells_list_of_tables_behind_data_is_told_apart_from_a_configuration(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("age,sick\n3,1\n")
+    assert call(["run", "--data", "a.csv", "b.csv", "--target", "sick"]) == 2
+    told = "b.csv is a table and no configuration: give each table its own --data, or their folder"
+    assert capsys.readouterr().err == f"drfl: {told}\n"
+
+
 TOML_MISTAKES = [
     ("rounds = ", "not valid TOML"),
     ("round = 3", "did you mean 'rounds'?"),

@@ -266,6 +266,10 @@ def _without(tables: Mapping[str, object], beaten: set[str]) -> dict[str, object
     }
 
 
+TABLES = (".csv", ".npz", ".parquet")
+"""Files that a shell puts in the place of a configuration where a star stands behind --data."""
+
+
 def read_file(path: Path | None) -> dict[str, object]:
     """What a TOML file holds; nothing where there is none.
 
@@ -274,6 +278,8 @@ def read_file(path: Path | None) -> dict[str, object]:
     """
     if path is None:
         return {}
+    if path.suffix.lower() in TABLES:
+        raise InputError(f"{path} is a table and no configuration: give each table its own --data, or their folder")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,0 +1,183 @@
+"""The reference of the documentation site: which public name stands on which page, and the command's pages.
+
+What is public is what ``__all__`` of drfl and of its packages names, and modules that are public as a whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+
+import drfl
+
+
+class ApiPage(NamedTuple):
+    """A page of the API.
+
+    Args:
+        title: of the page.
+        about: a sentence below it, with the guide to read first.
+        homes: modules and packages whose public names stand there.
+        whole: modules all of whose names are public.
+    """
+
+    title: str
+    about: str
+    homes: tuple[str, ...]
+    whole: tuple[str, ...] = ()
+
+
+PACKAGES = (
+    "drfl", "drfl.algorithms", "drfl.ambiguity", "drfl.checkpoint", "drfl.data", "drfl.engine", "drfl.features",
+    "drfl.papers.energy", "drfl.report", "drfl.report.pdf", "drfl.resilience", "drfl.testing", "drfl.testing.problems",
+)  # fmt: skip
+"""Those that say in ``__all__`` what is public."""
+
+DRFLS = {name: f"drfl.{module}" for module, names in drfl._NAMES.items() for name in names}
+"""Where the names of drfl itself come from."""
+
+API = {
+    "runs": ApiPage(
+        "Runs", "One run from Python: see [the library](../../library.md).",
+        ("drfl.loop", "drfl.run_log", "drfl.history", "drfl.averages", "drfl.model_selection", "drfl.callbacks"),
+        ("drfl.trackers",),
+    ),
+    "comparisons": ApiPage(
+        "Comparing, tuning, assessing", "Several runs, and what may be said of them: see [own work](../../own.md), "
+        "[tuning](../../tuning.md) and [what may be said](../../uncertainty.md).",
+        ("drfl.study", "drfl.experiments", "drfl.tuning", "drfl.assessment"),
+    ),
+    "algorithms": ApiPage(
+        "Algorithms", "The server programs and what they consist of; a page for each paper's is under Algorithms.",
+        ("drfl.algorithm", "drfl.algorithms", "drfl.local", "drfl.sampling"),
+        ("drfl.schedules", "drfl.server_optimizers"),
+    ),
+    "ambiguity": ApiPage(
+        "Ambiguity sets", "Where λ may lie, and what it costs: see [the guide](../../ambiguity.md).",
+        ("drfl.ambiguity",),
+    ),
+    "data": ApiPage("Data", "Clients, data sets, partitions: see [the guide](../../data.md).", ("drfl.data",)),
+    "tasks": ApiPage(
+        "Tasks, models, metrics", "What is trained and how it is scored: see [models](../../models.md) and "
+        "[metrics](../../metrics.md).",
+        ("drfl.task", "drfl.layout", "drfl.metrics", "drfl.measure"), ("drfl.models", "drfl.augmentations"),
+    ),
+    "federations": ApiPage(
+        "Federations and engines", "What an algorithm talks to, and what computes its local steps.",
+        ("drfl.federation", "drfl.requests", "drfl.engine", "drfl.client_table", "drfl.key"),
+    ),
+    "resilience": ApiPage(
+        "Resilience", "Failures, guards, Byzantine-robust rules: see [the guide](../../resilience.md).",
+        ("drfl.resilience",), ("drfl.audit_log",),
+    ),
+    "checkpoints": ApiPage("Checkpoints", "Going on after a stop: see [runs](../../runs.md).", ("drfl.checkpoint",)),
+    "testing": ApiPage(
+        "Testing", "Conformance checks for work of your own: see [the guide](../../testing.md).",
+        ("drfl.testing",), ("drfl.testing.attacks",),
+    ),
+    "problems": ApiPage(
+        "Problems with known optima", "See [the guide](../../problems.md).", ("drfl.testing.problems",)
+    ),
+    "theory": ApiPage(
+        "Theory and certificate", "See [the theorems' step sizes](../../theory.md) and "
+        "[the certificate](../../certificate.md).", (), ("drfl.theory", "drfl.certificate", "drfl.convexity"),
+    ),
+    "features": ApiPage("Features", "See [the guide](../../features.md).", ("drfl.features",)),
+    "energy": ApiPage("Energy and channel", "See [the guide](../../energy.md).", ("drfl.papers.energy",)),
+    "reports": ApiPage("Reports", "See [runs](../../runs.md).", ("drfl.report",)),
+    "deployments": ApiPage(
+        "Deployments", "Flower apps of your own: see [the guide](../../deploy.md).", (),
+        ("drfl.flower.strategy", "drfl.flower.client_app", "drfl.flower.in_process"),
+    ),
+    "errors": ApiPage("Errors", "What drfl raises on purpose.", ("drfl.errors",)),
+}  # fmt: skip
+"""By the page's name."""
+
+
+def public() -> dict[str, str]:
+    """The path by which each public name is imported, the shortest, and the module that it comes from."""
+    found: dict[tuple[str, int], tuple[str, str]] = {}
+    for package in sorted(PACKAGES, key=lambda name: (name.count("."), name)):
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            value = getattr(module, name)
+            # The same object under the same name in two packages is one; a module is public as a whole.
+            if not isinstance(value, ModuleType) and (name, id(value)) not in found:
+                # A constant does not know where it comes from; drfl says it for its own.
+                home = getattr(value, "__module__", "") if callable(value) else DRFLS.get(name, "")
+                found[name, id(value)] = f"{package}.{name}", home if home.startswith("drfl") else package
+    return dict(found.values())
+
+
+@cache
+def named() -> dict[str, str]:
+    """Every path under which a docstring may speak of a name → the path under which the reference has it."""
+    found = {}
+    for path, home in public().items():
+        found |= dict.fromkeys((path, f"{home}.{path.rpartition('.')[2]}"), path)
+        # A package gives a name that the reference has under a shorter path.
+        found |= {f"{package}.{path.rpartition('.')[2]}": path for package in PACKAGES if home.startswith(package)}
+    for page in API.values():
+        for module in page.whole:
+            found |= {f"{module}.{name}": f"{module}.{name}" for name in own_names(module)}
+    return found
+
+
+def page_of(home: str) -> str:
+    """The API page of names from a module: that of the longest home.
+
+    Raises:
+        LookupError: there is none.
+    """
+    known = [(len(own), name) for name, page in API.items() for own in page.homes if f"{home}.".startswith(f"{own}.")]
+    if not known:
+        raise LookupError(f"no page of the reference is for {home}: add it to scripts/reference.py")
+    return max(known)[1]
+
+
+def api() -> dict[str, str]:
+    """The API's pages in Markdown, by their place in the site."""
+    names: dict[str, list[str]] = {name: [] for name in API}
+    for path, home in public().items():
+        names[page_of(home)].append(path)
+    found = {}
+    for name, page in API.items():
+        parts = [f"# {page.title}", page.about]
+        for path in sorted(names[name], key=lambda path: (path.rpartition(".")[2].lower(), path)):
+            parts.append(f"::: {path}")
+        for module in page.whole:
+            parts += [f"## `{module}`", summary(module), *(f"::: {module}.{own}" for own in own_names(module))]
+        found[f"reference/api/{name}.md"] = "\n\n".join([*parts, ""])
+    return found
+
+
+def summary(module: str) -> str:
+    """The first line of a module's docstring."""
+    return (importlib.import_module(module).__doc__ or "").strip().splitlines()[0]
+
+
+def own_names(module: str) -> list[str]:
+    """The public classes and functions that a module defines itself, in their order."""
+    found = importlib.import_module(module)
+    return [
+        name
+        for name, value in vars(found).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module
+    ]
+
+
+def command() -> str:
+    """The command's page, from its own help."""
+    import typer
+    from typer.cli import get_docs_for_click
+
+    from drfl.cli.app import app
+
+    click = typer.main.get_command(app)
+    context = typer.Context(click, info_name="drfl")
+    return get_docs_for_click(obj=click, ctx=context, name="drfl", title="The command")

@@ -1,0 +1,126 @@
+"""What mkdocs does not do by itself for the documentation site; mkdocs.yml names this file.
+
+Pages that lie elsewhere in the repository (EXPERIMENTS.md, the examples' READMEs) become pages of the site. A link to
+any other file of the repository leads to a copy of it in the site, Markdown tables to a page, so that every stored
+number can be looked up without a network. Formulas become MathML, which browsers show by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path, PurePosixPath
+
+import latex2mathml.converter
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scripts import reference
+
+ROOT = Path(__file__).parents[1]
+DOCS = "docs"
+ELSEWHERE = {
+    "EXPERIMENTS.md": "results/papers.md",
+    "CHANGELOG.md": "contributing/changes.md",
+    "CONTRIBUTING.md": "contributing/index.md",
+    "experiments/README.md": "results/commands.md",
+    "examples/own/README.md": "examples/own.md",
+    "examples/hospitals/README.md": "examples/hospitals.md",
+}
+"""Pages of the repository outside docs/ → where they stand in the site."""
+
+LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s]+)(?=[)\s])")
+CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+FORMULA = re.compile(
+    r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
+)  # fmt: skip
+
+
+def at(uri: str) -> str:
+    """Where a page of the site lies in the repository."""
+    return {there: here for here, there in ELSEWHERE.items()}.get(uri) or (
+        uri.removeprefix("files/") if uri.startswith("files/") else f"{DOCS}/{uri}"
+    )
+
+
+def to(path: str) -> str:
+    """Where a file of the repository stands in the site."""
+    if path in ELSEWHERE:
+        return ELSEWHERE[path]
+    return path.removeprefix(f"{DOCS}/") if path.startswith(f"{DOCS}/") else f"files/{path}"
+
+
+def resolved(target: str, page: str) -> tuple[str, str] | None:
+    """The repository's path that a link on a page leads to, and its anchor; None where it leads elsewhere."""
+    path, _, anchor = target.partition("#")
+    if not path or re.match(r"[a-z]+:", target):
+        return None
+    return os.path.normpath(PurePosixPath(page).parent / path), f"#{anchor}" if anchor else ""
+
+
+def links(text: str, page: str) -> set[str]:
+    """The repository's paths that a page leads to."""
+    prose = CODE.sub("", text)
+    return {found[0] for link in LINK.finditer(prose) if (found := resolved(link["target"], page))}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie elsewhere, and every file that a page links to."""
+    for there, text in {**reference.api(), "reference/command.md": reference.command()}.items():
+        files.append(File.generated(config, there, content=text))
+    for here, there in ELSEWHERE.items():
+        files.append(File.generated(config, there, abs_src_path=str(ROOT / here)))
+    pending = [at(file.src_uri) for file in files.documentation_pages() if file.abs_src_path]
+    seen = set(pending)
+    while pending:
+        page = pending.pop()
+        for path in sorted(links((ROOT / page).read_text(encoding="utf-8"), page) - seen):
+            seen.add(path)
+            source = ROOT / path
+            if path.startswith(f"{DOCS}/") or not source.is_file():
+                continue  # mkdocs itself says which do not exist
+            files.append(
+                File.generated(config, to(path), abs_src_path=str(source), inclusion=InclusionLevel.NOT_IN_NAV)
+            )
+            if path.endswith(".md"):
+                pending.append(path)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links that leave docs/ lead to what the site has of it."""
+    own = page.file.src_uri
+    here = at(own)
+
+    def led(link: re.Match[str]) -> str:
+        found = resolved(link["target"], here)
+        if found is None:
+            return link["target"]
+        path, anchor = found
+        there = os.path.relpath(to(path), PurePosixPath(own).parent)
+        return there + anchor
+
+    parts = CODE.split(markdown)
+    text = "".join(part if CODE.fullmatch(part) else LINK.sub(led, part) for part in parts)
+    # Tables of stored results would be most of what a search finds.
+    if own.startswith("files/"):
+        page.meta["search"] = {"exclude": True}
+    return text
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Formulas in LaTeX become MathML."""
+
+    def mathml(found: re.Match[str]) -> str:
+        tex = found["tex"].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
+        try:
+            return latex2mathml.converter.convert(tex, display="block" if found["tag"] == "div" else "inline")
+        except Exception as error:
+            raise PluginError(f"{page.file.src_uri}: cannot show the formula {tex!r}: {error}") from None
+
+    return FORMULA.sub(mathml, html)

@@ -1,0 +1,137 @@
+"""The documentation site: what is public is in it, and readers find their way."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from scripts import reference
+from scripts.site_hooks import ELSEWHERE, links, to
+from tests.support.scripts import ROOT
+
+from drfl.cli.app import call
+
+DOCS = ROOT / "docs"
+
+
+class Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml."""
+
+
+def leaves(nav: object) -> Iterator[str]:
+    """The pages of a navigation."""
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict):
+        yield from (page for part in nav.values() for page in leaves(part))
+    else:
+        yield from (page for part in nav for page in leaves(part))  # pyright: ignore
+
+
+NAV = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)["nav"]
+
+
+def test_the_navigation_has_every_page_once():
+    pages = sorted(leaves(NAV))
+    written = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
+    assert pages == sorted([*written, *ELSEWHERE.values(), *reference.api(), "reference/command.md"])
+
+
+@pytest.mark.parametrize("package", reference.PACKAGES)
+def test_every_public_name_is_in_the_reference(package):
+    told = {line.removeprefix("::: ") for text in reference.api().values() for line in text.splitlines()}
+    known = reference.named()
+    module = import_module(package)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if isinstance(value, ModuleType):
+            assert f"## `{value.__name__}`" in told or value.__name__.endswith("sampling"), name
+        else:
+            assert known[f"{package}.{name}"] in told, name
+
+
+def test_a_name_without_a_page_is_an_error():
+    with pytest.raises(LookupError, match=r"drfl\.nowhere"):
+        reference.page_of("drfl.nowhere")
+
+
+def test_the_commands_page_has_every_command():
+    text = reference.command()
+    for name in ("run", "compare", "report", "assess", "reproduce", "tune", "new", "deploy init", "deploy audit"):
+        assert f"## `drfl {name}`" in text
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "says"),
+    [
+        ("How do I use my CSV files?", "start/your-data.md", "--data sites"),
+        ("How do I add an algorithm?", "own.md", "FILE.py:"),
+        ("What does the certificate mean?", "certificate.md", "duality gap"),
+        ("How do I deploy on two machines?", "deploy.md", "drfl deploy init"),
+    ],
+)
+def test_four_questions_are_answered_one_click_from_the_start_page(question, answer, says):
+    (line,) = [line for line in (DOCS / "index.md").read_text(encoding="utf-8").splitlines() if question in line]
+    assert f"docs/{answer}" in links(line, "docs/index.md")
+    assert says in (DOCS / answer).read_text(encoding="utf-8")
+
+
+def test_a_link_out_of_the_pages_leads_to_a_copy_in_the_site():
+    assert links("[a](../EXPERIMENTS.md#b) `[c](d.md)` [e](https://f.g)", "docs/x.md") == {"EXPERIMENTS.md"}
+    assert to("EXPERIMENTS.md") == "results/papers.md"
+    assert to("experiments/results/x/table.md") == "files/experiments/results/x/table.md"
+    assert to("docs/algorithms/drfa.md") == "algorithms/drfa.md"
+
+
+START = [(page, line) for page in sorted((DOCS / "start").glob("*.md"))
+         for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+         for line in block.splitlines() if line.startswith("drfl ")]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in START}), ids=lambda page: page.stem)
+def test_the_commands_of_the_first_pages_run_as_written(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sites").mkdir()
+    tables(tmp_path)
+    for _, line in [found for found in START if found[0] == page]:
+        words = [word for part in shlex.split(line.split(" #")[0]) for word in expanded(part)]
+        small = ["--rounds", "2", "--seeds", "2"] if words[1] == "compare" else []
+        small = ["--rounds", "2"] if words[1] == "run" else small
+        assert call([*words[1:], *small]) == 0, line
+    assert capsys.readouterr().out
+
+
+def expanded(word: str) -> list[str]:
+    """What a shell makes of a word with a star."""
+    return sorted(str(path) for path in Path().glob(word)) if "*" in word else [word]
+
+
+def tables(folder: Path) -> None:
+    """The tables that start/your-data.md speaks of."""
+    head, rows = "age,dose,sick", [f"{20 + 7 * i % 60},{i % 5},{(i * i) % 3 > 0:d}" for i in range(40)]
+    for name in ("a", "b"):
+        (folder / "sites" / f"{name}.csv").write_text("\n".join([head, *rows, ""]))
+    named = [f"{row},{'ab'[i % 2]},{i}" for i, row in enumerate(rows)]
+    (folder / "all.csv").write_text("\n".join([f"{head},hospital,patient_id", *named, ""]))
+
+
+@pytest.mark.long
+def test_the_site_is_built_strictly_and_asks_no_other_host(tmp_path):
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 100
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r'<(?:script|img|iframe)[^>]+src="https?:', text), page
+        assert not re.search(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?:', text), page
