@@ -26,7 +26,7 @@ from drfl.atomic_files import atomic_write
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
 from drfl.tuning.spaces import DIGITS, LR, SPACES
 from drfl.tuning.suggestion import STARTUP
-from experiments import claims, leads
+from experiments import claims, false_model_tables, leads
 from experiments import promise_tables as promise
 from experiments import tables as experiments
 
@@ -115,6 +115,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **promise.BLOCKS,
     **claims.BLOCKS,
     **leads.BLOCKS,
+    **false_model_tables.BLOCKS,
     "testing.algorithm-checks": algorithm_checks,
     "testing.federation-checks": federation_checks,
     "testing.traps": traps,
