@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -92,9 +93,9 @@ def costs() -> str:
     """What sign flips and constant pushes cost with `probe`, as a sentence a data set and algorithm."""
     stored, lines = cells(), []
     for dataset, name in NAMES.items():
-        for algorithm in ("DualDRDM", "ScaffPD"):
+        for algorithm, defence in itertools.product(("DualDRDM", "ScaffPD"), ("probe", "probe, no set")):
             own = {
-                attack: stored.get((dataset, "no", attack, algorithm, "probe"))
+                attack: stored.get((dataset, "no", attack, algorithm, defence))
                 for attack in ("none", "sign flip", "constant push")
             }
             clean = stored.get((dataset, "no", "none", algorithm, "default"))
@@ -105,7 +106,7 @@ def costs() -> str:
                 pairs = zip(values(own[attack] or [], "worst"), values(clean, "worst"), strict=True)
                 seen = seed_difference([a - b for a, b in pairs])
                 told.append(f"{attack} {seen.mean:+.1f} ({seen.low:+.1f} to {seen.high:+.1f})")
-            lines.append(f"- {name}, {CALLED[algorithm]}: {', '.join(told)}")
+            lines.append(f"- {name}, {CALLED[algorithm]}, {defence}: {', '.join(told)}")
     return "\n".join(lines)
 
 

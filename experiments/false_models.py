@@ -80,7 +80,12 @@ DEFENCES: dict[str, str | None] = {
     "multi-Krum": f"krum:f={LIARS}",
     "centred clipping": "centred-clip",
     "probe": "probe",
+    "probe, no set": "probe",
 }
+
+
+WITHOUT_SET = ("default", "probe, no set")
+"""Defences in which λ may be any mixture."""
 
 
 class Cell(NamedTuple):
@@ -130,7 +135,7 @@ def cells(quick: bool, datasets: Sequence[str] = tuple(DATASETS)) -> list[Cell]:
         for attack in ATTACKS
         for algorithm in ALGORITHMS
         for defence in DEFENCES
-        if defence != "CVaR alone" or algorithm in WITH_LAMBDA
+        if defence not in ("CVaR alone", "probe, no set") or algorithm in WITH_LAMBDA
     ]
 
 
@@ -159,7 +164,7 @@ def quiet() -> None:
 def measure(cell: Cell, data_dir: Path | None) -> Found:
     values = {"sampling": "everybody"} if takes(cell.algorithm, "sampling") else {}
     rule = DEFENCES[cell.defence]
-    if cell.defence != "default" and cell.algorithm in WITH_LAMBDA:
+    if cell.defence not in WITHOUT_SET and cell.algorithm in WITH_LAMBDA:
         values["ambiguity"] = AMBIGUITY
     job = {
         **JOB, "dataset": cell.dataset, "alpha": DATASETS[cell.dataset], "seed": cell.seed, "aggregator": rule,

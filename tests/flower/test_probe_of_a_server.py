@@ -80,8 +80,7 @@ def test_a_site_that_flips_signs_is_left_out_and_the_log_says_whose_replies_were
     used = [r["sites"] for r in read(tmp_path / "audit.jsonl").records if r["event"] == "used"]
     trained, losses = used[::2], used[1::2]
     assert len(trained) == len(losses) == 5
-    assert not any("b" in names for names in trained)
-    assert set(losses) == {"a, b, c, d"}
+    assert not any("b" in names for names in (*trained, *losses))
 
 
 def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_path):

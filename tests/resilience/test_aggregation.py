@@ -203,3 +203,15 @@ def test_the_rule_sees_drift_terms_as_they_will_be(name, prox):
     rate = prox or 1 / (local.eta * local.tau)
     assert torch.allclose(seen[0], rate * (w - plain.w) - shift)
     assert torch.allclose(up.w, plain.w)
+
+
+@pytest.mark.parametrize("name", ["DRFA", "DRDM", "DualDRDM"])
+def test_who_is_left_out_has_no_say_in_lambda_either(name):
+    """Left out, a client is served badly, and by its true losses λ would go to it."""
+    algorithm = algorithm_of(name, gamma=0.02, sampling=everybody)
+    state = rounds(Protected(algorithm, aggregator=ProbeCosine(PROBE)), SignFlipped(fed_of(), [0, 1]), 40)
+    assert state.memory.left_out[:2].tolist() == [40, 40]
+    honest = state.memory.left_out[2:].float() < 20
+    assert honest.any()
+    assert float(state.lam[:2].max()) < float(state.lam[2:][honest].max())
+    assert float(state.lam[:2].sum()) < 0.1

@@ -21,7 +21,7 @@ def first_centres(rule: Aggregator | None, w: Tensor) -> Tensor:
 
 
 class Aggregating(WrappedFederation):
-    """Passes replies on as a rule leaves them; records for one round whom it left out.
+    """Passes replies on as a rule leaves them; records for one round whom it left out, whose losses it then drops.
 
     Args:
         fed: the federation inside.
@@ -36,10 +36,17 @@ class Aggregating(WrappedFederation):
         self.too_few = 0
 
     def ask(self, request: Request[R]) -> R:
-        """Send a request and apply the rule to the vectors that come; losses pass."""
+        """Send a request and apply the rule to the vectors that come; losses of those whom it left out are dropped."""
         reply = self.fed.ask(request)
-        if isinstance(reply, Losses) or not len(reply.clients):
+        if not len(reply.clients):
             return reply
+        if isinstance(reply, Losses):
+            # A client that the rule leaves out is served badly, and by its true losses λ would go to it, and away from
+            # the honest ones: whose model has no say has none in λ either.
+            heard = ~self.left_out[reply.clients]
+            if bool(heard.all()):
+                return reply
+            return answers(reply, heard) if bool(heard.any()) else request.nobody()
         if len(reply.clients) < self.rule.least:
             # Not as they are: a client that makes others drop out would have the rule out of its way.
             self.left_out[reply.clients] = True
