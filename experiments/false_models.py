@@ -239,6 +239,15 @@ def main() -> None:
     todo = cells(options.quick, [options.only] if options.only else tuple(DATASETS))
     workers = kept.Workers(options.processes, quiet, ())
     measured = partial(row, data_dir=options.data_dir)
+    if not options.quick:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        about = {
+            "command": "python experiments/false_models.py --data-dir DIR",
+            "versions": versions(),
+            "device": "cpu",
+        }
+        about |= {"dtype": "float32", "job": JOB, "alpha": DATASETS, "ambiguity": AMBIGUITY, "seeds": len(SEEDS)}
+        (RESULTS / "summary.json").write_text(json_text(about, indent=2) + "\n", encoding="utf-8")
     rows = kept.fill(path, (*Cell._fields, *Found._fields), {cell.key(): cell for cell in todo}, measured, workers)
     if options.only:
         return
@@ -247,9 +256,6 @@ def main() -> None:
         print(table(done))
         return
     (RESULTS / "table.md").write_text(table(done), encoding="utf-8")
-    about = {"command": "python experiments/false_models.py --data-dir DIR", "versions": versions(), "device": "cpu"}
-    about |= {"dtype": "float32", "job": JOB, "alpha": DATASETS, "ambiguity": AMBIGUITY, "seeds": len(SEEDS)}
-    (RESULTS / "summary.json").write_text(json_text(about, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -135,3 +135,9 @@ def test_the_site_is_built_strictly_and_asks_no_other_host(tmp_path):
         text = page.read_text(encoding="utf-8")
         assert not re.search(r'<(?:script|img|iframe)[^>]+src="https?:', text), page
         assert not re.search(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?:', text), page
+
+
+def test_the_start_pages_example_runs_as_written(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec(code, {})
+    assert len(re.findall(r"\d\.\d+", capsys.readouterr().out)) == 3  # a number for each of three clients

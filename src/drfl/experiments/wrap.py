@@ -65,7 +65,7 @@ def wrap_algorithm(
     data: ClientData | None,
     task: Task,
     names: tuple[str, ...] = (),
-    told: Callable[[Rejection], None] | None = None,
+    on_rejection: Callable[[Rejection], None] | None = None,
 ) -> Algorithm:
     """The algorithm as a run has it: ``Quorum(Faulty(Protected(OverSelection(algorithm))))``, less what is not asked
     for.
@@ -77,7 +77,7 @@ def wrap_algorithm(
         data: samples of the clients, for a probe that keeps some of them; None where only the clients have them.
         task: the model and its loss, for the same.
         names: (N,) what the log calls the clients; empty = those of ``data``, or by their numbers.
-        told: called with every reply that is rejected; None = nobody is.
+        on_rejection: called with every reply that is rejected; None = nobody is.
 
     Raises:
         InputError: a number is out of range.
@@ -92,7 +92,7 @@ def wrap_algorithm(
         names=names or (data.names if data is not None else ()),
         bound=step_bound_of(config.step_bound),
         aggregator=_rule(config, data, task),
-        told=told,
+        on_rejection=on_rejection,
     )
     return _called_off(_failing(protected, config), config)
 

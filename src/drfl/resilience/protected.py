@@ -105,7 +105,7 @@ class Validated(WrappedFederation):
         norm: see :func:`drfl.resilience.validation.validated`.
         bound: of replies beside each other; None = none.
         usual: (2,) the lengths that it goes by, see :class:`drfl.resilience.StepBound`.
-        told: called with every rejection; None = nobody is.
+        on_rejection: called with every rejection; None = nobody is.
     """
 
     def __init__(
@@ -115,10 +115,11 @@ class Validated(WrappedFederation):
         norm: float | None,
         bound: StepBound | None,
         usual: Tensor,
-        told: Callable[[Rejection], None] | None = None,
+        on_rejection: Callable[[Rejection], None] | None = None,
     ) -> None:
         super().__init__(fed)
-        self.quarantined, self.norm, self.bound, self.usual, self.told = quarantined, norm, bound, usual, told
+        self.quarantined, self.norm, self.bound, self.usual = quarantined, norm, bound, usual
+        self.on_rejection = on_rejection
         self.answered = torch.zeros(fed.n, dtype=torch.bool)
         self.faulty = torch.zeros(fed.n, dtype=torch.bool)
         self.reasons = torch.zeros(fed.n + 1, len(REASONS), dtype=torch.bool)
@@ -151,9 +152,9 @@ class Validated(WrappedFederation):
             # A valid index: these reasons are only given to clients that were asked.
             self.faulty[clients[checked.rows_with(*FAULTS)]] = True
             self.reasons[row[bad], codes[bad] - 1] = True
-            if self.told is not None:
+            if self.on_rejection is not None:
                 for client, code in zip(clients[bad].tolist(), codes[bad].tolist(), strict=True):
-                    self.told(Rejection(request.key.round or 0, request.kind, client, REASONS[code - 1]))
+                    self.on_rejection(Rejection(request.key.round or 0, request.kind, client, REASONS[code - 1]))
 
 
 class Guarded(WrappedFederation):
@@ -250,7 +251,7 @@ class Protected(Wrapper[S]):
         names: (N,) what the log calls the clients; empty = "client 0" and so on.
         bound: on models and gradients beside each other; None = none.
         aggregator: a Byzantine-robust rule for models and gradients; None = they are used as they come.
-        told: called with every rejected reply, as for an audit log; None = nobody is.
+        on_rejection: called with every rejected reply, as for an audit log; None = nobody is.
 
     Raises:
         InputError: the norm is not a finite number above 0; or (when first used) cohorts are too small for the rule.
@@ -264,7 +265,7 @@ class Protected(Wrapper[S]):
     names: tuple[str, ...] = ()
     bound: StepBound | None = field(default_factory=StepBound)
     aggregator: Aggregator | None = None
-    told: Callable[[Rejection], None] | None = None
+    on_rejection: Callable[[Rejection], None] | None = None
 
     def __post_init__(self) -> None:
         if self.norm is not None:
@@ -301,7 +302,7 @@ class Protected(Wrapper[S]):
         """One round of the algorithm inside, on what passes."""
         inner, memory = state
         # Validation inside, guards outside: guards see finite reports of clients that were asked, each once.
-        valid = Validated(fed, memory.until > 0, self.norm, self.bound, memory.usual, self.told)
+        valid = Validated(fed, memory.until > 0, self.norm, self.bound, memory.usual, self.on_rejection)
         robust = None if self.aggregator is None else Aggregating(valid, self.aggregator, memory.centres)
         guarded = Guarded(valid if robust is None else robust, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
