@@ -155,6 +155,6 @@ def test_a_site_does_not_choose_its_name_in_the_results(tmp_path, caplog):
     assert members[1].name == "=1+1"
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS.format(algorithm="FedAvg", more=""))
-    found = server_app.deployment(grid, known, members, server_app.read_server(path))
+    found = server_app.deployment(grid, known, members, server_app.read_server(path), tmp_path)
     assert found.data.names == ("a", "b", "c", "d")
     assert torch.equal(found.data.sizes, torch.tensor([30, 18, 41, 12]))
