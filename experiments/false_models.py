@@ -40,7 +40,16 @@ from drfl.experiments.wrap import wrap_algorithm
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.loop import run
-from drfl.testing.attacks import ALittle, InnerProduct, Pushing, Scaled, SignFlipped, Vanishing, flipped_labels
+from drfl.testing.attacks import (
+    Adaptive,
+    ALittle,
+    InnerProduct,
+    Pushing,
+    Scaled,
+    SignFlipped,
+    Vanishing,
+    flipped_labels,
+)
 
 RESULTS = Path(__file__).parent / "results" / "false_models"
 CLIENTS, LIARS, OUTLIER = 20, 4, 19
@@ -67,6 +76,7 @@ ATTACKS: dict[str, Attack] = {
     "constant push": lambda fed, key: Pushing(fed, range(LIARS), key),
     "ALIE": lambda fed, key: ALittle(fed, range(LIARS)),
     "inner product": lambda fed, key: InnerProduct(fed, range(LIARS)),
+    "adaptive to probe": lambda fed, key: Adaptive(fed, range(LIARS)),
     "labels flipped": lambda fed, key: fed,  # in the data
     "vanish half way": lambda fed, key: Vanishing(fed, range(LIARS), after=30),
 }

@@ -29,7 +29,7 @@ def cell(attack="none", algorithm="DualDRDM", defence="default", outlier="no"):
 
 def test_every_cell_is_there_once():
     cells = SCRIPT.cells(False)
-    assert len(cells) == len(set(cells)) == 2 * 5 * 2 * 8 * (6 * 8 + 2 * 4)
+    assert len(cells) == len(set(cells)) == 2 * 5 * 2 * 9 * (6 * 8 + 2 * 4)
 
 
 @pytest.mark.parametrize("defence", SCRIPT.DEFENCES)

@@ -12,6 +12,7 @@ from tests.support.problems import pools
 from drfl import InputError, Key, LocalSGD
 from drfl.testing import least_squares
 from drfl.testing.attacks import (
+    Adaptive,
     ALittle,
     Claims,
     Inflated,
@@ -94,6 +95,17 @@ def test_colluders_send_what_the_honest_ones_make_them(attack, law):
     for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
         torch.testing.assert_close(mine[LIARS], law(clean[HONEST]).expand(2, -1))
     for mine, clean in zip((*up[1:], g.values), (*UP[1:], G.values), strict=True):
+        assert torch.equal(mine[HONEST], clean[HONEST])
+
+
+def test_who_knows_the_probe_keeps_its_cosine_and_goes_against_the_others_else():
+    up, _, g = replies(Adaptive(CLEAN, LIARS, cosine=0.4, length=2.0))
+    for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
+        a, b, others = mine[LIARS], clean[LIARS], clean[HONEST].mean(0)
+        torch.testing.assert_close(a.norm(dim=1), 2 * b.norm(dim=1))
+        torch.testing.assert_close(torch.cosine_similarity(a, b), a.new_full((2,), 0.4))
+        across = a - (a * b).sum(1, keepdim=True) / (b * b).sum(1, keepdim=True) * b
+        assert (across @ others < 0).all()
         assert torch.equal(mine[HONEST], clean[HONEST])
 
 

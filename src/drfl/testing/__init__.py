@@ -9,7 +9,20 @@ from __future__ import annotations
 
 from drfl.testing.algorithm import ALGORITHM_CHECKS, check_algorithm, examine_algorithm, subject_of
 from drfl.testing.ambiguity import AMBIGUITY_CHECKS, Tried, check_ambiguity, examine_ambiguity
-from drfl.testing.attacks import Claims, Inflated, Scaled, SignFlipped, UnderReporting, label_noise
+from drfl.testing.attacks import (
+    Adaptive,
+    ALittle,
+    Claims,
+    Inflated,
+    InnerProduct,
+    Pushing,
+    Scaled,
+    SignFlipped,
+    UnderReporting,
+    Vanishing,
+    flipped_labels,
+    label_noise,
+)
 from drfl.testing.convergence import AVERAGE, Q_FAIR, SADDLE, WEIGHTED, also_sampled
 from drfl.testing.federation import FEDERATION_CHECKS, check_federation, examine_federation
 from drfl.testing.federation_checks import FederationSubject, Make
@@ -28,6 +41,8 @@ __all__ = [
     "Q_FAIR",
     "SADDLE",
     "WEIGHTED",
+    "ALittle",
+    "Adaptive",
     "Call",
     "CheckError",
     "Claims",
@@ -37,12 +52,14 @@ __all__ = [
     "FederationSubject",
     "Hyperplane",
     "Inflated",
+    "InnerProduct",
     "Make",
     "NotApplicable",
     "Note",
     "Oracle",
     "PermutedClients",
     "Played",
+    "Pushing",
     "QuadraticFederation",
     "Recording",
     "Reduction",
@@ -55,6 +72,7 @@ __all__ = [
     "ToyProblem",
     "Tried",
     "UnderReporting",
+    "Vanishing",
     "also_sampled",
     "check_algorithm",
     "check_ambiguity",
@@ -62,6 +80,7 @@ __all__ = [
     "examine_algorithm",
     "examine_ambiguity",
     "examine_federation",
+    "flipped_labels",
     "label_noise",
     "least_squares",
     "subject_of",

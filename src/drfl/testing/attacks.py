@@ -23,6 +23,9 @@ from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
 from drfl.requests import Gradients, Losses, R, Request, TrainRequest, answers, reports_of, with_reports
 
+TINY = 1e-12
+"""A length that is divided by in place of zero."""
+
 
 class Dishonest(WrappedFederation):
     """Some clients lie. They compute and send all the same, so the ledger is an honest federation's.
@@ -239,6 +242,33 @@ class InnerProduct(FalseVectors):
     def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
         """All the same; their own backwards where there is no honest one."""
         return (-self.epsilon * (honest if len(honest) else own).mean(0)).expand_as(own)
+
+
+class Adaptive(FalseVectors):
+    """Attackers that know the rule of :class:`drfl.resilience.ProbeCosine`, and keep just within it.
+
+    Each sends a vector that has a fixed cosine with its own honest one, and goes otherwise against the honest mean. An
+    attack made for one defence is the test that Tramèr et al. (2020) ask for.
+
+    Args:
+        fed: the federation inside.
+        clients: who they are.
+        cosine: with their own, in (0, 1].
+        length: of what they send, over their own's.
+    """
+
+    def __init__(self, fed: Federation, clients: Iterable[int], cosine: float = 0.3, length: float = 1.5) -> None:
+        super().__init__(fed, clients)
+        self.cosine, self.length = cosine, length
+
+    def sent(self, own: Tensor, honest: Tensor, part: float) -> Tensor:
+        """Each another."""
+        size = own.norm(dim=1, keepdim=True)
+        along = own / size.clamp(min=TINY)
+        against = -(honest if len(honest) else own).mean(0).expand_as(own)
+        across = against - (against * along).sum(1, keepdim=True) * along
+        across = across / across.norm(dim=1, keepdim=True).clamp(min=TINY)
+        return self.length * size * (self.cosine * along + (1 - self.cosine**2) ** 0.5 * across)
 
 
 class Vanishing(Dishonest):
