@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import drfl
+from drfl.assessment.seeds import seed_difference
 from drfl.errors import DrflError
 from drfl.experiments.runner import StopSignal
 
@@ -68,6 +69,29 @@ def test_each_run_is_the_one_that_run_makes(tmp_path):
     assert found.to_latex().count(r"\\") == 3
     assert found._repr_html_().count("<tr>") == 3
     assert len(repr(found)) < 200
+
+
+def test_differences_over_seeds_are_those_of_the_table_and_say_what_they_show():
+    three = {**PAIR, "again": PAIR["DRFA"]}
+    found = drfl.compare(three, clients, task, **{**QUIET, "seeds": 5})
+    wide = found.to_frame().pivot(index="seed", columns="algorithm", values="avg_loss")
+    table = found.differences("DRFA", "avg_loss")
+    assert table.index.tolist() == ["mine", "again"]
+    expected = seed_difference((wide["mine"] - wide["DRFA"]).to_numpy())
+    assert table.loc["mine", ["seeds", "difference", "low", "high"]].tolist() == pytest.approx(expected[:4])
+    assert table.loc["mine", "p"] == pytest.approx(min(1.0, 2 * expected.p_t))  # Holm, of two
+    assert table.loc["again", ["difference", "verdict"]].tolist() == [0, "no difference shown"]
+    sign = "better" if expected.mean < 0 else "worse"
+    assert table.loc["mine", "verdict"] == (sign if 2 * expected.p_t < 0.05 else "no difference shown")
+    assert found.differences().index.name == "worst_accuracy less mine's"
+
+
+def test_differences_of_few_seeds_decide_nothing_and_wrong_names_are_refused():
+    found = drfl.compare(PAIR, DATA, TASK, **QUIET)
+    assert set(found.differences()["verdict"]) == {"not decided"}
+    for wrong in (("nobody",), (None, "nothing")):
+        with pytest.raises(drfl.InputError, match="known"):
+            found.differences(*wrong)
 
 
 def test_a_function_of_the_seed_needs_no_seeding(tmp_path):

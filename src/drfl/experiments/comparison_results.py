@@ -94,6 +94,30 @@ class Comparison(NamedTuple):
         """A row per run and client: algorithm, seed and the columns of clients.csv, such as client and auc."""
         return read_runs(self, "clients.csv") if self.client_rows is None else self.client_rows
 
+    def differences(self, against: str | None = None, column: str | None = None) -> pd.DataFrame:
+        """The other algorithms less one of them, paired over seeds, and what that shows.
+
+        Seeds speak of partitions, initial models and minibatches on the same data set. What the test rows of one seed
+        show is another question, which :func:`drfl.assess_gain` answers.
+
+        Args:
+            against: the algorithm that the others are compared with; None = the first one.
+            column: what is compared, one of :meth:`to_frame`'s, such as "avg_accuracy"; None = the worst client's
+                score.
+
+        Returns:
+            a row for each other algorithm: the seeds that both came to the end of; the mean difference with its 95 %
+            t-interval, in the column's unit; the paired t-test's p-value after Holm's correction over the rows, NaN
+            below five seeds; and a verdict, see :func:`drfl.assessment.seeds.verdict`.
+
+        Raises:
+            InputError: there is no such algorithm or column.
+        """
+        from drfl.experiments.differences import differences
+
+        names = tuple(label_of(name) for name in self.algorithms)
+        return differences(self.to_frame(), names, self.measures, against, column)
+
     def plot(self, *shown: str) -> Figure:
         """Curves of the algorithms over the rounds, see :func:`drfl.plots.plot_histories`.
 
