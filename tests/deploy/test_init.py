@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -202,3 +203,22 @@ def test_insecure_has_nothing_to_make_or_register(tmp_path):
 def test_paths_in_the_compose_file_are_quoted():
     text = files(PLANS["secure"], ROOT)["compose.yaml"]
     assert f"volumes: [{json.dumps(f'.:{ROOT}')}]" in text
+
+
+def test_flowers_answers_are_read_where_colours_are_forced(tmp_path):
+    """As notebooks and continuous integration do; rich then puts a terminal's codes into JSON as well."""
+    write(PLANS["secure"], tmp_path / "fl")
+    for name in PLANS["secure"].sites:
+        (tmp_path / "fl/keys").mkdir(exist_ok=True)
+        (tmp_path / f"fl/keys/{name}.pub").write_text("a key")
+    program = tmp_path / "bin" / "flwr"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\nimport rich, sys\n"
+        'rich.print_json(data={"success": True, "nodes": []} if "list" in sys.argv else {"node-id": 7})\n'
+    )
+    program.chmod(0o755)
+    forced = {**os.environ, "DRFL_BIN": str(program.parent), "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
+    command = ["sh", tmp_path / "fl/register-sites.sh"]
+    done = subprocess.run(command, env=forced, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["cleveland: registered as 7", "long-beach: registered as 7"]

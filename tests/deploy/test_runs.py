@@ -170,8 +170,10 @@ def test_stop(flwr, copy, capsys):
 
 def test_flowers_programs_get_an_environment_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", "/home/user/.flwr")
+    monkeypatch.setenv("FORCE_COLOR", "1")
     found = flower_cli.environment(tmp_path)
     assert (found["FLWR_HOME"], found["FLWR_TELEMETRY_ENABLED"]) == (str(tmp_path), "0")
+    assert "FORCE_COLOR" not in found
     assert found["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)
 
 

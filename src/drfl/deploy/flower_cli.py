@@ -25,6 +25,9 @@ QUIET = {
 }
 """Flower sends no usage data, asks for no updates and installs nothing at run time."""
 
+STYLED = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
+"""What asks rich for a terminal's codes, in notebooks and continuous integration; Flower puts them into its JSON too."""
+
 ATTEMPT = 120.0
 """Seconds after which a call counts as failed."""
 
@@ -65,9 +68,9 @@ def program(name: str) -> Path:
 def environment(home: Path) -> dict[str, str]:
     """The environment for Flower's programs: nothing of the user's own settings of Flower, all of the deployment's."""
     folder = str(Path(sys.executable).parent)
-    # Flower wraps messages at the terminal's width, and they are parsed here: hence the many columns.
+    # Flower wraps messages at the terminal's width, and they are parsed here: hence the many columns, and no colours.
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in STYLED},
         **QUIET,
         "FLWR_HOME": str(home),
         "PATH": os.pathsep.join((folder, os.environ.get("PATH", os.defpath))),
