@@ -1,8 +1,8 @@
 """What mkdocs does not do by itself for the documentation site; mkdocs.yml names this file.
 
-Pages that lie elsewhere in the repository (EXPERIMENTS.md, the examples' READMEs) become pages of the site. A link to
-any other file of the repository leads to a copy of it in the site, Markdown tables to a page, so that every stored
-number can be looked up without a network. Formulas become MathML, which browsers show by themselves.
+Pages that lie elsewhere in the repository (EXPERIMENTS.md, the examples' READMEs) become pages of the site, and so do
+the tutorials' notebooks. A link to any other file of the repository leads to a copy of it in the site, Markdown tables
+to a page, so that every stored number can be looked up without a network. Formulas become MathML, which browsers show by themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts import reference
+from scripts import notebook_pages, reference
 
 ROOT = Path(__file__).parents[1]
 DOCS = "docs"
@@ -34,6 +34,8 @@ ELSEWHERE = {
 }
 """Pages of the repository outside docs/ → where they stand in the site."""
 
+NOTEBOOKS = notebook_pages.pages()
+
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s]+)(?=[)\s])")
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 FORMULA = re.compile(
@@ -43,6 +45,8 @@ FORMULA = re.compile(
 
 def at(uri: str) -> str:
     """Where a page of the site lies in the repository."""
+    if uri in NOTEBOOKS:
+        return NOTEBOOKS[uri].relative_to(ROOT).as_posix()
     return {there: here for here, there in ELSEWHERE.items()}.get(uri) or (
         uri.removeprefix("files/") if uri.startswith("files/") else f"{DOCS}/{uri}"
     )
@@ -52,6 +56,8 @@ def to(path: str) -> str:
     """Where a file of the repository stands in the site."""
     if path in ELSEWHERE:
         return ELSEWHERE[path]
+    if path.endswith(".ipynb"):
+        path = f"{path.removesuffix('.ipynb')}.md"
     return path.removeprefix(f"{DOCS}/") if path.startswith(f"{DOCS}/") else f"files/{path}"
 
 
@@ -69,17 +75,30 @@ def links(text: str, page: str) -> set[str]:
     return {found[0] for link in LINK.finditer(prose) if (found := resolved(link["target"], page))}
 
 
+def text_of(path: str) -> str:
+    """What a page says, of a notebook too."""
+    source = ROOT / path
+    return notebook_pages.page(source).text if path.endswith(".ipynb") else source.read_text(encoding="utf-8")
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie elsewhere, and every file that a page links to."""
     for there, text in {**reference.api(), "reference/command.md": reference.command()}.items():
         files.append(File.generated(config, there, content=text))
     for here, there in ELSEWHERE.items():
         files.append(File.generated(config, there, abs_src_path=str(ROOT / here)))
-    pending = [at(file.src_uri) for file in files.documentation_pages() if file.abs_src_path]
+    for there, notebook in NOTEBOOKS.items():
+        text, pictures = notebook_pages.page(notebook)
+        files.append(File.generated(config, there, content=text))
+        for name, content in pictures.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=content))
+    pending = [
+        at(file.src_uri) for file in files.documentation_pages() if file.abs_src_path or file.src_uri in NOTEBOOKS
+    ]
     seen = set(pending)
     while pending:
         page = pending.pop()
-        for path in sorted(links((ROOT / page).read_text(encoding="utf-8"), page) - seen):
+        for path in sorted(links(text_of(page), page) - seen):
             seen.add(path)
             source = ROOT / path
             if path.startswith(f"{DOCS}/") or not source.is_file():

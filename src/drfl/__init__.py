@@ -119,7 +119,12 @@ else:  # hidden from type checkers, who would believe any name of a module that 
         if name in _MODULES:
             return import_module(f"drfl.{name}")  # which sets the attribute too
         if name not in _HOMES:
-            raise AttributeError(f"module 'drfl' has no attribute '{name}'")
+            from difflib import get_close_matches
+
+            by_lower = {known.lower(): known for known in _HOMES}
+            near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
+            hint = f"; did you mean '{by_lower[near[0]]}'?" if near else ""
+            raise AttributeError(f"module 'drfl' has no attribute '{name}'{hint}")
         value = getattr(import_module(f"drfl.{_HOMES[name]}"), name)
         globals()[name] = value
         return value

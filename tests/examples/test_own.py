@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 import pytest
-from nbclient import NotebookClient
 from tests.support.scripts import ROOT
 
 OWN = ROOT / "examples" / "own"
@@ -62,19 +59,3 @@ def test_four_csv_files(tmp_path):
     clients = pd.read_csv(folder / "LocalOnly-seed0" / "clients.csv")
     assert clients["client"].tolist() == HOSPITALS
     assert clients["auc"].isna().tolist() == [False, False, True, False]
-
-
-@pytest.mark.long
-def test_the_notebook_runs(tmp_path):
-    shutil.copytree(OWN / "hospitals", tmp_path / "hospitals")
-    stored = nbformat.read(OWN / "notebook.ipynb", as_version=4)
-    fresh = nbformat.read(OWN / "notebook.ipynb", as_version=4)
-    NotebookClient(fresh, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    for old, new in zip(stored.cells, fresh.cells, strict=True):
-        if old.cell_type == "code":
-            assert kinds(old) == kinds(new), old.source
-
-
-def kinds(cell):
-    """Of what a cell shows, but for the bars, which are drawn as often as there is time."""
-    return [(out.output_type, sorted(out.get("data", {}))) for out in cell.outputs if out.get("name") != "stderr"]

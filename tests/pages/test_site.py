@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 import yaml
 from scripts import reference
-from scripts.site_hooks import ELSEWHERE, links, to
+from scripts.site_hooks import ELSEWHERE, NOTEBOOKS, links, to
 from tests.support.scripts import ROOT
 
 from drfl.cli.app import call
@@ -43,7 +43,8 @@ NAV = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)["nav"
 def test_the_navigation_has_every_page_once():
     pages = sorted(leaves(NAV))
     written = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
-    assert pages == sorted([*written, *ELSEWHERE.values(), *reference.api(), "reference/command.md"])
+    made = [*ELSEWHERE.values(), *NOTEBOOKS, *reference.api(), "reference/command.md"]
+    assert pages == sorted([*written, *made])
 
 
 @pytest.mark.parametrize("package", reference.PACKAGES)
@@ -90,6 +91,7 @@ def test_a_link_out_of_the_pages_leads_to_a_copy_in_the_site():
     assert to("EXPERIMENTS.md") == "results/papers.md"
     assert to("experiments/results/x/table.md") == "files/experiments/results/x/table.md"
     assert to("docs/algorithms/drfa.md") == "algorithms/drfa.md"
+    assert to("docs/tutorials/table.ipynb") == "tutorials/table.md"
 
 
 START = [(page, line) for page in sorted((DOCS / "start").glob("*.md"))

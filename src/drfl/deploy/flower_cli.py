@@ -26,7 +26,7 @@ QUIET = {
 """Flower sends no usage data, asks for no updates and installs nothing at run time."""
 
 STYLED = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
-"""What asks rich for a terminal's codes, in notebooks and continuous integration; Flower puts them into its JSON too."""
+"""What asks rich for a terminal's codes, in notebooks and continuous integration; Flower puts them into JSON too."""
 
 ATTEMPT = 120.0
 """Seconds after which a call counts as failed."""

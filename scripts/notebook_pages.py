@@ -1,0 +1,54 @@
+"""The tutorials' notebooks as pages of the documentation site, with the outputs that are stored in them."""
+
+from __future__ import annotations
+
+import base64
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+from nbconvert import MarkdownExporter
+
+FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
+
+
+class NotebookPage(NamedTuple):
+    """A page.
+
+    Args:
+        text: in Markdown.
+        pictures: file name, as the text has it → content.
+    """
+
+    text: str
+    pictures: dict[str, bytes]
+
+
+@functools.cache
+def page(path: Path) -> NotebookPage:
+    """A notebook with what its cells have shown."""
+    notebook = nbformat.read(path, as_version=4)
+    pictures = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                name = f"{path.stem}-{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode(data.pop("image/png"))
+                data["text/markdown"] = f"![What the cell above draws]({name})"
+            elif "text/html" in data:
+                # a table that is wider than a telephone's screen is moved sideways
+                data["text/html"] = f'<div class="shown">{data["text/html"]}</div>'
+    text, _ = MarkdownExporter().from_notebook_node(notebook)
+    title, _, rest = text.partition("\n")
+    return NotebookPage(
+        f'{title}\n\n<a href="{path.name}" download>This page is a notebook: download it</a>, or open it in a checkout, '
+        f"in `docs/tutorials`. The outputs are those of `python scripts/tutorials.py {path.stem}`.\n{rest}",
+        pictures,
+    )
+
+
+def pages() -> dict[str, Path]:
+    """Where they stand in the site → the notebooks."""
+    return {f"tutorials/{path.stem}.md": path for path in sorted(FOLDER.glob("*.ipynb"))}

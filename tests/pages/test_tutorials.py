@@ -1,0 +1,88 @@
+"""The tutorials: they run, shortened here and whole among the long tests, and say nothing of the machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from scripts import notebook_pages, tutorials
+from tests.support.scripts import ROOT
+
+SHORT = {
+    "hospitals": "ROUNDS, SEEDS = 2, 2",
+    "algorithm": "ROUNDS, SEEDS, TRIALS = 2, 2, 1",
+    "federation": "ROUNDS = 1",
+    "table": "ROUNDS, SEEDS = 2, 2",
+}
+"""Notebook → what stands in its cell of parameters in the short test."""
+MINUTES, WORDS_A_MINUTE = 15, 200
+
+
+def read(name):
+    return nbformat.read(tutorials.TUTORIALS / f"{name}.ipynb", as_version=4)
+
+
+def tagged(cell, tag):
+    return tag in cell.metadata.get("tags", [])
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_it_runs_shortened(name, tmp_path, monkeypatch):
+    """Without the cells that start processes for many seconds, which the long test has."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    with tutorials.copy_of_the_tree() as folder:
+        monkeypatch.chdir(folder)
+        shell = InteractiveShell()
+        for cell in read(name).cells:
+            if cell.cell_type == "code" and not tagged(cell, "long"):
+                source = SHORT[name] if tagged(cell, "parameters") else cell.source
+                shell.run_cell(source, silent=True).raise_error()
+                assert shell.user_ns.get("_exit_code", 0) == 0, source
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHORT)
+def test_it_runs_whole_and_shows_what_is_stored(name):
+    stored, fresh = read(name), tutorials.executed(read(name))
+    for old, new in zip(stored.cells, fresh.cells, strict=True):
+        assert kinds(old) == kinds(new), old.source
+
+
+def kinds(cell):
+    """Of what a cell shows."""
+    return [(out.output_type, sorted(out.get("data", {}))) for out in cell.get("outputs", [])]
+
+
+def test_each_is_there_and_short_enough_to_read():
+    assert sorted(SHORT) == sorted(path.stem for path in tutorials.TUTORIALS.glob("*.ipynb"))
+    for name in SHORT:
+        prose = " ".join(cell.source for cell in read(name).cells)
+        assert len(prose.split()) < MINUTES * WORDS_A_MINUTE, name
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_what_is_stored_is_whole_and_says_nothing_of_the_machine(name):
+    notebook = read(name)
+    assert sum(tagged(cell, "parameters") for cell in notebook.cells) == 1
+    numbers = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert numbers == list(range(1, len(numbers) + 1))  # run once, from the beginning to the end
+    text = (tutorials.TUTORIALS / f"{name}.ipynb").read_text(encoding="utf-8")
+    for word in ("\\u001b", "/tmp", str(ROOT), str(Path.home()), "Traceback"):
+        assert word not in text, word
+
+
+def test_escape_codes_and_folders_are_taken_out():
+    assert tutorials.plain("\x1b[1;31min \x1b[0m/a/b/runs/x", Path("/a/b")) == "in runs/x"
+
+
+def test_a_page_has_the_notebooks_pictures():
+    text, pictures = notebook_pages.page(tutorials.TUTORIALS / "algorithm.ipynb")
+    assert pictures
+    for name, content in pictures.items():
+        assert f"]({name})" in text
+        assert content.startswith(b"\x89PNG")
