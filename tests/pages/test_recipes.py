@@ -50,8 +50,9 @@ def changed(text: str, block: str) -> str:
         marked = change.splitlines()
         assert all(line[:1] in ("+", "-", " ") for line in marked), change
         old, new = ([line[1:] for line in marked if line[0] != other] for other in "+-")
-        (at,) = (i for i in range(len(lines)) if lines[i : i + len(old)] == old)
-        lines[at : at + len(old)] = new
+        places = [i for i in range(len(lines)) if lines[i : i + len(old)] == old]
+        assert len(places) == 1, f"fits at {len(places)} places: say where in the page\n{change}"
+        lines[places[0] : places[0] + len(old)] = new
     return "\n".join(lines)
 
 
@@ -114,7 +115,7 @@ def test_the_recipes_work_together(tmp_path):
 def test_a_change_must_fit_exactly_once():
     assert changed("a\nb\nc\nb", " a\n+x\n b\n@@\n-c\n") == "a\nx\nb\nb"
     for block in (" b\n+x\n", " d\n+x\n"):
-        with pytest.raises(ValueError, match="unpack"):
+        with pytest.raises(AssertionError, match=r"fits at [02] places"):
             changed("a\nb\nc\nb", block)
 
 
