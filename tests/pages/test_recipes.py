@@ -34,7 +34,7 @@ print("from", drfl.__file__)
 for example in examples:
     exec(example, {})
 """
-"""Plays the commands and the examples of all recipes in one process, as torch takes seconds to load."""
+"""Plays commands and examples of all recipes in one process, as torch takes seconds to load."""
 
 
 def commands(page: Path) -> list[str]:
@@ -80,6 +80,15 @@ def run(copy: Path, *words: str) -> str:
     return done.stdout
 
 
+def play(copy: Path, lines: list[list[str]], pages: list[Path]) -> None:
+    """Run these commands and the pages' examples, which must print what the pages show."""
+    examples = [found for page in pages for found in SHOWN.findall(page.read_text(encoding="utf-8"))]
+    out = run(copy, "-c", PLAY, json.dumps([lines, [code for code, _ in examples]]))
+    where, _, printed = out.rpartition("from ")[2].partition("\n")
+    assert where == str(copy / "src" / "drfl" / "__init__.py")
+    assert printed == "".join(shown for _, shown in examples)
+
+
 def test_each_recipe_has_a_new_file_changes_commands_and_an_example():
     assert [page.stem for page in RECIPES] == ["add-an-algorithm", "add-an-ambiguity-set", "add-an-engine"]
     for page in RECIPES:
@@ -92,7 +101,7 @@ def test_each_recipe_has_a_new_file_changes_commands_and_an_example():
 
 
 def test_the_recipes_work_together(tmp_path):
-    """All changes fit; a run with each of the new parts ends well, and the examples print what the pages show."""
+    """All changes fit; a run with each new part ends well, and the first page's example prints what it shows."""
     for page in RECIPES:
         for block in TITLED.finditer(page.read_text(encoding="utf-8")):
             if block["language"] == "diff" and not (copied := tmp_path / block["file"]).exists():
@@ -105,11 +114,7 @@ def test_the_recipes_work_together(tmp_path):
     for page in RECIPES:
         follow(page, tmp_path)
     lines = [shlex.split(line)[1:] for page in RECIPES for line in commands(page) if line.startswith("drfl ")]
-    examples = [found for page in RECIPES for found in SHOWN.findall(page.read_text(encoding="utf-8"))]
-    out = run(tmp_path, "-c", PLAY, json.dumps([lines, [code for code, _ in examples]]))
-    where, _, printed = out.rpartition("from ")[2].partition("\n")
-    assert where == str(tmp_path / "src" / "drfl" / "__init__.py")
-    assert printed == "".join(shown for _, shown in examples)
+    play(tmp_path, lines, RECIPES[:1])
 
 
 def test_a_change_must_fit_exactly_once():
@@ -122,7 +127,7 @@ def test_a_change_must_fit_exactly_once():
 @pytest.mark.long
 @pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.stem)
 def test_the_repository_passes_its_own_tests_after_a_recipe(page, tmp_path):
-    """Linted, formatted, imports in order, and the tests that the page names."""
+    """Linted, formatted, imports in order, the page's example and the tests that it names."""
     copy = tmp_path / "copy"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LARGE))
     shutil.copytree(ROOT / ".github", copy / ".github")
@@ -132,6 +137,7 @@ def test_the_repository_passes_its_own_tests_after_a_recipe(page, tmp_path):
     run(copy, "-m", "ruff", "check", *files)
     run(copy, "-m", "ruff", "format", "--check", *files)
     run(copy, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
+    play(copy, [], [page])
     for line in commands(page):
         if line.startswith("pytest "):
             assert " passed" in run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *shlex.split(line)[1:])
