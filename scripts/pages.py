@@ -4,7 +4,8 @@
 
 A block of a page stands between two comments, `<!-- PAGE.BLOCK: written by make pages -->` and `<!-- end -->`, each on
 a line of its own. What is in it comes from the function that ``BLOCKS`` has for it, which lies with those who own the
-results. With --check nothing is written: it names the blocks that differ, and ends with 1 if there are any.
+results. ``FILES`` has pictures that are drawn from the code. With --check nothing is written: it names the blocks and
+files that differ, and ends with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import tables as benchmarks
 from benchmarks.tables import markdown, paragraph
-from scripts import trial_tables
+from scripts import architecture, trial_tables
 from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS
 
 from drfl.atomic_files import atomic_write
@@ -31,7 +32,7 @@ from experiments import promise_tables as promise
 from experiments import tables as experiments
 
 ROOT = Path(__file__).parents[1]
-PAGES = {path.stem: path for path in sorted((ROOT / "docs").glob("*.md"))}
+PAGES = {path.stem: path for folder in ("", "contributing") for path in sorted((ROOT / "docs" / folder).glob("*.md"))}
 PAGES["EXPERIMENTS"] = ROOT / "EXPERIMENTS.md"
 PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
 
@@ -116,6 +117,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **claims.BLOCKS,
     **leads.BLOCKS,
     **false_model_tables.BLOCKS,
+    "architecture.parts": lambda: markdown(["part", "what it is", "begin with"], architecture.table(), text=3),
     "testing.algorithm-checks": algorithm_checks,
     "testing.federation-checks": federation_checks,
     "testing.traps": traps,
@@ -125,6 +127,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tuning.spaces": tuning_spaces,
 }
 """Page and block → what stands there."""
+
+FILES: dict[Path, Callable[[], str]] = {architecture.PICTURE: architecture.picture}
+"""Files that are written whole."""
+
+
+def differing_files() -> dict[Path, str]:
+    """The files of ``FILES`` that are not as they should be, and what should be in them."""
+    wanted = {path: make() for path, make in FILES.items()}
+    return {path: text for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text}
 
 
 class PageError(Exception):
@@ -171,7 +182,12 @@ def main() -> int:
         if differing and not check:
             with atomic_write(PAGES[page]) as file:
                 file.write(text.encode())
-    total = [name for _, differing in found.values() for name in differing]
+    files = differing_files()
+    for path, text in files.items():
+        if not check:
+            with atomic_write(path) as file:
+                file.write(text.encode())
+    total = [name for _, differing in found.values() for name in differing] + [path.name for path in files]
     print(f"{'to be written' if check else 'written'}: {', '.join(total) or 'none'}; {len(BLOCKS)} blocks in all")
     return int(check and bool(total))
 

@@ -10,7 +10,12 @@ from tests.support.scripts import ROOT, script
 
 GENERATOR = script("scripts/pages.py")
 TEXTS = {page: path.read_text(encoding="utf-8") for page, path in GENERATOR.PAGES.items()}
-READ = ["README.md", "EXPERIMENTS.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+READ = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "EXPERIMENTS.md",
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
+]
 """All that is read of the repository, by paths."""
 TREE = r"(?:src|tests|experiments|benchmarks|scripts|examples)"
 
@@ -20,6 +25,19 @@ def test_the_page_is_as_the_generator_writes_it(page):
     text, differing = GENERATOR.written(page, TEXTS[page])
     assert not differing, f"run make pages: {', '.join(differing)}"
     assert text == TEXTS[page]
+
+
+@pytest.mark.parametrize("path", GENERATOR.FILES, ids=lambda path: path.name)
+def test_the_file_is_as_the_generator_writes_it(path):
+    assert path.read_text(encoding="utf-8") == GENERATOR.FILES[path](), "run make pages"
+
+
+def test_a_changed_file_is_noticed(tmp_path, monkeypatch):
+    (path := tmp_path / "picture.svg").write_text("old")
+    monkeypatch.setattr(GENERATOR, "FILES", {path: lambda: "new"})
+    assert GENERATOR.differing_files() == {path: "new"}
+    path.write_text("new")
+    assert GENERATOR.differing_files() == {}
 
 
 def test_every_block_is_in_a_page():
@@ -58,9 +76,15 @@ def test_comments_that_do_not_fit_are_refused_in_one_line(text, said):
     assert "\n" not in str(error.value)
 
 
+def read(page: str) -> str:
+    """A page without the files that it tells a contributor to write."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.sub(r"^(`{3,})\w+ title=.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 @pytest.mark.parametrize("page", READ)
 def test_links_lead_somewhere(page):
-    targets = re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text(encoding="utf-8"))
+    targets = re.findall(r"\]\(([^)#\s]+)", read(page))
     local = [target for target in targets if not target.startswith("http")]
     assert [target for target in local if not (ROOT / page).parent.joinpath(target).exists()] == []
 
@@ -68,6 +92,5 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", READ)
 def test_files_named_are_there(page):
     """Those in backticks, and those of commands in blocks of code."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    named = re.findall(rf"(?:`|(?:python|sh) )({TREE}/[\w/-]+\.\w+)", text)
+    named = re.findall(rf"(?:`|(?:python|sh) )({TREE}/[\w/-]+\.\w+)", read(page))
     assert [path for path in named if not (ROOT / path).exists()] == []

@@ -1,0 +1,77 @@
+"""What a contributor finds at the root: forms for issues and changes, how to cite, how a release is cut."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+import yaml
+from tests.support.scripts import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+KINDS = {
+    "markdown": {"value"},
+    "textarea": {"label", "description", "placeholder", "value", "render"},
+    "input": {"label", "description", "placeholder", "value"},
+    "dropdown": {"label", "description", "multiple", "options", "default"},
+    "checkboxes": {"label", "description", "options"},
+}
+"""The elements of an issue form, and their attributes."""
+
+
+def loaded(path):
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_the_forms_are_these():
+    assert [path.name for path in FORMS] == ["algorithm_or_result.yml", "bug.yml"]
+    assert loaded(".github/ISSUE_TEMPLATE/config.yml") == {"blank_issues_enabled": True}
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_an_issue_form_is_as_the_form_demands(path):
+    form = loaded(path)
+    assert {"name", "description", "body"} <= set(form) <= {"name", "description", "body", "labels", "title"}
+    ids = [element["id"] for element in form["body"]]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[\w-]+", name) for name in ids)
+    for element in form["body"]:
+        assert set(element) <= {"type", "id", "attributes", "validations"}
+        assert {"label"} <= set(element["attributes"]) <= KINDS[element["type"]]
+        for option in element["attributes"].get("options", []):
+            assert isinstance(option, str if element["type"] == "dropdown" else dict)
+    assert any(element.get("validations", {}).get("required") for element in form["body"])
+
+
+def test_the_change_form_is_short():
+    lines = (ROOT / ".github" / "pull_request_template.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 15
+    assert any("make check" in line for line in lines)
+
+
+def test_the_citation_is_complete_and_of_this_version():
+    citation = loaded("CITATION.cff")
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["cff-version"] == "1.2.0"
+    assert (citation["title"], citation["type"]) == (PROJECT["name"], "software")
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert set(citation["keywords"]) == set(PROJECT["keywords"])
+    assert citation["authors"] == [{"name": "The drfl authors"}]
+
+
+def test_the_citation_names_the_three_papers():
+    papers = {paper["notes"]: paper for paper in loaded("CITATION.cff")["references"]}
+    text = (ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^- \*\*([\w-]+)\*\*: (.*? \d{4}),", text, flags=re.MULTILINE))
+    assert set(papers) == set(named)
+    for name, paper in papers.items():
+        assert {"type", "title", "authors", "year"} <= set(paper)
+        assert f"{paper['authors'][0]['family-names']} et al. {paper['year']}" == named[name]
+
+
+def test_the_page_of_releases_names_files_that_hold_the_version():
+    page = (ROOT / "docs" / "contributing" / "releases.md").read_text(encoding="utf-8")
+    for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
+        assert f"(../../{name})" in page
