@@ -42,11 +42,11 @@ def page(path: Path) -> NotebookPage:
                 data["text/html"] = f'<div class="shown">{data["text/html"]}</div>'
     text, _ = MarkdownExporter().from_notebook_node(notebook)
     title, _, rest = text.partition("\n")
-    return NotebookPage(
-        f'{title}\n\n<a href="{path.name}" download>This page is a notebook: download it</a>, or open it in a checkout, '
-        f"in `docs/tutorials`. The outputs are those of `python scripts/tutorials.py {path.stem}`.\n{rest}",
-        pictures,
+    head = (
+        f'<a href="{path.name}" download>This page is a notebook: download it</a>, or open it in a checkout, in '
+        f"`docs/tutorials`. The outputs are those of `python scripts/tutorials.py {path.stem}`."
     )
+    return NotebookPage(f"{title}\n\n{head}\n{rest}", pictures)
 
 
 def pages() -> dict[str, Path]:

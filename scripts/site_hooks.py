@@ -2,7 +2,8 @@
 
 Pages that lie elsewhere in the repository (EXPERIMENTS.md, the examples' READMEs) become pages of the site, and so do
 the tutorials' notebooks. A link to any other file of the repository leads to a copy of it in the site, Markdown tables
-to a page, so that every stored number can be looked up without a network. Formulas become MathML, which browsers show by themselves.
+to a page, so that every stored number can be looked up without a network. Formulas become MathML, which browsers show
+by themselves.
 """
 
 from __future__ import annotations
