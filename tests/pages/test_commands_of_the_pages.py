@@ -1,0 +1,136 @@
+"""The commands that the how-to pages show run as written, made small, in a folder that has what they name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.support.marks import only
+from tests.support.scripts import ROOT
+
+from drfl.cli.app import call
+
+TRIED_ELSEWHERE = {
+    "drfl deploy": "scripts/try_deployment.py and scripts/try_security.py, with real processes",
+    "drfl energy": "tests/pages/test_energy_page.py",
+    "drfl reproduce": "tests/papers",
+    "drfl compare job.toml --seeds 40 --ray": "tests/experiments, on a cluster of this machine",
+    "drfl tune job.toml --ray": "tests/tuning, on a cluster of this machine",
+    "drfl run --dataset hf:flwrlabs/femnist": "tests/data/test_hugging_face.py, with rows of its shape",
+    "drfl assess RUN": "the two lines before it; RUN stands for any folder",
+}
+"""Beginnings of commands that start servers, need machines or take long → where they are run."""
+NOT_HERE = ("adult", "shakespeare", "fashion-mnist", "kmnist-t10k")
+"""Data sets of which a machine without a network has no file."""
+SMALL = {
+    "run": ["--rounds", "2"],
+    "compare": ["--rounds", "2", "--seeds", "2"],
+    "tune": ["--trials", "2", "--seeds", "1", "--rounds", "2"],
+}
+MINE = """
+from dataclasses import dataclass
+
+import torch
+
+import drfl
+
+
+@dataclass(frozen=True)
+class FedAvgM(drfl.FedAvg):
+    beta: float = 0.9
+
+    @staticmethod
+    def space(trial):
+        return {"beta": trial.suggest_float("beta", 0, 0.9)}
+
+
+def net(shape, classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))
+
+
+def margin(outputs, targets):
+    return torch.nn.functional.multi_margin_loss(outputs, targets, reduction="none")
+
+
+def wider(trial):
+    return {"beta": trial.suggest_float("beta", 0, 0.99)}
+"""
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The lines that call drfl, without comments, block by block."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    lines = [block.replace("\\\n", " ").splitlines() for block in blocks]
+    found = [[line.split(" #")[0].strip() for line in block if line.startswith("drfl ")] for block in lines]
+    return [block for block in found if block]
+
+
+COMMANDS = {page.stem: found for page in sorted((ROOT / "docs").glob("*.md")) if (found := commands(page))}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Four hospitals' tables in the forms that the pages speak of, a job, and one's own code."""
+    import pandas as pd
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9/")  # nobody listens there: no test waits for a network
+    monkeypatch.setenv("DRFL_DATA", str(tmp_path / "nothing"))
+    Path("hospitals").mkdir()
+    tables = []
+    for number, name in enumerate(("north", "south", "west")):
+        ages = [20 + (7 * i + number) % 60 for i in range(60)]
+        table = pd.DataFrame({"age": ages, "dose": [(i * i) % 11 for i in range(60)]})
+        tables.append(table.assign(ill=(table["age"] + table["dose"] > 50).astype(int)))
+        tables[-1].to_csv(f"hospitals/{name}.csv", index=False)
+    whole = pd.concat([table.assign(hospital=name) for table, name in zip(tables, "nsw", strict=True)])
+    whole.assign(patient=range(len(whole))).to_csv("all.csv", index=False)
+    Path("scratch").mkdir()
+    Path("mine.py").write_text(MINE)
+    Path("job.toml").write_text('dataset = "digits"\nclients = 5\nrounds = 2\n')
+    return tmp_path
+
+
+def saved_by_datasets() -> None:
+    """The folder that `save_to_disk` of Hugging Face's datasets writes."""
+    import datasets
+    import pandas as pd
+
+    datasets.Dataset.from_pandas(pd.read_csv("all.csv").drop(columns="patient")).save_to_disk("wards")
+
+
+@pytest.mark.parametrize("page", only(["certificate", "schedules", "uncertainty"], COMMANDS))
+def test_they_run_as_written(page, folder, capsys, monkeypatch):
+    if page == "data":
+        saved_by_datasets()
+    if page in ("runs", "uncertainty"):
+        out = ["--out", "runs/demo" if page == "uncertainty" else "runs/hospitals"]
+        assert call(["compare", "--algorithms", "DRFA,DualDRDM", "--clients", "4", *SMALL["compare"], *out]) == 0
+    for block in COMMANDS[page]:
+        monkeypatch.chdir(folder)
+        for line in block:
+            if not any(line.startswith(known) for known in TRIED_ELSEWHERE):
+                runs_as_written(line, folder, capsys, monkeypatch)
+
+
+def runs_as_written(line, folder, capsys, monkeypatch):
+    for part in line.split(" && "):
+        words = shlex.split(part.replace("/scratch", str(folder / "scratch")))
+        if words[0] == "cd":
+            monkeypatch.chdir(words[1])
+            continue
+        code = call([*words[1:], *SMALL.get(words[1], [])])
+        told = capsys.readouterr().err
+        if any(name in words for name in NOT_HERE):  # its options are right, and what is missing is said
+            assert code == 2, line
+            assert re.search(r"download|there is no|not found", told), told
+        else:
+            assert code == 0, (line, told)
+
+
+def test_what_is_tried_elsewhere_is_on_a_page():
+    lines = [line for blocks in COMMANDS.values() for block in blocks for line in block]
+    for known in TRIED_ELSEWHERE:
+        assert any(line.startswith(known) for line in lines), known
