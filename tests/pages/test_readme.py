@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from drfl.cli.app import call
 
 ROOT = Path(__file__).parents[2]
@@ -27,12 +25,21 @@ def test_the_ten_lines_for_your_own_data_run(capsys):
     assert layout.flatten(names["model"]).equal(names["result"].model)  # pyright: ignore
 
 
-@pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines() if "drfl " in line])
-@pytest.mark.one_in(2)
-def test_the_commands_shown_exist(line, tmp_path, monkeypatch, capsys):
+def test_the_commands_for_a_folder_of_tables_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "job.toml").write_text("rounds = 1\n")
-    words = line.split("#")[0].split()
-    arguments = words[words.index(next(word for word in words if word.endswith("drfl"))) + 1 :]
-    small = ["--rounds", "1", "--clients", "4", "--dataset", "digits"] if arguments[0] in ("run", "compare") else []
-    assert call([*arguments, *small]) == 0
+    Path("sites").mkdir()
+    for name in ("a", "b", "c"):
+        rows = [f"{20 + 7 * i % 60},{i % 5},{(i * i) % 3 > 0:d}" for i in range(40)]
+        Path(f"sites/{name}.csv").write_text("\n".join(["age,dose,ill", *rows, ""]))
+    lines = [line.split(" #")[0].split() for block in blocks("sh") for line in block.splitlines() if "bin/drfl" in line]
+    assert [words[1] for words in lines] == ["compare", "assess"]
+    for words in lines:
+        small = ["--rounds", "2", "--seeds", "2"] if words[1] == "compare" else []
+        assert call([*words[1:], *small]) == 0
+    assert "The worst client's accuracy" in capsys.readouterr().out
+
+
+def test_it_is_short_and_every_link_leads_somewhere():
+    assert len(README.splitlines()) < 120
+    for target in re.findall(r"\]\(([^)#]+)", README):
+        assert (ROOT / target).exists(), target
