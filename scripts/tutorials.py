@@ -30,7 +30,7 @@ READ = ("examples/own/hospitals", "experiments/results/drdm-table-3")
 TIMEOUT = 900
 """Seconds that a cell may take."""
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-KEPT = ("text/plain", "text/html", "image/png")
+KEPT = ("text/plain", "text/html", "text/markdown", "image/png")
 """Kinds of output that the site shows."""
 
 
