@@ -71,6 +71,18 @@ def test_each_run_is_the_one_that_run_makes(tmp_path):
     assert len(repr(found)) < 200
 
 
+def test_names_of_several_words_are_kept_in_folders_tables_and_when_it_goes_on(tmp_path):
+    named = {"DRDM (γ = 0)": drfl.DRDM(m=3, gamma=0.0), "dual DRDM": drfl.DualDRDM(m=3)}
+    out = tmp_path / "r"
+    first = drfl.compare(named, clients, task, **QUIET, out=out)
+    assert (out / "DRDM (γ = 0)-seed1" / "model.safetensors").is_file()
+    assert drfl.compare(named, clients, task, **QUIET, out=out, overwrite=True).to_markdown() == first.to_markdown()
+    (out / "summary.json").unlink()
+    again = drfl.compare(named, clients, task, **QUIET, out=out, resume=True)
+    assert again.to_frame().equals(first.to_frame())
+    assert "DRDM (γ = 0)" in (out / "report.html").read_text()
+
+
 def test_differences_over_seeds_are_those_of_the_table_and_say_what_they_show():
     three = {**PAIR, "again": PAIR["DRFA"]}
     found = drfl.compare(three, clients, task, **{**QUIET, "seeds": 5})
@@ -154,8 +166,10 @@ def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
     [
         ({"algorithms": {}}, "a mapping of names"),
         ({"algorithms": [drfl.FedAvg(m=3)]}, "a mapping of names"),
-        ({"algorithms": {"a/b": drfl.FedAvg(m=3)}}, "call it by letters, digits and _"),
-        ({"algorithms": {3: drfl.FedAvg(m=3)}}, "call it by letters, digits and _"),
+        ({"algorithms": {"a/b": drfl.FedAvg(m=3)}}, "folders are named after it"),
+        ({"algorithms": {"..": drfl.FedAvg(m=3)}}, "folders are named after it"),
+        ({"algorithms": {"a.": drfl.FedAvg(m=3)}}, "folders are named after it"),
+        ({"algorithms": {3: drfl.FedAvg(m=3)}}, "folders are named after it"),
         ({"algorithms": {"a": drfl.FedAvg}}, "is the class FedAvg: give an object"),
         ({"algorithms": {"a": "FedAvg"}}, "'a' is 'FedAvg': give an algorithm"),
         ({"algorithms": {"a": drfl.FedAvg(m=30)}}, "m"),

@@ -29,7 +29,10 @@ REPLIES = "replies.csv"
 
 Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
 
-CELL = r"[A-Za-z][A-Za-z0-9_]*-seed(?:0|[1-9][0-9]*)"
+CALLED = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
+"""What an algorithm may be called: its runs' folders begin so, on every system."""
+
+CELL = rf"{CALLED}-seed(?:0|[1-9][0-9]*)"
 """The names of a comparison's runs: algorithm and seed."""
 
 _PART = r"\.[0-9a-f]{32}\.part"

@@ -22,15 +22,13 @@ from drfl.experiments.build import Job, job_of
 from drfl.experiments.config import REGISTRIES, Config
 from drfl.experiments.guards_and_failures import aggregator_of, failures_of, guards_of, step_bound_of
 from drfl.experiments.hyperparameters import PARSED, SAMPLINGS, Value, canonical, plain_local
+from drfl.experiments.manifest import CALLED
 from drfl.experiments.wrap import wrap_algorithm
 from drfl.metrics import Metric
 from drfl.task import Task
 
 CLIENTS = "clients"
 """What stands for data set and partition in the files, where the data came divided."""
-
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-"""What an algorithm may be called: folders are named after it."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -53,8 +51,11 @@ class ObjectConfig(Config):
             InputError: a name cannot be one of a folder, or what it stands for is no algorithm.
         """
         for name, algorithm in algorithms.items():
-            if not isinstance(name, str) or NAME.fullmatch(name) is None:
-                raise InputError(f"algorithm {name!r}: call it by letters, digits and _, as folders are named after it")
+            if not isinstance(name, str) or re.fullmatch(CALLED, name) is None:
+                raise InputError(
+                    f"algorithm {name!r}: folders are named after it; begin with a letter, go on with letters, digits, "
+                    "spaces and any of _.()=+-, and end with a letter, a digit or )"
+                )
             if isinstance(algorithm, type):
                 raise InputError(f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)")
             if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):

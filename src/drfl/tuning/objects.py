@@ -22,7 +22,7 @@ from drfl.experiments.cells import Cell, Record
 from drfl.experiments.compare_objects import of_seed
 from drfl.experiments.config import one_line
 from drfl.experiments.hyperparameters import Value
-from drfl.experiments.objects import NAME, ObjectConfig, object_jobs
+from drfl.experiments.objects import ObjectConfig, object_jobs
 from drfl.experiments.pool import InProcess, Submitter, check_stack, pool_of, workers_of
 from drfl.experiments.resume import identity
 from drfl.experiments.training_cells import cost_of, job_of, record_of
@@ -225,7 +225,7 @@ def _prepared(runs: ObjectRuns, options: Options) -> Search:
     point = suggest(ObjectSubject("algorithm", runs, {}, None, {}).draw, (), Key(0).fold("tuning", "name"))
     algorithm = runs.algorithm("algorithm", point.table)
     name = type(algorithm).__name__
-    name = name if NAME.fullmatch(name) else "algorithm"
+    name = name if name.isidentifier() else "algorithm"
     jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
     known = {seed: {what: identity(job)[what] for what in ("data", "model")} for seed, job in jobs.items()}
     config = runs.config(name, algorithm, seeds[0])
