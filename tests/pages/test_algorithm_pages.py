@@ -140,6 +140,7 @@ def test_steps_are_numbered_and_their_code_is_the_algorithms(name):
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", steps, flags=re.MULTILINE)]
     assert len(numbers) >= 3
     assert numbers == list(range(1, len(numbers) + 1))
+    assert not re.search(r"\S\n\d+\. ", steps), "a step is drawn as one only after an empty line"
     files = [ROOT / file for file in codes(dict(table(section(text, ""), ["at a glance", ""]))["code"])]
     code = squeezed("\n".join(file.read_text(encoding="utf-8") for file in files))
     options = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
