@@ -20,10 +20,11 @@ from tests.support.scripts import ROOT
 import drfl
 from drfl import ambiguity, sampling, schedules
 from drfl.algorithm import Info, WithoutAverage, lam_of
-from drfl.algorithms import ALGORITHMS, BASELINES
+from drfl.algorithms import ALGORITHMS, BASELINES, EVERYBODY
 from drfl.federation import Ledger, WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.requests import TrainRequest
 
 FOLDER = ROOT / "docs" / "algorithms"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
@@ -174,11 +175,12 @@ def test_choices_are_the_hyperparameters_with_their_defaults(name):
 
 
 class Exchange(NamedTuple):
-    """What one request booked."""
+    """What one request booked; of local steps also whether they are corrected by a shift and by a pull."""
 
     kind: str
     asked: int
     booked: Ledger
+    corrected: tuple[bool, bool] | None
 
 
 class Watched(WrappedFederation):
@@ -193,7 +195,9 @@ class Watched(WrappedFederation):
         before = self.ledger.totals()
         reply = self.fed.ask(request)
         cost = {counter: value - before[counter] for counter, value in self.ledger.totals().items()}
-        self.exchanges.append(Exchange(request.kind, len(request.cohort), Ledger(**cost)))
+        train = isinstance(request, TrainRequest)
+        corrected = (request.shift is not None, request.prox > 0) if train else None
+        self.exchanges.append(Exchange(request.kind, len(request.cohort), Ledger(**cost), corrected))
         return request.nobody() if request.kind == self.silent else reply
 
 
@@ -239,10 +243,34 @@ def test_a_round_costs_what_the_page_says(name, reports):
     told = costs(name, values)
     assert [kind for kind, _ in told] == [exchange.kind for exchange in fed.exchanges]
     vector = fed.w0.numel() * fed.w0.element_size()
-    for (_, numbers), (_, asked, booked) in zip(told, fed.exchanges, strict=True):
+    for (_, numbers), exchange in zip(told, fed.exchanges, strict=True):
         clients, down, up, losses, gradients, evaluations = numbers
-        assert clients == asked
-        assert booked == Ledger(down * vector, up * vector + 8 * losses, 2 * clients, gradients, evaluations)
+        assert clients == exchange.asked
+        assert exchange.booked == Ledger(down * vector, up * vector + 8 * losses, 2 * clients, gradients, evaluations)
+
+
+CORRECTIONS = {
+    (False, False): "none",
+    (False, True): "a proximal term",
+    (True, False): "control variates",
+    (True, True): "dynamic regularisation",
+}
+"""By shift and pull."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_one_sees_at_a_glance_is_what_a_round_does(name):
+    rows = dict(table(section(page_of(name), ""), ["at a glance", ""]))
+    fed = Watched()
+    before, _, _ = played(name, fed)
+    (corrected,) = [exchange.corrected for exchange in fed.exchanges if exchange.corrected]
+    assert re.split(r"[;:,]", rows["drift correction"])[0] == CORRECTIONS[corrected]
+    assert rows["λ"].startswith("none") == (lam_of(before) is None)
+    fields = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
+    assert ("m draws from λ, with replacement" in rows["asks"]) == ("sampling" in fields)
+    everybody = name in EVERYBODY or any(exchange.asked == N for exchange in fed.exchanges)
+    assert ("all N" in rows["asks"]) == everybody
+    assert ("m of N" in rows["asks"]) == any(exchange.asked == M for exchange in fed.exchanges)
 
 
 def test_the_round_that_is_played_tells_k_from_m():
