@@ -138,9 +138,12 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
     def mathml(found: re.Match[str]) -> str:
         tex = found["tex"].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
+        display = found["tag"] == "div"
         try:
-            return latex2mathml.converter.convert(tex, display="block" if found["tag"] == "div" else "inline")
+            shown = latex2mathml.converter.convert(tex, display="block" if display else "inline")
         except Exception as error:
             raise PluginError(f"{page.file.src_uri}: cannot show the formula {tex!r}: {error}") from None
+        # In a frame of its own, which scrolls where a formula is wider than the screen.
+        return f'<div class="formula">{shown}</div>' if display else shown
 
     return FORMULA.sub(mathml, html)
