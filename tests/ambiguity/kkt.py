@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall
+from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
 
 AT = 1e-12
 """λ_i so close to a bound counts as being there."""
@@ -71,6 +71,7 @@ def definition(ambiguity: AmbiguitySet, n: int) -> Definition:
         return Definition(n, radius=ambiguity.radius)
     if isinstance(ambiguity, KLBall):
         return Definition(n, radius=ambiguity.radius, kind="kl", prior=prior)
+    assert isinstance(ambiguity, Simplex), f"{ambiguity} has no definition here"
     return Definition(n, lo=ambiguity.floor)
 
 

@@ -140,6 +140,7 @@ def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["provenance"]["command"].endswith(" --relative-step-size")
     assert found["provenance"]["relative_step_size"] is True
+    assert "or halves its step size" in found["provenance"]["criterion"]
     with open("a/trials.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0])[:3] == ["algorithm", "trial", "lr_schedule"], "no trial has an η that is a number"

@@ -198,6 +198,10 @@ def test_the_rows_that_the_server_holds_are_loaded(copy):
     (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
     text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
     path.write_text(text)
+    with pytest.raises(InputError, match="nothing uses them"):
+        list(check.probes(folder))
+    text = text.replace("\n[job]", '\n[job]\naggregator = "probe"', 1)
+    path.write_text(text)
     (found,) = check.probes(folder)
     assert (found.ok, found.text) == (True, "rows held here: 3 of a, 3 of b")
     path.write_text(text.replace("rows.csv", "none.csv", 1))

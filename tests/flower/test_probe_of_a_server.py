@@ -127,6 +127,15 @@ WRONG = {
 }
 
 
+def test_rows_that_nothing_uses_are_refused(tmp_path):
+    path = deployment(tmp_path)
+    path.write_text(path.read_text().replace('aggregator = "probe:rows=12"', ""))
+    with pytest.raises(InputError, match="nothing uses them"):
+        server_app.serve(grid_of(), path)
+    path.write_text(path.read_text().replace("[job]\n", '[job]\nguards = ["probe"]\n'))
+    server_app.serve(grid_of(), path)
+
+
 @pytest.mark.parametrize(("how", "told"), WRONG.values(), ids=WRONG)
 def test_rows_that_cannot_be_used_are_said_at_once(tmp_path, how, told):
     with pytest.raises(InputError, match=told) as error:

@@ -26,6 +26,17 @@ def test_they_are_means_over_settings_and_seeds_that_ended():
 
 def test_the_cells_file_has_the_clients_of_every_run():
     lines = cells_csv(results(small_spec(), costs, Scale(repeats=2))).splitlines()
-    assert lines[0].endswith(",clients_per_round")
-    assert lines[1].endswith(",3.000")
-    assert lines[3].endswith(","), "it broke off"
+    assert lines[0].endswith(",clients_per_round,halved")
+    assert lines[1].endswith(",3.000,0")
+    assert lines[3].endswith(",,"), "it broke off"
+
+
+def test_runs_that_began_anew_with_half_the_step_size_are_named():
+    def begun_anew(setting, method, seed):
+        return {**trained(0.1, 0.5, 0.6), "halved": 2 if (method, seed) == ("DRDM", 0) else 0}
+
+    found = results(small_spec(), begun_anew, Scale(repeats=2))
+    (table,) = tables(*of(found))
+    assert table.notes[-1].endswith("as the loss rose: DRDM in 2 of 4 runs.")
+    assert cells_csv(found).splitlines()[1].endswith(",2")
+    assert len(tables(*of(results(small_spec(), costs)))[0].notes) == 1

@@ -206,6 +206,14 @@ def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
         assert caplog.messages == []  # it has shares, but no λ
 
 
+def test_of_few_clients_one_may_hold_half():
+    concentration, none = LambdaConcentration(long=1), torch.zeros(4, dtype=torch.int64)
+    assert concentration.found(concentration.after(none, torch.tensor([0.7, 0.1, 0.1, 0.1]))) == []
+    assert concentration.found(concentration.after(none, torch.tensor([0.1, 0.8, 0.1, 0.0]))) == [1]
+    assert concentration.found(concentration.after(none[:2], torch.tensor([1.0, 0.0]))) == []
+    assert (concentration.limit(10), concentration.limit(4)) == (0.5, 0.75)
+
+
 def test_a_run_goes_on_from_a_file_where_it_was():
     protected = Protected(algorithm_of("DRFA", gamma=0.05), guards=(Clip(50.0), RobustClip(3, 0.1)))
     fed = Claims(Claims(fed_of(), [0], math.nan), [1], 40.0)

@@ -9,6 +9,8 @@ import pytest
 
 from drfl.errors import InputError
 from drfl.key import Key
+from drfl.metrics import ACCURACY
+from drfl.tuning.criterion import Criterion
 from drfl.tuning.spaces import SPACES, draw, rounded
 from drfl.tuning.suggestion import STARTUP, Point, Trial, best, needed, suggest
 
@@ -80,6 +82,16 @@ def test_a_trial_that_breaks_off_at_any_seed_is_out():
     assert best([good, half]) is good
     low, lost = good._replace(scores=(9.0, 9.0)), half._replace(scores=(1.0, math.inf))
     assert best([low, lost], smaller=True) is low
+
+
+def test_a_run_that_halves_its_step_size_is_out_where_multiples_of_it_are_compared():
+    record = {"stopped": "rounds", "rows": [{"worst_accuracy": 0.8}], "halved": 1}
+    holds = Criterion("worst", ACCURACY, holds=True)
+    assert (holds.end(record), holds.of(record)) == ("diverged", 0.0)
+    assert "breaks off, or halves its step size, at any seed" in holds.sentence()
+    assert (holds.end({**record, "halved": 0}), holds.of({**record, "halved": 0})) == ("rounds", 0.8)
+    free = Criterion("worst", ACCURACY)
+    assert (free.end(record), free.of(record)) == ("rounds", 0.8)
 
 
 def test_without_optuna_the_remedy_is_told(monkeypatch):

@@ -128,7 +128,7 @@ class FedProx(Averaging):
     paper      code            meaning
     ========== =============== =====================================================
     w^t        ``state.w``     (d,) global model
-    S_t, K     ``D``, ``m``    cohort, uniform without replacement; None = all N
+    S_t, K     ``D``, ``m``    cohort, uniform without replacement
     μ          ``mu``          weight of the proximal term
     γ_k^t      ``local``       how exactly h_i is minimised: τ steps for everybody
     ========== =============== =====================================================

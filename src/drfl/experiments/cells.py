@@ -25,7 +25,7 @@ from drfl.experiments.artifacts import json_text
 from drfl.history import LEDGER_COLUMNS, columns_of
 from drfl.metrics import ACCURACY
 
-FORMAT = 2
+FORMAT = 3
 """Goes up when the same cell gives another record than before, so that old records are not taken for new ones."""
 
 Record = dict[str, object]

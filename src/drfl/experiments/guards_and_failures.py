@@ -63,6 +63,12 @@ KNOWN: Mapping[str, Callable[..., Guard | ProbeAudit]] = {**PLAIN, "probe": Prob
 """Guards by name."""
 
 
+def uses_rows(guards: tuple[str, ...] | None, aggregator: str | None) -> bool:
+    """Whether a guard or the aggregator compares what clients send with rows that the server holds."""
+    rules = (*guards_of(guards), aggregator_of(aggregator))
+    return any(isinstance(rule, ProbeAudit | ProbeRule) for rule in rules)
+
+
 def guards_of(texts: tuple[str, ...] | None) -> tuple[Guard | ProbeAudit, ...]:
     """Guards from texts such as "clip:bound=3"; None = the wide default, "none" = none.
 

@@ -86,7 +86,8 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
     Returns:
         ``stopped`` ("rounds", "target", "diverged" or "refused"), ``reason``, ``rounds``, ``rows`` (a row per evaluated
         round: metrics and ledger), ``score`` (its name), ``accuracy`` (the score) and ``samples`` per client,
-        ``clients_per_round`` (distinct ones that trained, on average), ``parameters``, ``seconds``, ``versions``.
+        ``clients_per_round`` (distinct ones that trained, on average), ``halved`` (how often the step size that the run
+        found was), ``parameters``, ``seconds``, ``versions``.
 
     Raises:
         InputError: the job cannot start.
@@ -144,6 +145,7 @@ def _record(result: Result) -> Record:
         "rows": rows,
         "accuracy": [round(x, DIGITS) for x in evaluation.score.tolist()],
         "samples": evaluation.samples.tolist(),
+        "halved": 0 if result.step_size is None else int(result.step_size.lowered),
     }
 
 

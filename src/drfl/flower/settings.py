@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from drfl.errors import InputError
 from drfl.experiments.config import REGISTRIES, Config
+from drfl.experiments.guards_and_failures import uses_rows
 from drfl.experiments.hyperparameters import canonical
 from drfl.flower.schema import Name
 from drfl.flower.site_policy import SitePolicy
@@ -236,6 +237,11 @@ class ServerSettings(BaseModel):
         if 0 < len(unprobed) < len(self.sites):
             raise ValueError(
                 f"site '{unprobed[0]}' has no probe, and others have: give it rows too, the same file will do"
+            )
+        if self.sites and not unprobed and not uses_rows(self.job.guards, self.job.aggregator):
+            raise ValueError(
+                'the sites have probes, and nothing uses them: set job.aggregator = "probe" or job.guards = '
+                '["probe"], or take them out'
             )
         if self.job.min_replies is not None and self.job.min_replies > len(self.sites):
             raise ValueError(f"job.min_replies = {self.job.min_replies}, and there are {len(self.sites)} sites")

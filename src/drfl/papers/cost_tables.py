@@ -26,7 +26,21 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
     for method in plan.spec.methods:
         ended = [run for setting in plan.settings for run in found[setting, method.name] if run.ended]
         rows.append((TableEntry(method.name), *map(TableEntry, _texts(ended))))
-    return (ResultTable("Participation and cost", HEADER, tuple(rows), (NOTE,)),)
+    return (ResultTable("Participation and cost", HEADER, tuple(rows), (NOTE, *_halved(plan, found))),)
+
+
+def _halved(plan: Plan, found: Runs) -> list[str]:
+    """A sentence on the runs that began anew with half the step size, where there are any."""
+    texts = []
+    for method in plan.spec.methods:
+        group = [run for setting in plan.settings for run in found[setting, method.name] if run.ended]
+        count = sum(run.halved > 0 for run in group)
+        texts += [f"{method.name} in {count} of {len(group)} runs"] if count else []
+    if not texts:
+        return []
+    return [
+        f"The step size was halved, and the model set back to the initial one, as the loss rose: {'; '.join(texts)}."
+    ]
 
 
 def _texts(ended: Sequence[Run]) -> list[str]:

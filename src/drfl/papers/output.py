@@ -139,7 +139,7 @@ def _extra(collected: Collected) -> dict[str, object]:
 
 
 PLACE = ("setting", "method", "algorithm", "seed", "stopped", "rounds")
-COLUMNS = (*PLACE, *ACCURACY_COLUMNS, *EQUAL_COLUMNS, *LEDGER_COLUMNS, "clients_per_round")
+COLUMNS = (*PLACE, *ACCURACY_COLUMNS, *EQUAL_COLUMNS, *LEDGER_COLUMNS, "clients_per_round", "halved")
 DISTANCE_COLUMNS = (*PLACE, "squared_distance", "chosen")
 
 LEGENDS = {
@@ -292,7 +292,7 @@ def _cells(collected: Collected) -> Iterator[list[object]]:
                 metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
                 equal = (f"{run.equal[name]:.{DIGITS}f}" if run.equal else "" for name in EQUAL_COLUMNS)
                 ledger = (int(run.final[name]) for name in LEDGER_COLUMNS)
-                values = [*metrics, *equal, *ledger, f"{run.clients:.3f}"]
+                values = [*metrics, *equal, *ledger, f"{run.clients:.3f}", run.halved]
             yield [setting, method, algorithms[method], run.seed, run.stopped, run.rounds, *values]
 
 

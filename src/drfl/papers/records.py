@@ -59,6 +59,7 @@ class Run:
         parameters: of the algorithm, all of them.
         samples: (N,) test samples of the clients; none where the run broke off.
         clients: distinct ones that trained, the mean over the rounds; NaN where the run broke off.
+        halved: how often the step size that it found was, with the model set back to the initial one.
     """
 
     seed: int
@@ -68,6 +69,7 @@ class Run:
     parameters: Mapping[str, Value]
     samples: tuple[int, ...] = ()
     clients: float = math.nan
+    halved: int = 0
 
     @property
     def ended(self) -> bool:
@@ -140,4 +142,5 @@ def _run(seed: int, record: Record) -> Run:
     parameters = cast("Mapping[str, Value]", record["parameters"])
     samples = tuple(cast("Sequence[int]", record.get("samples", ())))
     clients = float(cast(float, record.get("clients_per_round", math.nan)))
-    return Run(seed, str(record["stopped"]), int(cast(int, record["rounds"])), points, parameters, samples, clients)
+    rounds, halved = (int(cast(int, record.get(name, 0))) for name in ("rounds", "halved"))
+    return Run(seed, str(record["stopped"]), rounds, points, parameters, samples, clients, halved)

@@ -23,13 +23,16 @@ from drfl.resilience.step_bound import StepBound
 from drfl.resilience.validation import FAULTS, REASONS, Checked, Reason, Rejection, validated
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
+UNEVEN = 3
+"""Of two or three clients the worst holds half of λ as a matter of course: that alone is no reason to doubt it."""
+
 
 @dataclass(frozen=True)
 class LambdaConcentration:
     """Warns of one client that holds a large share of λ for long: its data may be hard, or its reports false.
 
     Args:
-        share: of λ, in [0, 1]; more than it counts.
+        share: of λ, in [0, 1]; more than it counts, and more than :data:`UNEVEN` times the mean share.
         long: rounds in a row, at least 1.
 
     Raises:
@@ -43,9 +46,13 @@ class LambdaConcentration:
         checks.fraction("share", self.share)
         checks.whole("long", self.long)
 
+    def limit(self, n: int) -> float:
+        """The share of λ, of n clients, above which a round counts."""
+        return max(self.share, UNEVEN / n)
+
     def after(self, rounds: Tensor, lam: Tensor) -> Tensor:
         """(N,) int64 rounds in a row with more than the share, after one more that ended in λ (N,)."""
-        return torch.where(lam.cpu() > self.share, rounds + 1, 0)
+        return torch.where(lam.cpu() > self.limit(len(lam)), rounds + 1, 0)
 
     def found(self, rounds: Tensor) -> list[int]:
         """Clients that have just reached the number of rounds."""
@@ -338,7 +345,7 @@ class Protected(Wrapper[S]):
             LOG.warning(
                 "%s holds more than %g of λ for %d rounds: it is served far worse than the others, or its loss "
                 "reports are false",
-                self._name(i), self.concentration.share, self.concentration.long,
+                self._name(i), self.concentration.limit(len(lam)), self.concentration.long,
             )  # fmt: skip
         return memory._replace(
             # A client of which nothing came in this round keeps its mark.

@@ -33,6 +33,8 @@ class Criterion:
     Args:
         name: "worst", "worst20" or "average" of the score over clients, or "loss", the worst client's.
         score: the runs' score, which says whether more is better.
+        holds: whether the step size that a run finds has to hold: a run that halved it, as the loss rose, counts as
+            diverged. So it is where multiples of that step size are compared, as a multiple that was halved is another.
 
     Raises:
         InputError: there is no such criterion.
@@ -40,6 +42,7 @@ class Criterion:
 
     name: str
     score: Measure
+    holds: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in WORDS:
@@ -74,10 +77,19 @@ class Criterion:
     def sentence(self) -> str:
         """It in words, for files."""
         value = "0" if self.worst == 0 else f"{self.worst:g}"
+        fails = "breaks off, or halves its step size," if self.holds else "breaks off"
         return (
             f"mean over the seeds of {WORDS[self.name].format(self.score.words)} after the last round, on rows held "
-            f"out of the clients' training rows; {value} if a run breaks off at any seed; test data are not touched"
+            f"out of the clients' training rows; {value} if a run {fails} at any seed; test data are not touched"
         )
+
+    def end(self, record: Record) -> str:
+        """How a run ended: "rounds", or "diverged" or "refused", where there is no model to judge.
+
+        Args:
+            record: of a training cell.
+        """
+        return "diverged" if self.holds and record.get("halved", 0) else str(record["stopped"])
 
     def of(self, record: Record) -> float:
         """One run's: of its last model; the worst value where it broke off, or the score is not defined.
@@ -89,7 +101,7 @@ class Criterion:
             InputError: the run had another score.
         """
         rows = record["rows"]
-        if record["stopped"] in BROKEN or not isinstance(rows, list) or not rows:
+        if self.end(record) in BROKEN or not isinstance(rows, list) or not rows:
             return self.worst
         if self.metric not in rows[-1]:
             raise InputError(f"the run's record has no {self.metric}: delete the folder of records, and run it again")

@@ -291,7 +291,7 @@ class _Loop:
             point=running.point.values,
             table=running.point.table,
             scores=tuple(self._search.criterion.of(record) for record in records),
-            stopped=tuple(str(record["stopped"]) for record in records),
+            stopped=tuple(map(self._search.criterion.end, records)),
             places=running.point.places,
         )
         self._store.add(algorithm, trial)

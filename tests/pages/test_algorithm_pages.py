@@ -1,0 +1,305 @@
+"""The pages of the algorithms have one shape, and say what the code does: options, steps, dropout, costs."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import latex2mathml.converter
+import pytest
+import torch
+from tests.support.problems import federation
+from tests.support.scripts import ROOT
+
+import drfl
+from drfl import ambiguity, sampling, schedules
+from drfl.algorithm import Info, WithoutAverage, lam_of
+from drfl.algorithms import ALGORITHMS, BASELINES, EVERYBODY
+from drfl.federation import Ledger, WrappedFederation
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.requests import TrainRequest
+
+FOLDER = ROOT / "docs" / "algorithms"
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
+INDEX = PAGES.pop("index")
+SECTIONS = [
+    *("Problem", "A round", "Choices", "Where it ends", "Clients that do not answer", "Cost of a round"),
+]
+"""The first headings of a page; others may follow."""
+
+GLANCE = ["asks", "drift correction", "λ", "Python", "command", "code"]
+SILENT = ["nobody answers the", "model", "λ"]
+COST = [
+    *("exchange", "clients", "vectors down", "vectors up", "losses up", "gradient evaluations", "loss evaluations"),
+]
+KINDS = {"local steps": "train", "losses": "losses", "gradients": "gradients"}
+N, M, TAU, B, SAMPLES = 5, 3, 4, 8, 40
+KEY = Key(6).fold("round", 1)
+"""A round in which a draw with replacement takes a client twice."""
+
+
+def page_of(name: str) -> str:
+    """The page of an algorithm."""
+    return PAGES[name.lower()]
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next one; "" = above the first."""
+    parts = dict(zip(["", *headings(text)], re.split(r"^## .*$", prose(text), flags=re.MULTILINE), strict=True))
+    return parts[heading]
+
+
+def headings(text: str) -> list[str]:
+    """The headings of the second level."""
+    return re.findall(r"^## (.*)$", prose(text), flags=re.MULTILINE)
+
+
+def prose(text: str) -> str:
+    """Without blocks of code, in which # is no heading."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def table(text: str, head: list[str]) -> list[list[str]]:
+    """The cells of the rows of the one table with this head."""
+    lines = text.splitlines()
+    (at,) = [i for i, line in enumerate(lines) if cells(line) == head]
+    rows = []
+    for line in lines[at + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append(cells(line))
+    return rows
+
+
+def cells(line: str) -> list[str]:
+    """Of a row of a table."""
+    return [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+
+
+def codes(text: str) -> list[str]:
+    """What is marked as code, without formulas."""
+    return re.findall(r"`([^`]+)`", re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL))
+
+
+def formulas(text: str) -> list[str]:
+    """The display formulas."""
+    return re.findall(r"^ *\$\$\n(.*?)\$\$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_every_algorithm_has_a_page_and_every_page_an_algorithm():
+    assert [name.lower() for name in sorted(ALGORITHMS, key=str.lower)] == list(PAGES)
+    for stem in PAGES:
+        assert f"]({stem}.md)" in INDEX
+    for name in BASELINES:
+        assert f"`{name}`" in INDEX
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_page_has_the_sections_in_their_order(name):
+    text = page_of(name)
+    found = headings(text)
+    assert found[: len(SECTIONS)] == SECTIONS
+    assert len(found) == len({*found})
+    assert all(section(text, heading).strip() for heading in found)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_page_begins_with_what_one_sees_at_a_glance(name):
+    top = section(page_of(name), "")
+    rows = dict(table(top, ["at a glance", ""]))
+    assert list(rows) == GLANCE
+    assert all(rows.values())
+    assert rows["Python"] == f"`drfl.{name}`"
+    assert getattr(drfl, name) is ALGORITHMS[name]
+    assert rows["command"] == f"`--algorithm {name}`"
+    assert f"src/{ALGORITHMS[name].__module__.replace('.', '/')}.py" in codes(rows["code"])
+    (sentence,) = re.findall(r"^# .*\n\n(.+?)\n\n\| at a glance", top, flags=re.DOTALL)
+    assert re.search(r"\b(19|20)\d\d\b", sentence), "the paper's year"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_formulas_are_drawn(name):
+    text = page_of(name)
+    assert formulas(section(text, "Problem"))
+    assert formulas(section(text, "A round"))
+    for formula in formulas(text):
+        assert "\\" not in latex2mathml.converter.convert(formula.strip()), formula
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_steps_are_numbered_and_their_code_is_the_algorithms(name):
+    """Each line of code stands in the files that the page names, and in the order of the round."""
+    text = page_of(name)
+    steps = section(text, "A round")
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", steps, flags=re.MULTILINE)]
+    assert len(numbers) >= 3
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert not re.search(r"\S\n\d+\. ", steps), "a step is drawn as one only after an empty line"
+    files = [ROOT / file for file in codes(dict(table(section(text, ""), ["at a glance", ""]))["code"])]
+    code = squeezed("\n".join(file.read_text(encoding="utf-8") for file in files))
+    options = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
+    lines = [line for line in codes(steps) if re.search(r"[=(]", line) and line.split("=")[0] not in options]
+    assert len(lines) >= 3
+    for line in lines:
+        assert squeezed(line) in code, line
+    # Those of the round itself come in its order, functions that it defines before they are used aside.
+    own = squeezed(inspect.getsource(ALGORITHMS[name].round))
+    places = [own.index(squeezed(line)) for line in lines if squeezed(line) in own and not line.startswith("return")]
+    assert all(before < after for before, after in pairwise(places)), lines
+
+
+def squeezed(code: str) -> str:
+    """Without spaces and what a formatter adds."""
+    return re.sub(r",(?=[)\]])", "", re.sub(r"\s+", "", code))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_choices_are_the_hyperparameters_with_their_defaults(name):
+    known: dict[str, Any] = {**vars(ambiguity), **vars(sampling), **vars(schedules), "LocalSGD": LocalSGD}
+    rows = table(section(page_of(name), "Choices"), ["option", "meaning", "default", "in the paper"])
+    told = {row[0].strip("`"): row[2] for row in rows}
+    fields = dataclasses.fields(ALGORITHMS[name])
+    assert len(rows) == len(told)
+    assert told.keys() == {field.name for field in fields}
+    algorithm = ALGORITHMS[name]()
+    for field in fields:
+        assert eval(told[field.name].strip("`"), known) == getattr(algorithm, field.name), field.name
+    assert all(cell for row in rows for cell in row)
+
+
+class Exchange(NamedTuple):
+    """What one request booked; of local steps also whether they are corrected by a shift and by a pull."""
+
+    kind: str
+    asked: int
+    booked: Ledger
+    corrected: tuple[bool, bool] | None
+
+
+class Watched(WrappedFederation):
+    """Writes down what every request cost; nobody answers those of one kind."""
+
+    def __init__(self, silent: str = "") -> None:
+        super().__init__(federation((SAMPLES,) * N))
+        self.silent, self.exchanges = silent, list[Exchange]()
+
+    def ask(self, request):
+        """See :class:`drfl.federation.Federation`."""
+        before = self.ledger.totals()
+        reply = self.fed.ask(request)
+        cost = {counter: value - before[counter] for counter, value in self.ledger.totals().items()}
+        train = isinstance(request, TrainRequest)
+        corrected = (request.shift is not None, request.prox > 0) if train else None
+        self.exchanges.append(Exchange(request.kind, len(request.cohort), Ledger(**cost), corrected))
+        return request.nobody() if request.kind == self.silent else reply
+
+
+def made(name: str, reports: int | None):
+    """A small algorithm of this name, each loss report from so many samples."""
+    names = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
+    options: dict[str, Any] = {"local": LocalSGD(steps=TAU, lr=0.1, batch=B), "m": M}
+    options |= dict.fromkeys(("dual_batch", "loss_batch"), reports)
+    return ALGORITHMS[name](**{option: value for option, value in options.items() if option in names})
+
+
+def played(name: str, fed: Watched, reports: int | None = 6) -> tuple[Any, Any, Info]:
+    """A round: the states before and after it, and what happened."""
+    algorithm = made(name, reports)
+    before = algorithm.init(fed)
+    return (before, *algorithm.round(before, fed, KEY))
+
+
+@cache
+def formula(cell: str) -> Any:
+    """A cell such as `2·m`, compiled."""
+    (code,) = codes(cell)
+    assert cell == f"`{code}`"
+    tree = ast.parse(code.replace("·", "*"), mode="eval")
+    assert all(isinstance(node, ast.Expression | ast.BinOp | ast.Mult | ast.Add | ast.Name | ast.Constant | ast.Load)
+               for node in ast.walk(tree)), code  # fmt: skip
+    return compile(tree, code, "eval")
+
+
+def costs(name: str, values: Mapping[str, int]) -> list[tuple[str, list[int]]]:
+    """The kind of every exchange of the page's table, and its numbers."""
+    rows = table(section(page_of(name), "Cost of a round"), COST)
+    return [(KINDS[row[0]], [eval(formula(cell), dict(values)) for cell in row[1:]]) for row in rows]
+
+
+@pytest.mark.parametrize("reports", [6, None])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_round_costs_what_the_page_says(name, reports):
+    fed = Watched()
+    _, _, info = played(name, fed, reports)
+    k = len(info.cohort.clients)
+    values = {"N": N, "m": M, "k": k, "τ": TAU, "B": B, "n": SAMPLES, "b": SAMPLES if reports is None else reports}
+    told = costs(name, values)
+    assert [kind for kind, _ in told] == [exchange.kind for exchange in fed.exchanges]
+    vector = fed.w0.numel() * fed.w0.element_size()
+    for (_, numbers), exchange in zip(told, fed.exchanges, strict=True):
+        clients, down, up, losses, gradients, evaluations = numbers
+        assert clients == exchange.asked
+        assert exchange.booked == Ledger(down * vector, up * vector + 8 * losses, 2 * clients, gradients, evaluations)
+
+
+CORRECTIONS = {
+    (False, False): "none",
+    (False, True): "a proximal term",
+    (True, False): "control variates",
+    (True, True): "dynamic regularisation",
+}
+"""By shift and pull."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_one_sees_at_a_glance_is_what_a_round_does(name):
+    rows = dict(table(section(page_of(name), ""), ["at a glance", ""]))
+    fed = Watched()
+    before, _, _ = played(name, fed)
+    (corrected,) = [exchange.corrected for exchange in fed.exchanges if exchange.corrected]
+    assert re.split(r"[;:,]", rows["drift correction"])[0] == CORRECTIONS[corrected]
+    assert rows["λ"].startswith("none") == (lam_of(before) is None)
+    fields = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
+    assert ("m draws from λ, with replacement" in rows["asks"]) == ("sampling" in fields)
+    everybody = name in EVERYBODY or any(exchange.asked == N for exchange in fed.exchanges)
+    assert ("all N" in rows["asks"]) == everybody
+    assert ("m of N" in rows["asks"]) == any(exchange.asked == M for exchange in fed.exchanges)
+
+
+def test_the_round_that_is_played_tells_k_from_m():
+    for name in ("DRFA", "DRFAProx", "DRFAGA", "DRDM", "DualDRDM", "DeltaFL"):
+        assert 0 < len(played(name, Watched())[2].cohort.clients) < M, name
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_averaged_solution_costs_what_the_page_says(name):
+    text = " ".join(section(page_of(name), "Cost of a round").split())
+    assert ("each client that trains sends one vector more" in text) != isinstance(made(name, 6), WithoutAverage)
+    plain, averaged = Watched(), Watched()
+    averaged.averaged = True
+    for fed in (plain, averaged):
+        played(name, fed)
+    vector = plain.w0.numel() * plain.w0.element_size()
+    for own, other in zip(plain.exchanges, averaged.exchanges, strict=True):
+        more = vector * own.asked if own.kind == "train" else 0
+        assert other.booked.bytes_up - own.booked.bytes_up == more
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_dropout_does_what_the_page_says(name):
+    rows = table(section(page_of(name), "Clients that do not answer"), SILENT)
+    assert {row[0] for row in rows} == {row[0] for row in table(section(page_of(name), "Cost of a round"), COST)}
+    for exchange, *told in rows:
+        fed = Watched(silent=KINDS[exchange])
+        before, after, _ = played(name, fed)
+        assert KINDS[exchange] in {exchange.kind for exchange in fed.exchanges}
+        lam = lam_of(before)
+        moved = [not torch.equal(before.w, after.w), None if lam is None else not torch.equal(lam, after.lam)]
+        assert told == [{True: "moves", False: "stays", None: "fixed"}[each] for each in moved], exchange

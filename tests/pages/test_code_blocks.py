@@ -1,0 +1,78 @@
+"""Every block of Python that the pages show is run by a test: those of no other test here."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import torch
+from tests.support.scripts import ROOT
+
+import drfl
+
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+RUN_BY = {
+    **dict.fromkeys(
+        ("ambiguity", "certificate", "metrics", "models", "own", "testing", "theory", "uncertainty", "scale"),
+        "test_pages.py",
+    ),
+    "data": "test_pages.py, but the first, which is run here",
+    "energy": "test_energy_page.py",
+    "index": "test_site.py",
+    "library": "here",
+    "problems": "tests/testing/test_problems.py",
+    "contributing/add-an-algorithm": "test_recipes.py",
+    "contributing/add-an-ambiguity-set": "test_recipes.py",
+    "contributing/add-an-engine": "test_recipes.py",
+}
+"""Page → the test that runs its blocks."""
+
+
+def blocks(page: str) -> list[str]:
+    return BLOCK.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+
+
+def test_every_page_with_code_is_in_one_of_the_tests():
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    assert {page for page in pages if blocks(page)} == set(RUN_BY)
+    for page, where in RUN_BY.items():
+        file = where.split(",")[0]
+        if file != "here":
+            text = (ROOT / file if "/" in file else ROOT / "tests" / "pages" / file).read_text(encoding="utf-8")
+            assert page.split("/")[0] in text, f"{file} does not name {page}"
+
+
+def test_the_checkpoints_of_the_library_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("library")
+    data = drfl.ClientData.from_arrays([(torch.randn(8, 3), torch.tensor([0, 1] * 4)) for _ in range(2)])
+    names: dict[str, object] = {
+        "drfl": drfl,
+        "algorithm": drfl.FedAvg(m=2),
+        "fed": drfl.Simulation(data, drfl.Task(torch.nn.Linear(3, 2))),
+    }
+    exec(code, names)
+    assert isinstance(result := names["result"], drfl.Result)
+    assert result.rounds == 500
+    exec(code, names)
+    assert isinstance(again := names["result"], drfl.Result)
+    assert again.model.equal(result.model)
+
+
+def test_the_pixels_of_the_page_on_data(tmp_path, monkeypatch):
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    record = np.zeros((10_000, 3073), np.uint8)
+    record[:, 0] = np.arange(10_000) % 10
+    for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
+        record.tofile(folder / f"{name}.bin")
+    monkeypatch.setenv("DRFL_DATA", str(tmp_path))
+    code = blocks("data")[0]
+    names: dict[str, object] = {"network": lambda batch: batch.flatten(1).mean(1)}
+    exec(code, names)
+    shape, dtype = code.split("# (")[1].split("\n")[0].rsplit("), ", 1)
+    pixels = names["pixels"]
+    assert (f"{tuple(pixels.inputs.shape)}", f"{pixels.inputs.dtype}") == (f"({shape})", dtype)  # pyright: ignore
+    assert sum(map(len, names["features"])) == len(pixels.inputs)  # pyright: ignore
