@@ -4,8 +4,8 @@
 and writes experiments/results/dependency_versions/summary.json. torch is the locked one in all of them, as the tests
 have no CPU build of another. `--only NAME` tries one set and leaves what is stored of the others. It needs uv.
 
-Extras stand apart from ``flower``, as what flwr needs itself is newer than the lowest and older than the highest
-versions.
+The other extras stand apart from ``flower``, as what flwr needs itself is newer than the lowest and older than the
+highest versions.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.tables import markdown, paragraph
 from scripts.empty_venv import ROOT, CommandFailedError, EmptyVenv, outside, pins
 
 SUMMARY = ROOT / "experiments" / "results" / "dependency_versions" / "summary.json"
@@ -38,11 +39,12 @@ TOOLS = ("hypothesis", "pytest")
 """What runs the tests, in the locked versions."""
 
 EXTRAS = ("experiments", "hf", "mlflow", "pdf", "ray", "tensorboard")
+FLOWER = ("flower", "pdf")
 SETS = {
     "lowest": ("lowest-direct", EXTRAS),
-    "lowest, flower": ("lowest-direct", ("flower",)),
+    "lowest, flower": ("lowest-direct", FLOWER),
     "highest": ("highest", EXTRAS),
-    "highest, flower": ("highest", ("flower",)),
+    "highest, flower": ("highest", FLOWER),
 }
 """Name → how uv picks versions, and the extras."""
 
@@ -57,7 +59,7 @@ TESTS = {
         *SHARED, "tests/data/test_hugging_face.py", "tests/engine/test_ray_workers.py", "tests/papers/test_plots.py",
         "tests/report/test_pdf.py", "tests/test_trackers.py", "tests/tuning",
     ),
-    ("flower",): (
+    FLOWER: (
         "tests/cli/test_options.py", "tests/cli/test_run.py", "tests/deploy/test_check.py", "tests/deploy/test_init.py",
         "tests/flower/test_same_as_simulation.py", "tests/flower/test_server_app.py", "tests/flower/test_strategy.py",
     ),
@@ -162,6 +164,35 @@ def store(sets: dict[str, dict]) -> None:
     content = {"command": "python scripts/versions.py", "sets": {name: sets[name] for name in SETS if name in sets}}
     SUMMARY.parent.mkdir(parents=True, exist_ok=True)
     SUMMARY.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def table() -> str:
+    """For docs/start/install.md: what was tried of every package, and how many tests passed."""
+    sets, asked_for, users = stored(), project(), dict[str, str]()
+    for extra in ("", *EXTRAS, "flower"):
+        for line in asked_for["optional-dependencies"][extra] if extra else asked_for["dependencies"]:
+            users.setdefault(line, f"`drfl[{extra}]`" if extra else "")
+    rows = []
+    for line, extra in users.items():
+        one = Requirement(line)
+        name = canonicalize_name(one.name)
+        found = [
+            " and ".join(dict.fromkeys(result["versions"][name] for result in sets_of(end, name, sets)))
+            for end in ("lowest", "highest")
+        ]
+        rows.append([one.name, extra, f"`{one.specifier}`", *found])
+    counts = [str(sum(counts["passed"] for counts in result["modules"].values())) for result in sets.values()]
+    said = paragraph(f"""
+        Tried on {max(result["date"] for result in sets.values())} with Python {sets["lowest"]["python"]} by
+        `python scripts/versions.py`, with tests that use these packages: {", ".join(counts)} passed with the
+        lowest versions, those with flwr, the highest, and those with flwr.
+    """)
+    return f"{markdown(['package', 'for', 'asked for', 'lowest tried', 'highest tried'], rows, text=5)}\n\n{said}"
+
+
+def sets_of(end: str, name: str, sets: dict[str, dict]) -> list[dict]:
+    """The sets of the lowest, or of the highest, versions that have a package."""
+    return [result for key, result in sets.items() if key.startswith(end) and name in result["versions"]]
 
 
 def main(arguments: list[str] | None = None) -> int:
