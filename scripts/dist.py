@@ -67,13 +67,25 @@ def check(wheel: Path, sdist: Path, names: list[str], root: Path = ROOT) -> None
         raise CommandFailedError("\n  ".join(["the archives are not as they should be:", *wrong[:10]]) + more)
 
 
+def checked(names: list[str]) -> tuple[Path, Path]:
+    """Wheel and source archive in ``OUT``; what is not as it should be does not stay there."""
+    wheel, sdist = build(names, OUT)
+    try:
+        check(wheel, sdist, names)
+    except CommandFailedError:
+        shutil.rmtree(OUT)
+        raise
+    return wheel, sdist
+
+
 def try_out(archive: Path) -> str:
     """Install an archive as a user does, in the locked versions, and try it outside of the checkout."""
     with tempfile.TemporaryDirectory() as place:
         env, empty = EmptyVenv(Path(place) / "venv"), Path(place) / "empty"
         constraints = Path(place) / "pins.txt"
         constraints.write_text(pins(*LOCKS))
-        env.pip("install", "--quiet", "-c", constraints, archive)
+        # not quietly: pip's warnings tell a network that is not there from a version that is not
+        env.pip("install", "--progress-bar", "off", "-c", constraints, archive)
         env.pip("check")
         empty.mkdir()
         return env.run("python", "-I", ROOT / "scripts" / "try_installed.py", cwd=empty)
@@ -92,8 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         names = tracked()
-        archives = build(names, OUT)
-        check(*archives, names)
+        archives = checked(names)
         print(f"built of commit {run(['git', 'rev-parse', '--short', 'HEAD'], ROOT).strip()}{dirty()}:")
         for archive in archives:
             digest = hashlib.sha256(archive.read_bytes()).hexdigest()

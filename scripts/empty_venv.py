@@ -70,7 +70,7 @@ def run(command: list[str | Path], cwd: Path) -> str:
 
 NETWORK = ("NewConnectionError", "Failed to establish a new connection", "Max retries exceeded", "Failed to fetch",
            "Temporary failure in name resolution", "dns error", "Network connectivity is disabled",
-           "Could not fetch URL", "Connection refused")  # fmt: skip
+           "Could not fetch URL", "Connection refused", "(from versions: none)")  # fmt: skip
 
 
 def last_word(output: str) -> str:
@@ -79,7 +79,7 @@ def last_word(output: str) -> str:
         return "no package index can be reached; is there a network?"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"error\b", line, flags=re.IGNORECASE)]
-    return (errors or lines or ["no reason given"])[-1]
+    return errors[0] if errors else lines[-1] if lines else "no reason given"
 
 
 def pins(*files: Path) -> str:

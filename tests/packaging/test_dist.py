@@ -84,17 +84,19 @@ def test_a_large_archive_is_refused(archives, names, monkeypatch):
         dist.check(*archives, names)
 
 
-def test_what_fails_is_one_line(monkeypatch, capsys, archives):
+def test_what_fails_is_one_line(monkeypatch, capsys, archives, tmp_path):
+    (tmp_path / "out").mkdir()
+
     def refused(archive):
         raise CommandFailedError(f"{archive.name} does not install")
 
     monkeypatch.setattr(dist, "build", lambda names, out: archives)
-    monkeypatch.setattr(dist, "OUT", archives[0].parent)
+    monkeypatch.setattr(dist, "OUT", tmp_path / "out")
     monkeypatch.setattr(dist, "ROOT", archives[0].parent)
     monkeypatch.setattr(dist, "tracked", lambda: ["nothing"])
     assert dist.main([]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith("dist: the archives are not as they should be:")
+    assert capsys.readouterr().err.startswith("dist: the archives are not as they should be:")
+    assert not (tmp_path / "out").exists()
     monkeypatch.setattr(dist, "check", lambda *_: None)
     monkeypatch.setattr(dist, "run", lambda *_: "1234567\n")
     monkeypatch.setattr(dist, "try_out", refused)
@@ -110,6 +112,7 @@ def test_what_fails_is_one_line(monkeypatch, capsys, archives):
         ("WARNING: Retrying: NewConnectionError('...')\nERROR: No matching distribution", "is there a network?"),
         ("error: Failed to fetch: `https://index/simple/`\n  Caused by: dns error", "is there a network?"),
         ("Collecting drfl\nERROR: drfl has no such extra\nNotice: a new pip", "ERROR: drfl has no such extra"),
+        ("ERROR: Cannot install drfl\nERROR: ResolutionImpossible: see the page", "ERROR: Cannot install drfl"),
         ("Traceback\n  File\nKeyError: 3\n", "KeyError: 3"),
         ("", "no reason given"),
     ],
