@@ -9,7 +9,7 @@ LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps --only-
 # drfl itself is this folder, for which pip knows no hash; setuptools is there already, so nothing is fetched to build it
 ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-all check lint format pages docs lock clean help
+.PHONY: demo test test-all check lint format pages docs dist lock clean help
 
 help:
 	@echo "make demo    set up and run the main job on embedded data"
@@ -19,6 +19,7 @@ help:
 	@echo "make format  bring the code into its format"
 	@echo "make pages   write stored results and lists of the code into the pages of docs/"
 	@echo "make docs    build the documentation site, build/site; strict: a broken link or a missing page fails"
+	@echo "make dist    build wheel and source archive in build/dist, each tried in an empty environment"
 	@echo "make lock    renew the lock files (UPGRADE=1: take the newest versions)"
 
 demo: $(VENV)/.user
@@ -54,6 +55,9 @@ pages: $(VENV)/.dev
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html; its search needs a server: python3 -m http.server -d build/site"
+
+dist: $(VENV)/.dev
+	$(BIN)/python scripts/dist.py
 
 lock: $(VENV)/.dev
 	$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)

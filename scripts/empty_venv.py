@@ -1,0 +1,88 @@
+"""Environments that hold nothing, not even pip: what is tried in one has come by its own requirements alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 900
+"""How long a command may take."""
+
+
+class CommandFailedError(Exception):
+    """A command has failed; the text is one line."""
+
+
+class EmptyVenv:
+    """A new environment of this Python. Its commands see neither the checkout nor the environment that runs them.
+
+    Args:
+        folder: where; what is there is removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, clear=True, symlinks=os.name != "nt", with_pip=False)
+        self.folder = folder
+        self.bin = folder / ("Scripts" if os.name == "nt" else "bin")
+        self.python = self.bin / "python"
+
+    def pip(self, *words: str | Path) -> None:
+        """Call pip, this interpreter's, for the environment."""
+        run([sys.executable, "-m", "pip", "--python", self.python, *words], self.folder)
+
+    def uv(self, command: str, *words: str | Path) -> str:
+        """Call ``uv pip COMMAND`` for the environment, and give what it prints."""
+        return run([sys.executable, "-m", "uv", "pip", command, "--python", self.python, *words], self.folder)
+
+    def run(self, program: str, *words: str | Path, cwd: Path) -> str:
+        """Run one of the environment's programs in a folder, and give what it prints."""
+        return run([self.bin / program, *words], cwd)
+
+
+def outside() -> dict[str, str]:
+    """The variables of this process without those that lead Python into a checkout or another environment."""
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
+    if "PIP_FIND_LINKS" in kept:  # a folder with a CPU build of torch, of which uv is told by another name
+        kept.setdefault("UV_FIND_LINKS", kept["PIP_FIND_LINKS"])
+    return kept
+
+
+def run(command: list[str | Path], cwd: Path) -> str:
+    """Run a command and give what it prints; where it fails say so in one line, with its own last word."""
+    shown = " ".join(Path(word).name if os.sep in str(word) else str(word) for word in command)
+    try:
+        done = subprocess.run(
+            list(map(str, command)), cwd=cwd, env=outside(), capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise CommandFailedError(f"{shown}: not done after {SECONDS} s") from None
+    if done.returncode:
+        raise CommandFailedError(f"{shown}: {last_word(done.stderr or done.stdout)}")
+    return done.stdout
+
+
+NETWORK = ("NewConnectionError", "Failed to establish a new connection", "Max retries exceeded", "Failed to fetch",
+           "Temporary failure in name resolution", "dns error", "Network connectivity is disabled",
+           "Could not fetch URL", "Connection refused", "(from versions: none)")  # fmt: skip
+
+
+def last_word(output: str) -> str:
+    """The line of a program's output that says why it failed."""
+    if any(sign in output for sign in NETWORK):
+        return "no package index can be reached; is there a network?"
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"error\b", line, flags=re.IGNORECASE)]
+    return errors[0] if errors else lines[-1] if lines else "no reason given"
+
+
+def pins(*files: Path) -> str:
+    """The packages of lock files as constraints without hashes, which pip would demand of everything else too."""
+    found = [re.match(r"[\w.-]+==[^\\\n]+", line) for file in files for line in file.read_text().splitlines()]
+    return "".join(f"{one[0].strip()}\n" for one in found if one)

@@ -1,0 +1,217 @@
+"""Try the lowest and the highest versions of the dependencies that pyproject.toml admits, and keep what came out.
+
+`python scripts/versions.py` makes an environment for each of four sets of versions, runs the tests of ``TESTS`` there,
+and writes experiments/results/dependency_versions/summary.json. torch is the locked one in all of them, as the tests
+have no CPU build of another. `--only NAME` tries one set and leaves what is stored of the others. It needs uv.
+
+The other extras stand apart from ``flower``, as what flwr needs itself is newer than the lowest and older than the
+highest versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from xml.etree import ElementTree
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.tables import markdown, paragraph
+from scripts.empty_venv import ROOT, CommandFailedError, EmptyVenv, outside, pins
+
+SUMMARY = ROOT / "experiments" / "results" / "dependency_versions" / "summary.json"
+TORCH = ROOT / "constraints-torch.txt"
+LOCKS = [ROOT / "constraints.txt", ROOT / "constraints-dev.txt"]
+TOOLS = ("hypothesis", "pytest")
+"""What runs the tests, in the locked versions."""
+
+EXTRAS = ("experiments", "hf", "mlflow", "pdf", "ray", "tensorboard")
+FLOWER = ("flower", "pdf")
+SETS = {
+    "lowest": ("lowest-direct", EXTRAS),
+    "lowest, flower": ("lowest-direct", FLOWER),
+    "highest": ("highest", EXTRAS),
+    "highest, flower": ("highest", FLOWER),
+}
+"""Name → how uv picks versions, and the extras."""
+
+SHARED = (
+    "tests/cli/test_options.py", "tests/cli/test_report.py", "tests/cli/test_run.py", "tests/checkpoint",
+    "tests/data/test_client_data.py", "tests/data/test_fetch.py", "tests/data/test_standardisation.py",
+    "tests/data/test_table_files.py", "tests/experiments/test_compare_objects.py", "tests/experiments/test_config.py",
+    "tests/report/test_html.py", "tests/test_imports.py", "tests/test_metrics.py", "tests/test_shown_objects.py",
+)  # fmt: skip
+TESTS = {
+    EXTRAS: (
+        *SHARED, "tests/data/test_hugging_face.py", "tests/engine/test_ray_workers.py", "tests/papers/test_plots.py",
+        "tests/report/test_pdf.py", "tests/test_trackers.py", "tests/tuning",
+    ),
+    FLOWER: (
+        "tests/cli/test_options.py", "tests/cli/test_run.py", "tests/deploy/test_check.py", "tests/deploy/test_init.py",
+        "tests/flower/test_same_as_simulation.py", "tests/flower/test_server_app.py", "tests/flower/test_strategy.py",
+    ),
+}  # fmt: skip
+"""Extras → the tests that use them and every package that drfl needs anyway."""
+
+
+def project() -> dict:
+    """The table of that name in ``pyproject.toml``."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def named(extras: Iterable[str], table: dict) -> list[str]:
+    """The requirements of drfl and of these extras, each once."""
+    lines = [*table["dependencies"], *(line for extra in extras for line in table["optional-dependencies"][extra])]
+    return list(dict.fromkeys(lines))
+
+
+def asked(how: str, extras: Iterable[str], table: dict, locked: str) -> list[str]:
+    """What uv is to resolve: of the lowest versions an extra's are exact, so that none moves up for another's sake.
+
+    Those of drfl itself are not, as an extra may need newer ones.
+    """
+    lines = named(extras, table)
+    if how == "lowest-direct":
+        lines = [line if line in table["dependencies"] else lowest(line) for line in lines]
+    tools = [line for line in locked.splitlines() if line.partition("==")[0] in TOOLS]
+    return [*lines, *tools]
+
+
+def lowest(line: str) -> str:
+    """A requirement of the lowest version that another one admits."""
+    one = Requirement(line)
+    (bound,) = (part.version for part in one.specifier if part.operator == ">=")
+    return f"{one.name}=={bound}"
+
+
+def lines_of(output: str) -> dict[str, str]:
+    """Name → version, of ``name==version`` a line."""
+    found = re.findall(r"^([\w.-]+)==(\S+)", output, flags=re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in found}
+
+
+def prepared(folder: Path, how: str, extras: tuple[str, ...], table: dict) -> EmptyVenv:
+    """An environment with these versions and drfl, which is this checkout."""
+    env, wanted, torch = EmptyVenv(folder), folder / "wanted.txt", folder / "torch.txt"
+    wanted.write_text("\n".join(asked(how, extras, table, pins(*LOCKS))) + "\n")
+    torch.write_text(pins(TORCH))
+    env.uv("install", "--quiet", "--no-deps", "-r", torch)
+    torch.write_text(env.uv("freeze"))  # 2.13.0+cpu where there is one; 2.13.0 alone would be the lower, that of PyPI
+    env.uv("install", "--quiet", "--resolution", how, "--only-binary", ":all:", "-r", wanted, "-r", torch)
+    env.uv("install", "--quiet", "--no-deps", "--editable", ROOT)
+    return env
+
+
+def tests_of(report: Path) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """From pytest's report in XML: folder or file of tests → how many ended how, and the names of those that failed."""
+    counts: dict[str, Counter[str]] = {}
+    failed = []
+    for case in ElementTree.parse(report).iter("testcase"):
+        how = next((part.tag for part in case if part.tag in ("failure", "error", "skipped")), "passed")
+        counts.setdefault(case.attrib["classname"] or case.attrib["name"], Counter())[how] += 1
+        if how in ("failure", "error"):
+            failed.append(f"{case.attrib['classname']}::{case.attrib['name']}")
+    return {module: dict(counts[module]) for module in sorted(counts)}, sorted(failed)
+
+
+def tried(name: str, folder: Path) -> dict[str, object]:
+    """Make a set's environment, run its tests there, and give what is to be stored."""
+    (how, extras), table = SETS[name], project()
+    env, report = prepared(folder, how, extras, table), folder / "report.xml"
+    versions = lines_of(env.uv("freeze"))
+    # old packages use what newer ones of others warn of, which is nothing that drfl could change
+    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning", f"--junitxml={report}"]
+    command = [str(env.python), "-m", "pytest", *options, *TESTS[extras]]
+    code = subprocess.run(command, cwd=ROOT, env={**outside(), "OMP_NUM_THREADS": "1"}).returncode
+    if code not in (0, 1):
+        raise CommandFailedError(f"{name}: pytest ended with exit code {code}")
+    modules, failed = tests_of(report)
+    direct = [canonicalize_name(Requirement(line).name) for line in named(extras, table)]
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "extras": list(extras),
+        "requirements": named(extras, table),
+        "versions": {one: versions[one] for one in direct},
+        "others": {one: version for one, version in versions.items() if one not in direct},
+        "tests": list(TESTS[extras]),
+        "modules": modules,
+        "failed": failed,
+    }
+
+
+def stored() -> dict[str, dict]:
+    """What is there of every set."""
+    return json.loads(SUMMARY.read_text(encoding="utf-8"))["sets"] if SUMMARY.exists() else {}
+
+
+def store(sets: dict[str, dict]) -> None:
+    """Write what came out, in the sets' order."""
+    content = {"command": "python scripts/versions.py", "sets": {name: sets[name] for name in SETS if name in sets}}
+    SUMMARY.parent.mkdir(parents=True, exist_ok=True)
+    SUMMARY.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def table() -> str:
+    """For docs/start/install.md: what was tried of every package, and how many tests passed."""
+    sets, asked_for, users = stored(), project(), dict[str, str]()
+    for extra in ("", *EXTRAS, "flower"):
+        for line in asked_for["optional-dependencies"][extra] if extra else asked_for["dependencies"]:
+            users.setdefault(line, f"`drfl[{extra}]`" if extra else "")
+    rows = []
+    for line, extra in users.items():
+        one = Requirement(line)
+        name = canonicalize_name(one.name)
+        found = [
+            " and ".join(dict.fromkeys(result["versions"][name] for result in sets_of(end, name, sets)))
+            for end in ("lowest", "highest")
+        ]
+        rows.append([one.name, extra, f"`{one.specifier}`", *found])
+    counts = [str(sum(counts["passed"] for counts in result["modules"].values())) for result in sets.values()]
+    said = paragraph(f"""
+        Tried on {max(result["date"] for result in sets.values())} with Python {sets["lowest"]["python"]} by
+        `python scripts/versions.py`, with tests that use these packages: {", ".join(counts)} passed with the
+        lowest versions, those with flwr, the highest, and those with flwr.
+    """)
+    return f"{markdown(['package', 'for', 'asked for', 'lowest tried', 'highest tried'], rows, text=5)}\n\n{said}"
+
+
+def sets_of(end: str, name: str, sets: dict[str, dict]) -> list[dict]:
+    """The sets of the lowest, or of the highest, versions that have a package."""
+    return [result for key, result in sets.items() if key.startswith(end) and name in result["versions"]]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Try and store; gives the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", choices=SETS, action="append", help="this set; repeatable")
+    failed = False
+    for name in parser.parse_args(arguments).only or SETS:
+        print(f"{name}:", flush=True)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                result = tried(name, Path(folder) / "venv")
+        except CommandFailedError as error:
+            print(f"versions: {error}", file=sys.stderr)
+            return 1
+        store({**stored(), name: result})
+        failed = failed or bool(result["failed"])
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,151 @@
+"""The archives that are built hold what they should, and what they should not is named."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+
+import pytest
+from scripts import dist, dist_files, empty_venv
+from scripts.empty_venv import CommandFailedError, EmptyVenv, last_word, outside, pins
+from tests.support.scripts import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TABLE = "src/drfl/data/embedded/heart_disease.csv"
+
+
+@pytest.fixture(scope="module")
+def names():
+    return dist.tracked()
+
+
+@pytest.fixture(scope="module")
+def archives(names, tmp_path_factory):
+    return dist.build(names, tmp_path_factory.mktemp("made") / "out")
+
+
+def test_they_are_as_they_should_be(archives, names):
+    assert [path.name for path in archives] == [
+        f"drfl-{PROJECT['version']}-py3-none-any.whl",
+        f"drfl-{PROJECT['version']}.tar.gz",
+    ]
+    dist.check(*archives, names)
+
+
+def test_a_file_that_is_missing_and_one_too_many_are_named(archives, names):
+    wheel, sdist = archives
+    others = [name for name in names if name != "src/drfl/key.py"] + ["src/drfl/other.py"]
+    assert dist_files.check_wheel(wheel, others, PROJECT) == [
+        f"{wheel.name} lacks drfl/other.py",
+        f"{wheel.name} has drfl/key.py, which has no place there",
+    ]
+    top = f"drfl-{PROJECT['version']}/src/drfl"
+    assert dist_files.check_sdist(sdist, others, PROJECT) == [
+        f"{sdist.name} lacks {top}/other.py",
+        f"{sdist.name} has {top}/key.py, which has no place there",
+    ]
+
+
+def test_data_that_git_has_lost_are_missed(names, tmp_path):
+    less = [name for name in names if name != TABLE]
+    with pytest.raises(CommandFailedError, match=r"whl lacks drfl/data/embedded/heart_disease\.csv\n.*tar\.gz lacks"):
+        dist.check(*dist.build(less, tmp_path / "out"), less)
+
+
+def test_a_tracked_file_that_is_not_there_is_named(names, tmp_path):
+    with pytest.raises(CommandFailedError, match=r"^src/drfl/gone\.py is tracked"):
+        dist.build([*names, "src/drfl/gone.py"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_built_before_is_taken_away(names, tmp_path):
+    (tmp_path / "drfl-0.0.1-py3-none-any.whl").touch()
+    made = dist.build(names, tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(made)
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"requires-python": ">=3.12"}, "Requires-Python is >=3.11, not >=3.12"),
+        ({"license": "MIT"}, "License-Expression is Apache-2.0, not MIT"),
+        ({"dependencies": [*PROJECT["dependencies"], "attrs>=20"]}, "Requires-Dist lacks ('attrs', (), '>=20', '')"),
+        ({"optional-dependencies": {}}, "Provides-Extra has dev, which has no place there"),
+    ],
+)
+def test_metadata_are_those_of_the_project(archives, names, changed, line):
+    wheel = archives[0]
+    assert f"{wheel.name}: {line}" in dist_files.check_wheel(wheel, names, PROJECT | changed)
+
+
+def test_a_large_archive_is_refused(archives, names, monkeypatch):
+    monkeypatch.setattr(dist_files, "LIMIT", 1000)
+    with pytest.raises(CommandFailedError, match=r"whl has [\d,]+ bytes, more than 1,000\n.*gz has"):
+        dist.check(*archives, names)
+
+
+def test_what_fails_is_one_line(monkeypatch, capsys, archives, tmp_path):
+    (tmp_path / "out").mkdir()
+
+    def refused(archive):
+        raise CommandFailedError(f"{archive.name} does not install")
+
+    monkeypatch.setattr(dist, "build", lambda names, out: archives)
+    monkeypatch.setattr(dist, "OUT", tmp_path / "out")
+    monkeypatch.setattr(dist, "ROOT", archives[0].parent)
+    monkeypatch.setattr(dist, "tracked", lambda: ["nothing"])
+    assert dist.main([]) == 1
+    assert capsys.readouterr().err.startswith("dist: the archives are not as they should be:")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(dist, "check", lambda *_: None)
+    monkeypatch.setattr(dist, "run", lambda *_: "1234567\n")
+    monkeypatch.setattr(dist, "try_out", refused)
+    assert dist.main([]) == 1
+    assert capsys.readouterr().err == f"dist: {archives[0].name} does not install\n"
+    assert dist.main(["--no-trial"]) == 0
+    assert "of Python" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        ("WARNING: Retrying: NewConnectionError('...')\nERROR: No matching distribution", "is there a network?"),
+        ("error: Failed to fetch: `https://index/simple/`\n  Caused by: dns error", "is there a network?"),
+        ("Collecting drfl\nERROR: drfl has no such extra\nNotice: a new pip", "ERROR: drfl has no such extra"),
+        ("ERROR: Cannot install drfl\nERROR: ResolutionImpossible: see the page", "ERROR: Cannot install drfl"),
+        ("Traceback\n  File\nKeyError: 3\n", "KeyError: 3"),
+        ("", "no reason given"),
+    ],
+)
+def test_the_last_word_says_why(output, line):
+    assert last_word(output).endswith(line)
+
+
+def test_an_environment_is_empty_and_sees_no_checkout(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    env = EmptyVenv(tmp_path / "venv")
+    for module in ("pip", "drfl", "torch"):
+        with pytest.raises(CommandFailedError, match=f"No module named '{module}'"):
+            env.run("python", "-c", f"import {module}", cwd=tmp_path)
+    assert env.run("python", "-c", "import sys; print(sys.prefix)", cwd=tmp_path).strip() == str(tmp_path / "venv")
+
+
+def test_uv_is_told_of_the_folder_that_pip_knows(monkeypatch):
+    monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_FIND_LINKS", "wheels")
+    assert outside()["UV_FIND_LINKS"] == "wheels"
+    monkeypatch.setenv("UV_FIND_LINKS", "others")
+    assert outside()["UV_FIND_LINKS"] == "others"
+
+
+def test_a_command_that_hangs_is_ended(monkeypatch, tmp_path):
+    monkeypatch.setattr(empty_venv, "SECONDS", 0.2)
+    with pytest.raises(CommandFailedError, match=r"not done after 0\.2 s"):
+        empty_venv.run([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path)
+
+
+def test_pins_have_no_hashes():
+    lines = pins(ROOT / "constraints-torch.txt", ROOT / "constraints.txt").splitlines()
+    assert lines[0].startswith("torch==")
+    assert len(lines) > 30
+    assert not [line for line in lines if "hash" in line or "\\" in line]
