@@ -95,6 +95,7 @@ def _no_halving(size: StepSize) -> NoReturn:
 def confirm(job: str, data_dir: Path | None, method: str) -> list[Confirmed]:
     """Run the method's trials again, the best first, up to the first that holds; a run ends where it does not."""
     search, tried = search_of(job, data_dir), list[Confirmed]()
+    # Ends the run there, which saves most of its rounds; the process runs nothing else.
     StepSize.halved = _no_halving
     for score, number, table in stored_trials(job)[method]:
         ends, scores = list[str](), list[float]()

@@ -163,6 +163,26 @@ def test_hostile_sites_did_no_harm():
     assert all(row["right"] for rows in found.values() for row in rows)
 
 
+def test_how_many_chosen_trials_halve_their_step_size():
+    jobs = ("cifar10-entk", "cifar100-entk", "cifar100-entk-50-clients", "tiny-imagenet-entk")
+    chosen = [{r["algorithm"]: r for r in reversed(TABLES.rows_of(f"tuning/{job}/confirmed.csv"))} for job in jobs]
+    ends = ["diverged" in row["confirmed_ends"] for first in chosen for row in first.values()]
+    for page in ("docs/tuning.md", "EXPERIMENTS.md"):
+        words = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert re.search(rf"{sum(ends)} of (their )?{len(ends)} methods", words), page
+
+
+def test_how_many_clean_runs_the_bound_on_steps_changes():
+    jobs = TABLES.rows_of("step_bound_unchanged/jobs.csv")
+    runs, same = (sum(int(row[name]) for row in jobs if row["job"][:7] == "scaffpd") for name in ("runs", "the same"))
+    words = " ".join((ROOT / "docs/resilience.md").read_text(encoding="utf-8").split())
+    assert f"Of {runs} runs of SCAFF-PD's tables and figures" in words
+    assert f" {runs - same} end with other numbers" in words
+    rows = TABLES.rows_of("step_bound_unchanged/with_and_without.csv")
+    (without, bounded) = (row["avg_accuracy"] for row in rows if row["method"] == "dual DRDM (everybody)")
+    assert f"average {100 * float(without):.1f} % without, {100 * float(bounded):.1f} % with" in words
+
+
 @pytest.mark.parametrize("name", ["dropout", "abuse", "fuzz", "survival"])
 def test_the_page_on_resilience_names_the_command(name):
     summary = read(f"experiments/results/{name}/summary.json")

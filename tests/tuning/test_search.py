@@ -86,10 +86,10 @@ def test_a_trial_that_breaks_off_at_any_seed_is_out():
 
 def test_a_run_that_halves_its_step_size_is_out_where_multiples_of_it_are_compared():
     record = {"stopped": "rounds", "rows": [{"worst_accuracy": 0.8}], "halved": 1}
-    holds = Criterion("worst", ACCURACY, holds=True)
-    assert (holds.end(record), holds.of(record)) == ("diverged", 0.0)
-    assert "breaks off, or halves its step size, at any seed" in holds.sentence()
-    assert (holds.end({**record, "halved": 0}), holds.of({**record, "halved": 0})) == ("rounds", 0.8)
+    strict = Criterion("worst", ACCURACY, halving_diverges=True)
+    assert (strict.end(record), strict.of(record)) == ("diverged", 0.0)
+    assert "breaks off, or halves its step size, at any seed" in strict.sentence()
+    assert (strict.end({**record, "halved": 0}), strict.of({**record, "halved": 0})) == ("rounds", 0.8)
     free = Criterion("worst", ACCURACY)
     assert (free.end(record), free.of(record)) == ("rounds", 0.8)
 

@@ -23,7 +23,7 @@ from drfl.resilience.step_bound import StepBound
 from drfl.resilience.validation import FAULTS, REASONS, Checked, Reason, Rejection, validated
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
-UNEVEN = 3
+TIMES_MEAN = 3
 """Of two or three clients the worst holds half of λ as a matter of course: that alone is no reason to doubt it."""
 
 
@@ -32,7 +32,7 @@ class LambdaConcentration:
     """Warns of one client that holds a large share of λ for long: its data may be hard, or its reports false.
 
     Args:
-        share: of λ, in [0, 1]; more than it counts, and more than :data:`UNEVEN` times the mean share.
+        share: of λ, in [0, 1]; more than it counts, and more than :data:`TIMES_MEAN` times the mean share.
         long: rounds in a row, at least 1.
 
     Raises:
@@ -48,7 +48,7 @@ class LambdaConcentration:
 
     def limit(self, n: int) -> float:
         """The share of λ, of n clients, above which a round counts."""
-        return max(self.share, UNEVEN / n)
+        return max(self.share, TIMES_MEAN / n)
 
     def after(self, rounds: Tensor, lam: Tensor) -> Tensor:
         """(N,) int64 rounds in a row with more than the share, after one more that ended in λ (N,)."""

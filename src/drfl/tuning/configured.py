@@ -160,7 +160,7 @@ def prepare(
         InputError: the data cannot be had, an algorithm or a space cannot run on them, or Optuna is missing.
     """
     needed()
-    judged = Criterion(criterion, job.measure(), holds=relative)
+    judged = Criterion(criterion, job.measure(), halving_diverges=relative)
     where = {} if data_dir is None else {"data_dir": data_dir}
     first = [job.config(PLAIN, {}, FIRST_SEED + k) for k in range(repeats)]
     try:

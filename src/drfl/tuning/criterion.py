@@ -33,7 +33,7 @@ class Criterion:
     Args:
         name: "worst", "worst20" or "average" of the score over clients, or "loss", the worst client's.
         score: the runs' score, which says whether more is better.
-        holds: whether the step size that a run finds has to hold: a run that halved it, as the loss rose, counts as
+        halving_diverges: whether a run that halved the step size that it had found, as the loss rose, counts as
             diverged. So it is where multiples of that step size are compared, as a multiple that was halved is another.
 
     Raises:
@@ -42,7 +42,7 @@ class Criterion:
 
     name: str
     score: Measure
-    holds: bool = False
+    halving_diverges: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in WORDS:
@@ -77,7 +77,7 @@ class Criterion:
     def sentence(self) -> str:
         """It in words, for files."""
         value = "0" if self.worst == 0 else f"{self.worst:g}"
-        fails = "breaks off, or halves its step size," if self.holds else "breaks off"
+        fails = "breaks off, or halves its step size," if self.halving_diverges else "breaks off"
         return (
             f"mean over the seeds of {WORDS[self.name].format(self.score.words)} after the last round, on rows held "
             f"out of the clients' training rows; {value} if a run {fails} at any seed; test data are not touched"
@@ -89,7 +89,7 @@ class Criterion:
         Args:
             record: of a training cell.
         """
-        return "diverged" if self.holds and record.get("halved", 0) else str(record["stopped"])
+        return "diverged" if self.halving_diverges and record.get("halved", 0) else str(record["stopped"])
 
     def of(self, record: Record) -> float:
         """One run's: of its last model; the worst value where it broke off, or the score is not defined.
