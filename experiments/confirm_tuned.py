@@ -135,9 +135,14 @@ def write(job: str, found: list[list[Confirmed]], command: str) -> None:
         place.write_text(tomli_w.dumps(told), encoding="utf-8")
 
 
+def _told(trials: Path) -> str:
+    return trials.with_name(f"{trials.parent.name}.toml").read_text(encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("job")
+    searched = sorted(path.parent.name for path in STORED.glob("*/trials.csv") if "relative_step_size" in _told(path))
+    parser.add_argument("job", choices=searched)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
