@@ -17,15 +17,13 @@ import multiprocessing
 import shlex
 import tomllib
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import tomli_w
 
-from drfl.errors import DivergedError
 from drfl.experiments.training_cells import run_cell
 from drfl.history import DIGITS, csv_text
 from drfl.papers.tuning_jobs import resolve
-from drfl.step_size import StepSize
 from drfl.tuning.configured import prepare
 from drfl.tuning.job import changes_of
 from drfl.tuning.search import Search
@@ -88,15 +86,9 @@ def search_of(job: str, data_dir: Path | None) -> Search:
     )
 
 
-def _no_halving(size: StepSize) -> NoReturn:
-    raise DivergedError("the step size would be halved")
-
-
 def confirm(job: str, data_dir: Path | None, method: str) -> list[Confirmed]:
-    """Run the method's trials again, the best first, up to the first that holds; a run ends where it does not."""
+    """Run the method's trials again, the best first, up to the first that holds."""
     search, tried = search_of(job, data_dir), list[Confirmed]()
-    # Ends the run there, which saves most of its rounds; the process runs nothing else.
-    StepSize.halved = _no_halving
     for score, number, table in stored_trials(job)[method]:
         ends, scores = list[str](), list[float]()
         for cell in search.cells(method, table):

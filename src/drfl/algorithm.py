@@ -60,6 +60,8 @@ class Info(NamedTuple):
             not asked for it, or the algorithm has none.
         mixture: (N,) the mixture that goes with it; None = the one that the round started from.
         weight: the round's weight in the averaged solution, above 0.
+        excess: (N,) float64, of the clients whose models or gradients were rejected as far too long, how many times the
+            usual length they had (infinity where they were not finite), 0 of the others; None = nobody's were.
     """
 
     cohort: Cohort
@@ -68,6 +70,7 @@ class Info(NamedTuple):
     average: Tensor | None = None
     mixture: Tensor | None = None
     weight: float = 1.0
+    excess: Tensor | None = None
 
     @property
     def empty(self) -> bool:

@@ -29,6 +29,9 @@ FIRST = 4
 RUNAWAY = 2
 """A round that goes so many times as far as the longest one before is looked at, too."""
 
+SHORTER = 4
+"""A far too long reply that half the step size makes so many times shorter was the step size's fault."""
+
 
 class Played(NamedTuple, Generic[S]):
     """Where the run is after a round.
@@ -60,7 +63,7 @@ class Played(NamedTuple, Generic[S]):
 def next_round(
     algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S], begin: Callable[[], RunState]
 ) -> Played[S]:
-    """One round more, from the initial state with half the step size where one that was found is too large.
+    """One round more, with half the step size, from the initial state, where one that was found is too large.
 
     Raises:
         InputError: the algorithm has no averaged solution.
@@ -75,7 +78,7 @@ def next_round(
     while True:
         last_try = size.lowered >= step_size.MOST_LOWERED
         try:
-            played = _played(with_step_size(algorithm, float(size.eta)), fed, key, at)
+            played, size = _in_proportion(algorithm, fed, key, at, size)
             way = (played.state.w - at.state.w).norm().double().cpu()
             # A model that runs away goes farther in a round than in any before: no need to ask anybody until then.
             due = scheduled or (r > FIRST and bool(way > RUNAWAY * size.moved))
@@ -86,12 +89,55 @@ def next_round(
             if last_try:
                 raise
             reason = str(error)
-        size, fresh = size.halved(), begin()
+        size, fresh = size.halved()._replace(moved=0 * size.moved), begin()
         LOG.warning(
             "the local step size is halved to %.3g, and the model set back to the initial one, in round %d: %s",
             float(size.eta), r, reason,
         )  # fmt: skip
         at = at._replace(state=cast("S", fresh.state), average=fresh.average, decaying=fresh.decaying)
+
+
+def _in_proportion(
+    algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S], size: StepSize
+) -> tuple[Played[S], StepSize]:
+    """The round, again with half the step size where that shortens replies that were rejected as far too long.
+
+    A step size that is too large for one client lets its local steps run away, and its reply is rejected like that of a
+    Byzantine client; to go on without it would leave out the very client that is served worst. What tells the two apart
+    is that a smaller step size helps the one. Nothing was used of the reply, so the round begins where it began before.
+
+    A client counts until nothing helped it once. And below half of what the curvature allows no step runs away: no lie
+    can lower η further.
+
+    Returns:
+        The round, and the step size that it had.
+    """
+    played = _played(with_step_size(algorithm, float(size.eta)), fed, key, at)
+    tried, excess, in_vain = size, _excess(played, size), False
+    while bool(excess.any()) and tried.lowered < step_size.MOST_LOWERED:
+        tried = tried.halved()
+        lower = with_step_size(algorithm, float(tried.eta))
+        if (core_of(in_round(lower, at.round + 1)).local.lr or 0.0) <= size.first / 4:
+            break
+        again = _played(lower, fed, key, at)
+        left = _excess(again, size)
+        # Half the step size shortens all steps by half, which is no help; one that grew from step to step, by far more.
+        helped = (excess > 0) & (left < excess / SHORTER)
+        in_vain = not bool(helped.any())
+        if not in_vain:
+            played, size, excess = again, tried, left
+            LOG.warning(
+                "the local step size is lowered to %.3g in round %d, which is done again: with a larger one the steps "
+                "of clients %s had run away",
+                float(size.eta), at.round + 1, helped.nonzero().flatten().tolist(),
+            )  # fmt: skip
+    return played, size._replace(unaffected=size.unaffected | (excess > 0)) if in_vain else size
+
+
+def _excess(played: Played[S], size: StepSize) -> Tensor:
+    """(N,) how far too long replies were, 0 of clients that a smaller step size did not help."""
+    excess = None if played.info is None else played.info.excess
+    return torch.zeros(len(size.unaffected)).double() if excess is None else torch.where(size.unaffected, 0.0, excess)
 
 
 def _played(algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S]) -> Played[S]:

@@ -63,6 +63,7 @@ class StepSize(NamedTuple):
         lowered: () int64, how often η was halved since.
         moved: () float64, the longest way that the global model went in one of the rounds since.
         losses: (N,) float64, the loss at the start of those who were asked; NaN of the others.
+        unaffected: (N,) bool, clients whose far too long replies half the step size did not shorten.
     """
 
     eta: Tensor
@@ -71,21 +72,28 @@ class StepSize(NamedTuple):
     lowered: Tensor
     moved: Tensor
     losses: Tensor
+    unaffected: Tensor
 
     @classmethod
     def unknown(cls, n: int) -> StepSize:
         """Before it was looked for, for n clients."""
         nan, one = torch.tensor(torch.nan, dtype=torch.float64), torch.tensor(1)
-        return cls(nan, nan, -one, 0 * one, torch.zeros((), dtype=torch.float64), nan.repeat(n))
+        nobody = torch.zeros(n, dtype=torch.bool)
+        return cls(nan, nan, -one, 0 * one, torch.zeros((), dtype=torch.float64), nan.repeat(n), nobody)
 
     @property
     def known(self) -> bool:
         """Whether it was found already."""
         return bool(self.eta > 0)
 
+    @property
+    def first(self) -> float:
+        """η as it was found."""
+        return float(self.eta) * 2 ** int(self.lowered)
+
     def halved(self) -> StepSize:
         """η/2."""
-        return self._replace(eta=self.eta / 2, lowered=self.lowered + 1, moved=0 * self.moved)
+        return self._replace(eta=self.eta / 2, lowered=self.lowered + 1)
 
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""

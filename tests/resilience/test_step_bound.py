@@ -38,74 +38,85 @@ def gradients(*lengths):
     return Gradients(torch.arange(len(lengths)), values, torch.ones(len(lengths), dtype=torch.float64))
 
 
+def judged(request, reply, usual):
+    """Which replies are within the bound, and the usual lengths after them."""
+    excess, usual = BOUND.judge(request, reply, usual)
+    return excess == 0, usual
+
+
+def test_what_is_beyond_the_bound_is_told_in_usual_lengths():
+    excess, _ = BOUND.judge(TRAIN, steps(1.0, 2.0, 2.0, 199.0, 300.0, 3e38), NOTHING)
+    assert excess.tolist() == pytest.approx([0, 0, 0, 0, 150, torch.inf])
+
+
 def test_what_is_a_hundred_times_as_long_as_the_median_passes_and_more_does_not():
-    kept, usual = BOUND.judge(TRAIN, steps(1.0, 2.0, 3.0, 199.0, 201.0), NOTHING)
+    kept, usual = judged(TRAIN, steps(1.0, 2.0, 3.0, 199.0, 201.0), NOTHING)
     assert kept.tolist() == [True] * 5  # the median is 3
     assert usual.tolist() == pytest.approx([3, 0])
-    kept, usual = BOUND.judge(TRAIN, steps(1.0, 2.0, 2.0, 199.0, 201.0), NOTHING)
+    kept, usual = judged(TRAIN, steps(1.0, 2.0, 2.0, 199.0, 201.0), NOTHING)
     assert kept.tolist() == [True, True, True, True, False]
     assert usual.tolist() == pytest.approx([2, 0])
 
 
 def test_of_two_middle_ones_the_lower_counts():
-    kept, _ = BOUND.judge(TRAIN, steps(1.0, 1.0, 1e30, 1e30), NOTHING)
+    kept, _ = judged(TRAIN, steps(1.0, 1.0, 1e30, 1e30), NOTHING)
     assert kept.tolist() == [True, True, False, False]
 
 
 def test_lengths_whose_squares_overflow_are_long():
-    kept, usual = BOUND.judge(TRAIN, steps(1.0, 2.0, 3e38), NOTHING)
+    kept, usual = judged(TRAIN, steps(1.0, 2.0, 3e38), NOTHING)
     assert kept.tolist() == [True, True, False]
     assert torch.isfinite(usual).all()
 
 
 def test_early_rounds_make_room_for_a_client_that_still_learns():
-    _, usual = BOUND.judge(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
-    kept, after = BOUND.judge(TRAIN, steps(1e-6, 1e-6, 1.0), usual)
+    _, usual = judged(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
+    kept, after = judged(TRAIN, steps(1e-6, 1e-6, 1.0), usual)
     assert kept.all()
     assert torch.equal(after, usual)
-    kept, _ = BOUND.judge(TRAIN, steps(1e-6, 1e-6, 1.0), NOTHING)
+    kept, _ = judged(TRAIN, steps(1e-6, 1e-6, 1.0), NOTHING)
     assert kept.tolist() == [True, True, False]
 
 
 def test_gradients_and_steps_are_apart():
-    _, usual = BOUND.judge(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
-    kept, usual = BOUND.judge(GRADIENTS, gradients(1e-3, 1e-3, 1.0), usual)
+    _, usual = judged(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
+    kept, usual = judged(GRADIENTS, gradients(1e-3, 1e-3, 1.0), usual)
     assert kept.tolist() == [True, True, False]
     assert usual.tolist() == pytest.approx([1, 1e-3])
 
 
 def test_a_snapshot_counts_as_the_model_does():
-    kept, _ = BOUND.judge(TRAIN, steps(1.0, 1.0, 1.0, snapshots=[1.0, 1e9, 1.0]), NOTHING)
+    kept, _ = judged(TRAIN, steps(1.0, 1.0, 1.0, snapshots=[1.0, 1e9, 1.0]), NOTHING)
     assert kept.tolist() == [True, False, True]
 
 
 def test_two_clients_set_no_bound_for_each_other_but_an_earlier_one_holds_for_them():
-    kept, usual = BOUND.judge(TRAIN, steps(1e-9, 1.0), NOTHING)
+    kept, usual = judged(TRAIN, steps(1e-9, 1.0), NOTHING)
     assert kept.all()
     assert torch.equal(usual, NOTHING)
-    _, usual = BOUND.judge(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
-    assert BOUND.judge(TRAIN, steps(99.0, 101.0), usual)[0].tolist() == [True, False]
+    _, usual = judged(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
+    assert judged(TRAIN, steps(99.0, 101.0), usual)[0].tolist() == [True, False]
 
 
 @pytest.mark.parametrize("lengths", [(0.0, 0.0, 0.0, 5.0), (0.0, 5.0, 5.0)])
 def test_models_that_stay_where_they_are(lengths):
     """Nothing to judge by where the median has not moved; nobody is rejected for standing still."""
-    assert BOUND.judge(TRAIN, steps(*lengths), NOTHING)[0].all()
+    assert judged(TRAIN, steps(*lengths), NOTHING)[0].all()
 
 
 def test_losses_pass():
     request = LossRequest(EVERYBODY, W, Key(0))
     reply = Losses(torch.arange(3), torch.tensor([1.0, 1.0, 1e30], dtype=torch.float64))
-    kept, usual = BOUND.judge(request, reply, NOTHING)
+    kept, usual = judged(request, reply, NOTHING)
     assert kept.all()
     assert torch.equal(usual, NOTHING)
 
 
 def test_large_models_are_measured_row_by_row_with_the_same_result(monkeypatch):
     reply = steps(1.0, 2.0, 3.0, 1e6, snapshots=[0.5, 1.0, 1.5, 2.0])
-    kept, usual = BOUND.judge(TRAIN, reply, NOTHING)
+    kept, usual = judged(TRAIN, reply, NOTHING)
     monkeypatch.setattr(module, "TOGETHER", 1)
-    again, same = BOUND.judge(TRAIN, reply, NOTHING)
+    again, same = judged(TRAIN, reply, NOTHING)
     assert torch.equal(kept, again)
     assert torch.equal(usual, same)
 

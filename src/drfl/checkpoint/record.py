@@ -34,7 +34,7 @@ class Record(BaseModel):
     # unknown keys may come from a later version, which would have changed the format if they mattered
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
-    format: Literal[4]
+    format: Literal[5]
     round: Count
     skipped: Count
     ledger: dict[str, Annotated[int, Field(ge=0, le=MOST)]]

@@ -13,7 +13,7 @@ from drfl.client_table import ClientTable
 from drfl.errors import DrflError, InputError
 from drfl.federation import Ledger
 
-FORMAT = 4
+FORMAT = 5
 """Goes up when a checkpoint is written that older versions would misread."""
 
 PARTS = ("state", "average", "decaying", "step_size", "selected")

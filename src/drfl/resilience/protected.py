@@ -131,6 +131,7 @@ class Validated(WrappedFederation):
         self.faulty = torch.zeros(fed.n, dtype=torch.bool)
         self.reasons = torch.zeros(fed.n + 1, len(REASONS), dtype=torch.bool)
         self.rejected = 0
+        self.excess: Tensor | None = None
 
     def ask(self, request: Request[R]) -> R:
         """Send a request to the clients that are not in quarantine; no request is sent to an empty cohort."""
@@ -142,11 +143,19 @@ class Validated(WrappedFederation):
             return request.nobody()
         checked = validated(request, self.fed.ask(request), self.norm)
         if self.bound is not None and len(checked.reply.clients):
-            kept, self.usual = self.bound.judge(request, checked.reply, self.usual)
-            if not bool(kept.all()):
-                checked = checked.without(~kept, Reason.OUT_OF_PROPORTION)
+            excess, self.usual = self.bound.judge(request, checked.reply, self.usual)
+            if bool(excess.any()):
+                self._exceeded(checked.reply.clients, excess)
+                checked = checked.without(excess > 0, Reason.OUT_OF_PROPORTION)
+            endless = checked.clients[checked.rows_with(Reason.NOT_FINITE)]
+            if len(endless):
+                self._exceeded(endless, torch.full((len(endless),), torch.inf, dtype=torch.float64))
         self._note(request, checked)
         return checked.reply
+
+    def _exceeded(self, clients: Tensor, excess: Tensor) -> None:
+        before = torch.zeros(self.n, dtype=torch.float64) if self.excess is None else self.excess
+        self.excess = before.index_copy(0, clients, torch.maximum(before[clients], excess))
 
     def _note(self, request: Request[R], checked: Checked[R]) -> None:
         """Record who answered, and why replies were rejected; a sender that is no client counts as client N."""
@@ -314,6 +323,7 @@ class Protected(Wrapper[S]):
         guarded = Guarded(valid if robust is None else robust, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
         memory = self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))
+        info = info if valid.excess is None else info._replace(excess=valid.excess)
         return WrapperState(inner, memory if robust is None else _left_out(memory, robust)), info
 
     def _check_cohort(self, n: int) -> None:

@@ -49,7 +49,7 @@ class StepBound:
         return torch.zeros(2, dtype=torch.float64)
 
     def judge(self, request: Request[R], reply: R, usual: Tensor) -> tuple[Tensor, Tensor]:
-        """Which replies are within the bound.
+        """Which replies are beyond the bound, and how far.
 
         Args:
             request: what was asked.
@@ -57,21 +57,22 @@ class StepBound:
             usual: (2,) float64 the usual lengths so far.
 
         Returns:
-            (k',) bool, and the usual lengths after them.
+            (k',) float64 how many times the usual length each is, of those beyond the bound, and 0 of the others; the
+            usual lengths after them.
         """
         if isinstance(reply, Replies):
             kind, lengths = 0, torch.stack([_lengths(U, request.w) for U in reply[1:] if U is not None]).amax(0)
         elif isinstance(reply, Gradients):
             kind, lengths = 1, _lengths(reply.values)
         else:
-            return torch.ones(len(reply.clients), dtype=torch.bool), usual
+            return torch.zeros(len(reply.clients), dtype=torch.float64), usual
         if len(lengths) >= self.least:
             # Of two middle ones the lower, which a false reply can raise less.
             usual = usual.clone()
             usual[kind] = torch.maximum(usual[kind], lengths.median())
-        bound = self.factor * usual[kind]
+        within = lengths <= self.factor * usual[kind]
         # Where nothing has moved yet there is nothing to judge by.
-        return (lengths <= bound) | (bound == 0), usual
+        return torch.where(within | (usual[kind] == 0), 0.0, lengths / usual[kind]), usual
 
 
 def _lengths(part: Tensor, origin: Tensor | None = None) -> Tensor:

@@ -1,0 +1,137 @@
+"""Steps that run away as the step size that drfl found is too large, and false ones that are as long."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+
+from drfl import LocalSGD, run
+from drfl.algorithms import FedAvg
+from drfl.checkpoint import Checkpoints, resume_point
+from drfl.federation import WrappedFederation
+from drfl.requests import Replies
+from drfl.resilience import Protected
+from drfl.schedules import Constant
+from drfl.testing import QuadraticFederation, Recording
+from drfl.testing.attacks import Scaled
+from drfl.testing.state import bits_differ
+
+CURVATURES = (1.0, 1.0, 1.0, 1.0, 3.0)
+STEEP = 4
+"""Its curvature counts as 2 in the step size, as one client's answer counts at most twice the others'."""
+FACTOR = 3.6
+"""Times 1/L̂: η·L is 5.4, 2.7 and 1.35 for the steep client with η, η/2 and η/4, and below 2 for the others."""
+ROUNDS = 5
+
+
+def fed_of():
+    H = torch.tensor(CURVATURES, dtype=torch.float64)[:, None, None] * torch.eye(2, dtype=torch.float64)
+    b = torch.tensor([[1.0, 0.5], [0.9, 0.4], [1.1, 0.6], [1.0, 0.3], [3.0, 0.0]], dtype=torch.float64)
+    return QuadraticFederation(H, b, torch.full((len(CURVATURES),), 10.0, dtype=torch.float64))
+
+
+def fedavg(steps=10, lr=None, factor=FACTOR):
+    local = LocalSGD(steps=steps, lr=lr, lr_schedule=Constant(factor))
+    return Protected(FedAvg(local=local), quarantine=None)
+
+
+def trained(algorithm, fed, rounds=ROUNDS, **options):
+    return run(algorithm, fed, rounds=rounds, evaluate_every=rounds, **options)
+
+
+def trainings(fed):
+    return sum(call.kind == "train" for call in fed.calls)
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (10, 2),  # half the step size helps, a quarter once more
+        (2000, 1),  # with half of it, too, they leave the numbers
+    ],
+)
+def test_an_honest_client_keeps_its_say_with_a_smaller_step(steps, told, caplog):
+    """To the bit what the smaller step size gives from the start, and nobody is left out."""
+    result = trained(fedavg(steps), fed := Recording(fed_of()))
+    size = result.step_size
+    assert int(size.lowered) == 2
+    assert not size.unaffected.any()
+    assert int(result.state.memory.rejected) == 0
+    assert trainings(fed) == ROUNDS + 2  # both in the first round, which begins where it began before
+    same = trained(fedavg(steps, lr=float(size.eta)), fed_of())
+    assert bits_differ(result.state.inner, same.state.inner) == []
+    said = [record.getMessage() for record in caplog.records if record.name == "drfl"]
+    assert said[-1] == (
+        f"the local step size is lowered to {float(size.eta):.3g} in round 1, which is done again: with a larger one "
+        f"the steps of clients [{STEEP}] had run away"
+    )
+    assert len(said) == told
+
+
+class Far(WrappedFederation):
+    """Client 1's models are far off, each time so many times as far as the time before."""
+
+    def __init__(self, fed, times):
+        super().__init__(fed)
+        self.far, self.times = 1e30, times
+
+    def ask(self, request):
+        reply = super().ask(request)
+        if not isinstance(reply, Replies):
+            return reply
+        self.far *= self.times
+        return reply._replace(w=reply.w + self.far * (reply.clients == 1)[:, None])
+
+
+@pytest.mark.parametrize("factor", [1e30, -1e12, math.inf])
+def test_a_false_client_lowers_nothing(factor, caplog):
+    """One round is done twice, and never again; the model is that without the client, to the bit."""
+    caplog.set_level(logging.ERROR)
+    result = trained(fedavg(factor=1.0), fed := Recording(Scaled(fed_of(), [1], factor)))
+    size = result.step_size
+    assert int(size.lowered) == 0
+    assert size.unaffected.tolist() == [client == 1 for client in range(fed.n)]
+    assert trainings(fed) == ROUNDS + 1
+    same = trained(fedavg(lr=float(size.eta), factor=1.0), Scaled(fed_of(), [1], factor))
+    assert bits_differ(result.state.inner, same.state.inner) == []
+
+
+def test_a_false_client_does_not_hide_an_honest_one(caplog):
+    caplog.set_level(logging.ERROR)
+    size = trained(fedavg(), Far(fed_of(), 1.0)).step_size
+    assert int(size.lowered) == 2
+    assert size.unaffected.tolist() == [client == 1 for client in range(len(CURVATURES))]
+
+
+@pytest.mark.parametrize(("factor", "most"), [(0.5, 0), (1.0, 1), (2.0, 2), (FACTOR, 3)])
+def test_no_lie_lowers_it_to_a_quarter_of_what_the_curvature_allows(factor, most, caplog):
+    caplog.set_level(logging.ERROR)
+    size = trained(fedavg(factor=factor), Far(fed_of(), 0.1), rounds=20).step_size
+    assert int(size.lowered) == most
+    assert factor * float(size.eta) > size.first / 4
+
+
+def test_a_step_size_of_the_users_own_stays(caplog):
+    caplog.set_level(logging.ERROR)
+    result = trained(fedavg(lr=1.0), fed := Recording(fed_of()))
+    assert result.step_size is None
+    assert trainings(fed) == ROUNDS
+    assert int(result.state.memory.rejected) >= 1
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_resumed_it_knows_whom_a_smaller_step_did_not_help(stop, tmp_path, caplog):
+    caplog.set_level(logging.ERROR)
+    algorithm = fedavg()
+    whole = trained(algorithm, Scaled(fed_of(), [1], 1e30))
+    keep = Checkpoints(tmp_path, dict, 100)
+    trained(algorithm, Scaled(fed_of(), [1], 1e30), keep=keep, callbacks=[lambda step: step.round == stop])
+    start = resume_point(tmp_path, algorithm, fed_of(), rounds=ROUNDS).progress
+    fed = Recording(Scaled(fed_of(), [1], 1e30))
+    again = trained(algorithm, fed, start=start)
+    assert trainings(fed) == ROUNDS - stop
+    assert bits_differ(again.state, whole.state) == []
+    assert bits_differ(again.step_size, whole.step_size) == []
