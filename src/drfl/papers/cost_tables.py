@@ -30,7 +30,7 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
 
 
 def _halved(plan: Plan, found: Runs) -> list[str]:
-    """A sentence on the runs that began anew with half the step size, where there are any."""
+    """A sentence on the runs that found their step size too large, where there are any."""
     texts = []
     for method in plan.spec.methods:
         group = [run for setting in plan.settings for run in found[setting, method.name] if run.ended]
@@ -38,9 +38,7 @@ def _halved(plan: Plan, found: Runs) -> list[str]:
         texts += [f"{method.name} in {count} of {len(group)} runs"] if count else []
     if not texts:
         return []
-    return [
-        f"The step size was halved, and the model set back to the initial one, as the loss rose: {'; '.join(texts)}."
-    ]
+    return [f"drfl lowered the step size that it had found, as too large, in these runs: {'; '.join(texts)}."]
 
 
 def _texts(ended: Sequence[Run]) -> list[str]:
