@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 from tests.ambiguity.cases import CASES
@@ -177,10 +177,31 @@ def test_how_many_clean_runs_the_bound_on_steps_changes():
     runs, same = (sum(int(row[name]) for row in jobs if row["job"][:7] == "scaffpd") for name in ("runs", "the same"))
     words = " ".join((ROOT / "docs/resilience.md").read_text(encoding="utf-8").split())
     assert f"Of {runs} runs of SCAFF-PD's tables and figures" in words
-    assert f" {runs - same} end with other numbers" in words
+    assert f" {same} end with the same numbers" in words
+    rows = TABLES.rows_of("step_bound_unchanged/differences.csv")
+    assert len(rows) == sum(int(row["runs"]) - int(row["the same"]) for row in jobs)
+    assert all(int(row["halved"]) >= 1 for row in rows), "a run whose step size was not too large differs"
+    leads = sorted(100 * (float(row["avg_accuracy_with"]) - float(row["avg_accuracy_without"])) for row in rows)
+    assert f"between {-leads[0]:.1f} points lower and {leads[-1]:.1f} higher" in words
+    assert f"median +{median(leads):.1f}" in words
+
+
+def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
     rows = TABLES.rows_of("step_bound_unchanged/with_and_without.csv")
-    (without, bounded) = (row["avg_accuracy"] for row in rows if row["method"] == "dual DRDM (everybody)")
-    assert f"average {100 * float(without):.1f} % without, {100 * float(bounded):.1f} % with" in words
+    ends = {(row["method"], row["factor"], row["step_bound"]): row for row in rows}
+    for method, factor in {(row["method"], row["factor"]) for row in rows}:
+        without, bounded = ({**ends[method, factor, bound], "step_bound": ""} for bound in ("0", "100"))
+        assert factor != "1" or without == bounded, method
+    once, back = (
+        {m: row["avg_accuracy"] for (m, f, bound), row in ends.items() if (f, bound) == (k, "100")} for k in "14"
+    )
+    words = " ".join((ROOT / "docs/resilience.md").read_text(encoding="utf-8").split())
+    assert (
+        f"{sum(once[m] == back[m] for m in once)} of {len(once)} end with the bound where they end with once" in words
+    )
+    without, bounded = (100 * float(ends["q-FFL", "4", bound]["avg_accuracy"]) for bound in ("0", "100"))
+    assert f"average of {without:.1f} % and is never lowered, ends at {bounded:.1f} %" in words
+    assert ends["q-FFL", "4", "0"]["halved"] == "0"
 
 
 @pytest.mark.parametrize("name", ["dropout", "abuse", "fuzz", "survival"])
