@@ -106,7 +106,8 @@ def run(
     Where the algorithm's local solver has no step size, one is found before the first round, see
     :func:`drfl.step_size.find`. After the rounds 4, 6, 8, 12, 16, …, and those in which the model goes far, the loss is
     compared with that at the start; where it is far higher, or the model left the finite numbers, the run goes back to
-    the initial state, with half the step size.
+    the initial state, with half the step size. A round in which :class:`drfl.resilience.Protected` rejects replies as
+    far too long is done again with a smaller one, which is kept where that helps.
 
     A federation that bundles a test with the request after it, see :class:`drfl.federation.Bundling`, plays the round
     after a test before the test's result has arrived. Callbacks do not see that; where one ends the run that round is

@@ -106,8 +106,8 @@ def _in_proportion(
     Byzantine client; to go on without it would leave out the very client that is served worst. What tells the two apart
     is that a smaller step size helps the one. Nothing was used of the reply, so the round begins where it began before.
 
-    A client counts until nothing helped it once. And below half of what the curvature allows no step runs away: no lie
-    can lower η further.
+    A client that nothing helped once does not count again. An η of half of what the curvature allows, or less, stays:
+    no step runs away with it, so that it is not to blame, and no lie can lower it further.
 
     Returns:
         The round, and the step size that it had.

@@ -21,6 +21,9 @@ from drfl.resilience import Protected, Recorded, ReplyLog
 from drfl.run_state import first
 from drfl.schedules import Cosine
 from drfl.server_optimizers import FedAdam
+from drfl.testing import Recording
+from drfl.testing.attacks import Scaled
+from drfl.testing.state import bits_differ
 
 from .conftest import federation, grid_of, simulation
 
@@ -58,6 +61,19 @@ def test_every_number_is_that_of_the_simulation(name):
     for row, other in zip(a.history.rows, b.history.rows, strict=True):
         assert {**row.ledger, "bytes_down": 0} == {**other.ledger, "bytes_down": 0}
         assert row.metrics == pytest.approx(other.metrics, abs=1e-6)
+
+
+def test_a_round_that_is_done_again_is_that_of_the_simulation():
+    """With a test in the first message of the round; client 2's models are rejected with every step size."""
+    algorithm = Protected(drfl.DualDRDM(m=4, local=LocalSGD(steps=3, batch=8)), quarantine=None)
+    feds = (Recording(Scaled(fed, [2], 1e30)) for fed in (simulation(), federation()))
+    (a, asked), (b, others) = ((drfl.run(algorithm, fed, rounds=4), fed.calls) for fed in feds)
+    assert a.step_size.unaffected.tolist() == [False, False, True, False]
+    assert torch.equal(a.model, b.model)
+    assert bits_differ(a.step_size, b.step_size) == []
+    kinds = [call.kind for call in asked]
+    assert kinds.count("train") == 4 + 1
+    assert kinds == [call.kind for call in others]
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "DRFA", "ScaffPD"])
