@@ -31,12 +31,12 @@ def test_the_cells_file_has_the_clients_of_every_run():
     assert lines[3].endswith(",,"), "it broke off"
 
 
-def test_runs_that_began_anew_with_half_the_step_size_are_named():
-    def begun_anew(setting, method, seed):
+def test_runs_that_lowered_their_step_size_are_named():
+    def lowered(setting, method, seed):
         return {**trained(0.1, 0.5, 0.6), "halved": 2 if (method, seed) == ("DRDM", 0) else 0}
 
-    found = results(small_spec(), begun_anew, Scale(repeats=2))
+    found = results(small_spec(), lowered, Scale(repeats=2))
     (table,) = tables(*of(found))
-    assert table.notes[-1].endswith("as the loss rose: DRDM in 2 of 4 runs.")
+    assert table.notes[-1].endswith("as too large, in these runs: DRDM in 2 of 4 runs.")
     assert cells_csv(found).splitlines()[1].endswith(",2")
     assert len(tables(*of(results(small_spec(), costs)))[0].notes) == 1
