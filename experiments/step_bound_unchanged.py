@@ -82,7 +82,10 @@ def comparisons(options: argparse.Namespace) -> list[Comparison]:
         Comparison(name, ("compare", str(HERE / job), "--data-dir", str(path), *one))
         for name, (job, path) in files.items()
     ]
-    return [Comparison("digits_demo", ("compare", "--seeds", "1")), *with_files]
+    return [
+        Comparison("digits_demo", ("compare", str(HERE.parent / "examples" / "one_class.toml"), "--seeds", "1")),
+        *with_files,
+    ]
 
 
 Rows = dict[tuple[str, ...], dict[str, str]]
