@@ -30,7 +30,7 @@ RUNAWAY = 2
 """A round that goes so many times as far as the longest one before is looked at, too."""
 
 SHORTER = 4
-"""A far too long reply that half the step size makes so many times shorter was the step size's fault."""
+"""A far too long reply that a smaller step size makes so many times shorter was the step size's fault."""
 
 
 class Played(NamedTuple, Generic[S]):
@@ -78,7 +78,7 @@ def next_round(
     while True:
         last_try = size.lowered >= step_size.MOST_LOWERED
         try:
-            played, size = _in_proportion(algorithm, fed, key, at, size)
+            played, size = _without_runaway_steps(algorithm, fed, key, at, size)
             way = (played.state.w - at.state.w).norm().double().cpu()
             # A model that runs away goes farther in a round than in any before: no need to ask anybody until then.
             due = scheduled or (r > FIRST and bool(way > RUNAWAY * size.moved))
@@ -97,10 +97,10 @@ def next_round(
         at = at._replace(state=cast("S", fresh.state), average=fresh.average, decaying=fresh.decaying)
 
 
-def _in_proportion(
+def _without_runaway_steps(
     algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S], size: StepSize
 ) -> tuple[Played[S], StepSize]:
-    """The round, again with half the step size where that shortens replies that were rejected as far too long.
+    """The round, again with a smaller step size where that shortens replies that were rejected as far too long.
 
     A step size that is too large for one client lets its local steps run away, and its reply is rejected like that of a
     Byzantine client; to go on without it would leave out the very client that is served worst. What tells the two apart
@@ -121,7 +121,7 @@ def _in_proportion(
             break
         again = _played(lower, fed, key, at)
         left = _excess(again, size)
-        # Half the step size shortens all steps by half, which is no help; one that grew from step to step, by far more.
+        # All steps shrink with the step size, which is no help; one that grew from step to step shrinks by far more.
         helped = (excess > 0) & (left < excess / SHORTER)
         in_vain = not bool(helped.any())
         if not in_vain:

@@ -63,7 +63,7 @@ class StepSize(NamedTuple):
         lowered: () int64, how often η was halved since.
         moved: () float64, the longest way that the global model went in one of the rounds since.
         losses: (N,) float64, the loss at the start of those who were asked; NaN of the others.
-        unaffected: (N,) bool, clients whose far too long replies half the step size did not shorten.
+        unaffected: (N,) bool, clients whose far too long replies a smaller step size did not help.
     """
 
     eta: Tensor
