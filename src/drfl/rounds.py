@@ -122,7 +122,7 @@ def _without_runaway_steps(
         again = _played(lower, fed, key, at)
         left = _excess(again, size)
         # All steps shrink with the step size, which is no help; one that grew from step to step shrinks by far more.
-        helped = (excess > 0) & (left < excess / SHORTER)
+        helped = (excess > 0) & (left < excess / SHORTER) & (_answered(again, fed.n) | (left > 0))
         in_vain = not bool(helped.any())
         if not in_vain:
             played, size, excess = again, tried, left
@@ -132,6 +132,12 @@ def _without_runaway_steps(
                 float(size.eta), at.round + 1, helped.nonzero().flatten().tolist(),
             )  # fmt: skip
     return played, size._replace(unaffected=size.unaffected | (excess > 0)) if in_vain else size
+
+
+def _answered(played: Played[S], n: int) -> Tensor:
+    """(N,) bool, whose replies were used: one that falls silent with a smaller step size was not helped by it."""
+    answered = torch.zeros(n, dtype=torch.bool)
+    return answered if played.info is None else answered.index_fill(0, played.info.answered.cpu(), True)
 
 
 def _excess(played: Played[S], size: StepSize) -> Tensor:

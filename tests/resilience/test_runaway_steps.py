@@ -12,7 +12,7 @@ from drfl import LocalSGD, run
 from drfl.algorithms import FedAvg
 from drfl.checkpoint import Checkpoints, resume_point
 from drfl.federation import WrappedFederation
-from drfl.requests import Replies
+from drfl.requests import Replies, answers
 from drfl.resilience import Protected
 from drfl.schedules import Constant
 from drfl.testing import QuadraticFederation, Recording
@@ -84,6 +84,29 @@ class Far(WrappedFederation):
             return reply
         self.far *= self.times
         return reply._replace(w=reply.w + self.far * (reply.clients == 1)[:, None])
+
+
+class FarThenSilent(Far):
+    """Client 1's models are far off, and none comes when a round is done again."""
+
+    def __init__(self, fed):
+        super().__init__(fed, 1.0)
+        self.rounds = set()
+
+    def ask(self, request):
+        reply = super().ask(request)
+        if not isinstance(reply, Replies):
+            return reply
+        again = request.key.round in self.rounds
+        self.rounds.add(request.key.round)
+        return answers(reply, reply.clients != 1) if again else reply
+
+
+def test_who_falls_silent_was_not_helped(caplog):
+    caplog.set_level(logging.ERROR)
+    size = trained(fedavg(factor=1.0), FarThenSilent(fed_of())).step_size
+    assert int(size.lowered) == 0
+    assert size.unaffected.tolist() == [client == 1 for client in range(len(CURVATURES))]
 
 
 @pytest.mark.parametrize("factor", [1e30, -1e12, math.inf])
