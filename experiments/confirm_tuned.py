@@ -4,9 +4,11 @@ A run halves a step size that it found itself where the loss rises, and its mode
 a run by what it ends with may choose a multiple that never ran. This goes down the trials of a stored search, the best
 first, and chooses the first whose runs halve nothing at any tuning seed: the best of the search under the rule that
 ``drfl tune --relative-step-size`` has. It writes ``confirmed.csv`` and the hyperparameter file beside ``trials.csv``,
-and the file that ``drfl reproduce`` reads.
+and the file that ``drfl reproduce`` reads. With ``--trials-of`` the trials are those of another job's search, from the
+one that was chosen there: does it hold here?
 
     python experiments/confirm_tuned.py kmnist-cnn --data-dir DIR
+    python experiments/confirm_tuned.py kmnist-cnn-sizes --trials-of kmnist-cnn --data-dir DIR
 """
 
 from __future__ import annotations
@@ -16,13 +18,17 @@ import csv
 import multiprocessing
 import shlex
 import tomllib
+from collections.abc import Mapping
+from itertools import dropwhile
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import tomli_w
 
 from drfl.experiments.training_cells import run_cell
 from drfl.history import DIGITS, csv_text
+from drfl.papers.specification import PAPERS
 from drfl.papers.tuning_jobs import resolve
 from drfl.tuning.configured import prepare
 from drfl.tuning.job import changes_of
@@ -30,7 +36,7 @@ from drfl.tuning.search import Search
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "experiments" / "results" / "tuning"
-SHIPPED = ROOT / "src" / "drfl" / "papers" / "tuned"
+SHIPPED = PAPERS / "tuned"
 
 Table = dict[str, int | float | str]
 
@@ -61,6 +67,11 @@ def stored_trials(job: str) -> dict[str, list[tuple[float, int, Table]]]:
     return {name: sorted(own, key=lambda t: (-t[0], t[1])) for name, own in found.items()}
 
 
+def told_by(job: str) -> dict[str, Any]:
+    """What the stored file of a job's hyperparameters says."""
+    return tomllib.loads((STORED / job / f"{job}.toml").read_text(encoding="utf-8"))
+
+
 def _value(text: str) -> int | float | str:
     for kind in (int, float):
         try:
@@ -70,14 +81,14 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-def search_of(job: str, data_dir: Path | None) -> Search:
-    """The search as its file of hyperparameters says that it was."""
-    told = tomllib.loads((STORED / job / f"{job}.toml").read_text(encoding="utf-8"))["provenance"]
+def search_of(job: str, trials_of: str, data_dir: Path | None) -> Search:
+    """The search as its file of hyperparameters says that it was, on a job."""
+    told = told_by(trials_of)["provenance"]
     words = shlex.split(told["command"])
     changes = changes_of([words[k + 1] for k, word in enumerate(words) if word == "--set"])
     return prepare(
         resolve(job, changes, stand_in=told["stand_in"]),
-        list(stored_trials(job)),
+        list(stored_trials(trials_of)),
         trials=told["trials"],
         repeats=len(told["seeds"]),
         criterion=words[words.index("--criterion") + 1],
@@ -86,10 +97,17 @@ def search_of(job: str, data_dir: Path | None) -> Search:
     )
 
 
-def confirm(job: str, data_dir: Path | None, method: str) -> list[Confirmed]:
-    """Run the method's trials again, the best first, up to the first that holds."""
-    search, tried = search_of(job, data_dir), list[Confirmed]()
-    for score, number, table in stored_trials(job)[method]:
+def confirm(job: str, trials_of: str, data_dir: Path | None, method: str) -> list[Confirmed]:
+    """Run the method's trials on the job, the best first, up to the first that holds.
+
+    On another job than that of the search the first is the one that was chosen there.
+    """
+    search, tried = search_of(job, trials_of, data_dir), list[Confirmed]()
+    trials = stored_trials(trials_of)[method]
+    if job != trials_of:
+        chosen = told_by(trials_of)["scores"][method]["trial"]
+        trials = list(dropwhile(lambda trial: trial[1] != chosen, trials))
+    for score, number, table in trials:
         ends, scores = list[str](), list[float]()
         for cell in search.cells(method, table):
             record = run_cell(cell, data_dir)
@@ -104,45 +122,49 @@ def confirm(job: str, data_dir: Path | None, method: str) -> list[Confirmed]:
     return tried
 
 
-def write(job: str, found: list[list[Confirmed]], command: str) -> None:
+def write(job: str, trials_of: str, about: Mapping[str, Any], found: list[list[Confirmed]], command: str) -> None:
     """``confirmed.csv``, and both files of hyperparameters."""
     rows = [
         [c.method, c.trial, f"{c.stored:.{DIGITS}f}", " ".join(c.ends), " ".join(f"{x:.{DIGITS}f}" for x in c.scores)]
         for own in found
         for c in own
     ]
+    (STORED / job).mkdir(exist_ok=True)
     header = ("algorithm", "trial", "score", "confirmed_ends", "confirmed_scores")
     (STORED / job / "confirmed.csv").write_text(csv_text(header, rows), encoding="utf-8")
-    path = STORED / job / f"{job}.toml"
-    told = tomllib.loads(path.read_text(encoding="utf-8"))
-    trials = stored_trials(job)
-    told["provenance"]["confirmed"] = command
+    told, trials = told_by(trials_of), stored_trials(trials_of)
+    told["provenance"] |= {**about, "confirmed": command}
+    if job != trials_of:
+        told["provenance"]["trials_of"] = trials_of
     for own in found:
         method, last = own[0].method, own[-1]
         if last.holds:
             told["algorithms"][method] = next(table for _, number, table in trials[method] if number == last.trial)
-            told["scores"][method] |= {"score": last.stored, "trial": last.trial}
+            told["scores"][method] |= {"score": round(fmean(last.scores), DIGITS), "trial": last.trial}
+            if job != trials_of:
+                told["scores"][method].pop("default", None)
         told["scores"][method]["diverged"] = sum(not c.holds for c in own)
-    for place in (path, SHIPPED / path.name):
+    for place in (STORED / job / f"{job}.toml", SHIPPED / f"{job}.toml"):
         place.write_text(tomli_w.dumps(told), encoding="utf-8")
-
-
-def _told(trials: Path) -> str:
-    return trials.with_name(f"{trials.parent.name}.toml").read_text(encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    searched = sorted(path.parent.name for path in STORED.glob("*/trials.csv") if "relative_step_size" in _told(path))
-    parser.add_argument("job", choices=searched)
+    found = (path.parent.name for path in STORED.glob("*/trials.csv"))
+    searched = sorted(job for job in found if told_by(job)["provenance"].get("relative_step_size"))
+    parser.add_argument("job", choices=sorted({*searched, *(path.stem for path in (PAPERS / "jobs").glob("*.toml"))}))
+    parser.add_argument("--trials-of", choices=searched, help="the job whose search they are of; without it the same")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    methods = list(stored_trials(options.job))
+    of = options.trials_of or options.job
+    if of not in searched:
+        parser.error(f"{of} was not searched in multiples of each run's step size: name another by --trials-of")
+    work = [(options.job, of, options.data_dir, method) for method in stored_trials(of)]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        work = [(options.job, options.data_dir, method) for method in methods]
-        found = pool.starmap(confirm, work, chunksize=1)
-    write(options.job, found, f"python experiments/confirm_tuned.py {options.job}")
+        confirmed = pool.starmap(confirm, work, chunksize=1)
+    command = f"python experiments/confirm_tuned.py {options.job}" + (f" --trials-of {of}" if of != options.job else "")
+    write(options.job, of, search_of(options.job, of, options.data_dir).about, confirmed, command)
 
 
 if __name__ == "__main__":

@@ -128,8 +128,12 @@ def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
 
 @pytest.mark.parametrize(
     ("more", "eta"),
-    [("", ""), (", relative_step_size = true", ", η in multiples of the 1/L̂ of each run")],
-    ids=["η by a number", "η by a multiple"],
+    [
+        ("", ""),
+        (", relative_step_size = true", ", η in multiples of the 1/L̂ of each run"),
+        (", trials_of = 'a-job'", "; the trials are those of a-job, of which the best whose η holds here is taken"),
+    ],
+    ids=["η by a number", "η by a multiple", "trials of another job"],
 )
 def test_the_head_tells_who_is_tuned(more, eta, tmp_path):
     about = f"trials = 7, seeds = [1000, 1001], rounds = 9, metric = 'worst_accuracy'{more}"

@@ -17,7 +17,7 @@ from drfl.papers.tuning_jobs import methods_of
 TABLES = [f"drdm-table-{n}" for n in range(1, 7)]
 FIGURES = [f"drdm-figure-{n}" for n in range(1, 7)]
 ALL = [*TABLES, *FIGURES, "drfa-figure-1", "drfa-figure-2", "drfa-figure-3"]
-JOBS = ["mnist-linear", "kmnist-cnn", "fashion-resnet18", "fashion-one-class"]
+JOBS = ["mnist-linear", "kmnist-cnn", "fashion-resnet18", "fashion-one-class", "kmnist-cnn-sizes"]
 PAPER = ["DRDM", "DRFA", "SCAFFOLD", "SCAFF-PD (m = 20)", "FedAvg"]
 
 

@@ -92,9 +92,11 @@ def _budget(provenance: object) -> str:
     seeds, shown = found.get("seeds"), column(str(found.get("metric", "worst_accuracy")))
     number = len(seeds) if isinstance(seeds, Sequence) else seeds
     eta = ", η in multiples of the 1/L̂ of each run" if found.get("relative_step_size") else ""
+    of = found.get("trials_of")
+    other = f"; the trials are those of {of}, of which the best whose η holds here is taken" if of else ""
     return (
         f"{found.get('trials')} trials of {number} {'seed' if number == 1 else 'seeds'} for each method, "
-        f"{found.get('rounds')} rounds, by the {shown.name} on validation rows{eta}"
+        f"{found.get('rounds')} rounds, by the {shown.name} on validation rows{eta}{other}"
     )
 
 
