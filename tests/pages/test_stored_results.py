@@ -113,13 +113,13 @@ def places():
             if row.get("equal_worst"):
                 place = found.setdefault((path.parent.name, row["setting"], row["method"]), [])
                 place.append((row["algorithm"], row["seed"], row["worst_accuracy"], row["equal_worst"]))
-    runs = dict.fromkeys(tuple(place) for place in found.values())  # figures share runs with tables
+    runs = {place[0]: place for place in reversed(found.values())}.values()  # figures share runs with tables
     return [[round(100 * fmean(float(run[k]) for run in place), 1) for k in (2, 3)] + [len(place)] for place in runs]
 
 
 def test_worst_accuracies_are_counted_beside_those_of_equally_good_clients():
     level = [seeds for worst, equal, seeds in places() if worst >= equal]
-    assert level == [6] * 6 + [5] * 6 + [10] * 9
+    assert sorted(level) == [5] * 6 + [6] * 6 + [10] * 9
     page = " ".join((ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
     assert f"Of {len(places())} places, a method in a setting, {len(level)} have a mean worst accuracy" in page
 

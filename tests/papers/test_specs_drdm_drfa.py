@@ -122,7 +122,7 @@ def test_tables_and_figures_share_their_runs(table, setting, figure, stand_in, q
     curves = load_spec(figure)
     column = replace(scale, settings=(setting,))
     there, here = keys(plan(load_spec(table), column), setting), keys(plan(curves, scale), curves.settings[0].name)
-    assert here == {method: there[method] for method in here}
+    assert {method: own[: len(there[method])] for method, own in here.items()} == {m: there[m] for m in here}
     everybody = "SCAFF-PD" if figure in ("drdm-figure-5", "drdm-figure-6") else "SCAFF-PD (minibatch reports)"
     assert set(here) == {*PAPER, everybody, "dual DRDM", "FedDyn"}
 
