@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 from tests.support.scripts import ROOT, script
 
+from drfl.assessment.seeds import seed_difference
 from experiments import false_model_tables
 
 sys.path.insert(0, str(ROOT / "experiments"))  # it imports a script beside it
@@ -66,3 +67,28 @@ def test_the_pages_numbers_are_paired_over_the_seeds_of_the_stored_cells():
     told = false_model_tables.costs().splitlines()[0]
     assert f"sign flip {apart.mean():+.1f} ({apart.mean() - half:+.1f} to {apart.mean() + half:+.1f})" in told
     assert "| digits, α = 1 | CVaR alone | sign flip | – | – |" in false_model_tables.outlier()
+
+
+def test_what_the_page_says_of_mnist_is_stored():
+    page = " ".join((ROOT / "docs" / "resilience.md").read_text(encoding="utf-8").split())
+    seen = {of[2:]: rows for of, rows in false_model_tables.cells().items() if of[:2] == ("mnist", "no")}
+
+    def worst(attack, algorithm, defence):
+        return seed_difference(false_model_tables.values(seen[attack, algorithm, defence], "worst"))
+
+    told = [worst("adaptive to probe", "ScaffPD", defence) for defence in ("probe, no set", "probe")]
+    assert [(round(one.mean), round(one.low), min(100, round(one.high))) for one in told] == [
+        (62, 24, 100),
+        (71, 49, 92),
+    ]
+    assert "on MNIST at 62 % (24 to 100) and 71 % (49 to 92)" in page
+    spared = [worst("none", "DualDRDM", defence).mean for defence in ("default", "median", "trimmed mean")]
+    assert "falls from {:.1f} % to {:.1f} and {:.1f} %".format(*spared) in page
+    robust = ("median length", "geometric median", "centred clipping", "multi-Krum")
+    both = ("DualDRDM", "ScaffPD")
+    assert {int(worst("adaptive to probe", "ScaffPD", rule).mean) for rule in robust} <= set(range(74, 81))
+    assert max(worst("sign flip", name, rule).mean for name in both for rule in (*robust, "median")) < 53.5
+    every = {of[2] for of in seen if of[0] == "labels flipped" and of[1] == "DualDRDM"}
+    assert max(worst("labels flipped", name, rule).mean for name in both for rule in every) < 54.5
+    costs = [line for line in false_model_tables.costs().splitlines() if line.startswith("- MNIST")]
+    assert len(costs) == 4
