@@ -227,7 +227,9 @@ def table(done: dict[Cell, Found]) -> str:
             [
                 d,
                 *(
-                    " / ".join(mean(groups[dataset, outlier, attack, a, d], n) for n in Found._fields[:3])
+                    " / ".join(mean(own, n) for n in Found._fields[:3])
+                    if (own := groups.get((dataset, outlier, attack, a, d)))
+                    else "–"  # without λ there is no set to leave out
                     for a in algorithms
                 ),
             ]

@@ -92,3 +92,13 @@ def test_what_the_page_says_of_mnist_is_stored():
     assert max(worst("labels flipped", name, rule).mean for name in both for rule in every) < 54.5
     costs = [line for line in false_model_tables.costs().splitlines() if line.startswith("- MNIST")]
     assert len(costs) == 4
+
+
+def test_the_table_has_every_stored_cell_and_a_dash_where_there_is_none():
+    done = {cell: SCRIPT.Found(worst=50.0) for cell in SCRIPT.cells(False, ["digits"])}
+    text = SCRIPT.table(done)
+    assert text.count("## digits") == 2 * len(SCRIPT.ATTACKS)
+    (row,) = {line for line in text.splitlines() if line.startswith("| CVaR alone ")}
+    assert [cell.strip() for cell in row.split("|")[2:4]] == ["–", "–"]
+    stored = pandas.read_csv(ROOT / "experiments/results/false_models/cells.csv", dtype={"seed": int})
+    assert set(stored[list(SCRIPT.Cell._fields)].itertuples(index=False, name=None)) == set(SCRIPT.cells(False))
