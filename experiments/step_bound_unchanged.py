@@ -2,11 +2,12 @@
 
     python experiments/step_bound_unchanged.py --data-dir DIR --adult DIR --shakespeare FILE [--jobs 2] [--only NAMES]
 
-The first seed of the stored tables and figures of the papers that train, of every setting and method, and of the
-comparisons whose command is as it was. What was stored with the bound, which is on by default, runs without it; what
-was stored before there was one runs with it. Two runs are the same where every stored column is: accuracies and losses
-to six decimals, bytes, gradients and clients to the last digit. Writes results/step_bound_unchanged/. Jobs that it has
-there already are not run again.
+The first seed of the stored tables and figures of the papers that train and of the comparisons, of every setting and
+method. What was stored with the bound, which is on by default, runs without it; what was stored before there was one
+runs with it. A run that does not end as it was stored runs once more the other way too, as what else has changed since
+(defaults, versions, features computed anew) is no work of the bound's. Two runs are the same where every column is:
+accuracies and losses to six decimals, bytes, gradients and clients to the last digit. Writes
+results/step_bound_unchanged/. Jobs that it has there already are not run again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,16 +38,18 @@ HERE = Path(__file__).parent
 STORED, RESULTS = HERE / "results", HERE / "results" / "step_bound_unchanged"
 BIN = Path(sys.executable).parent
 WITHOUT = (
-    "drdm-table-3", "drdm-table-4", "drdm-table-5", "drdm-table-6", "drdm-figure-5", "drdm-figure-6", "drfa-figure-1",
-    "drfa-figure-2", "drfa-figure-3",
+    "drdm-table-3", "drdm-table-4", "drdm-table-5", "drdm-table-6", "drfa-figure-1", "drfa-figure-2", "drfa-figure-3",
 )  # fmt: skip
-"""Stored before there was a bound."""
+"""Stored before there was a bound. The runs of figures that are not here are all those of tables and figures above."""
 WITH = (
-    "drdm-table-1", "drdm-table-2", "drdm-figure-1", "drdm-figure-2", "scaffpd-table-1", "scaffpd-table-2",
-    "scaffpd-table-3", "scaffpd-table-4", "scaffpd-figure-3", "scaffpd-figure-4",
+    "drdm-table-1", "drdm-table-2", "drdm-figure-3", "scaffpd-table-1", "scaffpd-table-2", "scaffpd-table-3",
+    "scaffpd-table-4", "scaffpd-figure-3", "scaffpd-figure-4",
 )  # fmt: skip
 """Stored with it."""
-COLUMNS = ("job", "runs", "the same", "seconds")
+BOUND = 100.0
+"""The default."""
+COLUMNS = ("job", "runs", "the same", "as stored", "seconds")
+"""Of the runs, those that are the same with and without the bound, and those of them that needed no second run."""
 SHOWN = ("avg_accuracy", "worst20_accuracy")
 DIFFERENCES = (
     "job", "setting", "method", "algorithm", "seed", "halved",
@@ -55,88 +58,134 @@ DIFFERENCES = (
 """Of the runs that are not the same; halved is how often the step size was lowered with the bound."""
 TIMELESS = ("seconds", "wall_seconds")
 """What no two runs have in common, whatever they do."""
+Key = tuple[str, ...]
+"""Setting and method, where there are any, algorithm and seed of a run."""
+Rows = dict[Key, dict[str, str]]
 
 
-class Comparison(NamedTuple):
-    """A stored comparison.
+class Job(NamedTuple):
+    """A stored table, figure or comparison.
 
     Args:
-        name: of its folder of results.
-        command: that makes the runs of the first seed, without the folder.
+        stored: the runs of its first seed.
+        bounds: on steps, the one that it was not stored with and the one that it was.
+        runs: makes its runs of the first seed with a bound: all of them, or those of some keys.
     """
 
-    name: str
-    command: tuple[str, ...]
+    stored: Rows
+    bounds: tuple[float, float]
+    runs: Callable[[float, Collection[Key] | None], Rows]
 
 
-def comparisons(options: argparse.Namespace) -> list[Comparison]:
-    """All of them; they were stored before there was a bound."""
-    one = ("--seeds", "1", "--threads", "1")
-    files = {
-        "adult": ("adult.toml", options.adult),
-        "shakespeare": ("shakespeare.toml", options.shakespeare),
-        "promise/mnist_dirichlet/after": ("promise/mnist_dirichlet.toml", options.data_dir),
-        "promise/fashion_one_class/after": ("promise/fashion_one_class.toml", options.data_dir),
+def jobs(options: argparse.Namespace) -> dict[str, Callable[[], Job]]:
+    """What there is, by the name of its folder of results."""
+    found: dict[str, Callable[[], Job]] = {
+        name: partial(reproduced, name, cells, (0.0, BOUND) if name in WITH else (BOUND, 0.0), options.jobs)
+        for name, cells in planned().items()
     }
-    with_files = [
-        Comparison(name, ("compare", str(HERE / job), "--data-dir", str(path), *one))
-        for name, (job, path) in files.items()
-    ]
-    return [
-        Comparison("digits_demo", ("compare", str(HERE.parent / "examples" / "one_class.toml"), "--seeds", "1")),
-        *with_files,
-    ]
+    data, adult, shakespeare = (str(path) for path in (options.data_dir, options.adult, options.shakespeare))
+    mnist = ("mnist_linear.toml", data, "--evaluate-every", "10")
+    comparisons = {
+        "digits_demo": ("../examples/one_class.toml",),
+        "digits_no_dual": ("", "", "--algorithms", "DRDM", "--param", "gamma=0"),
+        "digits_certificate": ("digits_certificate.toml",),
+        "mnist_linear": mnist,
+        "mnist_linear_no_dual": (*mnist, "--algorithms", "DRDM", "--param", "gamma=0"),
+        "mnist_linear_without_replacement": (
+            *mnist, "--algorithms", "DRDM,DRFA", "--param", "sampling=without-replacement"
+        ),
+        "adult": ("adult.toml", adult),
+        "adult_training": ("adult.toml", adult),
+        "adult_education": ("adult.toml", adult, "--group", "education"),
+        "shakespeare": ("shakespeare.toml", shakespeare),
+        "promise/mnist_dirichlet/after": ("promise/mnist_dirichlet.toml", data),
+        "promise/fashion_one_class/after": ("promise/fashion_one_class.toml", data),
+    }  # fmt: skip
+    return found | {name: partial(comparison, name, *command) for name, command in comparisons.items()}
 
 
-Rows = dict[tuple[str, ...], dict[str, str]]
+def planned() -> dict[str, dict[Key, Mapping[str, object]]]:
+    """Of each table and figure the runs that none before it has, and how they are made."""
+    found: dict[str, dict[Key, Mapping[str, object]]] = {}
+    seen: set[str] = set()
+    for name in (*WITHOUT, *WITH):
+        told = json.loads((STORED / name / "summary.json").read_text(encoding="utf-8"))
+        cells = plan(load_spec(name), Scale(repeats=1, stand_in=told["stand_in"])).cells
+        texts = {json_text(p.cell.job): p for p in cells}
+        found[name] = {
+            (p.setting, p.method, str(p.cell.job["algorithm"]), "0"): p.cell.job
+            for text, p in texts.items()
+            if text not in seen
+        }
+        seen |= texts.keys()
+    return found
 
 
 def rows(path: Path) -> Rows:
-    """A run's row by setting, method and seed, those of the first seed."""
+    """The runs of the first seed."""
     with path.open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
     names = [name for name in ("setting", "method", "algorithm", "seed") if name in found[0]]
     return {tuple(row[name] for name in names): row for row in found if row["seed"] == "0"}
 
 
-def reproduced(name: str, processes: int) -> tuple[Rows, Rows]:
-    """The stored runs of a table or figure, and the same once more with the other bound."""
-    stored = rows(STORED / name / "cells.csv")
-    told = json.loads((STORED / name / "summary.json").read_text(encoding="utf-8"))
-    cells = plan(load_spec(name), Scale(repeats=1, stand_in=told["stand_in"])).cells
-    work = [(p.setting, p.method, {**p.cell.job, "step_bound": 0.0 if name in WITH else 100.0}) for p in cells]
-    with get_context("spawn").Pool(processes) as pool:
-        new = pool.starmap(_run, work, chunksize=1)
-    return stored, {(place[0], place[1], stored_as, "0"): row for *place, stored_as, row in new}
+def reproduced(
+    name: str, cells: Mapping[Key, Mapping[str, object]], bounds: tuple[float, float], processes: int
+) -> Job:
+    """A table or figure."""
+
+    def runs(bound: float, only: Collection[Key] | None) -> Rows:
+        chosen = [key for key in cells if only is None or key in only]
+        with get_context("spawn").Pool(processes) as pool:
+            made = pool.map(_run, [{**cells[key], "step_bound": bound} for key in chosen], chunksize=1)
+        return dict(zip(chosen, made, strict=True))
+
+    return Job(rows(STORED / name / "cells.csv"), bounds, runs)
 
 
-def _run(setting: str, method: str, job: Mapping[str, object]) -> tuple[str, str, str, dict[str, str]]:
-    """Setting, method, algorithm, and what cells.csv says of the run's end."""
+def _run(job: Mapping[str, object]) -> dict[str, str]:
+    """What cells.csv says of the run's end."""
     logging.getLogger("drfl").setLevel(logging.ERROR)
     record = train(job, None)
-    row = {"stopped": str(record["stopped"])}
+    row = {name: str(record[name]) for name in ("stopped", "halved")}
     points = cast("list[Mapping[str, float]]", record["rows"])
     if points:
         row |= {name: f"{points[-1][name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS}
         row |= {name: str(int(points[-1][name])) for name in LEDGER_COLUMNS}
-    return setting, method, str(job["algorithm"]), row
+    return row
 
 
-def compared(comparison: Comparison, data_dir: Path) -> tuple[Rows, Rows]:
-    """The stored runs of a comparison, and the same once more with the bound."""
-    folder = Path(tempfile.mkdtemp(prefix="drfl-again-"))
-    try:
-        environment = {**os.environ, "DRFL_DATA": str(data_dir), "OMP_NUM_THREADS": "1"}
-        subprocess.run(
-            [BIN / "drfl", *comparison.command, "--out", folder / "out"], check=True, env=environment,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        return rows(STORED / comparison.name / "compare.csv"), rows(folder / "out" / "compare.csv")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def comparison(name: str, file: str, data_dir: str = "", *more: str) -> Job:
+    """What ``drfl compare`` makes of a job file with some options; all were stored before there was a bound."""
+    text = (HERE / file).read_text(encoding="utf-8") if file else ""
+    text = 'judged_on = "training"\n' * (name == "adult_training") + text
+
+    def runs(bound: float, only: Collection[Key] | None) -> Rows:
+        folder = Path(tempfile.mkdtemp(prefix="drfl-again-"))
+        (folder / "job.toml").write_text(text, encoding="utf-8")
+        command = [BIN / "drfl", "compare", folder / "job.toml", "--seeds", "1", "--threads", "1", *more]
+        command += [
+            "--step-bound",
+            str(bound),
+            "--out",
+            folder / "out",
+            *(["--data-dir", data_dir] if data_dir else []),
+        ]
+        try:
+            # Of a comparison all runs are made: each takes seconds.
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            found = rows(folder / "out" / "compare.csv")
+            for key, row in found.items():
+                told = json.loads((folder / "out" / f"{key[0]}-seed0" / "summary.json").read_text(encoding="utf-8"))
+                row["halved"] = str((told["step_size"] or {"halved": 0})["halved"])
+            return {key: row for key, row in found.items() if only is None or key in only}
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return Job(rows(STORED / name / "compare.csv"), (BOUND, 0.0), runs)
 
 
-def apart(old: Rows, new: Rows) -> list[tuple[str, ...]]:
+def apart(old: Rows, new: Rows) -> list[Key]:
     """The runs that both have and that are not the same."""
     # Methods that were left out of a table since, and such that are new, have nothing to be compared with.
     return [
@@ -144,6 +193,24 @@ def apart(old: Rows, new: Rows) -> list[tuple[str, ...]]:
         for run in sorted(old.keys() & new.keys())
         if any(old[run][name] != new[run][name] for name in old[run].keys() & new[run].keys() - {*TIMELESS})
     ]
+
+
+def compared(name: str, job: Job) -> tuple[list[object], list[Sequence[object]]]:
+    """The job's row, and one for each run that is not the same."""
+    start = time.monotonic()
+    other, own = job.bounds
+    new = job.runs(other, None)
+    again = apart(job.stored, new)
+    old = {**job.stored, **(job.runs(own, again) if again else {})}
+    differ, runs = apart(old, new), len(old.keys() & new.keys())
+    differences: list[Sequence[object]] = []
+    for run in differ:
+        bounded, free = (new[run], old[run]) if other else (old[run], new[run])
+        ends = [row.get(metric, "") for metric in SHOWN for row in (free, bounded)]
+        # Comparisons have no settings, and no methods other than algorithms.
+        differences.append([name, *[""] * (4 - len(run)), *run, bounded["halved"], *ends])
+    seconds = round(time.monotonic() - start)
+    return [name, runs, runs - len(differ), runs - len(again), seconds], differences
 
 
 def main() -> None:
@@ -157,41 +224,30 @@ def main() -> None:
     options = parser.parse_args()
     os.environ |= {"DRFL_DATA": str(options.data_dir), "OMP_NUM_THREADS": "1"}
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / "jobs.csv"
-    done: dict[str, list[str]] = {}
-    differences: list[Sequence[object]] = []
-    if (RESULTS / "differences.csv").exists():
-        with (RESULTS / "differences.csv").open(encoding="utf-8", newline="") as file:
-            differences = [*list(csv.reader(file))[1:]]
-    if path.exists():
-        with path.open(encoding="utf-8", newline="") as file:
-            done = {row[0]: row for row in list(csv.reader(file))[1:]}
-    ways: dict[str, Callable[[], tuple[Rows, Rows]]] = {
-        name: partial(reproduced, name, options.jobs) for name in (*WITHOUT, *WITH)
-    }
-    ways |= {c.name: partial(compared, c, options.data_dir) for c in comparisons(options)}
-    for name, way in ways.items():
-        if name in done or (options.only and name not in options.only.split(",")):
+    done, differences = (stored_rows(RESULTS / name) for name in ("jobs.csv", "differences.csv"))
+    for name, job in jobs(options).items():
+        if name in {row[0] for row in done} or (options.only and name not in options.only.split(",")):
             continue
-        start = time.monotonic()
-        old, new = way()
-        differ, runs = apart(old, new), len(old.keys() & new.keys())
-        for run in differ:
-            bounded, free = (old[run], new[run]) if name in WITH else (new[run], old[run])
-            ends = [row.get(metric, "") for metric in SHOWN for row in (free, bounded)]
-            # Comparisons have no settings, and no methods other than algorithms.
-            differences.append([name, *[""] * (4 - len(run)), *run, bounded.get("halved", ""), *ends])
-        done[name] = [name, *map(str, (runs, runs - len(differ), round(time.monotonic() - start)))]
-        print(*done[name], flush=True)
-        with path.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *done.values()])
+        row, apart_there = compared(name, job())
+        done.append(row)
+        differences += apart_there
+        print(*row, flush=True)
+        (RESULTS / "jobs.csv").write_text(csv_text(COLUMNS, done), encoding="utf-8")
         (RESULTS / "differences.csv").write_text(csv_text(DIFFERENCES, differences), encoding="utf-8")
     about = {
         "command": "python experiments/step_bound_unchanged.py --data-dir DIR --adult DIR --shakespeare FILE",
-        "runs": sum(int(row[1]) for row in done.values()), "the same": sum(int(row[2]) for row in done.values()),
+        "runs": sum(int(str(row[1])) for row in done), "the same": sum(int(str(row[2])) for row in done),
         "seed": 0, "device": "cpu", "versions": versions(),
     }  # fmt: skip
     (RESULTS / "summary.json").write_text(json_text(about, indent=2) + "\n", encoding="utf-8")
+
+
+def stored_rows(path: Path) -> list[Sequence[object]]:
+    """Of a table that an earlier call wrote, without the head."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return [*list(csv.reader(file))[1:]]
 
 
 if __name__ == "__main__":

@@ -198,17 +198,31 @@ def test_how_many_chosen_trials_halve_their_step_size():
 
 
 def test_how_many_clean_runs_the_bound_on_steps_changes():
-    jobs = TABLES.rows_of("step_bound_unchanged/jobs.csv")
-    runs, same = (sum(int(row[name]) for row in jobs if row["job"][:7] == "scaffpd") for name in ("runs", "the same"))
+    cnn = ("drdm-table-1", "drdm-table-2", "drdm-figure-3")
+    found = {
+        "of SCAFF-PD": "scaffpd", "of DRDM's CNN": cnn, "of DRDM's linear tables": "drdm", "of DRFA's figures": "drfa"
+    }  # fmt: skip
+    counts = {name: [0, 0] for name in (*found, "of the comparisons")}
+    for row in TABLES.rows_of("step_bound_unchanged/jobs.csv"):
+        name = next((name for name, start in found.items() if row["job"].startswith(start)), "of the comparisons")
+        counts[name] = [n + int(row[column]) for n, column in zip(counts[name], ("runs", "the same"), strict=True)]
     words = " ".join((ROOT / "docs/resilience.md").read_text(encoding="utf-8").split())
-    assert f"Of {runs} runs of SCAFF-PD's tables and figures" in words
-    assert f" {same} end with the same numbers" in words
+    for name, (runs, same) in counts.items():
+        told = f"all {runs} (runs )?{name}" if runs == same else f"{same} of {runs} {name}"
+        assert re.search(told, words), told
     rows = TABLES.rows_of("step_bound_unchanged/differences.csv")
-    assert len(rows) == sum(int(row["runs"]) - int(row["the same"]) for row in jobs)
-    assert all(int(row["halved"]) >= 1 for row in rows), "a run whose step size was not too large differs"
+    assert len(rows) == sum(runs - same for runs, same in counts.values())
+    assert f"In the other {len(rows)} the step size is too large" in words
     leads = sorted(100 * (float(row["avg_accuracy_with"]) - float(row["avg_accuracy_without"])) for row in rows)
     assert f"between {-leads[0]:.1f} points lower and {leads[-1]:.1f} higher" in words
-    assert f"median +{median(leads):.1f}" in words
+    assert f"median {median(leads):+.1f}" in words
+    left_out = [row for row in rows if int(row["halved"]) == 0]
+    assert [(row["setting"], row["algorithm"]) for row in left_out] == [("σ = 0.3", "SCAFFOLD")]
+    assert "One run, SCAFFOLD's at σ = 0.3" in words
+    ends = {(row["setting"], row["algorithm"]): row for row in rows if row["job"] == "drdm-table-2"}
+    for setting, told in {"σ = 0.3": "({} instead of {} %)", "σ = 0.7": "at {} instead of {} %"}.items():
+        both = (f"{100 * float(ends[setting, 'DRDM'][f'avg_accuracy_{way}']):.1f}" for way in ("with", "without"))
+        assert told.format(*both) in words
 
 
 def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
