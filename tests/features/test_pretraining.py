@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def test_it_is_trained_and_kept(quick, home, lines):
     assert len(lines) == 1
     assert lines[0].startswith("cnn-digits: epoch 1 of 1, training loss ")
     told = json.loads((home / "cache/drfl/backbones/cnn-digits.json").read_text())
-    assert told["training"] == {"epochs": 1, "batch": 32, "lr": 3e-3, "weight_decay": 0.01, "seed": 0}
+    assert told["training"] == asdict(QUICK)
     assert told["accuracy"] > 0.7
     assert f"{told['accuracy']:.1%}" in lines[0]
     assert {"python", "torch"} == set(told["versions"])
@@ -74,6 +75,19 @@ def test_another_seed_gives_another_network_and_training_helps(architecture):
     assert accuracy == accuracy_of(backbone, data.test_inputs, data.test_targets) == pytest.approx(right.float().mean())
     if architecture == "cnn":
         assert accuracy > 0.8
+
+
+def test_the_number_of_threads_does_not_change_the_weights():
+    data, before = pictures(256, 30, (1, 28, 28)), torch.get_num_threads()
+    digests = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            digests.append(trained("cnn", data, Training(1, 128, 1e-3, 0.01), lambda line: None)[0].digest)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.long
