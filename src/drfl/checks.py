@@ -30,14 +30,24 @@ def _finite(value: float) -> bool:
 
 def positive(name: str, value: float) -> None:
     """Raises InputError unless `value` is a finite number above 0."""
-    if not (_finite(value) and value > 0):
-        raise InputError(f"{name} must be a finite number above 0, not {value}")
+    above(name, value, 0)
+
+
+def above(name: str, value: float, low: float) -> None:
+    """Raises InputError unless `value` is a finite number above `low`."""
+    if not (_finite(value) and value > low):
+        raise InputError(f"{name} must be a finite number above {low}, not {value}")
 
 
 def non_negative(name: str, value: float) -> None:
     """Raises InputError unless `value` is a finite number of at least 0."""
-    if not (_finite(value) and value >= 0):
-        raise InputError(f"{name} must be a finite number of at least 0, not {value}")
+    at_least(name, value, 0)
+
+
+def at_least(name: str, value: float, low: float) -> None:
+    """Raises InputError unless `value` is a finite number of at least `low`."""
+    if not (_finite(value) and value >= low):
+        raise InputError(f"{name} must be a finite number of at least {low}, not {value}")
 
 
 def at_most(name: str, value: float, high: float, why: str) -> None:

@@ -35,7 +35,8 @@ def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
 
     def refused(reason: str) -> InputError:
         form = ",".join(f"{option}=number" for option in options)
-        return InputError(f"{what} '{text}': {reason}; the form name:option=number,… is here {key}:{form}")
+        remedy = f"the form name:option=number,… is here {key}:{form}" if options else f"write {key} alone"
+        return InputError(f"{what} '{text}': {reason}; {remedy}")
 
     given: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):

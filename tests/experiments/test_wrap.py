@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -78,6 +79,9 @@ def test_the_probe_holds_rows_of_every_client():
         ({"aggregator": "mean"}, "unknown aggregator 'mean'"),
         ({"aggregator": "krum:f=0"}, "f must be"),
         ({"step_bound": 0.5}, "step_bound must be above 1, or 0 for none"),
+        ({"step_bound": math.inf}, "step_bound must be above 1, or 0 for none, not inf"),
+        ({"aggregator": "median:f=1"}, "it has no option 'f'; write median alone"),
+        ({"aggregator": "centred-clip:momentum=1"}, r"momentum must be in \[0, 1\)"),
     ],
 )
 def test_aggregators_and_bounds_that_make_no_sense_are_refused(values, said):

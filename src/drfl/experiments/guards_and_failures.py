@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
@@ -109,7 +110,7 @@ def step_bound_of(factor: float) -> StepBound | None:
     Raises:
         InputError: the factor is neither 0 nor above 1.
     """
-    if 0 < factor <= 1:
+    if factor and not 1 < factor < math.inf:
         raise InputError(f"step_bound must be above 1, or 0 for none, not {factor:g}: the usual step itself is 1")
     return StepBound(factor) if factor else None
 

@@ -275,8 +275,7 @@ class CentredClip(_Rule):
 
     def __post_init__(self) -> None:
         checks.positive("factor", self.factor)
-        checks.fraction("momentum", self.momentum)
-        checks.positive("1 - momentum", 1 - self.momentum)
+        checks.decay("momentum", self.momentum)
 
     @property
     def memory(self) -> float:

@@ -305,7 +305,7 @@ class Audit(WithoutMemory):
     slack: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.non_negative("factor - 1", self.factor - 1)
+        checks.at_least("factor", self.factor, 1)
         checks.non_negative("slack", self.slack)
 
     def judge(

@@ -41,7 +41,7 @@ class StepBound:
     least: int = 3
 
     def __post_init__(self) -> None:
-        checks.positive("factor - 1", self.factor - 1)
+        checks.above("factor", self.factor, 1)
         checks.whole("least", self.least, low=3)
 
     def start(self) -> Tensor:
