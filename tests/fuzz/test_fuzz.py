@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from . import judge
-from .broken import BROKEN
+from .broken import BROKEN, greedy
 from .mutate import damaged, reworded
 from .parsers import PARSERS
 
@@ -33,6 +34,15 @@ def test_bad_input_is_refused_in_one_line(parser, tmp_path):
 def test_a_broken_parser_is_found_out(parser, tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "MEMORY", 2**26)
     assert judge.fuzz(parser, tmp_path, inputs=300).failures
+
+
+def test_memory_that_was_freed_before_hides_no_array(tmp_path, monkeypatch):
+    monkeypatch.setattr(judge, "MEMORY", 2**26)
+    del [np.ones(31 * 2**20, np.uint8)][0]  # from then on the allocator keeps blocks of nearly that size
+    blocks = [np.ones(20 * 2**20, np.uint8) for _ in range(9)]
+    del blocks[:-1]  # the last lies above them
+    parser = next(parser for parser in BROKEN if parser.parse is greedy)
+    assert "MiB" in judge.judge(parser, b"x", tmp_path)
 
 
 def test_an_input_depends_on_the_seed_and_its_number_alone(tmp_path):
