@@ -22,15 +22,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import kept
 from drfl.experiments.artifacts import json_text, versions
 from drfl.experiments.training_cells import train
-from drfl.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_text
+from drfl.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl.papers.plan import Scale, plan
 from drfl.papers.specification import load_spec
 
@@ -163,14 +164,9 @@ def comparison(name: str, file: str, data_dir: str = "", *more: str) -> Job:
     def runs(bound: float, only: Collection[Key] | None) -> Rows:
         folder = Path(tempfile.mkdtemp(prefix="drfl-again-"))
         (folder / "job.toml").write_text(text, encoding="utf-8")
-        command = [BIN / "drfl", "compare", folder / "job.toml", "--seeds", "1", "--threads", "1", *more]
-        command += [
-            "--step-bound",
-            str(bound),
-            "--out",
-            folder / "out",
-            *(["--data-dir", data_dir] if data_dir else []),
-        ]
+        place = ("--data-dir", data_dir) if data_dir else ()
+        options = ("--seeds", "1", "--threads", "1", "--step-bound", str(bound), *place, *more)
+        command = [BIN / "drfl", "compare", folder / "job.toml", *options, "--out", folder / "out"]
         try:
             # Of a comparison all runs are made: each takes seconds.
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -195,7 +191,7 @@ def apart(old: Rows, new: Rows) -> list[Key]:
     ]
 
 
-def compared(name: str, job: Job) -> tuple[list[object], list[Sequence[object]]]:
+def compared(name: str, job: Job) -> tuple[kept.Rows, kept.Rows]:
     """The job's row, and one for each run that is not the same."""
     start = time.monotonic()
     other, own = job.bounds
@@ -203,14 +199,14 @@ def compared(name: str, job: Job) -> tuple[list[object], list[Sequence[object]]]
     again = apart(job.stored, new)
     old = {**job.stored, **(job.runs(own, again) if again else {})}
     differ, runs = apart(old, new), len(old.keys() & new.keys())
-    differences: list[Sequence[object]] = []
+    differences: kept.Rows = {}
     for run in differ:
         bounded, free = (new[run], old[run]) if other else (old[run], new[run])
         ends = [row.get(metric, "") for metric in SHOWN for row in (free, bounded)]
         # Comparisons have no settings, and no methods other than algorithms.
-        differences.append([name, *[""] * (4 - len(run)), *run, bounded["halved"], *ends])
-    seconds = round(time.monotonic() - start)
-    return [name, runs, runs - len(differ), runs - len(again), seconds], differences
+        differences[name, *[""] * (4 - len(run)), *run] = [bounded["halved"], *ends]
+    counts = (runs, runs - len(differ), runs - len(again), round(time.monotonic() - start))
+    return {(name,): [str(count) for count in counts]}, differences
 
 
 def main() -> None:
@@ -223,31 +219,22 @@ def main() -> None:
     parser.add_argument("--only", help="some jobs, with commas between")
     options = parser.parse_args()
     os.environ |= {"DRFL_DATA": str(options.data_dir), "OMP_NUM_THREADS": "1"}
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    done, differences = (stored_rows(RESULTS / name) for name in ("jobs.csv", "differences.csv"))
+    done, differences = kept.known(RESULTS / "jobs.csv", 1), kept.known(RESULTS / "differences.csv", 5)
     for name, job in jobs(options).items():
-        if name in {row[0] for row in done} or (options.only and name not in options.only.split(",")):
+        if (name,) in done or (options.only and name not in options.only.split(",")):
             continue
         row, apart_there = compared(name, job())
-        done.append(row)
-        differences += apart_there
-        print(*row, flush=True)
-        (RESULTS / "jobs.csv").write_text(csv_text(COLUMNS, done), encoding="utf-8")
-        (RESULTS / "differences.csv").write_text(csv_text(DIFFERENCES, differences), encoding="utf-8")
+        done |= row
+        differences |= apart_there
+        print(name, *done[name,], flush=True)
+        kept.save(RESULTS / "differences.csv", DIFFERENCES, differences)
+        kept.save(RESULTS / "jobs.csv", COLUMNS, done)
     about = {
         "command": "python experiments/step_bound_unchanged.py --data-dir DIR --adult DIR --shakespeare FILE",
-        "runs": sum(int(str(row[1])) for row in done), "the same": sum(int(str(row[2])) for row in done),
+        "runs": sum(int(row[0]) for row in done.values()), "the same": sum(int(row[1]) for row in done.values()),
         "seed": 0, "device": "cpu", "versions": versions(),
     }  # fmt: skip
     (RESULTS / "summary.json").write_text(json_text(about, indent=2) + "\n", encoding="utf-8")
-
-
-def stored_rows(path: Path) -> list[Sequence[object]]:
-    """Of a table that an earlier call wrote, without the head."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [*list(csv.reader(file))[1:]]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,8 +42,6 @@ class Training:
         lr: first step size.
         weight_decay: AdamW's.
         seed: root of initialisation and shuffling.
-        one_thread: whether torch has one thread, so that how many it may have does not change the weights. Sums are
-            rounded otherwise with each number of threads, and training makes another network of that.
     """
 
     epochs: int
@@ -52,11 +49,10 @@ class Training:
     lr: float
     weight_decay: float
     seed: int = 0
-    one_thread: bool = True
 
 
 TRAININGS: dict[Architecture, Training] = {
-    "resnet18": Training(epochs=1, batch=128, lr=1e-3, weight_decay=0.01, one_thread=False),  # takes too long with one
+    "resnet18": Training(epochs=1, batch=128, lr=1e-3, weight_decay=0.01),
     "cnn": Training(epochs=3, batch=128, lr=1e-3, weight_decay=0.01),
 }
 
@@ -111,7 +107,7 @@ def _kept(weights: Path, told: Path, training: Training) -> bool:
 def trained(architecture: Architecture, dataset: Images, training: Training, log: Log) -> tuple[Backbone, float]:
     """A network trained on a data set's training part.
 
-    Equal arguments give equal weights on one kind of CPU, with ``one_thread`` whatever torch's number of threads is.
+    Equal arguments give equal weights on one kind of CPU, whatever torch's number of threads is.
 
     Args:
         architecture: which network.
@@ -139,7 +135,8 @@ def trained(architecture: Architecture, dataset: Images, training: Training, log
     accuracy = 0.0
     for epoch in range(1, training.epochs + 1):
         order = key.fold("epoch", epoch).generator().permutation(len(dataset.targets))
-        with threads_for(0) if training.one_thread else nullcontext():
+        # With each number of threads sums are rounded otherwise, and training makes another network of that.
+        with threads_for(0):
             loss = _epoch(backbone, dataset, np.array_split(order, parts), optimiser, schedule)
         accuracy = accuracy_of(backbone, dataset.test_inputs, dataset.test_targets)
         where = f"{backbone.name}: epoch {epoch} of {training.epochs}"
