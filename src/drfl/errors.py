@@ -1,4 +1,8 @@
-"""The errors that drfl raises on purpose: each is one line that names the thing and the remedy."""
+"""The errors and warnings that drfl raises on purpose: one line that states the problem and the remedy.
+
+Each carries a ``code``, which names the kind of problem, and a ``field``, the option, column or file that it concerns.
+Programs and tests go by these: the wording may change.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,85 @@ import difflib
 from collections.abc import Iterable
 
 
+def printable(text: object) -> str:
+    """The text with a space for every character that a terminal would obey instead of print."""
+    return "".join(c if c.isprintable() else " " for c in str(text))
+
+
 class DrflError(Exception):
     """Base of every error that drfl raises on purpose. The command prints it as one line, without a traceback.
 
     Args:
-        message: the line. It often quotes what the user gave: what a terminal would not print becomes a space.
+        message: The line. It often quotes what the user gave, so unprintable characters become spaces.
+        code: The kind of problem in lower case with hyphens, such as "out-of-range".
+        field: The option, key, column or file that the problem is about; None if there is no single one.
     """
 
-    def __init__(self, message: object = "") -> None:
-        super().__init__("".join(c if c.isprintable() else " " for c in str(message)))
+    code = "error"
+    field: str | None = None
+
+    def __init__(self, message: object = "", *, code: str | None = None, field: str | None = None) -> None:
+        super().__init__(printable(message))
+        if code is not None:
+            self.code = code
+        if field is not None:
+            self.field = printable(field)
 
 
 class InputError(DrflError, ValueError):
     """Something the user gave is unknown, impossible or missing. The command exits with code 2."""
 
+    code = "input"
+
 
 class NonFiniteError(DrflError, ValueError):
     """A vector that must be finite holds NaN or infinity."""
 
+    code = "not-finite"
+
 
 class StoppedError(DrflError):
-    """The user stopped before there was anything to keep. The command exits with code 130."""
+    """The user stopped the command. It exits with code 130 after Ctrl-C and 143 after SIGTERM."""
+
+    code = "interrupted"
 
 
 class DivergedError(DrflError, ArithmeticError):
     """Training left the finite numbers. The command exits with code 1."""
 
+    code = "diverged"
+
+
+class Notice(str):
+    """A sentence for the user that carries a code and a field, as an error does.
+
+    Args:
+        text: The sentence.
+        code: The kind of notice in lower case with hyphens, such as "few-test-rows".
+        field: The column, option or file that it is about; None if there is no single one.
+    """
+
+    code: str
+    field: str | None
+
+    def __new__(cls, text: str, code: str = "notice", field: str | None = None) -> Notice:
+        """A str with two attributes."""
+        notice = super().__new__(cls, text)
+        notice.code, notice.field = code, field
+        return notice
+
 
 class DataWarning(UserWarning):
-    """The clients' data leave it uncertain who the worst client is; see :func:`drfl.data.checks.data_warnings`."""
+    """The clients' data leave it uncertain who the worst client is; see :func:`drfl.data.checks.data_warnings`.
+
+    Args:
+        notice: The sentence; its code and field become those of the warning.
+    """
+
+    def __init__(self, notice: str) -> None:
+        super().__init__(printable(notice))
+        self.code = notice.code if isinstance(notice, Notice) else "data"
+        self.field = notice.field if isinstance(notice, Notice) else None
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
@@ -49,4 +103,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean '{by_lower[near[0]]}'? " if near else ""
-    return InputError(f"unknown {kind} '{name}': {hint}known are {', '.join(names)}")
+    return InputError(f"unknown {kind} '{name}': {hint}known are {', '.join(names)}", code="unknown-name", field=kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from drfl.cli.app import call
@@ -201,3 +203,20 @@ def test_an_unwritable_place_is_told_before_training(capsys):
     assert call(["run", "--out", "/proc/drfl/a"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot write into /proc" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "field"),
+    [
+        (["run", "--algorithm", "DRDN"], "unknown-name", "algorithm"),
+        (["run", "--rounds", "many"], "usage", None),
+        (["run", "--rounds", "-1"], "invalid-value", "rounds"),
+        (["tun"], "unknown-name", "command"),
+    ],
+)
+def test_with_json_an_error_has_a_code_and_a_field_on_stdout(arguments, code, field, capsys):
+    assert call([*arguments, "--json"]) == 2
+    printed = capsys.readouterr()
+    error = json.loads(printed.out)["error"]
+    assert (error["code"], error["field"]) == (code, field)
+    assert printed.err == f"drfl: {error['message']}\n"

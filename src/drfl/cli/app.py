@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,20 +27,25 @@ app.add_typer(deploy.app)
 
 
 def call(arguments: Sequence[str]) -> int:
-    """Run the command and give its exit code; a mistake of the user becomes one line on stderr."""
+    """Run the command and give its exit code.
+
+    A mistake of the user becomes one line on stderr, and with ``--json`` also an object with its code and field on
+    stdout.
+    """
+    as_json = "--json" in arguments
     try:
         code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DivergedError as error:
-        return _complain(error, 1)
+        return _complain(error, 1, as_json)
     except StoppedError as error:
-        return _complain(error, signals.INTERRUPTED)
+        return _complain(error, signals.INTERRUPTED, as_json)
     except InputError as error:
-        return _complain(error, 2)
+        return _complain(error, 2, as_json)
     except DrflError as error:
-        return _complain(error, 1)
+        return _complain(error, 1, as_json)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted", signals.INTERRUPTED)
+        return _complain(StoppedError("interrupted"), signals.INTERRUPTED, as_json)
     except typer.Exit as error:
         return error.exit_code
     except Exception as error:
@@ -47,20 +53,24 @@ def call(arguments: Sequence[str]) -> int:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        return _complain(_usage(message(), getattr(error, "ctx", None)), 2)
+        return _complain(_usage(message(), getattr(error, "ctx", None)), 2, as_json)
 
 
-def _usage(message: str, context: typer.Context | None) -> object:
+def _usage(message: str, context: typer.Context | None) -> InputError:
     """typer's sentence on a wrong call, with the nearest name or the way to help."""
     command = re.match(r"No such command '(.*?)'", message)
     if command and context is not None:
         return unknown("command", command[1], getattr(context.command, "commands", ()))
-    return f"{message.rstrip('.')}; see '{'drfl' if context is None else context.command_path} --help'"
+    path = "drfl" if context is None else context.command_path
+    return InputError(f"{message.rstrip('.')}; see '{path} --help'", code="usage")
 
 
-def _complain(message: object, code: int) -> int:
-    typer.echo(f"drfl: {' '.join(str(message).split())}", err=True)
-    return code
+def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
+    message = " ".join(str(error).split())
+    typer.echo(f"drfl: {message}", err=True)
+    if as_json:
+        typer.echo(json.dumps({"error": {"code": error.code, "field": error.field, "message": message}}))
+    return exit_code
 
 
 def _version(asked: bool) -> None:

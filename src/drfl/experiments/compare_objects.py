@@ -30,7 +30,7 @@ from drfl.experiments.comparison import (
 )
 from drfl.experiments.comparison_processes import compare_at_once
 from drfl.experiments.comparison_results import Comparison, write_comparison
-from drfl.experiments.config import one_line
+from drfl.experiments.config import input_error
 from drfl.experiments.manifest import ended
 from drfl.experiments.objects import ObjectConfig, object_jobs
 from drfl.experiments.pool import check_stack, workers_of
@@ -81,7 +81,7 @@ def compare_objects(
     try:
         config = ObjectConfig.of(algorithms, first, {**settings, "dtype": str(first.layout.dtype).rpartition(".")[2]})
     except ValidationError as error:
-        raise InputError(one_line(error)) from None
+        raise input_error(error) from None
     design, build = Design(config, tuple(algorithms), seeds), object_jobs(config, clients, learned)
     own = config.user_modules()
     if options.out is None:

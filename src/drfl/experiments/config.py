@@ -255,7 +255,7 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise InputError(one_line(error)) from None
+        raise input_error(error) from None
 
 
 def _without(tables: Mapping[str, object], beaten: set[str]) -> dict[str, object]:
@@ -288,16 +288,22 @@ def read_file(path: Path | None) -> dict[str, object]:
         raise InputError(f"{path} is not valid TOML: {error}") from None
 
 
-def one_line(error: ValidationError) -> str:
-    """What pydantic found first, as drfl says it."""
+def input_error(error: ValidationError) -> InputError:
+    """The first fault that pydantic found, as an error of drfl."""
     first = error.errors()[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
-        return str(cause)
+        return cause
     table, *own = first["loc"][:3]
     if table == "algorithms" and len(own) == 2:
         what = f"{own[0]}.{own[1]} = {first['input']!r}"
-        return f"{what} is no single value: give a number, true, false or a text such as 'cvar:alpha=0.2'"
+        return InputError(
+            f"{what} is no single value: give a number, true, false or a text such as 'cvar:alpha=0.2'",
+            code="wrong-type",
+            field=f"{own[0]}.{own[1]}",
+        )
     where = ".".join(str(part) for part in first["loc"][:1])
     reason = first["msg"]
-    return f"{where} = {first['input']!r}: {reason[0].lower()}{reason[1:]}"
+    return InputError(
+        f"{where} = {first['input']!r}: {reason[0].lower()}{reason[1:]}", code="invalid-value", field=where
+    )

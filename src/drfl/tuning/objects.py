@@ -20,7 +20,7 @@ from drfl.errors import DrflError, InputError
 from drfl.experiments.build import Job
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.compare_objects import of_seed
-from drfl.experiments.config import one_line
+from drfl.experiments.config import input_error
 from drfl.experiments.hyperparameters import Value
 from drfl.experiments.objects import ObjectConfig, object_jobs
 from drfl.experiments.pool import InProcess, Submitter, check_stack, pool_of, workers_of
@@ -99,7 +99,7 @@ class ObjectRuns:
         try:
             config = ObjectConfig.of({name: algorithm}, task, {**self.settings, "dtype": dtype})
         except ValidationError as error:
-            raise InputError(one_line(error)) from None
+            raise input_error(error) from None
         return cast("ObjectConfig", config.for_algorithm(name, seed))
 
     def job(self, name: str, algorithm: Algorithm, seed: int) -> Job:
