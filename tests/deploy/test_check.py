@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from tests.deploy.servers import serving
 
-from drfl.deploy import check, check_network
+from drfl.deploy import check, check_network, flower_cli
 from drfl.deploy.init import DeploymentPlan, write
 from drfl.deploy.paths import Address, DeploymentFolder, find
 from drfl.errors import DrflError, InputError
@@ -144,7 +144,7 @@ def test_keys_that_do_not_fit(copy):
 
 def nodes(monkeypatch, **states):
     answer = {"nodes": [{"node-id": number.lstrip("n"), "status": state} for number, state in states.items()]}
-    monkeypatch.setattr(check, "ask", lambda home, arguments: answer)
+    monkeypatch.setattr(flower_cli, "ask", lambda home, arguments: answer)
 
 
 def test_who_is_online(copy, monkeypatch):
@@ -178,7 +178,7 @@ def test_a_deployment_that_was_moved(copy, monkeypatch):
     def fails(home, arguments):
         raise DrflError("no SuperLink")
 
-    monkeypatch.setattr(check, "ask", fails)
+    monkeypatch.setattr(flower_cli, "ask", fails)
     found = problems(check.check_deployment(find(copy)))
     assert [text.split(":")[0] for text in found] == ["flwr/config.toml", "sites"]
     assert f'root-certificates = "{copy / "certificates/ca.crt"}"' in found[0]

@@ -121,15 +121,24 @@ SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's name i
 
 
 @app.command()
-def revoke(directory: Place, site: SiteName) -> int:
-    """Have the SuperLink refuse a site's key from now on."""
+def revoke(
+    directory: Place,
+    site: SiteName,
+    key_only: Annotated[
+        bool, typer.Option("--key-only", help="Leave the site in server.toml, for a new key to come.")
+    ] = False,
+) -> int:
+    """Have the SuperLink refuse a site's key from now on, and take the site out of server.toml."""
     with signals.as_stopped():
         _require()
         from drfl.deploy.keys import revoke as revoke_key
         from drfl.deploy.paths import deployment
 
-        place = revoke_key(deployment(directory), site)
-        typer.echo(f"{site}: its key is refused from now on, and kept as {place}; take the site out of server.toml")
+        done = revoke_key(deployment(directory), site, key_only)
+        taken = "" if done.settings is None else f"; it is out of server.toml, whose old text is {done.settings}"
+        typer.echo(f"{site}: its key is refused from now on, and kept as {done.key}{taken}")
+        for notice in done.notices:
+            typer.echo(f"drfl: {notice}", err=True)
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drfl.deploy import check_network
 from drfl.deploy.check_network import Finding, bad, guarded, ok
-from drfl.deploy.flower_cli import NEWEST, OLDEST, ask, fits, flower_version, program
+from drfl.deploy.flower_cli import GONE, NEWEST, OLDEST, fits, flower_version, node_states, program
 from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
 from drfl.errors import DrflError, InputError
 
@@ -70,7 +70,7 @@ def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: boo
     Raises:
         DrflError: the SuperLink does not answer.
     """
-    states = _states(folder)
+    states = node_states(folder.home)
     if insecure:
         count = sum(state == "online" for state in states.values())
         text = f"{count} of {len(sites)} online"
@@ -81,20 +81,13 @@ def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: boo
         yield _registered(site, states)
 
 
-def _states(folder: DeploymentFolder) -> dict[str, str]:
-    """The SuperLink's status of each node, by its number."""
-    nodes = ask(folder.home, ["supernode", "list"]).get("nodes")
-    found = nodes if isinstance(nodes, list) else []
-    return {str(node.get("node-id")): str(node.get("status")) for node in found if isinstance(node, dict)}
-
-
 def _registered(site: SitePaths, states: dict[str, str]) -> Finding:
     try:
         node = site.node.read_text(encoding="utf-8").strip()
     except OSError:
         return bad(site.name, "is not registered from this folder; run ./register-sites.sh")
     state = states.get(node)
-    if state is None or state in ("unregistered", "deleted"):
+    if state is None or state in GONE:
         return bad(site.name, f"the SuperLink no longer knows its registration {node}; run ./register-sites.sh")
     if state == "online":
         return ok(site.name, f"is online, as {node}")

@@ -7,6 +7,7 @@ import socket
 import ssl
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -93,11 +94,15 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
 
 
 def keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[Finding]:
-    """The sites' public keys: present, of the right kind, distinct; and private keys that are still on this machine."""
+    """The sites' public keys: present, of the right kind, distinct, not revoked; and private keys that are here."""
     owners: dict[bytes, str] = {}
     for site in sites:
         try:
             public = _public(_ssh_public(site.public_key))
+            twin = revoked_twin(folder.keys / "revoked", site.public_key)
+            if twin is not None:
+                yield bad(site.name, f"its key was revoked, see {twin}; delete {site.public_key} and get a new one")
+                continue
             if public in owners:
                 yield bad(site.name, f"has the same key as {owners[public]}; each site needs its own")
                 continue
@@ -105,6 +110,24 @@ def keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[Fin
             yield from own_key(folder.site(site.name), site.public_key) or (ok(site.name, "its public key is here"),)
         except InputError as error:
             yield bad(site.name, str(error))
+
+
+def revoked_twin(revoked: Path, path: Path) -> Path | None:
+    """The file with the same key among those revoked, however it is written there; None if there is none.
+
+    Args:
+        revoked: The folder of revoked keys.
+        path: Of a public key.
+
+    Raises:
+        InputError: The file at the path holds no such key.
+    """
+    public = _public(_ssh_public(path))
+    for old in sorted(revoked.glob("*.pub")):
+        with suppress(InputError):
+            if _public(_ssh_public(old)) == public:
+                return old
+    return None
 
 
 def own_key(site: SiteFolder, registered: Path | None) -> list[Finding]:

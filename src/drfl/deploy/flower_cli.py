@@ -105,6 +105,25 @@ def ask(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
     return answer
 
 
+GONE = "unregistered", "deleted"
+"""The SuperLink's statuses of a node that it no longer lets in."""
+
+
+def node_states(home: Path) -> dict[str, str]:
+    """The SuperLink's status of each node, by its number.
+
+    Args:
+        home: the deployment's FLWR_HOME.
+
+    Raises:
+        DrflError: the SuperLink does not answer.
+    """
+    nodes = ask(home, ["supernode", "list"]).get("nodes")
+    if not isinstance(nodes, list):
+        raise DrflError("the SuperLink did not list its nodes: see 'flwr supernode list'", code="no-answer")
+    return {str(node.get("node-id")): str(node.get("status")) for node in nodes if isinstance(node, dict)}
+
+
 def last_object(text: str) -> dict[str, object] | None:
     """The JSON object that a text ends with, None if it ends with none; lines may stand before it."""
     for start in (index for index, c in enumerate(text) if c == "{" and (index == 0 or text[index - 1] == "\n")):

@@ -158,7 +158,7 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     kind = "secure" if secure else "insecure"
     address = {"ADDRESS": plan.address, "PORT": str(plan.port)}
     days = {"DAYS": str(DAYS), "CA_DAYS": str(CA_DAYS)}
-    names = " ".join(plan.sites)
+    names = {"NAMES": " ".join(plan.sites), "REVOKED": _text("revoked.sh").rstrip("\n")}
     trust = f"root-certificates = {json.dumps(str(root / 'certificates/ca.crt'))}" if secure else "insecure = true"
     superlink = {"PROGRAMS": _programs("flower-superlink"), "SECURITY": _text(f"superlink-{kind}.sh")}
     made = {
@@ -167,10 +167,10 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
         "server.toml": _server(plan),
         "superlink.env": _environment(plan, BIND=plan.bind, PORT=plan.port),
         "start-superlink.sh": _filled("start-superlink.sh", superlink),
-        "register-sites.sh": _filled("register-sites.sh", {"PROGRAMS": _programs("flwr"), "NAMES": names})
+        "register-sites.sh": _filled("register-sites.sh", {"PROGRAMS": _programs("flwr"), **names})
         if secure
         else _text("register-insecure.sh"),
-        "make-keys.sh": _filled("make-keys.sh", {**days, "NAMES": names, "SAN": ",".join(plan.names)})
+        "make-keys.sh": _filled("make-keys.sh", {**names, **days, "SAN": ",".join(plan.names)})
         if secure
         else _text("make-keys-insecure.sh"),
         "app/pyproject.toml": _filled("app.toml", {"SERVER": json.dumps(str(root / "server.toml"))}),

@@ -105,6 +105,11 @@ class DeploymentFolder:
         """The folder of the authority's and the SuperLink's certificates."""
         return self.root / "certificates"
 
+    @property
+    def keys(self) -> Path:
+        """The folder of the sites' public keys and of the numbers of their registrations."""
+        return self.root / "keys"
+
     def site(self, name: str) -> SiteFolder:
         """The folder of one site, as ``init`` wrote it here."""
         return SiteFolder(self.root / "sites" / name)
@@ -133,7 +138,7 @@ class DeploymentFolder:
         name, key = values.get("name"), values.get("public_key", "")
         if not isinstance(name, str) or not name or not isinstance(key, str):
             raise InputError(f"{self.settings}: a table [[sites]] needs a name and a public_key, both in quotes")
-        return SitePaths(name, self.root / (key or f"keys/{name}.pub"), self.root / "keys" / f"{name}.node")
+        return SitePaths(name, self.root / (key or f"keys/{name}.pub"), self.keys / f"{name}.node")
 
     def summary(self) -> Path:
         """The summary of the run, as the server writes it on this machine."""

@@ -8,7 +8,8 @@
 #   keys/NAME.pub                               its public half, which register-sites.sh registers
 #
 # Safe to repeat: it makes what is missing and never overwrites. For a new certificate (they are valid for @DAYS@ days)
-# delete certificates/superlink.* first; for a new key of a site sites/NAME/key*, keys/NAME.* and register it anew.
+# delete certificates/superlink.* first; 'drfl deploy rotate' gives a site a new key. A site whose key was revoked gets
+# none, except by './make-keys.sh --renew NAME', which makes a new pair; the old key never comes back.
 # A site that makes its own key (ssh-keygen -t ecdsa -b 384 -N '' -f key) sends its key.pub only: save it as
 # keys/NAME.pub before you run this. Keep certificates/ca.key away from the network, or delete it once all is made.
 set -eu
@@ -16,6 +17,30 @@ umask 077
 cd "$(dirname "$0")"
 
 names='@SAN@'
+
+@REVOKED@
+
+renew=
+case "$#:${1-}" in
+0:) ;;
+2:--renew)
+    case " @NAMES@ " in
+    *" $2 "*) renew=$2 ;;
+    *)
+        echo "unknown site '$2': known are @NAMES@" >&2
+        exit 2
+        ;;
+    esac
+    if [ -e "keys/$renew.pub" ] || ! was_revoked "$renew"; then
+        echo "$renew: --renew is for a site whose key was revoked: 'drfl deploy rotate' exchanges a key" >&2
+        exit 2
+    fi
+    ;;
+*)
+    echo "usage: ./make-keys.sh [--renew NAME]" >&2
+    exit 2
+    ;;
+esac
 
 for program in openssl ssh-keygen; do
     if ! command -v "$program" >/dev/null; then
@@ -91,6 +116,7 @@ END
 fi
 chmod 644 certificates/ca.crt certificates/superlink.crt
 
+failed=0
 for name in @NAMES@; do
     mkdir -p "sites/$name"
     if [ ! -e "sites/$name/ca.crt" ]; then
@@ -98,23 +124,44 @@ for name in @NAMES@; do
         chmod 644 "$work/copy"
         mv "$work/copy" "sites/$name/ca.crt"
     fi
-    if [ -e "sites/$name/key" ]; then
-        if [ ! -e "keys/$name.pub" ]; then
-            ssh-keygen -y -f "sites/$name/key" >"$work/public"
-            chmod 644 "$work/public"
-            mv "$work/public" "keys/$name.pub"
-            echo "keys/$name.pub: made from sites/$name/key"
+    if [ -e "keys/$name.pub" ]; then
+        if is_revoked "keys/$name.pub"; then
+            echo "keys/$name.pub: this key was revoked: delete the file; a site needs a new key to come back" >&2
+            failed=1
+        elif [ ! -e "sites/$name/key" ]; then
+            echo "keys/$name.pub: kept; its private half is not here, but at the site"
         fi
-    elif [ -e "keys/$name.pub" ]; then
-        echo "keys/$name.pub: kept; its private half is not here, but at the site"
-    else
-        ssh-keygen -q -t ecdsa -b 384 -N '' -C "$name" -f "$work/key"
-        chmod 644 "$work/key.pub"
-        cp "$work/key.pub" "keys/$name.pub"
-        chmod 644 "keys/$name.pub"
-        mv "$work/key.pub" "sites/$name/key.pub"
-        mv "$work/key" "sites/$name/key"
-        echo "sites/$name/key: made"
+        continue
     fi
+    if [ "$name" != "$renew" ] && was_revoked "$name"; then
+        echo "$name: its key was revoked, so it gets none; './make-keys.sh --renew $name' makes a new pair"
+        continue
+    fi
+    if [ -e "sites/$name/key" ] && [ "$name" = "$renew" ]; then
+        mv -f "sites/$name/key" "sites/$name/key.old"
+        rm -f "sites/$name/key.pub"
+    fi
+    if [ -e "sites/$name/key" ]; then
+        ssh-keygen -y -f "sites/$name/key" >"$work/public"
+        if is_revoked "$work/public"; then
+            echo "sites/$name/key: this key was revoked: delete it, and run this again for a new one" >&2
+            failed=1
+            continue
+        fi
+        chmod 644 "$work/public"
+        mv "$work/public" "keys/$name.pub"
+        echo "keys/$name.pub: made from sites/$name/key"
+        continue
+    fi
+    ssh-keygen -q -t ecdsa -b 384 -N '' -C "$name" -f "$work/key"
+    chmod 644 "$work/key.pub"
+    cp "$work/key.pub" "keys/$name.pub"
+    chmod 644 "keys/$name.pub"
+    mv "$work/key.pub" "sites/$name/key.pub"
+    mv "$work/key" "sites/$name/key"
+    echo "sites/$name/key: made"
 done
+if [ "$failed" -ne 0 ]; then
+    exit 1
+fi
 echo "all keys and certificates are there"

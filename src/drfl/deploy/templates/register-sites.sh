@@ -7,6 +7,15 @@ here=$(pwd)
 
 @PROGRAMS@
 
+@REVOKED@
+
+for old in keys/revoked/*.pub; do
+    if [ -e "$old" ] && ! command -v ssh-keygen >/dev/null; then
+        echo "ssh-keygen is missing, which tells whether a key was revoked: install it, then run this again" >&2
+        exit 1
+    fi
+done
+
 known=$(flwr supernode list --format json) || true
 case $known in
 *'"success": true'*) ;;
@@ -18,8 +27,17 @@ esac
 
 failed=0
 for name in @NAMES@; do
+    if [ ! -e "keys/$name.pub" ] && was_revoked "$name"; then
+        echo "$name: its key was revoked, so it is not registered"
+        continue
+    fi
     if [ ! -r "keys/$name.pub" ]; then
         echo "$name: keys/$name.pub is missing: run ./make-keys.sh, or have the site send it" >&2
+        failed=1
+        continue
+    fi
+    if is_revoked "keys/$name.pub"; then
+        echo "$name: keys/$name.pub was revoked, so it is not registered: delete the file" >&2
         failed=1
         continue
     fi
