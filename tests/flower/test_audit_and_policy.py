@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pytest
 import torch
 from tests.flower.conftest import SIZES, federation, grid_of, simulation, site
+from tests.support.refusals import refused
 
 from drfl import Key, LocalSGD, audit_log, run
 from drfl.algorithms import DRDM
@@ -18,7 +19,7 @@ from drfl.cli.app import call
 from drfl.errors import DrflError, InputError
 from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.settings import SiteSettings
-from drfl.flower.site_policy import SitePolicy
+from drfl.flower.site_policy import RefusedError, SitePolicy
 from drfl.flower.transport import Transport
 
 LOCAL = LocalSGD(steps=2, lr=0.1, batch=4)
@@ -201,13 +202,37 @@ def test_a_step_that_was_shortened_is_what_the_site_keeps_its_drift_term_by(tmp_
     assert bounded.ledger == plain.ledger
 
 
-def test_a_site_answers_so_many_requests_a_day(tmp_path, caplog):
-    fed = federation(sites_of(tmp_path, requests_a_day=2))
+def test_a_site_answers_so_many_requests_a_day_of_every_kind(tmp_path, caplog):
+    fed = federation(sites_of(tmp_path, requests_a_day=5))  # of which two ask who it is
     for r in range(4):
         up = fed.train(EVERYBODY, fed.w0, LOCAL, Key(r))
         assert (1 in up.clients.tolist()) == (r < 2)
-    assert "this site answers 2 requests a day, and has done so today" in caplog.text
-    assert [r["event"] for r in read(tmp_path / "b").records].count("refused") >= 1
+        if not r:
+            fed.evaluate(fed.w0)
+    assert "this site answers 5 requests a day, and has done so today" in caplog.text
+    log = read(tmp_path / "b").records
+    assert [r["event"] for r in log].count("sent") == 3
+    assert [r["what"] for r in log if r["event"] == "refused"] == ["train"] * 2
+    with pytest.raises(InputError):  # a run that begins again on the same day
+        federation(sites_of(tmp_path, requests_a_day=5))
+    assert read(tmp_path / "b").records[-1]["what"] == "identity"
+
+
+def test_tests_alone_use_up_the_requests_of_a_day(tmp_path):
+    fed = federation(sites_of(tmp_path, requests_a_day=3))
+    fed.evaluate(fed.w0)
+    fed.evaluate(fed.w0)
+    assert [r["event"] for r in read(tmp_path / "b").records].count("sent") == 1
+
+
+def test_of_requests_at_once_none_is_overlooked(tmp_path):
+    log, policy = AuditLog(tmp_path / "log"), SitePolicy(requests_a_day=2)
+    for _ in range(3):
+        log.add("asked", what="test")  # three processes have begun, and none has answered yet
+    with refused("too-many-requests", "requests_a_day", RefusedError):
+        policy.check_count(log)
+    log.add("refused", what="test")
+    policy.check_count(log)
 
 
 def test_a_site_tells_nothing_of_itself_before_a_person_has_agreed(tmp_path, caplog):

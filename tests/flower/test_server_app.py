@@ -3,6 +3,8 @@
 import csv
 import json
 import logging
+import re
+from contextlib import suppress
 
 import pytest
 import torch
@@ -10,16 +12,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from safetensors.torch import load_file
 from tests.support.marks import only
+from tests.support.refusals import refused
 
 import drfl
-from drfl.errors import InputError
+from drfl.algorithms import ALGORITHMS, EVERYBODY
+from drfl.errors import DivergedError, InputError, Notice
 from drfl.experiments.hyperparameters import make
 from drfl.experiments.report_evidence import gathered
 from drfl.experiments.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import client_app
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.settings import read_server
+from drfl.flower.settings import ServerSettings, read_server
 from drfl.report.pdf import Evidence, render_pdf
 from drfl.resilience import Replayed, read_replies
 
@@ -278,3 +282,60 @@ def test_an_error_on_purpose_is_one_line_of_flowers_log_and_any_other_keeps_its_
 
     assert logged(InputError("give another 'out'")) == "InputError: give another 'out'"
     assert logged(ValueError("no")).splitlines() == ["ServerApp raised an exception", "ValueError: no"]
+
+
+def test_other_sites_than_those_of_the_run_in_the_folder_are_refused_in_a_line(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        server_app.serve(grid_of(grid=Dying), settings(tmp_path))
+    path = settings(tmp_path)
+    path.write_text(path.read_text().replace('[[sites]]\nname = "b"\n', "").replace("cohort = 4", "cohort = 3"))
+    with refused("other-sites", "out") as caught:
+        server_app.serve(None, path)  # before any site is asked
+    assert "b" in str(caught.value)
+    path.write_text(path.read_text().replace('"run"', '"again"'))
+    with suppress(DivergedError):  # after its results are written
+        server_app.serve(grid_of("acd"), path)
+    path.write_text(path.read_text().replace("cohort = 3", "cohort = 2") + '[[sites]]\nname = "b"\n')
+    with refused("other-sites", "out"):
+        server_app.serve(None, path)
+    assert (tmp_path / "again" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("algorithm", only(["DualDRDM", "SCAFFOLD"], list(ALGORITHMS)))
+def test_a_site_gets_no_more_requests_than_a_run_is_said_to_need(tmp_path, algorithm):
+    path = settings(tmp_path, rounds=8)
+    path.write_text(path.read_text().replace("DualDRDM", algorithm).replace("lr = 0.05\n", ""))
+    if algorithm in EVERYBODY:
+        path.write_text(path.read_text().replace("cohort = 4\n", ""))
+    grid = grid_of()
+    with suppress(DivergedError):  # some need other step sizes here, which is not the question
+        server_app.serve(grid, path)
+    assert 8 < max(grid.count.values()) <= read_server(path).job.most_requests
+
+
+@pytest.mark.parametrize(
+    ("limits", "job", "warned"),
+    [
+        ("", "", 1),
+        ("rows = 100", "", 0),
+        ("max_share = 0.9", "", 0),
+        ("classes = 3", "", 1),
+        ("", 'aggregator = "geometric-median"', 0),
+    ],
+)
+def test_a_run_that_nothing_protects_from_a_single_site_warns_once(tmp_path, caplog, limits, job, warned):
+    path = settings(tmp_path, rounds=1, more=job)
+    path.write_text(re.sub(r'(name = ".")', rf"\1\n{limits}", path.read_text()))
+    server_app.serve(grid_of(), path)
+    notices = [r.args[0] for r in caplog.records if r.args and isinstance(r.args[0], Notice)]
+    assert [one.code for one in notices].count("unprotected-sites") == warned
+
+
+def test_of_two_sites_neither_is_to_be_protected_from_the_other():
+    job = {"rounds": 1}
+    for count in (1, 2, 3):
+        sites = [{"name": name} for name in "abc"[:count]]
+        found = ServerSettings.model_validate({"insecure": True, "job": job, "sites": sites}).unprotected()
+        assert (found is not None) == (count > 2)
+    limited = [{"name": "a", "rows": 3}, {"name": "b", "rows": 3}, {"name": "c"}]
+    assert ServerSettings.model_validate({"insecure": True, "job": job, "sites": limited}).unprotected() is not None

@@ -49,15 +49,38 @@ def check(
     site: Annotated[
         str | None, typer.Option(help="Check this site, on its machine: its key, its way to the SuperLink, its data.")
     ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Add the proposed limits of sites to server.toml, and keep the old file.")
+    ] = False,
 ) -> int:
     """Find out what keeps a deployment from working. In a site's own folder it checks that site."""
     with signals.as_stopped():
         _require()
         from drfl.deploy.check import check_deployment, check_site
-        from drfl.deploy.paths import SiteFolder, find
-        from drfl.errors import InputError, unknown
+        from drfl.deploy.paths import DeploymentFolder, SiteFolder, find
+        from drfl.errors import InputError, Notice, unknown
 
         place = find(directory)
+        if write and (isinstance(place, SiteFolder) or site is not None):
+            raise InputError(
+                "--write adds limits to server.toml: it needs the deployment's folder, and no --site",
+                code="wrong-folder",
+                field="--write",
+            )
+        if write and isinstance(place, DeploymentFolder):
+            from drfl.deploy.limits import propose
+            from drfl.deploy.limits import write as write_limits
+
+            proposal = propose(place)
+            for notice in proposal.notices:
+                typer.echo(f"drfl: {notice}", err=True)
+            if proposal.limits:
+                kept = write_limits(place, proposal.limits)
+                names = ", ".join(proposal.limits)
+                typer.echo(f"server.toml: limits added for {names}; its old text is {kept}")
+            else:
+                typer.echo("server.toml: no limits to add")
+            return 0
         if isinstance(place, SiteFolder):
             if site is not None:
                 raise InputError(f"{directory} is the folder of one site: leave --site out")
@@ -72,7 +95,8 @@ def check(
         good = True
         for verdict in verdicts:
             good = good and verdict.ok
-            typer.echo(f"{'ok' if verdict.ok else 'problem':8} {verdict.subject}: {verdict.text}")
+            kind = "note" if isinstance(verdict.text, Notice) else "ok" if verdict.ok else "problem"
+            typer.echo(f"{kind:8} {verdict.subject}: {verdict.text}")
     return 0 if good else 1
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from drfl.deploy import check_network
-from drfl.deploy.check_network import Finding, bad, guarded, ok
+from drfl.deploy.check_network import Finding, bad, guarded, note, ok
 from drfl.deploy.flower_cli import GONE, NEWEST, OLDEST, fits, flower_version, node_states, program
 from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
-from drfl.errors import DrflError, InputError
+from drfl.errors import DrflError, InputError, Notice
 
 if TYPE_CHECKING:
     from drfl.data.standardisation import Moments
@@ -37,7 +37,7 @@ def data(site: SiteFolder) -> Iterator[Finding]:
 
     try:
         found = load_site(site.settings)
-        told = read_identity(identity(Site(read_site(site.settings).name, found)))[1]
+        about, told = read_identity(identity(Site(read_site(site.settings).name, found)))
     except DrflError as error:
         yield bad("data", str(error))
         return
@@ -48,6 +48,8 @@ def data(site: SiteFolder) -> Iterator[Finding]:
     kinds = [str(values.dtype).removeprefix("torch.") for values in (found.inputs, found.targets)]
     counts = f"{sum(map(len, found.train)):,} training and {sum(map(len, found.test)):,} test samples"
     yield ok("data", f"{counts}, inputs {kinds[0]} of shape {shape}, targets {kinds[1]}")
+    text = f"the server's operator can limit this site to rows = {2 * about.train}, classes = {about.classes}"
+    yield note("limits", Notice(f"{text} in server.toml: twice the rows and the classes of today", "proposed-limits"))
     if told is not None:
         yield from guarded("columns", lambda: _columns(told))
 
@@ -106,6 +108,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[Finding]:
     yield ok("server.toml", f"names {len(known)} site{'s' * (len(known) > 1)}: {', '.join(s.name for s in known)}")
     yield from guarded("server.toml", lambda: _agrees(folder, address))
     yield from guarded("probes", lambda: probes(folder))
+    yield from guarded("limits", lambda: limits(folder))
     if not address.insecure:
         yield from guarded("certificate", lambda: check_network.superlink(folder, address))
         yield from guarded("keys", lambda: check_network.keys(folder, known))
@@ -131,6 +134,38 @@ def probes(folder: DeploymentFolder) -> Iterator[Finding]:
     if held is not None:
         counts = ", ".join(f"{len(rows)} of {name}" for name, rows in zip(held.names, held.train, strict=True))
         yield ok("probes", f"rows held here: {counts}")
+
+
+def limits(folder: DeploymentFolder) -> Iterator[Finding]:
+    """Which limits could be set, how many requests a run needs, and whether anything bounds a single site.
+
+    Raises:
+        InputError: server.toml or the audit log cannot be read.
+    """
+    from drfl.deploy.limits import propose  # brings torch along
+    from drfl.flower.settings import read_server
+
+    settings = read_server(folder.settings)
+    notice = settings.unprotected()
+    if notice is not None:
+        yield note("sites", notice)
+    proposal = propose(folder)
+    for text in proposal.notices:
+        yield note("limits", text)
+    if proposal.limits:
+        text = (
+            f"server.toml lacks limits for {', '.join(proposal.limits)}; by what the sites reported last these would "
+            f"do, which 'drfl deploy check {folder.root} --write' adds:\n\n{proposal.toml()}"
+        )
+        yield note("limits", Notice(text, "proposed-limits", "sites"))
+    elif not proposal.notices:
+        yield ok("limits", "server.toml has limits for all sites")
+    most = settings.job.most_requests
+    text = (
+        f"a run of {settings.job.rounds} rounds sends a site up to {most:,} requests: a site that limits them needs "
+        f"policy.requests_a_day = {2 * most} for one run a day and its restart"
+    )
+    yield note("requests", Notice(text, "requests-of-a-run", "requests_a_day"))
 
 
 def check_site(site: SiteFolder) -> Iterator[Finding]:

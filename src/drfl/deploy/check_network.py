@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, types
 from cryptography.hazmat.primitives.serialization import ssh as ssh_types
 
 from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths
-from drfl.errors import DrflError, InputError
+from drfl.errors import DrflError, InputError, Notice
 
 
 class Finding(NamedTuple):
@@ -28,7 +28,7 @@ class Finding(NamedTuple):
     Args:
         subject: what was checked.
         ok: whether it is right.
-        text: what was found; for a problem also the remedy, after a semicolon.
+        text: what was found; for a problem also the remedy, after a semicolon. A Notice is advice, and no problem.
     """
 
     subject: str
@@ -38,6 +38,11 @@ class Finding(NamedTuple):
 
 def ok(subject: str, text: str) -> Finding:
     """A check that passed."""
+    return Finding(subject, True, text)
+
+
+def note(subject: str, text: Notice) -> Finding:
+    """Advice: nothing is wrong."""
     return Finding(subject, True, text)
 
 

@@ -271,8 +271,7 @@ def reply(message: Message, context: Context, site: Site) -> Message:
         log.add("asked", site=site.name, run=str(run), what=kind, digest=digest_of([ask.w]))
     try:
         site.policy.check_run(run, site.folder)
-        if kind != "test":
-            site.policy.check_count(log)
+        site.policy.check_count(log)
         answer = within(site.timeout, partial(work, site, ask, shift, context.state))
     except Exception as error:
         if log is not None:
@@ -332,6 +331,12 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
         site.policy.check_run(context.run_id, site.folder)
         if site.audit is not None:
             site.audit.add("identified", site=site.name, run=str(context.run_id))
+        try:
+            site.policy.check_count(site.audit)
+        except InputError as error:
+            if site.audit is not None:
+                site.audit.add("refused", site=site.name, run=str(context.run_id), what="identity", reason=str(error))
+            raise
         return Message(identity(site), reply_to=message)
 
     return found

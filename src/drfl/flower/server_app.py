@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from drfl.errors import DivergedError, DrflError, InputError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
-from drfl.experiments.manifest import REPLIES
+from drfl.experiments.manifest import CHECKPOINT, CONFIG, REPLIES
 from drfl.experiments.resume import checkpoint_writer, is_finished, key_of, load_resume_point
 from drfl.experiments.run_directory import claimed
 from drfl.experiments.run_gains import PAIRED
@@ -130,14 +131,19 @@ def serve(grid: Grid, path: Path) -> Path:
     folder = path.resolve().parent
     settings = placed(read_server(path), folder)
     out = folder / settings.out
+    check_sites(out, settings)
     key = key_of(settings.job, out)
     roster = roster_of(settings, folder)
+    notice = settings.unprotected()
+    if notice is not None:
+        LOG.warning("%s", notice)
     audit = None if settings.audit is None else AuditLog(folder / settings.audit)
     members = gathered(grid, roster, settings.wait, settings.timeout)
     admit(members, settings.sites)
     if audit is not None:
         for client, member in sorted(members.items()):
-            audit.add("joined", site=roster.names[client], rows=member.train, digest=member.digest)
+            claims = {"rows": member.train, "classes": member.classes, "digest": member.digest}
+            audit.add("joined", site=roster.names[client], **claims)
     deployed = deployment(grid, roster, members, settings, folder, audit)
     if is_finished(out, deployed):
         raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it again")
@@ -166,12 +172,41 @@ def serve(grid: Grid, path: Path) -> Path:
     return out
 
 
+def check_sites(out: Path, settings: ServerSettings) -> None:
+    """Make sure that what a run's folder holds is a run of the same sites, as after one of them was revoked.
+
+    Raises:
+        InputError: it is one of others; names them.
+    """
+    for path in (out / CHECKPOINT / CONFIG, out / CONFIG):
+        try:
+            before = tomllib.loads(path.read_text(encoding="utf-8")).get("sites")
+        except (OSError, ValueError, RecursionError):
+            continue  # where it is needed, the files of a run are read again
+        if isinstance(before, list) and before != list(settings.job.sites):
+            changes = [
+                f"{verb} {', '.join(names)}"
+                for verb, names in (
+                    ("it lacks", [str(name) for name in before if name not in settings.job.sites]),
+                    ("it adds", [name for name in settings.job.sites if name not in before]),
+                )
+                if names
+            ]
+            raise InputError(
+                f"'{settings.out}' holds a run with other sites than server.toml names now "
+                f"({' and '.join(changes) or 'in another order'}): give another 'out' for a new run, or name the "
+                "sites as before",
+                code="other-sites",
+                field="out",
+            )
+
+
 def placed(settings: ServerSettings, folder: Path) -> ServerSettings:
-    """The settings with the path of the checkpoints' key, which is relative to server.toml, in full."""
-    path = settings.job.checkpoint_key
-    if path is None:
-        return settings
-    return settings.model_copy(update={"job": settings.job.model_copy(update={"checkpoint_key": folder / path})})
+    """The settings with the sites in the job, and with the path of the checkpoints' key in full."""
+    job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
+    if settings.job.checkpoint_key is not None:
+        job["checkpoint_key"] = folder / settings.job.checkpoint_key
+    return settings.model_copy(update={"job": settings.job.model_copy(update=job)})
 
 
 def deployment(

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.experiments.config import REGISTRIES, Config
 from drfl.experiments.guards_and_failures import uses_rows
 from drfl.experiments.hyperparameters import canonical
@@ -147,12 +147,19 @@ class DeployedConfig(Config):
         classes: number of classes; None = as many as the sites' labels need.
         standardise: whether sites scale the columns of their inputs by mean and standard deviation over all sites'
             training rows; None = where inputs are vectors.
+        sites: the sites' names, in the order of the clients; those of ``[[sites]]``.
     """
 
     dataset: str = SITES
     partition: str = SITES
     classes: int | None = Field(None, ge=1)
     standardise: bool | None = None
+    sites: tuple[str, ...] = ()
+
+    @property
+    def most_requests(self) -> int:
+        """The requests that one site gets at most in an undisturbed run, those before the first round included."""
+        return 10 + 3 * self.rounds * (1 + (self.repeats or 0))
 
     @field_validator("model", "engine")
     @classmethod
@@ -172,6 +179,15 @@ class DeployedConfig(Config):
             if name in given and given[name] != SITES:
                 raise ValueError(f"'{name}' means nothing where the data are the sites' own: leave it out")
         return values
+
+
+SHARE = 0.5
+"""The largest share of all sites' training rows that is proposed for one of many sites."""
+
+
+def share_limit(sites: int) -> float | None:
+    """The ``max_share`` that is proposed for each of so many sites: of three one may have two thirds, of two any."""
+    return max(SHARE, round(2 / sites, 3)) if sites > 2 else None
 
 
 class SiteEntry(BaseModel):
@@ -246,6 +262,18 @@ class ServerSettings(BaseModel):
         if self.job.min_replies is not None and self.job.min_replies > len(self.sites):
             raise ValueError(f"job.min_replies = {self.job.min_replies}, and there are {len(self.sites)} sites")
         return self
+
+    def unprotected(self) -> Notice | None:
+        """A notice if there are more than two sites and nothing bounds what one of them can do to the model."""
+        limited = all(site.rows is not None or site.max_share is not None for site in self.sites)
+        if len(self.sites) <= 2 or limited or self.job.aggregator is not None or self.sites[0].probe is not None:
+            return None
+        return Notice(
+            "nothing bounds the influence of a single site: server.toml has no limits for all sites, no probes and no "
+            "aggregator. 'drfl deploy check' proposes limits, and writes them with --write",
+            "unprotected-sites",
+            "sites",
+        )
 
 
 def read_server(path: Path) -> ServerSettings:

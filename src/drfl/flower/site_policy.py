@@ -5,6 +5,7 @@ They bind drfl's app. Flower runs whatever app is submitted at the sites, and an
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,8 +29,8 @@ class SitePolicy(BaseModel):
     """``[policy]`` of site.toml.
 
     Args:
-        requests_a_day: requests for models, gradients or losses that are answered in a day (UTC); needs ``audit``. None
-            = any number.
+        requests_a_day: requests that are answered in a day (UTC), of every kind: for models, gradients, losses, tests,
+            and who the site is, of all runs together; needs ``audit``. None = any number.
         max_step: the greatest distance from the model sent at which a model leaves, and norm of a gradient; what is
             longer is shortened to it. None = as they are.
         approved: file with the numbers of the runs that a person has agreed to, one a line, relative to site.toml; in
@@ -55,12 +56,20 @@ class SitePolicy(BaseModel):
             raise RefusedError(f"run {run} {UNAPPROVED}")
 
     def check_count(self, log: AuditLog | None) -> None:
-        """Raise a :class:`RefusedError` where as many requests have been answered today as may be."""
+        """Raise a :class:`RefusedError` if more requests have come today than may be answered, this one included.
+
+        Every request has a line in the log before it is counted, so that of several at once none is overlooked. Those
+        that were refused, or failed, have a second line and do not count.
+        """
         if self.requests_a_day is None or log is None:
             return
-        today = log.since(datetime.now(UTC).date().isoformat())
-        if sum(line["event"] == "sent" and line["what"] != "test" for line in today) >= self.requests_a_day:
-            raise RefusedError(f"this site answers {self.requests_a_day} requests a day, and has done so today")
+        today = Counter(line["event"] for line in log.since(datetime.now(UTC).date().isoformat()))
+        if today["asked"] + today["identified"] - today["refused"] > self.requests_a_day:
+            raise RefusedError(
+                f"this site answers {self.requests_a_day} requests a day, and has done so today",
+                code="too-many-requests",
+                field="requests_a_day",
+            )
 
     def shortened(self, request: Request | None, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The parts of a reply as they may leave: models near the one sent, gradients not long."""
