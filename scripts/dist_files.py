@@ -22,7 +22,7 @@ NEEDED = (
 )  # fmt: skip
 """One file of every kind of data; were one lost from git too, comparing with git would not show it."""
 
-BESIDE = ("LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "MANIFEST.in", "pyproject.toml")
+BESIDE = ("LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "MANIFEST.in", "SECURITY.md", "pyproject.toml")
 """What a source archive has besides the package."""
 
 MADE = ("PKG-INFO", "setup.cfg")

@@ -75,3 +75,29 @@ def test_the_page_of_releases_names_files_that_hold_the_version():
     page = (ROOT / "docs" / "contributing" / "releases.md").read_text(encoding="utf-8")
     for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
         assert f"(../../{name})" in page
+
+
+def test_public_ci_runs_the_same_script_and_may_only_read():
+    workflow = loaded(".github/workflows/ci.yml")
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all("permissions" not in job for job in workflow["jobs"].values())
+    assert "pull_request_target" not in workflow[True]  # YAML reads the key "on" as true
+    assert "schedule" in workflow[True]
+    check, audit = (workflow["jobs"][name]["steps"] for name in ("check", "audit"))
+    assert [step["run"] for step in check if "run" in step][-1] == ".ci/run"
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    (command,) = (step["run"] for step in audit if step.get("run", "").startswith("pip-audit "))
+    assert set(re.findall(r"-r (\S+)", command)) == {path.name for path in ROOT.glob("constraints*.txt")}
+    for step in (*check, *audit):
+        assert "secrets." not in str(step)
+        if step.get("uses", "").startswith("actions/checkout"):
+            assert step["with"]["persist-credentials"] is False
+
+
+def test_the_security_page_is_one_page_with_a_way_to_report():
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    assert "private vulnerability reporting" in text
+    assert "SECURITY.md" in (ROOT / "MANIFEST.in").read_text(encoding="utf-8")
+    for name in re.findall(r"\]\(([^)]+)\)", text):
+        assert (ROOT / name).is_file()
