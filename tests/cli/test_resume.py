@@ -250,6 +250,17 @@ def test_an_overwritten_run_that_was_stopped_is_not_the_one_before(stop, tmp_pat
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "whole/history.csv").read_bytes()
 
 
+def test_a_batch_of_all_samples_is_the_same_after_a_resume(stop, tmp_path):
+    job = [*SMALL, "--algorithm", "ScaffPD"]
+    assert call(["run", *job, "--out", "whole"]) == 0
+    stop(3)
+    assert call(["run", *job, "--out", "a"]) == 130
+    stop(None)
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert json.loads((tmp_path / "a/summary.json").read_text())["parameters"]["dual_batch"] is None
+    assert same(tmp_path / "a", tmp_path / "whole")
+
+
 def test_report_and_assess_tell_of_an_interruption(stop, tmp_path, capsys):
     stop(4)
     assert call(["run", *SMALL, "--out", "a"]) == 130

@@ -49,6 +49,19 @@ def disturbed(number, lines, folder):
     return process.returncode, out, err
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, tmp_path, monkeypatch):
+    monkeypatch.setattr(tune, "pool_of", Here())
+    assert call(["tune", *SMALL, "--trials", "2", "--out", "undisturbed"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(tune, "pool_of", lambda *given, **more: (signal.raise_signal(number), Here()())[1])
+        assert call(["tune", *SMALL, "--trials", "2", "--out", "a"]) == code
+    assert not (tmp_path / "a/job.toml").exists()
+    assert call(["tune", *SMALL, "--trials", "2", "--out", "a"]) == 0
+    for name in ("job.toml", "trials.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+
+
 @pytest.mark.long
 def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
