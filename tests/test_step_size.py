@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.support.marks import only
 from tests.support.problems import SIZES, federation
+from tests.support.refusals import refused
 from torch import Tensor
 
 from drfl import step_size
@@ -622,3 +623,15 @@ def test_a_round_that_goes_far_is_looked_at_out_of_turn():
     looks = [call for call in fed.calls if call.kind == "losses"]
     assert len(looks) >= 2, "after round 4, and after the jump"
     assert int(result.step_size.lowered) == 1
+
+
+@pytest.mark.parametrize("size", [1e30, 1e37])
+def test_inputs_without_a_step_size_are_named(size):
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 40, 5), torch.randint(0, 2, (3, 40))
+    x[1:, :, 3] *= size
+    data = ClientData.from_arrays({name: (x[i], y[i]) for i, name in enumerate("abc")})
+    fed = Simulation(data, Task(torch.nn.Linear(5, 2)))
+    with refused("inputs-too-large", "inputs") as caught:
+        run(DRFA(m=2), fed, rounds=3, check_data=False)
+    assert "column 3 at" in str(caught.value)

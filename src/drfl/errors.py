@@ -48,9 +48,18 @@ class NonFiniteError(DrflError, ValueError):
 
 
 class StoppedError(DrflError):
-    """The user stopped the command. It exits with code 130 after Ctrl-C and 143 after SIGTERM."""
+    """The user stopped the command. It exits with code 130 after Ctrl-C and 143 after SIGTERM.
+
+    Args:
+        message: The line.
+        exit_code: Of the command.
+    """
 
     code = "interrupted"
+
+    def __init__(self, message: object = "interrupted", exit_code: int = 130) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class DivergedError(DrflError, ArithmeticError):

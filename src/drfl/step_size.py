@@ -11,7 +11,7 @@ from torch import Tensor
 from drfl import sampling
 from drfl.algorithm import Algorithm, S, Wrapping
 from drfl.errors import InputError
-from drfl.federation import Federation
+from drfl.federation import DataChecked, Federation
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.requests import Gradients, answers
@@ -174,7 +174,10 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     asked = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
     # As many samples as a local step takes: the curvature of one minibatch can be far above that of all data.
     batch = samples(algorithm.local)
-    here = _finite(fed.gradients(asked, w, key, batch=batch))
+    replies = fed.gradients(asked, w, key, batch=batch)
+    here = _finite(replies)
+    if replies.clients.numel() and not here.clients.numel():
+        raise _unfit(fed, "no client has a finite gradient at the initial model")
     start = fed.losses(asked, w, key, batch=COMPARED)
     start = answers(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
@@ -184,7 +187,20 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key) -> StepSize
     if not largest > 0:
         return size._replace(eta=torch.tensor(FALLBACK, dtype=torch.float64))
     eta = (1 - algorithm.local.momentum) / (largest + algorithm.local.weight_decay)
+    if not eta > torch.finfo(w.dtype).tiny:  # no step with it moves a model
+        client = int(here.clients[curvature.argmax()])
+        raise _unfit(fed, f"the loss of client {client} has curvature {float(largest):.3g} at the initial model")
     return size._replace(eta=eta, curvature=largest, client=here.clients[curvature.argmax()])
+
+
+def _unfit(fed: Federation, why: str) -> InputError:
+    """An error about inputs for which there is no step size, with the columns and clients if the data can be seen."""
+    notes = fed.data_warnings() if isinstance(fed, DataChecked) else ()
+    named = next((f" ({note.partition(':')[0]})" for note in notes if note.startswith("values beyond")), "")
+    return InputError(
+        f"no local step size suits these inputs: {why}{named}. Standardise the inputs, or scale them to about 1",
+        code="inputs-too-large", field="inputs",
+    )  # fmt: skip
 
 
 def _curvature(fed: Federation, w: Tensor, here: Gradients, key: Key, batch: int) -> Tensor:

@@ -180,7 +180,7 @@ def test_ctrl_c_keeps_the_runs_that_are_whole(tmp_path):
     code, out, err = interrupt_after(5, tmp_path, arguments)
     assert code == 130
     assert "report: a/report.html" in out
-    assert "runs have ended: 'drfl compare --resume --out a' goes on" in err
+    assert "'drfl compare --resume --out a' continues it" in err
     cells = [path.parent for path in (tmp_path / "a").glob("*-seed*/summary.json")]
     assert 2 <= len(cells) < 100
     with (tmp_path / "a/compare.csv").open(newline="") as file:
@@ -190,14 +190,12 @@ def test_ctrl_c_keeps_the_runs_that_are_whole(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("keep", "end"), [(["--checkpoint-every", "0"], "nothing is kept"), ([], "--resume --out a goes on")]
-)
-def test_ctrl_c_before_the_first_run_is_whole(keep, end, tmp_path):
+@pytest.mark.parametrize("keep", [["--checkpoint-every", "0"], []])
+def test_ctrl_c_before_the_first_run_is_whole(keep, tmp_path):
     code, out, err = interrupt_after(1, tmp_path, ["--rounds", "100000", "--out", "a", *keep])
     assert (code, out) == (130, "")
-    assert err.splitlines()[-1] == f"drfl: interrupted before one run was finished: {end}"
-    assert [path.name for path in tmp_path.iterdir()] == ([] if keep else ["a"])
+    assert "'drfl compare --resume --out a' continues it" in err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_json_prints_one_object_and_nothing_else(capsys):

@@ -15,6 +15,8 @@ import pytest
 
 from drfl.callbacks import Progress
 from drfl.cli.app import call
+from drfl.experiments.manifest import is_finished
+from drfl.experiments.run_directory import Claim
 
 SMALL = [
     "--engine", "loop", "--clients", "5", "--cohort", "3", "--steps", "2", "--threads", "1",
@@ -78,6 +80,40 @@ def refused(arguments, capsys):
     return line
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_before_its_first_run_has_ended(number, code, tmp_path, capsys, monkeypatch):
+    job = [*JOB, "--checkpoint-every", "0"]
+    assert call(["compare", *job, "--out", "w/a"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "__call__", lambda self, step: signal.raise_signal(number) if step.round < 1 else None)
+        assert call(["compare", *job, "--out", "a"]) == code
+        assert call(["compare", "--resume", "--out", "a"]) == code
+    assert "unfinished" in refused_code(["compare", *job, "--out", "a"], capsys)
+    assert call(["compare", "--resume", "--out", "a"]) == 0
+    assert same(tmp_path / "a", tmp_path / "w/a")
+
+
+def test_a_comparison_that_is_half_overwritten_is_not_finished(tmp_path, capsys):
+    assert call(["compare", *JOB, "--out", "w/a"]) == 0
+    assert call(["compare", *JOB, "--out", "a"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(claim, config):
+            raise OSError(28, os.strerror(28))
+
+        patch.setattr(Claim, "begin", full)
+        assert call(["compare", *JOB, "--out", "a", "--overwrite"]) == 2
+    assert not is_finished(tmp_path / "a")
+    assert call(["compare", *JOB, "--resume", "--out", "a"]) == 0
+    assert same(tmp_path / "a", tmp_path / "w/a")
+
+
+def refused_code(arguments, capsys):
+    capsys.readouterr()
+    assert call([*arguments, "--json"]) == 2
+    return json.loads(capsys.readouterr().out)["error"]["code"]
+
+
 def killed(folder, arguments, when):
     """Start a comparison and kill it as soon as ``when()``; False if it ended before."""
     command = [sys.executable, "-m", "drfl", "compare", *arguments]
@@ -126,7 +162,10 @@ def test_stopped_and_resumed_it_is_the_undisturbed_comparison(stop, tmp_path, ca
     assert call(["compare", *job, "--out", "a"]) == 130
     printed = capsys.readouterr()
     assert "report: a/report.html" in printed.out
-    assert "2 of 4 runs have ended: 'drfl compare --resume --out a' goes on" in printed.err
+    assert "its results lack 2 of 4 runs: 'drfl compare --resume --out a' continues it" in printed.err
+    for command in (["report", "a", "--out", "page.html"], ["assess", "a"]):
+        assert call(command) == 0
+        assert "the comparison in a was interrupted: its results lack 2 of 4 runs" in capsys.readouterr().err
     assert (tmp_path / "a/compare.csv").read_text().count("\n") == 3
     assert not (tmp_path / "a/FedAvg-seed1/summary.json").exists()
     stop("none-seed0", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 
 import pytest
@@ -10,6 +11,8 @@ import tomli_w
 from tests.support.small_spec import SMALL
 
 from drfl.cli.app import call
+from drfl.experiments import pool
+from drfl.experiments.pool import InProcess
 from drfl.papers import specification
 
 QUICK = ["--quick", "--jobs", "1"]
@@ -42,6 +45,21 @@ def refused(capsys, *arguments):
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, monkeypatch, tmp_path):
+    def here(workers, run, *given, **more):
+        if number is not None:
+            signal.raise_signal(number)
+        return InProcess(run)
+
+    monkeypatch.setattr(pool, "pool_of", here)
+    assert call(["reproduce", "small-table-1", *QUICK, "--out", "a"]) == code
+    assert not (tmp_path / "a/small-table-1").exists()
+    number = None
+    assert call(["reproduce", "small-table-1", *QUICK, "--out", "a"]) == 0
+    assert (tmp_path / "a/small-table-1/summary.json").is_file()
 
 
 def test_without_a_name_it_lists_what_there_is(capsys, tmp_path):

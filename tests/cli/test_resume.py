@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,10 @@ from tests.support.marks import only
 from drfl.callbacks import Progress
 from drfl.checkpoint import store
 from drfl.checkpoint.files import sums_of
+from drfl.cli import run
 from drfl.cli.app import call
+from drfl.experiments.manifest import is_finished
+from drfl.experiments.run_directory import claimed
 
 SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "6", "--steps", "2", "--threads", "1"]
 
@@ -172,15 +176,114 @@ def altered(path, change):
     (path / "SHA256SUMS").write_bytes(sums_of(files))
 
 
-def test_where_no_content_is_right_it_is_one_line(stop, tmp_path, capsys):
+@pytest.mark.parametrize("damage", ["content", "missing"])
+def test_without_a_usable_checkpoint_it_starts_from_the_beginning(damage, stop, tmp_path, capsys):
+    assert call(["run", *SMALL, "--out", "whole"]) == 0
     stop(5)
-    call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])
+    assert call(["run", *SMALL, "--out", "a"]) == 130
     for path in (tmp_path / "a/checkpoint").glob("round-*"):
-        altered(path, lambda content: content.update(seconds=float("inf")))
-    told = refused(["run", "--out", "a", "--resume"], capsys)
-    assert len(told.strip().splitlines()) == 1
-    assert "run.json, seconds: input should be" in told
-    assert "start anew with --overwrite" in told
+        if damage == "content":
+            altered(path, lambda content: content.update(seconds=float("inf")))
+        else:
+            (path / "run.json").unlink()
+    stop(None)
+    capsys.readouterr()
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert "the run starts from the beginning" in capsys.readouterr().err
+    assert same(tmp_path / "a", tmp_path / "whole")
+
+
+def stopped_record(folder):
+    return json.loads((folder / "summary.json").read_text())["stopped"]
+
+
+@pytest.mark.parametrize("every", [None, 0])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, every, tmp_path, capsys, monkeypatch):
+    options = [*SMALL, *([] if every is None else ["--checkpoint-every", str(every)])]
+    assert call(["run", *options, "--out", "whole"]) == 0
+    load = run.load_data
+    monkeypatch.setattr(run, "load_data", lambda *given: (signal.raise_signal(number), load(*given))[1])
+    assert call(["run", *options, "--out", "a"]) == code
+    assert stopped_record(tmp_path / "a") == "interrupted"
+    assert json.loads((tmp_path / "a/summary.json").read_text())["rounds"] == 0
+    assert call(["run", "--out", "a", "--resume"]) == code, "interrupted again"
+    assert call(["run", "--out", "a", "--resume", "--json"]) == code
+    monkeypatch.setattr(run, "load_data", load)
+    capsys.readouterr()
+    assert call(["run", *options, "--out", "a", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unfinished"
+    assert call(["run", "--out", "a", "--resume", "--seed", "4"]) == 2, "another run"
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert same(tmp_path / "a", tmp_path / "whole")
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert "a is finished" in capsys.readouterr().err
+
+
+def test_without_checkpoints_it_starts_from_the_beginning_after_any_round(stop, tmp_path, capsys):
+    options = [*SMALL, "--checkpoint-every", "0"]
+    assert call(["run", *options, "--out", "whole"]) == 0
+    stop(4, signal.SIGTERM)
+    assert call(["run", *options, "--out", "a"]) == 143
+    shutil.rmtree(tmp_path / "a/checkpoint")  # its results alone say that it did not end
+    stop(None)
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert same(tmp_path / "a", tmp_path / "whole")
+
+
+def test_an_overwritten_run_that_was_stopped_is_not_the_one_before(stop, tmp_path):
+    assert call(["run", *SMALL, "--out", "a"]) == 0
+    before = (tmp_path / "a/history.csv").read_bytes()
+
+    def aborted(self, step):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "__call__", aborted)
+        again = [*SMALL, "--rounds", "5", "--checkpoint-every", "0", "--out", "a", "--overwrite"]
+        assert call(["run", *again]) == 130
+    assert (tmp_path / "a/history.csv").read_bytes() == before, "the results before stay until there are new ones"
+    assert not is_finished(tmp_path / "a")
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert call(["run", *SMALL, "--rounds", "5", "--out", "whole"]) == 0
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "whole/history.csv").read_bytes()
+
+
+def test_a_batch_of_all_samples_is_the_same_after_a_resume(stop, tmp_path):
+    job = [*SMALL, "--algorithm", "ScaffPD"]
+    assert call(["run", *job, "--out", "whole"]) == 0
+    stop(3)
+    assert call(["run", *job, "--out", "a"]) == 130
+    stop(None)
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    assert json.loads((tmp_path / "a/summary.json").read_text())["parameters"]["dual_batch"] is None
+    assert same(tmp_path / "a", tmp_path / "whole")
+
+
+def test_report_and_assess_tell_of_an_interruption(stop, tmp_path, capsys):
+    stop(4)
+    assert call(["run", *SMALL, "--out", "a"]) == 130
+    capsys.readouterr()
+    for command in (["report", "a", "--out", "page.html"], ["assess", "a"]):
+        assert call(command) == 0
+        assert "the run in a was interrupted after round 4" in capsys.readouterr().err
+    assert call(["assess", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["interrupted"] is True
+    stop(None)
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    capsys.readouterr()
+    assert call(["assess", "a", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["runs"][0]["interrupted"], err) == (False, "")
+
+
+def test_a_run_without_results_is_not_reported(tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt), claimed(tmp_path / "a", config="rounds = 1"):
+        raise KeyboardInterrupt
+    for command in ("report", "assess"):
+        assert call([command, "a", "--json"] if command == "assess" else [command, "a"]) == 2
+        assert "'drfl run --resume --out a' continues it" in capsys.readouterr().err
 
 
 def test_a_configuration_of_a_finished_run_nested_too_deep(tmp_path, capsys):
@@ -188,17 +291,6 @@ def test_a_configuration_of_a_finished_run_nested_too_deep(tmp_path, capsys):
     (tmp_path / "a/config.toml").rename(tmp_path / "kept.toml")
     (tmp_path / "a/config.toml").write_text("x = " + "[" * 5000)
     assert "start anew with --overwrite" in refused(["run", "kept.toml", "--out", "a", "--resume"], capsys)
-
-
-def test_where_no_checkpoint_can_be_used_it_says_so(stop, tmp_path, capsys):
-    stop(5)
-    call(["run", *SMALL, "--out", "a"])
-    for path in (tmp_path / "a/checkpoint").glob("round-*"):
-        (path / "run.json").unlink()
-    assert "start anew with --overwrite" in refused(["run", "--out", "a", "--resume"], capsys)
-    stop(None)
-    assert call(["run", *SMALL, "--out", "a", "--overwrite"]) == 0
-    assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
 
 
 @pytest.mark.parametrize(

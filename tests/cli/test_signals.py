@@ -7,18 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
-from functools import partial
 
 import pytest
 from tests.support.marks import only
 
 from drfl.cli import run, signals
 from drfl.cli.app import call
+from drfl.errors import StoppedError
 
 STUBBORN = """
 import os, signal
 try:
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), int(os.environ["SENT"]))
     for _ in range(1000):
         pass
 except BaseException:  # as imports do that can go without a part
@@ -29,7 +29,8 @@ raise SystemExit("went on without it")
 
 @pytest.mark.parametrize("package", ["typer", "torch", "pydantic"])
 @pytest.mark.parametrize("command", only(["run"], ["run", "compare", "algorithms", "datasets"]))
-def test_while_a_package_is_imported(package, command, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_while_a_package_is_imported(number, code, package, command, tmp_path):
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(STUBBORN)
     done = subprocess.run(
@@ -40,47 +41,55 @@ def test_while_a_package_is_imported(package, command, tmp_path):
         cwd=tmp_path,
         env={
             **os.environ,
+            "SENT": str(int(number)),
             "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
         },
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "drfl: interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "drfl: interrupted\n")
     assert [path.name for path in tmp_path.iterdir()] == [package]
 
 
-def test_in_the_command_outside_the_training(monkeypatch, capsys):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_in_the_command_outside_the_training(number, code, monkeypatch, capsys):
     def pressed(given):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         pytest.fail("went on")
 
     monkeypatch.setattr(run, "run_command", pressed)
-    assert call(["run"]) == 130
+    assert call(["run"]) == code
     assert capsys.readouterr().err == "drfl: interrupted\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def handlers():
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
 def test_the_handlers_are_as_they_were():
-    handler, default = partial(signal.getsignal, signal.SIGINT), signal.default_int_handler
-    assert handler() is default
+    default = handlers()
+    assert default == [signal.default_int_handler, signal.SIG_DFL]
     with signals.at_once():
-        leave = handler()
-        assert leave is not default
+        leave = handlers()
+        assert not set(leave) & set(default)
         with signals.at_once(), signals.as_stopped():
-            assert handler() is default
-        assert handler() is leave
-    with signals.as_stopped():
-        assert handler() is default
-    assert handler() is default
+            assert not set(handlers()) & {*leave, *default}
+        assert handlers() == leave
+    with pytest.raises(StoppedError), signals.as_stopped():
+        signal.raise_signal(signal.SIGTERM)
+    assert handlers() == default
 
 
-def test_a_handler_of_another_and_a_signal_that_is_ignored_stay():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_handler_of_another_and_a_signal_that_is_ignored_stay(number):
+    before = signal.getsignal(number)
     try:
         for handler in (signal.SIG_IGN, lambda signum, frame: None):
-            signal.signal(signal.SIGINT, handler)
-            with signals.at_once(), signals.as_stopped():
-                assert signal.getsignal(signal.SIGINT) is handler
-            assert signal.getsignal(signal.SIGINT) is handler
+            signal.signal(number, handler)
+            with signals.at_once(), signals.as_stopped(), signals.deferred(pytest.fail):
+                assert signal.getsignal(number) is handler
+            assert signal.getsignal(number) is handler
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(number, before)
 
 
 def test_the_command_can_be_called_from_another_thread(capsys):

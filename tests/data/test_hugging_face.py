@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.support.refusals import refused as refused_with
 
 from drfl.cli.app import call
 from drfl.data import hugging_face
 from drfl.data.hugging_face import Columns, read_saved
 from drfl.errors import InputError
+from drfl.experiments import own_data
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
 
@@ -127,13 +132,80 @@ def test_a_saved_folder_named_as_a_data_set_is_that_of_data(spelling, capsys):
     assert json.loads(Path("r/summary.json").read_text())["clients"] == 3
 
 
+OLD, NEW = 40 * "a", 40 * "b"
+
+
+class Hub:
+    """A hub that tells its newest commit, and what it was asked for."""
+
+    def __init__(self):
+        self.commit, self.asked = OLD, []
+
+    def load_dataset(self, *names, revision=None):
+        self.asked.append((*names, revision))
+        return datasets.DatasetDict(train=table(), test=table())
+
+    def dataset_info(self, name, revision=None, timeout=None):
+        if self.commit is None:
+            raise ConnectionError("no route to host")
+        return SimpleNamespace(sha=OLD if revision == "v1" else self.commit)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    found = Hub()
+    monkeypatch.setattr(datasets, "load_dataset", found.load_dataset)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
+    hugging_face.pinned.cache_clear()
+    yield found
+    hugging_face.pinned.cache_clear()
+
+
+HUB = ["run", "--target", "ill", "--group", "site", "--drop", "signs", "--rounds", "1", "--steps", "1"]
+
+
+def test_the_newest_commit_is_kept_and_read_again(hub, capsys):
+    assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "r"]) in (0, 1), capsys.readouterr().err
+    pinned = f"hf:clinic/heart:small@{OLD}"
+    assert tomllib.loads(Path("r/config.toml").read_text())["dataset"] == pinned
+    assert json.loads(Path("r/summary.json").read_text())["dataset"] == pinned
+    assert "no fixed revision" not in capsys.readouterr().err
+    hugging_face.pinned.cache_clear()
+    hub.commit = NEW
+    assert call(["run", "r/config.toml", "--out", "again"]) in (0, 1)
+    assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "r", "--resume"]) == 0, "its own commit stays"
+    assert call(["run", "--out", "r", "--resume"]) == 0
+    assert call(["run", "r/config.toml", "--dataset", "hf:clinic/heart:small", "--out", "third"]) in (0, 1)
+    assert {asked[2] for asked in hub.asked} == {OLD}
+    assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "new"]) in (0, 1)
+    assert hub.asked[-1] == ("clinic/heart", "small", NEW)
+    assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
+    assert call([*HUB, "--dataset", "hf:clinic/heart@v1", "--out", "tag"]) in (0, 1)
+    assert hub.asked[-1] == ("clinic/heart", None, OLD)
+
+
+def test_a_hub_that_does_not_answer_is_told_of_once(hub, capsys):
+    hub.commit = None
+    assert call([*HUB, "--dataset", "hf:clinic/heart", "--out", "r"]) in (0, 1)
+    assert capsys.readouterr().err.count("no fixed revision") == 1
+    assert call([*HUB, "--dataset", f"hf:clinic/heart@{NEW}", "--out", "s"]) in (0, 1)
+    assert "no fixed revision" not in capsys.readouterr().err
+    assert hub.asked == [("clinic/heart", None, None), ("clinic/heart", None, NEW)]
+
+
+def test_an_empty_revision_is_refused():
+    with refused_with("bad-name", "dataset"):
+        hugging_face.hub_name("hf:clinic/heart@")
+
+
 def test_the_hub_in_the_command(monkeypatch, capsys):
     asked = []
 
-    def load_dataset(*names):
+    def load_dataset(*names, revision):
         asked.append(names)
         return datasets.DatasetDict(train=table(), test=table())
 
+    monkeypatch.setattr(own_data, "pinned", lambda text: text)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     words = "run --dataset hf:clinic/heart:small --target ill --group site --drop signs --rounds 1 --steps 1"
     assert call(words.split()) in (0, 1), capsys.readouterr().err
@@ -215,8 +287,10 @@ def test_without_the_package_the_extra_is_named(monkeypatch, capsys):
         assert "needs the package datasets of Hugging Face: pip install 'drfl[hf]'" in refused(words, capsys)
 
 
-def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys):
-    def load_dataset(*names):
+def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys, hub):
+    hub.commit = None
+
+    def load_dataset(*names, revision):
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)

@@ -8,7 +8,7 @@ from drfl.cli import signals
 
 
 def main() -> None:
-    """Entry point of ``drfl``; ends the process with 0, 1 (diverged), 2 (the user's mistake) or 130 (Ctrl-C)."""
+    """Entry point of ``drfl``; ends the process with 0, 1 (diverged), 2 (a mistake), 130 (SIGINT) or 143 (SIGTERM)."""
     with signals.at_once():
         from drfl.cli.app import call
 

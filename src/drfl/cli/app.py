@@ -39,13 +39,14 @@ def call(arguments: Sequence[str]) -> int:
     except DivergedError as error:
         return _complain(error, 1, as_json)
     except StoppedError as error:
-        return _complain(error, signals.INTERRUPTED, as_json)
+        return _complain(error, error.exit_code, as_json)
     except InputError as error:
         return _complain(error, 2, as_json)
     except DrflError as error:
         return _complain(error, 1, as_json)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain(StoppedError("interrupted"), signals.INTERRUPTED, as_json)
+        stopped = StoppedError()
+        return _complain(stopped, stopped.exit_code, as_json)
     except typer.Exit as error:
         return error.exit_code
     except Exception as error:

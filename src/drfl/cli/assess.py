@@ -13,8 +13,9 @@ from drfl.cli import console
 from drfl.cli.options import AssessOptions
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said
-from drfl.experiments.manifest import runs_in
+from drfl.experiments.manifest import interruption, runs_in
 from drfl.experiments.run_gains import OverSeeds, PairedRuns, over_last, over_seeds, paired
+from drfl.run_end import has_ended
 
 MOST = 30
 """Clients in a table."""
@@ -23,6 +24,8 @@ MOST = 30
 def assess_command(options: AssessOptions) -> int:
     """Read the runs, print what may be said of them; gives the exit code."""
     folders = [folder for path in options.runs for folder in runs_in(path)]
+    for notice in filter(None, map(interruption, options.runs)):
+        console.warn(notice)
     runs = [assess_run(folder, options.measure, options.level) for folder in folders]
     pairs, seeds = paired(runs), over_seeds(runs)
     if options.as_json:
@@ -174,7 +177,12 @@ def _content(runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], seeds: Se
 
 def _run(run: AssessedRun) -> dict[str, object]:
     found = run.assessment
-    named: dict[str, object] = {"run": run.record.label, "algorithm": run.record.algorithm, "seed": run.record.seed}
+    named: dict[str, object] = {
+        "run": run.record.label,
+        "algorithm": run.record.algorithm,
+        "seed": run.record.seed,
+        "interrupted": not has_ended(run.record.summary),
+    }
     if found is None:
         return {**named, "assessment": None, "reason": nothing_said(run)}
     return {

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from drfl.algorithms import ALGORITHMS
 from drfl.callbacks import describe
-from drfl.cli import console
+from drfl.cli import console, signals
 from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
 from drfl.errors import InputError, StoppedError
@@ -37,7 +37,7 @@ from drfl.experiments.comparison_results import (
 )
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.hyperparameters import algorithm_name
-from drfl.experiments.manifest import ended
+from drfl.experiments.manifest import interruption, is_finished
 from drfl.experiments.pool import check_stack, workers_by_options
 from drfl.experiments.resume import kept_config
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
@@ -62,13 +62,14 @@ SEEDS = "5"
 def compare_command(options: CompareOptions) -> int:
     """Validate, run every algorithm at every seed, write, print; gives the exit code."""
     out, quiet, resume, overwrite = options.out, options.as_json, options.resume, options.overwrite
-    check_stack(options.stack, workers_by_options(options.jobs, options.ray, 1))
-    kept = _kept(options)
-    design = _design(options, kept)
-    if out is not None and resume:
-        check_cells_same(out, design)
-    ready = PreparedComparison.of(design, from_config(design.config, console.lines(quiet)), kept)
-    if out is not None and resume and ended(out):
+    with signals.at_once():  # nothing to tidy up yet
+        check_stack(options.stack, workers_by_options(options.jobs, options.ray, 1))
+        kept = _kept(options)
+        design = _design(options, kept)
+        if out is not None and resume:
+            check_cells_same(out, design)
+        ready = PreparedComparison.of(design, from_config(design.config, console.lines(quiet)), kept)
+    if out is not None and resume and is_finished(out):
         tidy(out, "comparison")
         console.warn(f"{out} is finished: there is nothing to resume")
         return 0
@@ -76,17 +77,18 @@ def compare_command(options: CompareOptions) -> int:
     with (
         console.interruptible() as watch,
         claimed(
-            place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells, tell=console.warn
+            place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells,
+            config=ready.config, tell=console.warn,
         ) as claim,
-    ):
+    ):  # fmt: skip
         start(claim, ready, console.warn)
         for line in ready.warnings:
             console.warn(line)
         outcomes = _outcomes(ready, claim, watch, options)
         comparison = Comparison(*design, outcomes, ready.clients, claim.directory, ready.warnings)
         if not comparison.outcomes:
-            how = f"--resume --out {claim.directory} goes on" if claim.resumable else "nothing is kept"
-            raise StoppedError(f"interrupted before one run was finished: {how}")
+            how = f"'drfl compare --resume --out {claim.directory}' continues it"
+            raise StoppedError(f"interrupted before one run was finished: {how}", watch.code)
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
         claim.finished = len(comparison.outcomes) == len(cells)
@@ -94,10 +96,9 @@ def compare_command(options: CompareOptions) -> int:
         print(json_text({**comparison.summary(), "directory": str(claim.directory)}))
     else:
         _print(comparison, claim.directory)
-    if not claim.finished:
-        left = f"{len(comparison.outcomes)} of {len(cells)} runs have ended"
-        console.warn(f"{left}: 'drfl compare --resume --out {claim.directory}' goes on")
-    if watch.stop:
+    unfinished = None if claim.finished else interruption(claim.directory)
+    if unfinished is not None:
+        console.warn(unfinished)
         return watch.code
     return 0 if any(outcome.metrics and not outcome.reason for outcome in comparison.outcomes) else BROKEN
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drfl import callbacks
 from drfl.certificate import Certificate
+from drfl.cli import signals
 from drfl.experiments.runner import StopSignal
 from drfl.loop import Callback, Step
 
@@ -21,22 +21,23 @@ err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 @contextmanager
-def interruptible() -> Iterator[StopSignal]:
-    """Within it the first Ctrl-C or SIGTERM asks the run to stop after the present round; the second one aborts."""
+def interruptible(when: str = "after this round") -> Iterator[StopSignal]:
+    """Within it the first SIGINT or SIGTERM asks the work to stop soon; the second one aborts it.
+
+    Args:
+        when: it stops, for the line that is shown.
+    """
     watch = StopSignal()
 
-    def ask(signum: int, frame: FrameType | None) -> None:
+    def ask(number: int) -> None:
         if watch.stop:
-            raise KeyboardInterrupt
-        watch.signal = signum
-        err.print("stopping after this round (Ctrl-C again to abort at once)")
+            raise signals.Signalled(number)
+        watch.signal = number
+        # not through rich, which may hold its lock in the frame that the signal interrupted
+        os.write(2, f"stopping {when} (Ctrl-C again to abort at once)\n".encode())
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals.deferred(ask):
         yield watch
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

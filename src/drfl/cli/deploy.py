@@ -18,6 +18,9 @@ app = typer.Typer(
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="The deployment's folder.")]
 Number = Annotated[str, typer.Argument(metavar="RUN", help="The run's number, as 'drfl deploy run' printed it.")]
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
 GRACE = 5.0
 """Seconds after Ctrl-C in which a second one stops the run itself."""
 
@@ -212,9 +215,10 @@ def _follow(directory: Path, number: str) -> int:
 
     folder = deployment(directory)
     try:
-        with signals.tidied():
-            end = follow(folder, number, typer.echo)
-    except KeyboardInterrupt:
+        end = follow(folder, number, typer.echo)
+    except KeyboardInterrupt as error:
+        if signals.code_of(error) != INTERRUPTED:  # whoever sends SIGTERM waits for no second Ctrl-C
+            raise
         return _leave(directory, number)
     if not end.completed:
         typer.echo(f"drfl: run {number} {end}", err=True)
@@ -238,10 +242,12 @@ def _leave(directory: Path, number: str) -> int:
     )
     try:
         _wait(GRACE)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if signals.code_of(error) != INTERRUPTED:
+            raise
         stop_run(deployment(directory), number)
         typer.echo(f"run {number} stopped", err=True)
-    return signals.INTERRUPTED
+    return INTERRUPTED
 
 
 def _wait(seconds: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from drfl.cli import console
 from drfl.cli.options import ReportOptions
 from drfl.errors import InputError
-from drfl.experiments.manifest import runs_in
+from drfl.experiments.manifest import interruption, runs_in
 
 PAGE = Path("report.html")
 """What is written where no file is named."""
@@ -20,6 +20,8 @@ def report_command(options: ReportOptions) -> int:
     out = options.out or (PAGE if options.pdf is None else None)
     _check(options, out)
     folders = [folder for path in options.runs for folder in runs_in(path)]
+    for notice in filter(None, map(interruption, options.runs)):
+        console.warn(notice)
     if options.pdf is not None:
         _print(options, folders, options.pdf)
     if out is not None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from drfl.cli import console
+from drfl.cli import console, signals
 from drfl.cli.options import ReproduceOptions
 from drfl.errors import InputError
 from drfl.experiments.artifacts import json_text
@@ -38,14 +38,15 @@ def reproduce_command(options: ReproduceOptions) -> int:
     if not chosen:
         _list(out, quiet)
         return 0
-    workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
-    plans, skipped = _plans(chosen, options, out)
+    with signals.at_once():  # nothing to tidy up yet
+        workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
+        plans, skipped = _plans(chosen, options, out)
     written: dict[str, str] = {}
 
     def keep(collected: Collected, folder: Path) -> None:
         written[collected.plan.spec.name] = str(folder)
 
-    with _progress(quiet) as done:
+    with console.interruptible("now: what is finished is kept") as watch, _progress(quiet) as done:
         reproduce(
             plans,
             out,
@@ -54,6 +55,7 @@ def reproduce_command(options: ReproduceOptions) -> int:
             data_dir=options.data_dir,
             done=done,
             written=keep,
+            watch=watch,
         )
     _report(written, skipped, quiet)
     return 1 if skipped else 0

@@ -9,15 +9,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from drfl.certificate import Certificate
-from drfl.cli import console
+from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
-from drfl.experiments.artifacts import json_text, summary
+from drfl.experiments.artifacts import config_toml, json_text, summary
 from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import score_columns
 from drfl.experiments.config import Config, config_of, read_file
 from drfl.experiments.data_warnings import warnings_of
-from drfl.experiments.resume import checkpoint_writer, is_finished, kept_config, key_of, load_resume_point
+from drfl.experiments.manifest import interruption, is_finished
+from drfl.experiments.resume import check_kept, checkpoint_writer, kept_config, key_of, load_resume_point
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
@@ -31,17 +32,22 @@ FAILED = 1
 def run_command(options: RunOptions) -> int:
     """Validate, build, run, write, print; gives the exit code."""
     out, resume, quiet = options.out, options.resume, options.as_json
-    config = _config(options)
-    default = Path("runs") / f"{label_of(config.algorithm)}-{config.data_label}-seed{config.seed}".lower()
-    key = key_of(config, out or default)
+    with signals.at_once():  # nothing to tidy up yet
+        config = _config(options)
+        default = Path("runs") / f"{label_of(config.algorithm)}-{config.data_label}-seed{config.seed}".lower()
+        key = key_of(config, out or default)
     with console.interruptible() as watch:
         job = build(config, load_data(config, console.lines(quiet)))
-        if out is not None and resume and is_finished(out, job):
+        if out is not None and resume:
+            check_kept(out, job)
+        if out is not None and resume and is_finished(out):
             tidy(out)
             console.warn(f"{out} is finished: there is nothing to resume")
             return 0
-        place, anew = out or default, out is None
-        with claimed(place, resume=resume, overwrite=options.overwrite, anew=anew, tell=console.warn) as claim:
+        place, anew, begun = out or default, out is None, config_toml(config, job.data.n)
+        with claimed(
+            place, resume=resume, overwrite=options.overwrite, anew=anew, config=begun, tell=console.warn
+        ) as claim:
             start = load_resume_point(claim, job, console.warn, key) if resume else None
             for line in warnings_of(job):
                 console.warn(line)
@@ -59,7 +65,12 @@ def run_command(options: RunOptions) -> int:
     if checks.failure is not None:
         console.warn(checks.failure)
         return FAILED
-    return watch.code if finished.stopped == "interrupted" else 0
+    if finished.ended:
+        return 0
+    unfinished = interruption(claim.directory)
+    if unfinished is not None:
+        console.warn(unfinished)
+    return watch.code
 
 
 def _config(options: RunOptions) -> Config:

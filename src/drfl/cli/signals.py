@@ -1,10 +1,9 @@
-"""Ctrl-C and SIGTERM where no run is under way: a line, exit code 130 or 143, and no traceback."""
+"""What SIGINT (Ctrl-C) and SIGTERM do to a command: exit code 130 or 143, one line, no traceback, nothing lost."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,62 +11,93 @@ from types import FrameType
 
 from drfl.errors import StoppedError
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextmanager
-def at_once() -> Iterator[None]:
-    """Within it Ctrl-C ends the process where it stands. For parsing and imports, which leave nothing to tidy up.
+class Signalled(KeyboardInterrupt):
+    """One of the signals, raised as an exception; Ctrl-C alone is a plain KeyboardInterrupt elsewhere.
 
-    A KeyboardInterrupt would not do: what is raised while torch is imported is lost now and then, in a destructor or a
-    module that goes without what it could not import, and the command would go on with half a torch.
+    Args:
+        number: The signal's.
     """
-    # Whoever has a handler of their own, or ignores the signal as nohup does, keeps it; threads cannot set one.
-    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if default and threading.current_thread() is threading.main_thread():
-        with _handled(_leave):
-            yield
-    else:
-        yield
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def code_of(error: KeyboardInterrupt) -> int:
+    """The exit code of a command that ends with this."""
+    return 128 + (error.number if isinstance(error, Signalled) else signal.SIGINT)
+
+
+def at_once() -> _Handled:
+    """Within it a signal ends the process at once. For parsing, imports and loading, which leave nothing to tidy up.
+
+    An exception would not do: one that is raised while torch is imported is lost now and then, in a destructor or a
+    module that catches everything, and the command would run on with half a torch.
+    """
+    return _Handled(_leave)
 
 
 @contextmanager
 def as_stopped() -> Iterator[None]:
-    """Within it, and within :func:`at_once`, Ctrl-C is a KeyboardInterrupt again, so that files are tidied up.
+    """Within it a signal is a :class:`Signalled`, so that files are tidied up.
 
     Raises:
-        StoppedError: the user pressed Ctrl-C. (typer would make of the KeyboardInterrupt an exit without a word.)
+        StoppedError: the signal came. (typer would turn a KeyboardInterrupt into an exit without a message.)
     """
     try:
-        if signal.getsignal(signal.SIGINT) is _leave and threading.current_thread() is threading.main_thread():
-            with _handled(signal.default_int_handler):
-                yield
-        else:
+        with _Handled(raised):
             yield
-    except KeyboardInterrupt:
-        raise StoppedError("interrupted") from None
+    except KeyboardInterrupt as error:
+        raise StoppedError(exit_code=code_of(error)) from None
 
 
-@contextmanager
-def tidied() -> Iterator[None]:
-    """Within it SIGTERM ends the process with exit code 143, and not before what it started is ended too."""
-    if threading.current_thread() is threading.main_thread():
-        with _handled(lambda signum, frame: sys.exit(128 + signum), signal.SIGTERM):
-            yield
-    else:
-        yield
+def deferred(act: Callable[[int], None]) -> _Handled:
+    """Within it a signal calls a function with its number."""
+    return _Handled(act)
 
 
-@contextmanager
-def _handled(handler: Callable[[int, FrameType | None], object], which: int = signal.SIGINT) -> Iterator[None]:
-    before = signal.signal(which, handler)
-    try:
-        yield
-    finally:
-        signal.signal(which, before)
+def raised(number: int) -> None:
+    """Raise a signal as an exception.
+
+    Raises:
+        Signalled: always.
+    """
+    raise Signalled(number)
 
 
-def _leave(signum: int, frame: FrameType | None) -> None:
+class _Handled:
+    """Within it the signals call a function with their number.
+
+    A signal that is ignored, as nohup does, or has a handler of the calling program keeps that; threads cannot set one.
+    """
+
+    def __init__(self, act: Callable[[int], None]) -> None:
+        self._act = act
+        self._before: dict[int, object] = {}
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self._act(number)
+
+    def __enter__(self) -> None:
+        """Set the handlers."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in NUMBERS:
+            now = signal.getsignal(number)
+            if now in (signal.SIG_DFL, signal.default_int_handler) or isinstance(now, _Handled):
+                self._before[number] = signal.signal(number, self)
+
+    def __exit__(self, *error: object) -> None:
+        """Set the handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType] - what getsignal gave
+        self._before.clear()
+
+
+def _leave(number: int) -> None:
     os.write(2, b"drfl: interrupted\n")
-    os._exit(INTERRUPTED)
+    os._exit(128 + number)

@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from drfl.cli import console
+from drfl.cli import console, signals
 from drfl.cli.options import TuneOptions
-from drfl.errors import InputError, StoppedError
+from drfl.errors import InputError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.measures import Column
 from drfl.experiments.pool import check_stack, pool_of, workers_by_options
@@ -37,39 +37,37 @@ BROKEN = 1
 
 def tune_command(options: TuneOptions) -> int:
     """Check, search, write, print; gives the exit code."""
-    workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
-    check_stack(options.stack, workers)
-    quiet, job = options.as_json, _job(options)
-    folder = options.out or RESULTS / job.name
-    check_place(folder, job.name)
-    data_dir, names = options.data_dir or job.data_dir, chosen_methods(options.names, job)
-    search = prepare(
-        job,
-        names,
-        trials=options.trials,
-        repeats=options.seeds,
-        criterion=options.criterion.strip().lower(),
-        data_dir=data_dir,
-        relative=options.relative_step_size,
-        own=spaces_of(options.space or [], names),
-        log=console.lines(quiet),
-    )
+    with signals.at_once():  # nothing to tidy up yet
+        workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
+        check_stack(options.stack, workers)
+        quiet, job = options.as_json, _job(options)
+        folder = options.out or RESULTS / job.name
+        check_place(folder, job.name)
+        data_dir, names = options.data_dir or job.data_dir, chosen_methods(options.names, job)
+        search = prepare(
+            job,
+            names,
+            trials=options.trials,
+            repeats=options.seeds,
+            criterion=options.criterion.strip().lower(),
+            data_dir=data_dir,
+            relative=options.relative_step_size,
+            own=spaces_of(options.space or [], names),
+            log=console.lines(quiet),
+        )
     make_place(folder, job.name)
-    with _progress(search.criterion.shown, quiet) as ended:
-        try:
+    with console.interruptible("now: what is finished is kept") as watch:
+        with _progress(search.criterion.shown, quiet) as ended:
             trials = run(
                 search,
                 folder,
                 pool=lambda: pool_of(workers, run_cell, data_dir, shared=True),
                 ended=ended,
                 stack=options.stack,
+                watch=watch,
             )
-        except KeyboardInterrupt:
-            raise StoppedError(
-                "interrupted: what is finished is kept, and the same command goes on from there"
-            ) from None
-    command = _command(options)
-    path = write(search, trials, folder, command)
+        command = _command(options)
+        path = write(search, trials, folder, command)
     if quiet:
         print(json_text({**content(search, trials, command), "file": str(path)}))
     else:

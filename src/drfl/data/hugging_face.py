@@ -6,6 +6,8 @@ refused by the package itself.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 
 PREFIX = "hf:"
 """What the name of a data set of the hub begins with."""
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+SECONDS = 10.0
+"""How long the hub may take to say which commit is the newest."""
 
 TEST = ("test", "validation")
 """The splits that are tested on beside "train": the first that is there."""
@@ -95,16 +102,63 @@ def folder_name(text: str) -> Path | None:
     return path
 
 
-def hub_name(text: str) -> tuple[str, str | None]:
-    """Name and configuration of ``hf:NAME`` or ``hf:NAME:CONFIGURATION``.
+class HubName(NamedTuple):
+    """A data set of the hub: ``hf:NAME``, ``hf:NAME:CONFIGURATION``, either of them with ``@REVISION``.
+
+    Args:
+        name: the hub's.
+        configuration: one of several.
+        revision: a commit, branch or tag; None = the newest.
+    """
+
+    name: str
+    configuration: str | None = None
+    revision: str | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is the same data for ever: only a commit is."""
+        return self.revision is not None and COMMIT.fullmatch(self.revision) is not None
+
+    @property
+    def label(self) -> str:
+        """The text without the revision."""
+        return PREFIX + ":".join(filter(None, (self.name, self.configuration)))
+
+    def __str__(self) -> str:
+        return self.label if self.revision is None else f"{self.label}@{self.revision}"
+
+
+def hub_name(text: str) -> HubName:
+    """The parts of the name of a data set of the hub.
 
     Raises:
-        InputError: there is no name.
+        InputError: there is no name, or an empty revision.
     """
-    name, _, configuration = text.removeprefix(PREFIX).strip().partition(":")
-    if not name:
-        raise InputError(f"dataset '{text}' has no name: give it as {PREFIX}NAME, as the hub has it")
-    return name, configuration or None
+    label, at, revision = text.removeprefix(PREFIX).strip().partition("@")
+    name, _, configuration = label.partition(":")
+    if not name or (at and not revision):
+        raise InputError(
+            f"dataset '{text}' has no {'revision behind @' if name else 'name'}: give it as {PREFIX}NAME or "
+            f"{PREFIX}NAME@REVISION, as the hub has it",
+            code="bad-name", field="dataset",
+        )  # fmt: skip
+    return HubName(name, configuration or None, revision or None)
+
+
+@functools.cache
+def pinned(text: str) -> str:
+    """The name of a data set of the hub with the commit that its revision is now; as it is if the hub cannot say."""
+    name = hub_name(text)
+    if name.pinned:
+        return text
+    try:
+        from huggingface_hub import HfApi
+
+        commit = HfApi().dataset_info(name.name, revision=name.revision, timeout=SECONDS).sha
+    except Exception:  # no package, no network, no such data set: reading it gives the reason
+        return text
+    return text if commit is None else str(name._replace(revision=commit))
 
 
 def read_saved(path: Path, columns: Columns) -> Dataset:
@@ -130,11 +184,11 @@ def read_hub(text: str, columns: Columns) -> Dataset:
         InputError: it cannot be had, or see :func:`from_splits`.
     """
     check_installed(f"dataset '{text}'")
-    name, configuration = hub_name(text)
+    name = hub_name(text)
     import datasets
 
     try:
-        found = datasets.load_dataset(name, configuration)
+        found = datasets.load_dataset(name.name, name.configuration, revision=name.revision)
     except Exception as error:  # of the network, the hub, a builder, a file: of a dozen packages
         raise InputError(f"dataset '{text}' cannot be loaded from the hub: {_line(error)}") from None
     if not isinstance(found, datasets.DatasetDict | datasets.Dataset):

@@ -28,6 +28,7 @@ from drfl.loop import Result
 from drfl.measure import Measure, Rows
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
+from drfl.run_end import ENDS, Stopped
 from drfl.step_size import StepSize
 from drfl.user_code import label_of
 
@@ -41,14 +42,14 @@ FILES = (
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
 
-def write_run(directory: Path, job: Running, result: Result, stopped: str) -> None:
+def write_run(directory: Path, job: Running, result: Result, stopped: Stopped) -> None:
     """Fill an existing, empty directory with everything but the report.
 
     Args:
         directory: where.
         job: what ran.
         result: how it ended.
-        stopped: why: "rounds", "target" or "interrupted".
+        stopped: why.
     """
     write = {
         "config.toml": config_toml(job.config, job.data.n),
@@ -72,10 +73,10 @@ def write_run(directory: Path, job: Running, result: Result, stopped: str) -> No
         test_rows.write(directory / test_rows.FILE, scores._replace(data=job.fed.data_digest()))
 
 
-def summary(job: Running, result: Result, stopped: str) -> dict[str, object]:
+def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]:
     """The run in one object: what ran, on what, how it ended, what it cost."""
     config, last, asked, score = job.config, result.history.last, job.certify is not None, job.fed.measures[0].name
-    checks = EndChecks() if stopped == "interrupted" else end_checks(job, result)
+    checks = end_checks(job, result) if stopped in ENDS else EndChecks()
     averaged = None
     if result.averaged is not None:
         found = Metrics.of(result.averaged, job.fed.measures[0])

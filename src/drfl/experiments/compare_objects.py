@@ -31,7 +31,7 @@ from drfl.experiments.comparison import (
 from drfl.experiments.comparison_processes import compare_at_once
 from drfl.experiments.comparison_results import Comparison, write_comparison
 from drfl.experiments.config import input_error
-from drfl.experiments.manifest import ended
+from drfl.experiments.manifest import is_finished
 from drfl.experiments.objects import ObjectConfig, object_jobs
 from drfl.experiments.pool import check_stack, workers_of
 from drfl.experiments.resume import kept_config
@@ -102,16 +102,17 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
     else:
         check_free(out, "comparison", overwrite=options.overwrite)
     ready = PreparedComparison.of(design, build, kept)
-    if kept is not None and ended(out):
+    if kept is not None and is_finished(out):
         tidy(out, "comparison")
         return Comparison(*design, kept_outcomes(out, ready), ready.clients, out, ready.warnings)
     watch, outcomes = StopSignal(), list[Outcome]()
     with (
         _shown(options.progress, design) as (tell, show),
         claimed(
-            out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells, tell=tell
+            out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells,
+            config=ready.config, tell=tell,
         ) as claim,
-    ):
+    ):  # fmt: skip
         start(claim, ready, tell)
         for line in ready.warnings:
             tell(line)

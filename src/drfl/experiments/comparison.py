@@ -21,7 +21,7 @@ from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.comparison_results import cell_name
 from drfl.experiments.config import Config
 from drfl.experiments.data_warnings import warnings_of
-from drfl.experiments.manifest import CONFIG, IDENTITY, has_checkpoints, read_manifest
+from drfl.experiments.manifest import IDENTITY, is_finished, read_manifest
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
 from drfl.experiments.runner import Finished, Outcome, StopSignal, execute
@@ -86,6 +86,11 @@ class PreparedComparison(NamedTuple):
     clients: int
     identity: Mapping[str, object]
     warnings: tuple[str, ...]
+
+    @property
+    def config(self) -> str:
+        """Its configuration as TOML, from which it resumes."""
+        return config_toml(self.design.config, self.clients, self.design.algorithms)
 
     @classmethod
     def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
@@ -192,14 +197,14 @@ def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) 
         for line in check_same(job, _identity(path)):
             warn(line)
     try:
-        for place, text in (
-            (path, json_text(ready.identity, indent=1)),
-            (claim.checkpoints / CONFIG, config_toml(design.config, ready.clients, design.algorithms)),
-        ):
-            with atomic_write(place) as file:
-                file.write(text.encode())
+        with atomic_write(path) as file:
+            file.write(json_text(ready.identity, indent=1).encode())
     except OSError as error:
-        raise InputError(f"cannot write into {claim.directory} ({error.strerror}): give another --out") from None
+        raise InputError(
+            f"cannot write into {claim.directory} ({error.strerror}): give another --out",
+            code="cannot-write", field=str(claim.directory),
+        ) from None  # fmt: skip
+    claim.begin(ready.config)
 
 
 class _Finished(BaseModel):
@@ -308,7 +313,7 @@ def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
     except (OSError, ValidationError):
         return None
     folder = claim.directory / name
-    whole = outcome.metrics is None or ((folder / "summary.json").is_file() and not has_checkpoints(folder))
+    whole = outcome.metrics is None or is_finished(folder)
     if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
         return None
     tidy(folder)
@@ -328,13 +333,14 @@ def _run(
     name = cell_name(algorithm, seed)
     job = ready.build(algorithm, seed)
     key = key_of(job.config, claim.directory)
-    with claimed(claim.directory / name, resume=True) as cell:
+    config = config_toml(job.config, job.data.n)
+    with claimed(claim.directory / name, resume=True, config=config) as cell:
         before = load_resume_point(cell, job, lambda line: warn(f"{name}: {line}"), key)
         keep = checkpoint_writer(cell, job, key)
         outcome, finished = ran(
             algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=before, keep=keep)
         )
-        if outcome.stopped == "interrupted":
+        if finished is not None and not finished.ended:
             return None
         _keep(claim, outcome)  # before the results: where these are, there is a record
         if finished is not None:
@@ -358,7 +364,7 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
     result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
-    if finished.stopped == "interrupted":
+    if not finished.ended:
         return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
     from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
 

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.synchronize import Event
+from concurrent.futures import Future, wait
 from types import ModuleType
 
 import cloudpickle
 
 from drfl.engine.ray_cluster import Cluster
-from drfl.errors import DrflError, InputError
+from drfl.errors import InputError
 from drfl.experiments.comparison import PreparedComparison, run_or_recall_stack
-from drfl.experiments.pool import Workers, begin, one_thread_each, pickled
+from drfl.experiments.pool import LOOK, Workers, pickled
 from drfl.experiments.run_directory import Claim
 from drfl.experiments.runner import Outcome, StopSignal
 from drfl.experiments.shared_tensors import SharedTensors
-
-LOOK = 0.2
-"""Seconds between two looks whether somebody asked to stop."""
+from drfl.experiments.worker_processes import StopFlag, WorkerProcesses
 
 
 class _Asked(StopSignal):
     """Stops a worker's run when the process that made it says so."""
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, flag: StopFlag) -> None:
         super().__init__()
-        self.event = event
+        self.flag = flag
 
     @property
     def stop(self) -> bool:
         """Whether it has said so."""
-        return self.event.is_set()
+        return self.flag.is_set()
 
 
 class _Worker:
@@ -87,41 +82,33 @@ def compare_in_processes(
         DrflError: a worker died.
     """
     tensors = SharedTensors()
-    payload = pickled((ready, claim), own, tensors.dumps)
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    with one_thread_each(), ProcessPoolExecutor(jobs, context, _enter, (payload, stop)) as executor:
-        try:
-            futures = [executor.submit(_cells, cells) for cells in ready.design.stacks(stack)]
-            for future in futures:
-                outcomes, lines = _waited(future, watch, stop)
-                for line in lines:
-                    warn(line)
-                yield from (outcome for outcome in outcomes if outcome is not None)
-                if None in outcomes:
-                    break
-        finally:
-            stop.set()  # also where the caller has had enough
-            executor.shutdown(wait=True, cancel_futures=True)
-            tensors.close()
+    try:
+        with WorkerProcesses(jobs, _enter, pickled((ready, claim), own, tensors.dumps)) as processes:
+            try:
+                futures = [processes.submit(_cells, cells) for cells in ready.design.stacks(stack)]
+                for future in futures:
+                    outcomes, lines = _waited(future, watch, processes)
+                    for line in lines:
+                        warn(line)
+                    yield from (outcome for outcome in outcomes if outcome is not None)
+                    if None in outcomes:
+                        break
+            finally:
+                processes.ask_to_stop()  # also if the caller has had enough
+    finally:
+        tensors.close()
 
 
 def _waited(
-    future: Future[tuple[list[Outcome | None], list[str]]], watch: StopSignal, stop: Event
+    future: Future[tuple[list[Outcome | None], list[str]]], watch: StopSignal, processes: WorkerProcesses
 ) -> tuple[list[Outcome | None], list[str]]:
     while not wait([future], LOOK).done:
         if watch.stop:
-            stop.set()
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise DrflError(
-            "a worker process was killed, perhaps for its memory: what had ended is kept, resume with fewer jobs"
-        ) from None
+            processes.ask_to_stop()
+    return future.result()
 
 
-def _enter(payload: bytes, stop: Event) -> None:
-    begin()
+def _enter(payload: bytes, stop: StopFlag) -> None:
     _Worker.watch = _Asked(stop)
     try:
         _Worker.ready, _Worker.claim = cloudpickle.loads(payload)

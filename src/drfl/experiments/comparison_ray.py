@@ -10,7 +10,7 @@ from types import ModuleType
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.artifacts import write_run
 from drfl.experiments.comparison import PreparedComparison, ran, recalled, store
-from drfl.experiments.comparison_processes import LOOK
+from drfl.experiments.pool import LOOK
 from drfl.experiments.ray_pool import Tasks
 from drfl.experiments.run_directory import Claim
 from drfl.experiments.runner import Outcome, StopSignal, execute

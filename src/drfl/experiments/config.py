@@ -13,6 +13,7 @@ from drfl import user_code
 from drfl.algorithms import EVERYBODY
 from drfl.callbacks import target
 from drfl.data import DATASETS, PARTITIONS
+from drfl.data.hugging_face import hub_name
 from drfl.engine import ENGINES
 from drfl.errors import InputError, unknown
 from drfl.experiments.guards_and_failures import aggregator_of, failures_of, guards_of, step_bound_of
@@ -195,7 +196,8 @@ class Config(BaseModel, Settings):
     @property
     def data_label(self) -> str:
         """What folders call the data: the data set's name without what no folder's name should have."""
-        return self.dataset.replace(":", "-").replace("/", "-")
+        name = hub_name(self.dataset).label if is_hub(self.dataset) else self.dataset
+        return name.replace(":", "-").replace("/", "-")
 
     def selection(self) -> ModelSelection:
         """How runs select a model.
@@ -248,7 +250,10 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Co
         merged[same] = {**(before if isinstance(before, dict) else {}), **table}
     if merged:
         values["algorithms"] = merged
+    kept = values.get("dataset")
     values.update({name: value for name, value in overrides.items() if name != "algorithms"})
+    if is_hub(kept) and values["dataset"] == hub_name(str(kept)).label:  # the revision that the file has pinned stays
+        values["dataset"] = kept
     for name in values:
         if name not in Config.model_fields:
             raise unknown("option", name, Config.model_fields)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
+from drfl.data.hugging_face import hub_name
+from drfl.errors import Notice
 from drfl.experiments.build import Running
 from drfl.experiments.end_checks import BY_CLASS
+from drfl.experiments.own_data import is_hub
 
 
 def warnings_of(job: Running) -> tuple[str, ...]:
-    """The sentences of :func:`drfl.data.checks.data_warnings` on a run's clients.
+    """The sentences of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a revision.
 
     None on a data set that drfl knows and has divided itself, as the papers do, and on a deployment, whose sites alone
     know their rows.
@@ -19,4 +22,15 @@ def warnings_of(job: Running) -> tuple[str, ...]:
     partition = None if job.partition is None else job.partition.recipe.get("partition")
     if job.config.data is None and job.config.dataset in DATASETS and partition != "natural":
         return ()
-    return data_warnings(job.data, by_class=partition in BY_CLASS)
+    found = data_warnings(job.data, by_class=partition in BY_CLASS)
+    name = job.config.dataset
+    if job.config.data is None and is_hub(name) and not hub_name(name).pinned:
+        return (
+            Notice(
+                f"dataset '{name}' has no fixed revision, as the hub did not say which is the newest: a resumed or "
+                f"repeated run may read other data. Give {hub_name(name).label}@COMMIT",
+                "unpinned-data", "dataset",
+            ),
+            *found,
+        )  # fmt: skip
+    return found

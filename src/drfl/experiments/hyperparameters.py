@@ -127,7 +127,9 @@ def over_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value
     values = defaults_of(algorithm)
     if given.get("epochs") not in (None, "none"):
         values["steps"] = None
-    return {**values, **given}
+    # "full", as files spell None out, is None if that is the default: a run that is read back is the same one.
+    usual = {name for name, value in given.items() if value == "full" and values.get(name, value) is None}
+    return {**values, **{name: None if name in usual else value for name, value in given.items()}}
 
 
 def takes(algorithm: str, name: str) -> bool:

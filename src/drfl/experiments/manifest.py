@@ -7,6 +7,7 @@ nothing that it does not write itself: a manifest is a file like others, and may
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,8 +19,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 from drfl.atomic_files import atomic_write, is_file, is_folder, remove_known
 from drfl.checkpoint import store
 from drfl.checkpoint.record import first_fault
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.experiments.artifacts import FILES
+from drfl.run_end import has_ended
 
 NAME = "manifest.json"
 
@@ -28,6 +30,9 @@ REPLIES = "replies.csv"
 """The sub-folder of work under way, and what may lie in it beside checkpoints and records of cells."""
 
 Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
+
+COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare"}
+"""The commands that continue what is in a folder with ``--resume``."""
 
 CALLED = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
 """What an algorithm may be called: its runs' folders begin so, on every system."""
@@ -161,9 +166,64 @@ def has_checkpoints(folder: Path) -> bool:
     return any(store.FILES.fullmatch(path.name) for path in (folder / CHECKPOINT).glob("round-*/*"))
 
 
-def ended(folder: Path) -> bool:
-    """Whether the results of a folder are there and nothing is kept to go on with."""
-    return is_file(folder / "summary.json") and not is_file(folder / CHECKPOINT / CONFIG)
+def is_finished(folder: Path) -> bool:
+    """Whether the record in a folder says that its work reached its end, and no work is under way.
+
+    The configuration in ``checkpoint/`` is there from the moment work begins until its results are whole. Nothing else
+    decides what ``--resume`` continues.
+
+    Raises:
+        InputError: the folder's manifest cannot be read.
+    """
+    if is_file(folder / CHECKPOINT / CONFIG):
+        return False
+    manifest = read_manifest(folder)
+    summary = _json(folder / "summary.json")
+    if summary is None or manifest is None:
+        return False
+    if manifest.kind == "comparison":
+        return _missing_cells(folder, manifest) == []
+    return manifest.kind != "run" or has_ended(summary)
+
+
+def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
+    """The runs of a comparison whose outcome is not among its results."""
+    outcomes = (_json(folder / "outcomes.json") or {}).get("outcomes")
+    known = [item for item in outcomes if isinstance(item, dict)] if isinstance(outcomes, list) else []
+    ended = {f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
+    return [cell for cell in manifest.cells if cell not in ended]
+
+
+def _json(path: Path) -> dict[str, object] | None:
+    """The object in a JSON file; None if there is no such file or it holds something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if is_file(path) else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def interruption(folder: Path) -> Notice | None:
+    """A sentence if the run or comparison whose results a folder holds did not reach its end; None otherwise.
+
+    Raises:
+        InputError: the folder's manifest cannot be read.
+    """
+    manifest, summary = read_manifest(folder), _json(folder / "summary.json")
+    kind: Kind = "run" if manifest is None else manifest.kind
+    if kind not in COMMANDS or summary is None or is_finished(folder) or (manifest is None and has_ended(summary)):
+        return None
+    if manifest is not None and kind == "comparison":
+        missing = len(_missing_cells(folder, manifest))
+        how = f"was interrupted: its results lack {missing} of {len(manifest.cells)} runs"
+    elif has_ended(summary):
+        how = "has results from before, and a newer one in the same folder has not ended"
+    else:
+        how = f"was interrupted after round {summary.get('rounds', 0)}"
+    return Notice(
+        f"the {kind} in {folder} {how}: 'drfl {COMMANDS[kind]} --resume --out {folder}' continues it",
+        "interrupted", str(folder),
+    )  # fmt: skip
 
 
 def check_links(folder: Path) -> None:
@@ -184,18 +244,24 @@ def _link(path: Path) -> InputError:
     return InputError(f"{path} is a link, through which nothing is written or removed: take it away")
 
 
-def clear_checkpoint(folder: Path, kind: Kind) -> None:
-    """Remove what drfl keeps of work under way, but for the lock; the configuration goes first."""
+def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
+    """Remove what drfl keeps of work under way, but for the lock; the configuration goes first.
+
+    Args:
+        folder: the folder of results.
+        kind: what it holds.
+        begun: whether new work has begun, whose configuration stays.
+    """
     top = folder / CHECKPOINT
     record = rf"{CELL}\.json"
-    written = rf"{re.escape(CONFIG)}|{re.escape(REPLIES)}|{re.escape(IDENTITY)}|{record}"
+    written = rf"{re.escape(REPLIES)}|{re.escape(IDENTITY)}|{record}"
     known = (
-        rf"(?:{written})|\.(?:{written}){_PART}"
+        rf"(?:{written})|\.(?:{written}|{re.escape(CONFIG)}){_PART}"
         rf"|(?:round-[0-9]+|\.round-[0-9]+\.part)/(?:{store.FILES.pattern})?"
         rf"|{re.escape(STAGE)}/(?:{KINDS[kind].files.pattern})?"
     )
     if is_folder(top):
-        if is_file(top / CONFIG):  # without it nobody takes what may be left for work to go on with
+        if is_file(top / CONFIG) and not begun:  # without it nobody takes what may be left for work to go on with
             with suppress(OSError):
                 (top / CONFIG).unlink()
         remove_known(top, re.compile(known))
@@ -209,6 +275,8 @@ def clear(folder: Path, manifest: Manifest) -> None:
     Raises:
         OSError: the system does not let something go.
     """
+    if "summary.json" in manifest.files and is_file(folder / "summary.json"):
+        (folder / "summary.json").unlink()  # first: a folder that is half cleared is not finished
     clear_checkpoint(folder, manifest.kind)
     for name in manifest.files:
         if is_file(folder / name):
@@ -233,12 +301,19 @@ def runs_in(path: Path) -> list[Path]:
     """The finished runs of a comparison's folder; any other folder is a run's own.
 
     Raises:
-        InputError: a comparison has none, or its manifest cannot be read.
+        InputError: a comparison has none, a run has no results yet, or the manifest cannot be read.
     """
     manifest = read_manifest(path) if path.is_dir() else None
-    if manifest is None or manifest.kind != "comparison":
+    if manifest is None or manifest.kind not in COMMANDS:
         return [path]
-    found = [path / cell for cell in manifest.cells if (path / cell / "summary.json").is_file()]
-    if not found:
-        raise InputError(f"no run of the comparison {path} has ended: 'drfl compare --resume --out {path}' goes on")
-    return found
+    cells = [path / cell for cell in manifest.cells if is_finished(path / cell)]
+    if manifest.kind == "run" and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
+        cells = [path]
+    if not cells:
+        what = "the run" if manifest.kind == "run" else "no run of the comparison"
+        raise InputError(
+            f"{what} {path} has {'not ' if manifest.kind == 'run' else ''}ended: "
+            f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}' continues it",
+            code="unfinished", field=str(path),
+        )  # fmt: skip
+    return cells

@@ -9,7 +9,7 @@ from drfl import user_code
 from drfl.data import DATASETS
 from drfl.data.columns import check_roles
 from drfl.data.dataset import TaskName
-from drfl.data.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved
+from drfl.data.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pinned
 from drfl.data.natural import WITHOUT_CLASSES, by_class
 from drfl.data.table_files import files_of, label_of_files
 from drfl.data.targets import check_count
@@ -51,6 +51,7 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
         _default(found, "partition", "natural" if groups else free)
     elif is_hub(found.get("dataset")):
         _check_hub(found)
+        found["dataset"] = pinned(str(found["dataset"]))  # so that a rerun or resume reads the same data
         _default(found, "partition", "natural" if found.get("group") is not None else free)
     else:
         spec = DATASETS.get(str(found.get("dataset")).lower().replace("_", "-"))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager
 from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import cloudpickle
 
@@ -22,33 +17,20 @@ from drfl import checks
 from drfl.data import Dataset
 from drfl.engine.lockstep import run_in_lockstep
 from drfl.engine.ray_cluster import LOCAL, Cluster
-from drfl.errors import DrflError, InputError
+from drfl.errors import InputError, StoppedError
 from drfl.experiments import cells, training_cells
 from drfl.experiments.cells import Cell, Record
+from drfl.experiments.runner import StopSignal
 from drfl.experiments.shared_tensors import SharedTensors
+from drfl.experiments.worker_processes import StopFlag, WorkerProcesses
+
+T = TypeVar("T")
 
 Run = Callable[[Cell, Path | None], Record]
 """Runs a cell, given where the data sets' files lie."""
 
 Workers = int | Cluster
 """So many processes on this machine, or those of a Ray cluster."""
-
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Within it worker processes that are begun compute on one thread each."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a worker loads its libraries
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def pickled(
@@ -136,10 +118,9 @@ def pool_of(
 
 
 class Pool:
-    """Worker processes that run cells and keep their records.
+    """Worker processes that run cells and keep their records, see :class:`WorkerProcesses`.
 
-    The workers die with the process that made them, however that ends; Ctrl-C is its affair alone. Leaving the block
-    with an error drops what was not begun and stops what was: records are written atomically.
+    Leaving the block with an error drops what was not begun and stops what was: records are written atomically.
 
     Args:
         workers: how many processes, at least 1.
@@ -165,11 +146,7 @@ class Pool:
         self._data_dir, self._shared, self._tensors = data_dir, shared, SharedTensors()
         self._data: dict[training_cells.DataKey, _Data] = {}
         self._lock = threading.Lock()  # futures end in another thread than they are begun in
-        payload = pickled(run, own, self._tensors.dumps)
-        self._threads = one_thread_each()
-        self._threads.__enter__()
-        context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(workers, context, _enter, (payload,))
+        self._processes = WorkerProcesses(workers, _enter, pickled(run, own, self._tensors.dumps))
 
     def submit(self, stack: Sequence[Cell], folder: Path) -> Future[list[Record]]:
         """Have cells run side by side; their records are kept in the folder before the future has them.
@@ -179,13 +156,13 @@ class Pool:
         # Those of a stack differ by their seeds alone.
         key = training_cells.data_key(stack[0], self._data_dir) if self._shared else None
         if key is None:
-            return self._executor.submit(_work, stack, folder, self._data_dir)
+            return self._processes.submit(_work, stack, folder, self._data_dir)
         with self._lock:
             if key not in self._data:
                 self._data[key] = _Data(training_cells.data(key))
             data = self._data[key]
             data.stacks += 1
-        future = self._executor.submit(_work, stack, folder, self._data_dir, (key, data.payload))
+        future = self._processes.submit(_work, stack, folder, self._data_dir, (key, data.payload))
         future.add_done_callback(lambda _: self._ended(key))
         return future
 
@@ -204,11 +181,7 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the workers, at once if by an error."""
-        self._threads.__exit__(None, None, None)
-        if kind is not None:
-            for process in multiprocessing.active_children():
-                process.terminate()
-        self._executor.shutdown(wait=kind is None, cancel_futures=True)
+        self._processes.__exit__(kind, error, trace)
         with self._lock:  # cancelled futures end while this is done
             for tensors in (self._tensors, *(data.tensors for data in self._data.values())):
                 tensors.close()
@@ -242,8 +215,31 @@ class Done(NamedTuple):
     share: float
 
 
+LOOK = 0.2
+"""Seconds between two looks at whether a signal asked to stop."""
+
+
+def as_ended(futures: Collection[Future[T]], watch: StopSignal) -> Iterator[Future[T]]:
+    """Futures as they end; more may be added to the collection meanwhile.
+
+    Raises:
+        StoppedError: a signal asked to stop. What has ended is kept.
+    """
+    while futures:
+        done = wait(futures, LOOK, FIRST_COMPLETED).done
+        if watch.stop:
+            raise StoppedError("interrupted: what is finished is kept, and the same command continues it", watch.code)
+        yield from done
+
+
 def run_all(
-    wanted: Iterable[Cell], folder: Path, run: Run, *, workers: Workers, data_dir: Path | None = None
+    wanted: Iterable[Cell],
+    folder: Path,
+    run: Run,
+    *,
+    workers: Workers,
+    data_dir: Path | None = None,
+    watch: StopSignal | None = None,
 ) -> Iterator[Done]:
     """The cells as they end: first those whose records a folder has, which are not run again, then the others.
 
@@ -253,62 +249,28 @@ def run_all(
         run: what runs a cell, of kinds that :mod:`drfl.experiments.cells` names.
         workers: where they run.
         data_dir: where the data sets' files lie.
+        watch: stops it.
 
     Raises:
         InputError: a job cannot start.
         DrflError: a worker died.
+        StoppedError: a signal asked to stop.
     """
     distinct = {cell.key: cell for cell in wanted}
     found = {key: record for key, cell in distinct.items() if (record := cells.read(folder, cell)) is not None}
     for finished, (key, record) in enumerate(found.items(), 1):
         yield Done(distinct[key], record, True, finished, len(distinct), 0.0)
     missing = [cell for key, cell in distinct.items() if key not in found]
-    yield from _run(missing, folder, run, len(distinct), workers, data_dir)
-
-
-def _run(
-    missing: Sequence[Cell], folder: Path, run: Run, total: int, workers: Workers, data_dir: Path | None
-) -> Iterator[Done]:
     if not missing:
         return
-    whole, spent, finished = sum(cell.cost for cell in missing), 0.0, total - len(missing)
+    total, whole, spent, finished = len(distinct), sum(cell.cost for cell in missing), 0.0, len(found)
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
     with pool_of(count, run, data_dir, shared=True) as pool:
         futures = {pool.submit([cell], folder): cell for cell in missing}
-        for future in as_completed(futures):
-            cell, (record,) = futures[future], result(future)
+        for future in as_ended(futures, watch or StopSignal()):
+            cell, (record,) = futures.pop(future), future.result()
             spent, finished = spent + cell.cost, finished + 1
             yield Done(cell, record, False, finished, total, spent / whole)
-
-
-def result(future: Future[list[Record]]) -> list[Record]:
-    """The records of cells that ended.
-
-    Raises:
-        InputError: its job could not start.
-        DrflError: its worker died.
-    """
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        why = "a worker process was killed, perhaps for its memory"
-        raise DrflError(f"{why}: what was finished is kept; run it again with fewer --jobs") from None
-
-
-def begin() -> None:
-    """A worker's first act: Ctrl-C is the parent's affair, and it does not outlive the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_leave_with, args=(parent.sentinel,), daemon=True).start()
-    import torch
-
-    torch.set_num_threads(1)
-
-
-def _leave_with(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)
 
 
 class _Worker:
@@ -318,8 +280,7 @@ class _Worker:
     failed: str = ""
 
 
-def _enter(payload: bytes) -> None:
-    begin()
+def _enter(payload: bytes, stop: StopFlag) -> None:
     try:
         _Worker.run = staticmethod(cloudpickle.loads(payload))
     except Exception as error:  # an error here would look like a process that was killed

@@ -14,7 +14,8 @@ from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
 from drfl.errors import DrflError, InputError
 from drfl.experiments import cells, training_cells
 from drfl.experiments.cells import Cell, Record
-from drfl.experiments.pool import THREADS, Run, pickled
+from drfl.experiments.pool import Run, pickled
+from drfl.experiments.worker_processes import THREADS
 
 if TYPE_CHECKING:
     from ray import ObjectRef

@@ -11,15 +11,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from drfl.atomic_files import atomic_write
 from drfl.checkpoint import Checkpoints, DamagedError, read_key, resume_point
 from drfl.checkpoint.record import first_fault
 from drfl.engine.lockstep import own_seconds
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.experiments.artifacts import config_toml, versions
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
-from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, has_checkpoints
+from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind
 from drfl.experiments.run_directory import Claim, held
 from drfl.hashing import digest_of
 from drfl.run_state import CheckpointWriter, RunState
@@ -161,28 +160,36 @@ def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, 
         manifest = held(directory, kind, resume=True)
     except OSError as error:
         raise InputError(f"cannot read {directory} ({error.strerror}): give another --out") from None
-    for path in (directory / CHECKPOINT / CONFIG, directory / CONFIG) if manifest is not None else ():
-        if path.is_file():
-            return path
-    if not given:
-        raise InputError(f"there is no {kind} in {directory} to resume: give the options of one to start it there")
-    return None
+    path = None if manifest is None else _config_in(directory)
+    if path is None and not given:
+        raise InputError(
+            f"there is no {kind} in {directory} to resume: give the options of one to start it there",
+            code="nothing-to-resume", field=str(directory),
+        )  # fmt: skip
+    return path
 
 
-def is_finished(directory: Path, job: Running) -> bool:
-    """Whether a run's results are there and nothing is left to go on with.
+def _config_in(directory: Path) -> Path | None:
+    """The configuration of the work under way in a folder, or of its results; None if it has neither."""
+    return next((path for path in (directory / CHECKPOINT / CONFIG, directory / CONFIG) if path.is_file()), None)
+
+
+def check_kept(directory: Path, job: Running) -> None:
+    """Make sure that a run to resume is the one whose configuration its folder holds, if there is one.
 
     Raises:
-        InputError: they are those of another run.
+        InputError: they differ, or the configuration cannot be read.
     """
-    if not (directory / "summary.json").is_file() or has_checkpoints(directory):
-        return False
+    path = _config_in(directory)
+    if path is None:
+        return
     try:
-        kept = tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))
+        kept = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot read {directory / CONFIG} ({error}): start anew with --overwrite") from None
+        raise InputError(
+            f"cannot read {path} ({error}): start anew with --overwrite", code="damaged-config", field=str(path)
+        ) from None
     check_settings(job, kept)
-    return True
 
 
 def key_of(config: Config, directory: Path) -> bytes | None:
@@ -207,16 +214,16 @@ def key_of(config: Config, directory: Path) -> bytes | None:
 def load_resume_point(
     claim: Claim, job: Running, warn: Callable[[str], None], key: bytes | None = None
 ) -> RunState | None:
-    """Where a run was when it was stopped; None where it had kept nothing yet.
+    """Where a run was when it was stopped; None if it starts from the beginning, as no checkpoint can be used.
 
     Args:
         claim: its folder.
         job: the run.
-        warn: gets a line where a checkpoint is damaged or was written by other versions.
+        warn: gets a line if a checkpoint is damaged or was written by other versions.
         key: from :func:`key_of`.
 
     Raises:
-        InputError: the checkpoint is of another run, or none can be used.
+        InputError: the checkpoint is of another run, or none has the signature that the key asks for.
     """
     try:
         point = resume_point(
@@ -229,7 +236,13 @@ def load_resume_point(
             key=key,
         )
     except DamagedError as error:
-        raise InputError(f"{error}: nothing can be resumed, start anew with --overwrite") from None
+        if key is not None:  # the key may be the wrong one: new checkpoints must not push out good ones
+            raise InputError(
+                f"{error}: nothing can be resumed with this key; give the right one, or start anew with --overwrite",
+                code="damaged-checkpoint", field="checkpoint_key",
+            ) from None  # fmt: skip
+        warn(Notice(f"{error}; the run starts from the beginning", "damaged-checkpoint", str(claim.checkpoints)))
+        return None
     if point is None:
         return None
     for line in (*point.told, f"going on after round {point.progress.round} of {job.config.rounds}"):
@@ -238,7 +251,7 @@ def load_resume_point(
 
 
 def checkpoint_writer(claim: Claim, job: Running, key: bytes | None = None) -> CheckpointWriter | None:
-    """Who keeps the progress of a run in its folder; None where it is not to be kept.
+    """What keeps the progress of a run in its folder, in which work begins here; None if it keeps no checkpoints.
 
     Args:
         claim: its folder.
@@ -248,12 +261,6 @@ def checkpoint_writer(claim: Claim, job: Running, key: bytes | None = None) -> C
     Raises:
         InputError: the folder cannot be written to.
     """
+    claim.begin(config_toml(job.config, job.data.n))
     every = job.config.checkpoint_every
-    if every == 0:
-        return None
-    try:
-        with atomic_write(claim.checkpoints / CONFIG) as file:
-            file.write(config_toml(job.config, job.data.n).encode())
-    except OSError as error:
-        raise InputError(f"cannot write into {claim.directory} ({error.strerror}): give another --out") from None
-    return Checkpoints(claim.checkpoints, partial(identity, job), every, key, own_seconds)
+    return None if every == 0 else Checkpoints(claim.checkpoints, partial(identity, job), every, key, own_seconds)

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from drfl.atomic_files import is_file, is_folder, missing_folders, remove_empty, remove_known
+from drfl.atomic_files import atomic_write, is_file, is_folder, missing_folders, remove_empty, remove_known
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.manifest import (
     CHECKPOINT,
+    COMMANDS,
+    CONFIG,
     KINDS,
     LOCK,
     NAME,
@@ -24,10 +26,10 @@ from drfl.experiments.manifest import (
     check_links,
     clear,
     clear_checkpoint,
-    ended,
     entries,
     foreign,
     has_checkpoints,
+    is_finished,
     read_manifest,
 )
 
@@ -96,10 +98,14 @@ def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = Fals
     if manifest.kind != kind:
         raise InputError(f"{path} holds a {manifest.kind}, not a {kind}: give another --out")
     if not resume and not overwrite:
-        if not ended(path):
-            remedy = "--resume to go on, or --overwrite" if kind in ("run", "comparison") else "--overwrite"
-            raise InputError(f"{path} holds a {kind} that has not ended: give {remedy}")
-        raise InputError(f"{path} exists already: give another --out, or --overwrite to replace it")
+        if not is_finished(path):
+            remedy = "--resume to continue it, or --overwrite" if kind in COMMANDS else "--overwrite"
+            raise InputError(
+                f"{path} holds a {kind} that has not ended: give {remedy}", code="unfinished", field=str(path)
+            )
+        raise InputError(
+            f"{path} exists already: give another --out, or --overwrite to replace it", code="exists", field=str(path)
+        )
     check_links(path)
     for name in foreign(path, manifest):
         if name in KINDS[kind].fixed:
@@ -130,11 +136,13 @@ class Claim:
         directory: where.
         manifest: what it is, and what of it is drfl's so far.
         finished: set once the results are whole and there is nothing to resume.
+        continued: whether work was under way in it before.
     """
 
     directory: Path
     manifest: Manifest
     finished: bool = False
+    continued: bool = False
 
     @property
     def checkpoints(self) -> Path:
@@ -147,6 +155,24 @@ class Claim:
         cells = self.manifest.cells
         begun = any((self.directory / cell).is_dir() or (self.checkpoints / f"{cell}.json").is_file() for cell in cells)
         return begun or has_checkpoints(self.directory)
+
+    def begin(self, config: str) -> None:
+        """Record that work is under way, whatever results are there: it resumes until the claim has finished.
+
+        Args:
+            config: the configuration of the work, from which it resumes.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        try:
+            with atomic_write(self.checkpoints / CONFIG) as file:
+                file.write(config.encode())
+        except OSError as error:
+            raise InputError(
+                f"cannot write into {self.directory} ({error.strerror}): give another --out",
+                code="cannot-write", field=str(self.directory),
+            ) from None  # fmt: skip
 
     def write(self, manifest: Manifest) -> None:
         """Keep another manifest from now on.
@@ -167,12 +193,14 @@ def claimed(
     overwrite: bool = False,
     anew: bool = False,
     cells: tuple[str, ...] = (),
+    config: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Claim]:
     """Hold a folder, which is made if need be; a second process is refused for as long.
 
-    Afterwards what it kept to go on with is gone if it has finished or diverged; otherwise that stays. A folder in
-    which nothing would be left is removed.
+    Afterwards what it kept to go on with is gone if it has finished or diverged. Otherwise that stays, and so does the
+    record of work under way, unless the work was refused before its first checkpoint. A folder in which nothing would
+    be left is removed.
 
     Args:
         directory: the folder; a link to one stands for it.
@@ -181,20 +209,26 @@ def claimed(
         overwrite: whether what lies there is replaced: checkpoints and cells now, results once there are others.
         anew: take a folder that was not there, with a number added to the name if need be.
         cells: sub-folders that are to be runs of their own.
+        config: the configuration of work that can resume, see :meth:`Claim.begin`. Work to resume keeps its own until
+            it was checked.
         tell: gets a line where files that are not drfl's stay in a folder that is overwritten.
 
     Raises:
         InputError: another process holds it, it holds something else, or it cannot be written to.
     """
-    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, tell)
+    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, config, tell)
+    refused = False
     try:
         yield claim
     except DivergedError:  # it would diverge again
         claim.finished = True
         raise
+    except InputError:
+        refused = True
+        raise
     finally:
         with suppress(OSError):
-            _leave(claim)
+            _leave(claim, refused)
         lock.release()
         remove_empty(made)
 
@@ -206,6 +240,7 @@ def _begun(
     overwrite: bool,
     anew: bool,
     cells: tuple[str, ...],
+    config: str | None,
     tell: Callable[[str], None],
 ) -> tuple[Claim, FileLock, list[Path]]:
     """The folder with its lock, and what had to be made for it; nothing is left of an attempt that fails."""
@@ -214,7 +249,7 @@ def _begun(
     try:
         directory, made = _make(directory, anew)
         lock, new = _locked(directory, kind, resume, overwrite)
-        claim = _taken(directory, kind, cells, overwrite=overwrite, allowed=new or resume or overwrite, tell=tell)
+        claim = _taken(directory, kind, cells, config, resume, overwrite, new, tell)
     except (InputError, OSError) as error:
         if lock is not None:
             lock.release()
@@ -273,31 +308,45 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool) -> tuple
 
 
 def _taken(
-    directory: Path, kind: Kind, cells: tuple[str, ...], *, overwrite: bool, allowed: bool, tell: Callable[[str], None]
+    directory: Path,
+    kind: Kind,
+    cells: tuple[str, ...],
+    config: str | None,
+    resume: bool,
+    overwrite: bool,
+    new: bool,
+    tell: Callable[[str], None],
 ) -> Claim:
     """The folder that this process has locked, with the manifest that it finds or makes."""
     manifest = held(directory, kind, resume=True) or Manifest.new(kind)
-    if manifest.files and not allowed:
+    if manifest.files and not (new or resume or overwrite):
         raise InputError(f"{directory} exists already: give another --out, or --overwrite to replace it")
     check_cells(directory, cells)
-    claim = Claim(directory, manifest)
+    claim = Claim(directory, manifest, continued=resume and is_file(directory / CHECKPOINT / CONFIG))
     if overwrite and manifest.cells:
         clear(directory, manifest)
         claim.write(Manifest.new(kind, cells=cells))
     elif overwrite:
-        clear_checkpoint(directory, kind)
+        # A process killed at any time leaves the work before with its own configuration, or the new work with the new
+        # one, and never the results before as if they were those of the new work.
+        if config is not None and not is_file(claim.checkpoints / CONFIG):
+            claim.begin(config)
+        clear_checkpoint(directory, kind, begun=config is not None)
+    if config is not None and not claim.continued:
+        claim.begin(config)
     if cells and claim.manifest.cells != cells:
         claim.write(Manifest.new(kind, claim.manifest.files, cells))
-    own = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK}))
+    own = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK, CONFIG}))
     left = [*foreign(directory, claim.manifest), *own] if overwrite else []
     if left:
         tell(f"{directory}: left as they were, as they are not of the {kind}: {', '.join(left)}")
     return claim
 
 
-def _leave(claim: Claim) -> None:
+def _leave(claim: Claim, refused: bool) -> None:
     """Tidy up, under the lock: nobody takes the folder before that is done."""
-    if not claim.finished and claim.resumable:
+    begun = is_file(claim.checkpoints / CONFIG)
+    if not claim.finished and (claim.resumable or (begun and (claim.continued or not refused))):
         return
     clear_checkpoint(claim.directory, claim.manifest.kind)
     if entries(claim.directory) == {NAME, CHECKPOINT} and entries(claim.checkpoints) == {LOCK}:

@@ -24,6 +24,7 @@ from drfl.experiments.run_directory import Claim, filled
 from drfl.history import Metrics
 from drfl.loop import Callback, Result, Step, run
 from drfl.metrics import Measure
+from drfl.run_end import ENDS, Stopped
 from drfl.run_state import CheckpointWriter, RunState
 
 MOST_SEEDS = 10_000
@@ -31,22 +32,27 @@ MOST_SEEDS = 10_000
 
 
 class Finished(NamedTuple):
-    """A run that ended.
+    """A run that stopped.
 
     Args:
         job: what ran.
-        result: how it ended.
-        stopped: why: "rounds", "target", "patience" or "interrupted".
+        result: what it gave.
+        stopped: why.
     """
 
     job: Running
     result: Result
-    stopped: str
+    stopped: Stopped
+
+    @property
+    def ended(self) -> bool:
+        """Whether it reached its end."""
+        return self.stopped in ENDS
 
     @property
     def checks(self) -> EndChecks:
-        """What there is to say of it; nothing where it was interrupted."""
-        return EndChecks() if self.stopped == "interrupted" else end_checks(self.job, self.result)
+        """What there is to say of it; nothing if it was interrupted."""
+        return end_checks(self.job, self.result) if self.ended else EndChecks()
 
 
 class StopSignal:
@@ -110,7 +116,7 @@ def execute(
             check_data=False,  # whoever makes jobs tells of them once, and knows how they were divided
         )
     impatient = result.selection is not None and result.selection.stopped
-    early = "interrupted" if watch.stop else "patience" if impatient else "target"
+    early: Stopped = "interrupted" if watch.stop else "patience" if impatient else "target"
     return Finished(job, result, early if result.rounds < config.rounds else "rounds")
 
 
@@ -144,7 +150,7 @@ def write_results(finished: Finished, claim: Claim, more: Mapping[str, str] | No
         write_report([record], folder / "report.html")
         for name, text in (more or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
-    claim.finished = finished.stopped != "interrupted"
+    claim.finished = finished.ended
 
 
 class Outcome(NamedTuple):

@@ -23,11 +23,11 @@ from drfl.callbacks import describe
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
 from drfl.errors import DivergedError, DrflError, InputError
-from drfl.experiments.artifacts import json_text
+from drfl.experiments.artifacts import config_toml, json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
-from drfl.experiments.manifest import CHECKPOINT, CONFIG, REPLIES
-from drfl.experiments.resume import checkpoint_writer, is_finished, key_of, load_resume_point
+from drfl.experiments.manifest import CHECKPOINT, CONFIG, REPLIES, is_finished
+from drfl.experiments.resume import check_kept, checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run_directory import claimed
 from drfl.experiments.run_gains import PAIRED
 from drfl.experiments.runner import execute, write_results
@@ -145,9 +145,13 @@ def serve(grid: Grid, path: Path) -> Path:
             claims = {"rows": member.train, "classes": member.classes, "digest": member.digest}
             audit.add("joined", site=roster.names[client], **claims)
     deployed = deployment(grid, roster, members, settings, folder, audit)
-    if is_finished(out, deployed):
-        raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it again")
-    with claimed(out, resume=True) as claim:
+    check_kept(out, deployed)
+    if is_finished(out):
+        raise InputError(
+            f"{out} holds this run, finished: give another 'out' in {path} to run it again",
+            code="finished", field="out",
+        )  # fmt: skip
+    with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n)) as claim:
         start = load_resume_point(claim, deployed, LOG.warning, key)
         # Rows of rounds after the checkpoint are dropped: these rounds are played again.
         since = 0 if start is None else start.round

@@ -11,6 +11,7 @@ from drfl.experiments import training_cells
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.pool import Done, Workers, run_all
 from drfl.experiments.run_directory import check_free, claimed, filled
+from drfl.experiments.runner import StopSignal
 from drfl.papers.output import write
 from drfl.papers.plan import Collected, Plan, collect
 from drfl.papers.saddle_distance import approach
@@ -28,6 +29,7 @@ def reproduce(
     data_dir: Path | None = None,
     done: Callable[[Done], None] = lambda done: None,
     written: Callable[[Collected, Path], None] = lambda collected, folder: None,
+    watch: StopSignal | None = None,
 ) -> None:
     """Run what the plans need and has not been run, and write ``out/NAME`` for each.
 
@@ -39,15 +41,17 @@ def reproduce(
         data_dir: where the data sets' files lie.
         done: told of each cell that ended.
         written: told of each result.
+        watch: stops it.
 
     Raises:
         InputError: a job cannot start, or a result cannot be written.
         DrflError: a worker died.
+        StoppedError: a signal asked to stop; what has ended is kept.
     """
     records: dict[str, Record] = {}
     waiting = {plan.spec.name: {planned.cell.key for planned in plan.cells} for plan in plans}
     cells = [planned.cell for plan in plans for planned in plan.cells]
-    for end in run_all(cells, out / CELLS, run_cell, workers=workers, data_dir=data_dir):
+    for end in run_all(cells, out / CELLS, run_cell, workers=workers, data_dir=data_dir, watch=watch):
         records[end.cell.key] = end.record
         done(end)
         for plan in plans:

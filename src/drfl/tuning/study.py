@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,8 @@ from drfl.errors import DrflError, InputError
 from drfl.experiments import cells
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.measures import Column
-from drfl.experiments.pool import Submitter, result
+from drfl.experiments.pool import Submitter, as_ended
+from drfl.experiments.runner import StopSignal
 from drfl.tuning.criterion import BROKEN
 from drfl.tuning.search import Search
 from drfl.tuning.suggestion import Point, Trial, direction, needed
@@ -197,7 +198,13 @@ MakePool = Callable[[], AbstractContextManager[Submitter]]
 
 
 def run(
-    search: Search, folder: Path, *, pool: MakePool, ended: Callable[[Ended], None] = lambda end: None, stack: int = 1
+    search: Search,
+    folder: Path,
+    *,
+    pool: MakePool,
+    ended: Callable[[Ended], None] = lambda end: None,
+    stack: int = 1,
+    watch: StopSignal | None = None,
 ) -> dict[str, list[Trial]]:
     """Run what is missing of the trials.
 
@@ -207,6 +214,7 @@ def run(
         pool: makes what runs the cells; called where there is something to run.
         ended: told of each trial that ended now.
         stack: so many seeds of a trial are run side by side, see :mod:`drfl.engine.lockstep`.
+        watch: stops it.
 
     Returns:
         The trials by algorithm, in order.
@@ -214,12 +222,13 @@ def run(
     Raises:
         InputError: what is in the folder is of another search, or a run cannot start.
         DrflError: a worker died, or the folder cannot be written to.
+        StoppedError: a signal asked to stop; what has ended is kept.
     """
     with Store(folder, smaller=search.criterion.smaller) as store:
         trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
         if any(len(own) < search.trials for own in trials.values()):
             with pool() as at_work:
-                _Loop(search, store, at_work, folder / CELLS, trials, ended, stack).run()
+                _Loop(search, store, at_work, folder / CELLS, trials, ended, stack, watch or StopSignal()).run()
     return trials
 
 
@@ -235,9 +244,10 @@ class _Loop:
         trials: dict[str, list[Trial]],
         ended: Callable[[Ended], None],
         stack: int,
+        watch: StopSignal,
     ) -> None:
         self._search, self._store, self._pool, self._folder = search, store, pool, folder
-        self._trials, self._ended, self._stack = trials, ended, stack
+        self._trials, self._ended, self._stack, self._watch = trials, ended, stack, watch
         self._running: dict[str, _Running] = {}
         self._futures: dict[Future[list[Record]], tuple[str, list[Cell]]] = {}
         missing = {a: search.trials - len(own) for a, own in trials.items()}
@@ -248,13 +258,11 @@ class _Loop:
     def run(self) -> None:
         for algorithm in self._search.subjects:
             self._go_on(algorithm)
-        while self._futures:
-            done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
-            for future in done:
-                algorithm, stack = self._futures.pop(future)
-                keys = [cell.key for cell in stack]
-                self._running[algorithm].records.update(zip(keys, result(future), strict=True))
-                self._go_on(algorithm)
+        for future in as_ended(self._futures, self._watch):
+            algorithm, stack = self._futures.pop(future)
+            keys = [cell.key for cell in stack]
+            self._running[algorithm].records.update(zip(keys, future.result(), strict=True))
+            self._go_on(algorithm)
 
     def _go_on(self, algorithm: str) -> None:
         """Begin the algorithm's next trial, or end the present one if all its seeds have; and so on."""

@@ -1,0 +1,105 @@
+"""Worker processes over pipes: answers, errors, signals, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from drfl.errors import DrflError, InputError, StoppedError
+from drfl.experiments import pool
+from drfl.experiments.pool import as_ended
+from drfl.experiments.runner import StopSignal
+from drfl.experiments.worker_processes import LostWorkerError, WorkerProcesses
+
+
+class Kept:
+    """What a worker was begun with."""
+
+    flag = None
+
+
+def begin(text, flag):
+    Kept.text, Kept.flag = text, flag
+
+
+def answer(n):
+    return f"{Kept.text} {n}"
+
+
+def refuse(kind):
+    raise kind("no", code="none", field="n") if kind is InputError else kind("no")
+
+
+def signalled(number):
+    os.kill(os.getpid(), number)
+    return "alive"
+
+
+def until_asked():
+    while not Kept.flag.is_set():
+        time.sleep(0.01)
+    return "stopped"
+
+
+def lambda_of():
+    return lambda: None
+
+
+def test_calls_errors_and_signals():
+    with WorkerProcesses(1, begin, "call") as workers:
+        futures = [workers.submit(answer, n) for n in range(3)]
+        assert [future.result(timeout=120) for future in futures] == ["call 0", "call 1", "call 2"]
+        error = workers.submit(refuse, InputError).exception(timeout=60)
+        assert isinstance(error, InputError)
+        assert (error.code, error.field) == ("none", "n")
+        assert isinstance(workers.submit(refuse, ArithmeticError).exception(timeout=60), ArithmeticError)
+        assert isinstance(workers.submit(lambda_of).exception(timeout=60), DrflError), "it cannot be pickled"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            assert workers.submit(signalled, number).result(timeout=60) == "alive"
+        waiting = workers.submit(until_asked)
+        workers.ask_to_stop()
+        assert waiting.result(timeout=60) == "stopped"
+        killed, after = workers.submit(signalled, signal.SIGKILL), workers.submit(answer, 1)
+        for lost in (killed, after):
+            assert isinstance(lost.exception(timeout=60), LostWorkerError)
+
+
+def test_a_signal_ends_the_wait(monkeypatch):
+    monkeypatch.setattr(pool, "LOOK", 0.01)
+    watch = StopSignal()
+    watch.signal = signal.SIGTERM
+    with pytest.raises(StoppedError) as stopped, WorkerProcesses(1, begin, "call") as workers:
+        list(as_ended({workers.submit(until_asked): 0}, watch))
+    assert stopped.value.exit_code == 143
+
+
+GROUP = """
+import os, signal
+from drfl.experiments.worker_processes import WorkerProcesses
+from tests.experiments.test_worker_processes import answer, begin
+if __name__ == "__main__":
+    with WorkerProcesses(2, begin, "call") as workers:
+        print(workers.submit(answer, 1).result(), flush=True)
+        os.killpg(0, signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="the system has no such folder")
+def test_a_killed_process_group_leaves_no_semaphores(tmp_path):
+    (tmp_path / "group.py").write_text(GROUP)
+    before = set(os.listdir("/dev/shm"))
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "group.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    out, _ = process.communicate(timeout=120)
+    assert (process.returncode, out) == (-signal.SIGKILL, b"call 1\n")
+    left = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("sem.mp-")}
+    assert left == set()
