@@ -35,7 +35,7 @@ from drfl.experiments.comparison_results import (
     verdict_line,
     write_comparison,
 )
-from drfl.experiments.config import Config, config_of, read_file
+from drfl.experiments.config import Config, config_of, read_file, references_of
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import ended
 from drfl.experiments.pool import check_stack, workers_by_options
@@ -50,7 +50,7 @@ from drfl.experiments.runner import (
 )
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
-from drfl.user_code import label_of
+from drfl.user_code import keep_out, label_of
 
 BROKEN = 1
 """The exit code when every run broke off, as that of a single run that diverges."""
@@ -105,6 +105,8 @@ def compare_command(options: CompareOptions) -> int:
 def _kept(options: CompareOptions) -> Path | None:
     """The configuration of the comparison to go on with; None where there is none."""
     if options.resume:
+        if options.out is not None and not options.trust:
+            keep_out(options.out)
         told = any((options.config, options.names, options.seeds, options.settings, options.param))
         return kept_config(options.out, "comparison", overwrite=options.overwrite, given=told)
     if options.out is not None:
@@ -114,7 +116,9 @@ def _kept(options: CompareOptions) -> Path | None:
 
 def _design(options: CompareOptions, kept: Path | None) -> Design:
     """What is compared, by the options over the file over what is gone on with."""
-    file = read_file(options.config or kept)
+    named = dict.fromkeys((options.names or "").split(","))
+    given = references_of({**options.settings, "algorithms": named})
+    file = read_file(options.config or kept, given, trust=options.trust)
     names = _names(options.names, file)
     settings = dict(options.settings)
     if (options.jobs is not None or options.ray is not None) and "threads" not in {**file, **settings}:

@@ -15,14 +15,14 @@ from drfl.cli.to_config import overrides
 from drfl.experiments.artifacts import json_text, summary
 from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import score_columns
-from drfl.experiments.config import Config, config_of, read_file
+from drfl.experiments.config import Config, config_of, read_file, references_of
 from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.resume import checkpoint_writer, is_finished, kept_config, key_of, load_resume_point
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
 from drfl.step_size import StepSize
-from drfl.user_code import label_of
+from drfl.user_code import keep_out, label_of
 
 FAILED = 1
 """The exit code of a run that ended worse than it began."""
@@ -65,12 +65,14 @@ def run_command(options: RunOptions) -> int:
 def _config(options: RunOptions) -> Config:
     path, out = options.config, options.out
     if options.resume:
+        if out is not None and not options.trust:
+            keep_out(out)
         told = path is not None or bool(options.settings or options.param)
         path = path or kept_config(out, overwrite=options.overwrite, given=told)
     elif out is not None:
         check_free(out, "run", overwrite=options.overwrite)
     # --param without an algorithm's name means the one that runs, which the file may name
-    file = read_file(path)
+    file = read_file(path, references_of(options.settings), trust=options.trust)
     named = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
     return config_of(file, overrides(options.settings, options.param, [str(named)]))
 

@@ -39,6 +39,7 @@ from drfl.experiments.run_directory import check_free, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal
 from drfl.key import Key
 from drfl.task import Task
+from drfl.user_code import keep_out
 
 T = TypeVar("T")
 
@@ -97,6 +98,7 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
     """The comparison in this folder; ``own`` are the user's modules."""
     kept = None
     if options.resume:
+        keep_out(out)
         kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:

@@ -18,6 +18,7 @@ from drfl.experiments.pool import Workers, begin, one_thread_each, pickled
 from drfl.experiments.run_directory import Claim
 from drfl.experiments.runner import Outcome, StopSignal
 from drfl.experiments.shared_tensors import SharedTensors
+from drfl.user_code import keep_out, kept_out
 
 LOOK = 0.2
 """Seconds between two looks whether somebody asked to stop."""
@@ -87,7 +88,7 @@ def compare_in_processes(
         DrflError: a worker died.
     """
     tensors = SharedTensors()
-    payload = pickled((ready, claim), own, tensors.dumps)
+    payload = pickled((ready, claim, kept_out()), own, tensors.dumps)
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     with one_thread_each(), ProcessPoolExecutor(jobs, context, _enter, (payload, stop)) as executor:
@@ -124,7 +125,9 @@ def _enter(payload: bytes, stop: Event) -> None:
     begin()
     _Worker.watch = _Asked(stop)
     try:
-        _Worker.ready, _Worker.claim = cloudpickle.loads(payload)
+        _Worker.ready, _Worker.claim, folders = cloudpickle.loads(payload)
+        for folder in folders:
+            keep_out(folder)
     except Exception as error:  # an error here would look like a process that was killed
         _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 

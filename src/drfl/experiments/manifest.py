@@ -20,8 +20,7 @@ from drfl.checkpoint import store
 from drfl.checkpoint.record import first_fault
 from drfl.errors import InputError
 from drfl.experiments.artifacts import FILES
-
-NAME = "manifest.json"
+from drfl.experiments.config import MANIFEST as NAME
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
 REPLIES = "replies.csv"
