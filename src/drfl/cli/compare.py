@@ -39,7 +39,7 @@ from drfl.experiments.config import Config, config_of, read_file, references_of
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import ended
 from drfl.experiments.pool import check_stack, workers_by_options
-from drfl.experiments.resume import kept_config
+from drfl.experiments.resume import check_received, kept_config, key_of
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
 from drfl.experiments.runner import (
     Outcome,
@@ -76,7 +76,14 @@ def compare_command(options: CompareOptions) -> int:
     with (
         console.interruptible() as watch,
         claimed(
-            place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells, tell=console.warn
+            place,
+            "comparison",
+            resume=resume,
+            overwrite=overwrite,
+            anew=out is None,
+            cells=cells,
+            tell=console.warn,
+            key=key_of(design.config, place),
         ) as claim,
     ):
         start(claim, ready, console.warn)
@@ -107,6 +114,8 @@ def _kept(options: CompareOptions) -> Path | None:
     if options.resume:
         if options.out is not None and not options.trust:
             keep_out(options.out)
+        own = {**read_file(options.config, trust=True), **options.settings}
+        check_received(options.out, own.get("checkpoint_key"))
         told = any((options.config, options.names, options.seeds, options.settings, options.param))
         return kept_config(options.out, "comparison", overwrite=options.overwrite, given=told)
     if options.out is not None:

@@ -141,7 +141,7 @@ JOB = (
 """The settings of every job, where a command has its own say on algorithm, local steps and rounds."""
 
 RUN = tuple(name for name, about in ABOUT.items() if not about.hidden)
-COMPARE = tuple(name for name in RUN if name not in ("algorithm", "seed", "checkpoint_key"))
+COMPARE = tuple(name for name in RUN if name not in ("algorithm", "seed"))
 
 Given = Mapping[str, object]
 File = Annotated[Path | None, typer.Argument(help="TOML file with the options below; options given here override it.")]

@@ -17,7 +17,14 @@ from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import score_columns
 from drfl.experiments.config import Config, config_of, read_file, references_of
 from drfl.experiments.data_warnings import warnings_of
-from drfl.experiments.resume import checkpoint_writer, is_finished, kept_config, key_of, load_resume_point
+from drfl.experiments.resume import (
+    check_received,
+    checkpoint_writer,
+    is_finished,
+    kept_config,
+    key_of,
+    load_resume_point,
+)
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
@@ -41,7 +48,7 @@ def run_command(options: RunOptions) -> int:
             console.warn(f"{out} is finished: there is nothing to resume")
             return 0
         place, anew = out or default, out is None
-        with claimed(place, resume=resume, overwrite=options.overwrite, anew=anew, tell=console.warn) as claim:
+        with claimed(place, resume=resume, overwrite=options.overwrite, anew=anew, tell=console.warn, key=key) as claim:
             start = load_resume_point(claim, job, console.warn, key) if resume else None
             for line in warnings_of(job):
                 console.warn(line)
@@ -67,6 +74,8 @@ def _config(options: RunOptions) -> Config:
     if options.resume:
         if out is not None and not options.trust:
             keep_out(out)
+        own = {**read_file(path, trust=True), **options.settings}
+        check_received(out, own.get("checkpoint_key"))
         told = path is not None or bool(options.settings or options.param)
         path = path or kept_config(out, overwrite=options.overwrite, given=told)
     elif out is not None:

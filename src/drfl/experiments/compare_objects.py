@@ -34,7 +34,7 @@ from drfl.experiments.config import input_error
 from drfl.experiments.manifest import ended
 from drfl.experiments.objects import ObjectConfig, object_jobs
 from drfl.experiments.pool import check_stack, workers_of
-from drfl.experiments.resume import kept_config
+from drfl.experiments.resume import check_received, kept_config, key_of
 from drfl.experiments.run_directory import check_free, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal
 from drfl.key import Key
@@ -99,6 +99,7 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
     kept = None
     if options.resume:
         keep_out(out)
+        check_received(out, design.config.checkpoint_key)
         kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:
@@ -111,7 +112,13 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
     with (
         _shown(options.progress, design) as (tell, show),
         claimed(
-            out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells, tell=tell
+            out,
+            "comparison",
+            resume=options.resume,
+            overwrite=options.overwrite,
+            cells=design.cells,
+            tell=tell,
+            key=key_of(design.config, out),
         ) as claim,
     ):
         start(claim, ready, tell)

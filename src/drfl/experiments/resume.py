@@ -12,14 +12,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drfl.atomic_files import atomic_write
-from drfl.checkpoint import Checkpoints, DamagedError, read_key, resume_point
+from drfl.checkpoint import Checkpoints, DamagedError, read_key, resume_point, sign
 from drfl.checkpoint.record import first_fault
 from drfl.engine.lockstep import own_seconds
 from drfl.errors import InputError
 from drfl.experiments.artifacts import config_toml, versions
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
-from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, has_checkpoints
+from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, check_signatures, has_checkpoints
 from drfl.experiments.run_directory import Claim, held
 from drfl.hashing import digest_of
 from drfl.run_state import CheckpointWriter, RunState
@@ -204,6 +204,22 @@ def key_of(config: Config, directory: Path) -> bytes | None:
     return key
 
 
+def check_received(directory: Path | None, path: object) -> None:
+    """Make sure that all that resuming reads in a folder is signed, if the user gives the key.
+
+    A key that only the folder's own configuration names proves nothing: whoever wrote the one could name the other.
+
+    Args:
+        directory: the folder.
+        path: of the key, from an option or from a file of the user's; None = there is none.
+
+    Raises:
+        InputError: see :func:`drfl.experiments.manifest.check_signatures`, or it is no key.
+    """
+    if directory is not None and path is not None:
+        check_signatures(directory, read_key(Path(str(path))))
+
+
 def load_resume_point(
     claim: Claim, job: Running, warn: Callable[[str], None], key: bytes | None = None
 ) -> RunState | None:
@@ -253,7 +269,7 @@ def checkpoint_writer(claim: Claim, job: Running, key: bytes | None = None) -> C
         return None
     try:
         with atomic_write(claim.checkpoints / CONFIG) as file:
-            file.write(config_toml(job.config, job.data.n).encode())
+            file.write(sign(key, f"{CHECKPOINT}/{CONFIG}", config_toml(job.config, job.data.n).encode()))
     except OSError as error:
         raise InputError(f"cannot write into {claim.directory} ({error.strerror}): give another --out") from None
     return Checkpoints(claim.checkpoints, partial(identity, job), every, key, own_seconds)

@@ -12,12 +12,15 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from drfl.atomic_files import is_file, is_folder, missing_folders, remove_empty, remove_known
+from drfl.checkpoint import sign
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.manifest import (
     CHECKPOINT,
+    CONFIG,
     KINDS,
     LOCK,
     NAME,
+    OUTCOMES,
     STAGE,
     Kind,
     Manifest,
@@ -130,11 +133,13 @@ class Claim:
         directory: where.
         manifest: what it is, and what of it is drfl's so far.
         finished: set once the results are whole and there is nothing to resume.
+        key: that its files are signed with; None = they are not signed.
     """
 
     directory: Path
     manifest: Manifest
     finished: bool = False
+    key: bytes | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -154,7 +159,7 @@ class Claim:
         Raises:
             OSError: it cannot be written.
         """
-        manifest.write(self.directory)
+        manifest.write(self.directory, self.key)
         self.manifest = manifest
 
 
@@ -168,6 +173,7 @@ def claimed(
     anew: bool = False,
     cells: tuple[str, ...] = (),
     tell: Callable[[str], None] = lambda line: None,
+    key: bytes | None = None,
 ) -> Iterator[Claim]:
     """Hold a folder, which is made if need be; a second process is refused for as long.
 
@@ -182,11 +188,12 @@ def claimed(
         anew: take a folder that was not there, with a number added to the name if need be.
         cells: sub-folders that are to be runs of their own.
         tell: gets a line where files that are not drfl's stay in a folder that is overwritten.
+        key: to sign the files with that resuming reads.
 
     Raises:
         InputError: another process holds it, it holds something else, or it cannot be written to.
     """
-    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, tell)
+    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, tell, key)
     try:
         yield claim
     except DivergedError:  # it would diverge again
@@ -207,14 +214,16 @@ def _begun(
     anew: bool,
     cells: tuple[str, ...],
     tell: Callable[[str], None],
+    key: bytes | None,
 ) -> tuple[Claim, FileLock, list[Path]]:
     """The folder with its lock, and what had to be made for it; nothing is left of an attempt that fails."""
     made: list[Path] = []
     lock = None
     try:
         directory, made = _make(directory, anew)
-        lock, new = _locked(directory, kind, resume, overwrite)
-        claim = _taken(directory, kind, cells, overwrite=overwrite, allowed=new or resume or overwrite, tell=tell)
+        lock, new = _locked(directory, kind, resume, overwrite, key)
+        allowed = new or resume or overwrite
+        claim = _taken(directory, kind, cells, overwrite=overwrite, allowed=allowed, tell=tell, key=key)
     except (InputError, OSError) as error:
         if lock is not None:
             lock.release()
@@ -253,7 +262,7 @@ def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
             raise
 
 
-def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool) -> tuple[FileLock, bool]:
+def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: bytes | None) -> tuple[FileLock, bool]:
     """The lock of a folder that may be taken, and whether nothing was there.
 
     The manifest comes first: a process killed at any time leaves a folder that is known again.
@@ -262,7 +271,7 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool) -> tuple
     if new:
         for name in {path.name for path in directory.iterdir()} - entries(directory):
             (directory / name).unlink(missing_ok=True)
-        Manifest.new(kind).write(directory)
+        Manifest.new(kind).write(directory, key)
     (directory / CHECKPOINT).mkdir(exist_ok=True)
     lock = FileLock(directory / CHECKPOINT / LOCK, timeout=0)
     try:
@@ -273,16 +282,23 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool) -> tuple
 
 
 def _taken(
-    directory: Path, kind: Kind, cells: tuple[str, ...], *, overwrite: bool, allowed: bool, tell: Callable[[str], None]
+    directory: Path,
+    kind: Kind,
+    cells: tuple[str, ...],
+    *,
+    overwrite: bool,
+    allowed: bool,
+    tell: Callable[[str], None],
+    key: bytes | None,
 ) -> Claim:
     """The folder that this process has locked, with the manifest that it finds or makes."""
     manifest = held(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not allowed:
         raise InputError(f"{directory} exists already: give another --out, or --overwrite to replace it")
     check_cells(directory, cells)
-    claim = Claim(directory, manifest)
+    claim = Claim(directory, manifest, key=key)
     if overwrite and manifest.cells:
-        clear(directory, manifest)
+        clear(directory, manifest, key)
         claim.write(Manifest.new(kind, cells=cells))
     elif overwrite:
         clear_checkpoint(directory, kind)
@@ -324,6 +340,8 @@ def filled(claim: Claim) -> Iterator[Path]:
         names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == "summary.json", name))
         before = claim.manifest
         _check_way(claim, names)
+        for name in {CONFIG, OUTCOMES}.intersection(names):  # resuming reads these
+            (stage / name).write_bytes(sign(claim.key, name, (stage / name).read_bytes()))
         # listed first, so that a process killed in between leaves no file that is not known
         claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
         for name in names:

@@ -26,7 +26,7 @@ from drfl.experiments.artifacts import json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
 from drfl.experiments.manifest import REPLIES
-from drfl.experiments.resume import checkpoint_writer, is_finished, key_of, load_resume_point
+from drfl.experiments.resume import check_received, checkpoint_writer, is_finished, key_of, load_resume_point
 from drfl.experiments.run_directory import claimed
 from drfl.experiments.run_gains import PAIRED
 from drfl.experiments.runner import execute, write_results
@@ -131,6 +131,7 @@ def serve(grid: Grid, path: Path) -> Path:
     settings = placed(read_server(path), folder)
     out = folder / settings.out
     key = key_of(settings.job, out)
+    check_received(out, settings.job.checkpoint_key)
     roster = roster_of(settings, folder)
     audit = None if settings.audit is None else AuditLog(folder / settings.audit)
     members = gathered(grid, roster, settings.wait, settings.timeout)
@@ -141,7 +142,7 @@ def serve(grid: Grid, path: Path) -> Path:
     deployed = deployment(grid, roster, members, settings, folder, audit)
     if is_finished(out, deployed):
         raise InputError(f"{out} holds this run, finished: give another 'out' in {path} to run it again")
-    with claimed(out, resume=True) as claim:
+    with claimed(out, resume=True, key=key) as claim:
         start = load_resume_point(claim, deployed, LOG.warning, key)
         # Rows of rounds after the checkpoint are dropped: these rounds are played again.
         since = 0 if start is None else start.round
