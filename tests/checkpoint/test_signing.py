@@ -227,3 +227,104 @@ def test_a_bad_key_is_told_before_anything_is_read_or_written(tmp_path, monkeypa
     (tmp_path / "job.toml").write_text('checkpoint_key = "short"')
     assert call(["run", "job.toml", "--out", "a"]) == 2
     assert not (tmp_path / "a").exists()
+
+
+def said(arguments, capsys):
+    """The code and field of the refused command."""
+    capsys.readouterr()
+    assert call([*arguments, "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    return error["code"], error["field"]
+
+
+NAMES = ("manifest.json", "config.toml")
+
+
+def check_every_file(folder, names, arguments, capsys, may_go=()):
+    """Each of these files is refused when it is altered, unsigned, exchanged or away; nothing else changes."""
+    for name in names:
+        path = folder / name
+        data = path.read_bytes()
+        own = name.rpartition("-seed0/")[2]  # within a cell's folder
+        changed = bytearray(data)
+        changed[-3] ^= 1
+        first, _, rest = data.partition(b"\n")
+        plain = rest if first.startswith(b"#") else b"{" + rest
+        other = next(path for path in folder.rglob("*.*") if path.name in NAMES and path.name != own)
+        for content, code in (
+            (bytes(changed), "bad-signature"),
+            (data.replace(b"a", b"b", 1), "bad-signature"),
+            (data + b"\n", "bad-signature"),
+            (plain, "not-signed"),
+            (b"", "not-signed"),
+            (other.read_bytes(), "bad-signature"),
+        ):
+            path.write_bytes(content)
+            found = said(arguments, capsys)
+            assert found in ((code, own), ("not-signed", own)), (name, content[:80])
+        path.unlink()
+        if name not in may_go:
+            assert said(arguments, capsys)[0] == "missing-file", name
+        (folder.parent / "elsewhere").write_bytes(data)
+        path.symlink_to(folder.parent / "elsewhere")
+        assert said(arguments, capsys) == ("missing-file", own)
+        path.unlink()
+        path.write_bytes(data)
+
+
+def test_every_file_that_resuming_a_run_reads_is_signed(stopped, capsys):
+    arguments = ["run", "--resume", "--out", "a", "--checkpoint-key", "key"]
+    check_every_file(stopped, ["manifest.json", "checkpoint/config.toml"], arguments, capsys)
+    (stopped / "config.toml").write_text("rounds = 7")
+    assert said(arguments, capsys) == ("not-signed", "config.toml")
+    (stopped / "config.toml").unlink()
+    assert call(arguments) == 0
+    check_every_file(stopped, ["manifest.json", "config.toml"], arguments, capsys)
+    assert call(arguments) == 0
+    assert call(["report", "a", "--out", "page.html"]) == 0
+
+
+def test_a_signature_comes_before_any_parser(stopped, monkeypatch, capsys):
+    (stopped / "manifest.json").write_text("{" * 100_000)
+    monkeypatch.setattr("drfl.experiments.run_directory.read_manifest", lambda *_: pytest.fail("it was parsed"))
+    monkeypatch.setattr("drfl.cli.run.config_of", lambda *_: pytest.fail("it was parsed"))
+    arguments = ["run", "--resume", "--out", "a", "--checkpoint-key", "key"]
+    assert said(arguments, capsys) == ("not-signed", "manifest.json")
+
+
+def test_a_key_that_only_the_folder_names_is_not_the_users(stopped, tmp_path, capsys):
+    """Whoever edits the configuration can name another key, and sign with it."""
+    (tmp_path / "job.toml").write_text('checkpoint_key = "other"\nengine = "loop"\nclients = 6\nrounds = 6')
+    arguments = ["run", "job.toml", "--resume", "--out", "a"]
+    assert said(arguments, capsys) == ("bad-signature", "manifest.json")
+
+
+def test_every_file_that_resuming_a_comparison_reads_is_signed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_bytes(KEY)
+    write, calls = Checkpoints.write, []
+
+    def broken(self, progress):
+        write(self, progress)
+        calls.append(progress.round)
+        if len(calls) == 4:
+            raise OSError(5, os.strerror(5))
+
+    words = [*SMALL, "--algorithms", "FedAvg,DRDM", "--seeds", "1", "--checkpoint-key", "key", "--out", "c"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "write", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            call(["compare", *words])
+    arguments = ["compare", "--resume", "--out", "c", "--checkpoint-key", "key"]
+    names = ["manifest.json", "checkpoint/config.toml", "checkpoint/identity.json", "checkpoint/FedAvg-seed0.json",
+             "FedAvg-seed0/manifest.json", "FedAvg-seed0/config.toml", "DRDM-seed0/manifest.json",
+             "DRDM-seed0/checkpoint/config.toml"]  # fmt: skip
+    # a cell without a manifest is not one of drfl's, which is another refusal
+    check_every_file(tmp_path / "c", names, arguments, capsys, [name for name in names if "0/manifest" in name])
+    record = (tmp_path / "c/checkpoint/FedAvg-seed0.json").read_bytes()
+    (tmp_path / "c/checkpoint/DRDM-seed0.json").write_bytes(record.replace(b"FedAvg", b"DRDM"))
+    assert said(arguments, capsys) == ("bad-signature", "checkpoint/DRDM-seed0.json")
+    (tmp_path / "c/checkpoint/DRDM-seed0.json").unlink()
+    assert call(arguments) == 0
+    check_every_file(tmp_path / "c", ["config.toml", "outcomes.json"], arguments, capsys)
+    assert call(arguments) == 0

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from drfl.checkpoint.files import Files, read_key
+from drfl.checkpoint.files import Files, check_signed, read_key, sign, unsigned
 from drfl.checkpoint.selection import ResumePoint, newest, resume_point
 from drfl.checkpoint.state_tensors import DamagedError
 from drfl.checkpoint.store import Checkpoints
 
-__all__ = ["Checkpoints", "DamagedError", "Files", "ResumePoint", "newest", "read_key", "resume_point"]
+__all__ = [
+    "Checkpoints",
+    "DamagedError",
+    "Files",
+    "ResumePoint",
+    "check_signed",
+    "newest",
+    "read_key",
+    "resume_point",
+    "sign",
+    "unsigned",
+]

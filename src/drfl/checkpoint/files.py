@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from drfl.atomic_files import is_file
 from drfl.checkpoint.state_tensors import DamagedError
 from drfl.errors import InputError
 
@@ -63,6 +64,60 @@ def signature(key: bytes, name: str, sums: bytes) -> bytes:
 def is_signed(key: bytes, name: str, sums: bytes, given: bytes) -> bool:
     """Whether a signature is that of this key; the time that it takes does not tell how much of it is right."""
     return hmac.compare_digest(signature(key, name, sums), given)
+
+
+SIGNED = re.compile(rb'(?:# HMAC-SHA256 |\{"hmac_sha256": ")([0-9a-f]{64})(?:",)?\n')
+"""The first line of a signed file, a comment of TOML or the first key of a JSON object."""
+
+
+def sign(key: bytes | None, name: str, content: bytes) -> bytes:
+    """A TOML file or JSON object with its signature in the first line; unchanged without a key.
+
+    Args:
+        key: the key.
+        name: the file's path within its folder, so that no file can take another's place.
+        content: its bytes.
+    """
+    if key is None:
+        return content
+    mac = hmac.new(key, b"file\n" + name.encode() + b"\n" + content, hashlib.sha256).hexdigest().encode()
+    if content.startswith(b"{"):
+        return b'{"hmac_sha256": "' + mac + b'",\n' + content[1:]
+    return b"# HMAC-SHA256 " + mac + b"\n" + content
+
+
+def unsigned(data: bytes) -> bytes:
+    """The content of a file that may be signed."""
+    found = SIGNED.match(data)
+    if found is None:
+        return data
+    return (b"{" if data.startswith(b"{") else b"") + data[found.end() :]
+
+
+def check_signed(key: bytes, folder: Path, name: str) -> None:
+    """Make sure that a file in a folder has this key's signature. Nothing in it is parsed.
+
+    Raises:
+        InputError: it is missing, is a link, or its signature is another's or missing.
+    """
+    path = folder / name
+    try:
+        if not is_file(path):
+            raise InputError(f"{path} is missing from a signed folder: restore it", code="missing-file", field=name)
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror})", code="cannot-read", field=name) from None
+    if SIGNED.match(data) is None:
+        raise InputError(
+            f"{path} is not signed, and a checkpoint_key was given: restore the file", code="not-signed", field=name
+        )
+    if not hmac.compare_digest(sign(key, name, unsigned(data)), data):
+        raise InputError(
+            f"{path}: its signature is not that of the checkpoint_key that was given: restore the file, or give the "
+            "key that it was signed with",
+            code="bad-signature",
+            field=name,
+        )
 
 
 STATE, RUN, SUMS = "state.safetensors", "run.json", "SHA256SUMS"

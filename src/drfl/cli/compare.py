@@ -35,11 +35,11 @@ from drfl.experiments.comparison_results import (
     verdict_line,
     write_comparison,
 )
-from drfl.experiments.config import Config, config_of, read_file
+from drfl.experiments.config import Config, config_of, read_file, references_of
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.manifest import interruption, is_finished
 from drfl.experiments.pool import check_stack, workers_by_options
-from drfl.experiments.resume import kept_config
+from drfl.experiments.resume import check_received, kept_config, key_of
 from drfl.experiments.run_directory import Claim, check_free, claimed, filled, tidy
 from drfl.experiments.runner import (
     Outcome,
@@ -50,7 +50,7 @@ from drfl.experiments.runner import (
 )
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
-from drfl.user_code import label_of
+from drfl.user_code import keep_out, label_of
 
 BROKEN = 1
 """The exit code when every run broke off, as that of a single run that diverges."""
@@ -78,7 +78,7 @@ def compare_command(options: CompareOptions) -> int:
         console.interruptible() as watch,
         claimed(
             place, "comparison", resume=resume, overwrite=overwrite, anew=out is None, cells=cells,
-            config=ready.config, tell=console.warn,
+            config=ready.config, tell=console.warn, key=key_of(design.config, place),
         ) as claim,
     ):  # fmt: skip
         start(claim, ready, console.warn)
@@ -106,6 +106,10 @@ def compare_command(options: CompareOptions) -> int:
 def _kept(options: CompareOptions) -> Path | None:
     """The configuration of the comparison to go on with; None where there is none."""
     if options.resume:
+        if options.out is not None and not options.trust:
+            keep_out(options.out)
+        own = {**read_file(options.config, trust=True), **options.settings}
+        check_received(options.out, own.get("checkpoint_key"))
         told = any((options.config, options.names, options.seeds, options.settings, options.param))
         return kept_config(options.out, "comparison", overwrite=options.overwrite, given=told)
     if options.out is not None:
@@ -115,7 +119,9 @@ def _kept(options: CompareOptions) -> Path | None:
 
 def _design(options: CompareOptions, kept: Path | None) -> Design:
     """What is compared, by the options over the file over what is gone on with."""
-    file = read_file(options.config or kept)
+    named = dict.fromkeys((options.names or "").split(","))
+    given = references_of({**options.settings, "algorithms": named})
+    file = read_file(options.config or kept, given, trust=options.trust)
     names = _names(options.names, file)
     settings = dict(options.settings)
     if (options.jobs is not None or options.ray is not None) and "threads" not in {**file, **settings}:

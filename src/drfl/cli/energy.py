@@ -15,7 +15,7 @@ from drfl.data import Dataset
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import json_text, versions
 from drfl.experiments.build import Job, build, load_data
-from drfl.experiments.config import Config, config_of, load_config, read_file
+from drfl.experiments.config import Config, config_of, load_config, read_file, references_of
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.run_directory import check_free, claimed, filled
 from drfl.experiments.runner import execute, parse_seeds
@@ -262,8 +262,9 @@ def _config(options: EnergyOptions) -> Config:
     """The job: that of the runs, or that of the file and the options."""
     if options.runs:
         machine = {name: value for name, value in options.settings.items() if name in OF_THE_MACHINE}
-        return load_config(options.runs[0] / "config.toml", machine)
-    file = read_file(options.config)
+        return load_config(options.runs[0] / "config.toml", machine, trust=options.trust)
+    given = references_of({**options.settings, "algorithm": options.algorithm})
+    file = read_file(options.config, given, trust=options.trust)
     named = options.algorithm or file.get("algorithm", Config.model_fields["algorithm"].default)
     algorithm = algorithm_name(str(named))
     own = {"algorithm": options.algorithm, "rounds": options.rounds}

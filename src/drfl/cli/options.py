@@ -141,7 +141,7 @@ JOB = (
 """The settings of every job, where a command has its own say on algorithm, local steps and rounds."""
 
 RUN = tuple(name for name, about in ABOUT.items() if not about.hidden)
-COMPARE = tuple(name for name in RUN if name not in ("algorithm", "seed", "checkpoint_key"))
+COMPARE = tuple(name for name in RUN if name not in ("algorithm", "seed"))
 
 Given = Mapping[str, object]
 File = Annotated[Path | None, typer.Argument(help="TOML file with the options below; options given here override it.")]
@@ -161,6 +161,10 @@ Resume = Annotated[
         RUNNING,
         "--resume",
     ),
+]
+Trust = Annotated[
+    bool,
+    _option("Load the code that a folder's config.toml names, though you do not have it in place.", RUNNING, "--trust"),
 ]
 Out = Annotated[Path | None, _option("Folder for the results; must be new or empty.", RUNNING)]
 Overwrite = Annotated[bool, _option("Replace what is in --out.", RUNNING, "--overwrite")]
@@ -189,6 +193,7 @@ class RunOptions:
     settings: Annotated[Given, RUN]
     param: Param = None
     resume: Resume = False
+    trust: Trust = False
     out: Out = None
     overwrite: Overwrite = False
     as_json: Json = False
@@ -212,6 +217,7 @@ class CompareOptions:
     ] = 1
     ray: Ray = None
     resume: Resume = False
+    trust: Trust = False
     out: Out = None
     overwrite: Overwrite = False
     as_json: Json = False
@@ -308,6 +314,7 @@ class TuneOptions:
     ] = 1
     ray: Ray = None
     data_dir: DataDir = None
+    trust: Trust = False
     out: Annotated[Path | None, typer.Option(help="Folder of results. (default: experiments/results/tuning/JOB)")] = (
         None
     )
@@ -365,6 +372,7 @@ class EnergyOptions:
     ] = None
     settings: Annotated[Given, JOB]
     param: Param = None
+    trust: Trust = False
     out: Out = None
     overwrite: Overwrite = False
     as_json: Json = False

@@ -15,15 +15,22 @@ from drfl.cli.to_config import overrides
 from drfl.experiments.artifacts import config_toml, json_text, summary
 from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import score_columns
-from drfl.experiments.config import Config, config_of, read_file
+from drfl.experiments.config import Config, config_of, read_file, references_of
 from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.manifest import interruption, is_finished
-from drfl.experiments.resume import check_kept, checkpoint_writer, kept_config, key_of, load_resume_point
+from drfl.experiments.resume import (
+    check_kept,
+    check_received,
+    checkpoint_writer,
+    kept_config,
+    key_of,
+    load_resume_point,
+)
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
 from drfl.step_size import StepSize
-from drfl.user_code import label_of
+from drfl.user_code import keep_out, label_of
 
 FAILED = 1
 """The exit code of a run that ended worse than it began."""
@@ -46,7 +53,7 @@ def run_command(options: RunOptions) -> int:
             return 0
         place, anew, begun = out or default, out is None, config_toml(config, job.data.n)
         with claimed(
-            place, resume=resume, overwrite=options.overwrite, anew=anew, config=begun, tell=console.warn
+            place, resume=resume, overwrite=options.overwrite, anew=anew, config=begun, tell=console.warn, key=key
         ) as claim:
             start = load_resume_point(claim, job, console.warn, key) if resume else None
             for line in warnings_of(job):
@@ -76,12 +83,16 @@ def run_command(options: RunOptions) -> int:
 def _config(options: RunOptions) -> Config:
     path, out = options.config, options.out
     if options.resume:
+        if out is not None and not options.trust:
+            keep_out(out)
+        own = {**read_file(path, trust=True), **options.settings}
+        check_received(out, own.get("checkpoint_key"))
         told = path is not None or bool(options.settings or options.param)
         path = path or kept_config(out, overwrite=options.overwrite, given=told)
     elif out is not None:
         check_free(out, "run", overwrite=options.overwrite)
     # --param without an algorithm's name means the one that runs, which the file may name
-    file = read_file(path)
+    file = read_file(path, references_of(options.settings), trust=options.trust)
     named = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
     return config_of(file, overrides(options.settings, options.param, [str(named)]))
 

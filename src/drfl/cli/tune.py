@@ -82,7 +82,7 @@ def _job(options: TuneOptions) -> TuningJob:
         if "rounds" in changes:
             raise InputError("--rounds and --set rounds say the same thing: leave one out")
         changes["rounds"] = options.rounds
-    return resolve(options.job, changes, stand_in=options.stand_in)
+    return resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust)
 
 
 def _command(options: TuneOptions) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -188,7 +188,11 @@ def read_hub(text: str, columns: Columns) -> Dataset:
     import datasets
 
     try:
-        found = datasets.load_dataset(name.name, name.configuration, revision=name.revision)
+        # Before version 4 a data set could have a script, also one in a local folder of that name.
+        no_script: dict[str, Any] = (
+            {"trust_remote_code": False} if int(datasets.__version__.partition(".")[0]) < 4 else {}
+        )
+        found = datasets.load_dataset(name.name, name.configuration, revision=name.revision, **no_script)
     except Exception as error:  # of the network, the hub, a builder, a file: of a dozen packages
         raise InputError(f"dataset '{text}' cannot be loaded from the hub: {_line(error)}") from None
     if not isinstance(found, datasets.DatasetDict | datasets.Dataset):

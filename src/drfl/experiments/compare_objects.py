@@ -34,11 +34,12 @@ from drfl.experiments.config import input_error
 from drfl.experiments.manifest import is_finished
 from drfl.experiments.objects import ObjectConfig, object_jobs
 from drfl.experiments.pool import check_stack, workers_of
-from drfl.experiments.resume import kept_config
+from drfl.experiments.resume import check_received, kept_config, key_of
 from drfl.experiments.run_directory import check_free, claimed, filled, tidy
 from drfl.experiments.runner import Outcome, StopSignal
 from drfl.key import Key
 from drfl.task import Task
+from drfl.user_code import keep_out
 
 T = TypeVar("T")
 
@@ -97,6 +98,8 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
     """The comparison in this folder; ``own`` are the user's modules."""
     kept = None
     if options.resume:
+        keep_out(out)
+        check_received(out, design.config.checkpoint_key)
         kept = kept_config(out, "comparison", overwrite=options.overwrite, given=True)
         check_cells_same(out, design)
     else:
@@ -110,7 +113,7 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
         _shown(options.progress, design) as (tell, show),
         claimed(
             out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells,
-            config=ready.config, tell=tell,
+            config=ready.config, tell=tell, key=key_of(design.config, out),
         ) as claim,
     ):  # fmt: skip
         start(claim, ready, tell)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from drfl.assessment.equal_clients import equal_clients
 from drfl.atomic_files import atomic_write
+from drfl.checkpoint import sign, unsigned
 from drfl.engine.lockstep import run_in_lockstep
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import config_toml, json_text, write_run
@@ -21,7 +22,7 @@ from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.comparison_results import cell_name
 from drfl.experiments.config import Config
 from drfl.experiments.data_warnings import warnings_of
-from drfl.experiments.manifest import IDENTITY, is_finished, read_manifest
+from drfl.experiments.manifest import CHECKPOINT, IDENTITY, is_finished, read_manifest
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
 from drfl.experiments.runner import Finished, Outcome, StopSignal, execute
@@ -198,7 +199,7 @@ def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) 
             warn(line)
     try:
         with atomic_write(path) as file:
-            file.write(json_text(ready.identity, indent=1).encode())
+            file.write(sign(claim.key, f"{CHECKPOINT}/{path.name}", json_text(ready.identity, indent=1).encode()))
     except OSError as error:
         raise InputError(
             f"cannot write into {claim.directory} ({error.strerror}): give another --out",
@@ -309,7 +310,7 @@ def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
     """How a cell has ended; None where it has not."""
     name = cell_name(algorithm, seed)
     try:
-        outcome = RECORD.validate_json((claim.checkpoints / f"{name}.json").read_bytes())
+        outcome = RECORD.validate_json(unsigned((claim.checkpoints / f"{name}.json").read_bytes()))
     except (OSError, ValidationError):
         return None
     folder = claim.directory / name
@@ -334,7 +335,7 @@ def _run(
     job = ready.build(algorithm, seed)
     key = key_of(job.config, claim.directory)
     config = config_toml(job.config, job.data.n)
-    with claimed(claim.directory / name, resume=True, config=config) as cell:
+    with claimed(claim.directory / name, resume=True, config=config, key=key) as cell:
         before = load_resume_point(cell, job, lambda line: warn(f"{name}: {line}"), key)
         keep = checkpoint_writer(cell, job, key)
         outcome, finished = ran(
@@ -389,7 +390,8 @@ def store(claim: Claim, outcome: Outcome, files: Mapping[str, bytes] | None) -> 
     Raises:
         InputError: the folder cannot be written to.
     """
-    with claimed(claim.directory / cell_name(outcome.algorithm, outcome.seed), resume=True) as cell:
+    place = claim.directory / cell_name(outcome.algorithm, outcome.seed)
+    with claimed(place, resume=True, key=claim.key) as cell:
         _keep(claim, outcome)
         if files is not None:
             with filled(cell) as folder:
@@ -400,7 +402,8 @@ def store(claim: Claim, outcome: Outcome, files: Mapping[str, bytes] | None) -> 
 
 def _keep(claim: Claim, outcome: Outcome) -> None:
     try:
-        with atomic_write(claim.checkpoints / f"{cell_name(outcome.algorithm, outcome.seed)}.json") as file:
-            file.write(json_text(outcome._asdict()).encode())
+        name = f"{cell_name(outcome.algorithm, outcome.seed)}.json"
+        with atomic_write(claim.checkpoints / name) as file:
+            file.write(sign(claim.key, f"{CHECKPOINT}/{name}", json_text(outcome._asdict()).encode()))
     except OSError as error:
         raise InputError(f"cannot write into {claim.checkpoints} ({error.strerror}): make room and resume") from None

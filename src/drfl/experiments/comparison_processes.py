@@ -16,6 +16,7 @@ from drfl.experiments.run_directory import Claim
 from drfl.experiments.runner import Outcome, StopSignal
 from drfl.experiments.shared_tensors import SharedTensors
 from drfl.experiments.worker_processes import StopFlag, WorkerProcesses
+from drfl.user_code import keep_out, kept_out
 
 
 class _Asked(StopSignal):
@@ -83,7 +84,7 @@ def compare_in_processes(
     """
     tensors = SharedTensors()
     try:
-        with WorkerProcesses(jobs, _enter, pickled((ready, claim), own, tensors.dumps)) as processes:
+        with WorkerProcesses(jobs, _enter, pickled((ready, claim, kept_out()), own, tensors.dumps)) as processes:
             try:
                 futures = [processes.submit(_cells, cells) for cells in ready.design.stacks(stack)]
                 for future in futures:
@@ -111,7 +112,9 @@ def _waited(
 def _enter(payload: bytes, stop: StopFlag) -> None:
     _Worker.watch = _Asked(stop)
     try:
-        _Worker.ready, _Worker.claim = cloudpickle.loads(payload)
+        _Worker.ready, _Worker.claim, folders = cloudpickle.loads(payload)
+        for folder in folders:
+            keep_out(folder)
     except Exception as error:  # an error here would look like a process that was killed
         _Worker.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
 

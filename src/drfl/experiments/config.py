@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from drfl import user_code
 from drfl.algorithms import EVERYBODY
+from drfl.atomic_files import is_file
 from drfl.callbacks import target
 from drfl.data import DATASETS, PARTITIONS
 from drfl.data.hugging_face import hub_name
@@ -38,6 +40,9 @@ REGISTRIES: dict[str, Mapping[str, object]] = {
 OWN = ("model", "loss")
 """Of these also what the user has, as ``FILE.py:NAME``."""
 
+
+MANIFEST = "manifest.json"
+"""The file by which a folder of results is known, see :mod:`drfl.experiments.manifest`."""
 
 COMMON = {"steps": "steps", "batch": "batch", "lr": "lr", "cohort": "m"}
 """Options that stand for a parameter of every algorithm, and its name there."""
@@ -223,18 +228,32 @@ def table_dir(config: Config) -> str | None:
     return None if config.table_dir is None else str(config.table_dir)
 
 
-def load_config(path: Path | None, overrides: Mapping[str, object]) -> Config:
+def load_config(path: Path | None, overrides: Mapping[str, object], *, trust: bool = False) -> Config:
     """A configuration from a TOML file (or none) and the options that override it.
 
     Args:
         path: the file.
         overrides: options by name; tables under "algorithms" are merged, everything else replaces. A common option
             given here beats the parameter of that name in the file's tables too.
+        trust: whether code that the file names is loaded though the file lies in a folder of results.
 
     Raises:
         InputError: the file is missing or not TOML, a key is unknown, or a value is impossible.
     """
-    return config_of(read_file(path), overrides)
+    return config_of(read_file(path, references_of(overrides), trust=trust), overrides)
+
+
+def references_of(values: Mapping[str, object]) -> dict[str, str]:
+    """The code that a configuration names, each reference with the key that names it; nothing is imported.
+
+    Args:
+        values: keys of a :class:`Config`, of any type.
+    """
+    named = [(key, values.get(key)) for key in ("algorithm", "model", "loss", "score")]
+    metrics, tables = values.get("metrics"), values.get("algorithms")
+    named += [("metrics", name) for name in (metrics if isinstance(metrics, list | tuple) else [metrics])]
+    named += [("algorithms", name) for name in (tables if isinstance(tables, dict) else ())]
+    return {name: key for key, name in named if isinstance(name, str) and user_code.is_reference(name)}
 
 
 def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Config:
@@ -275,22 +294,54 @@ TABLES = (".csv", ".npz", ".parquet")
 """Files that a shell puts in the place of a configuration where a star stands behind --data."""
 
 
-def read_file(path: Path | None) -> dict[str, object]:
+def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = False) -> dict[str, object]:
     """What a TOML file holds; nothing where there is none.
 
+    A file in a folder of results may come from somebody else. Code that it names is loaded later only if it passes
+    :func:`drfl.user_code.check_received` here. A file elsewhere is the user's, and so is what it names.
+
+    Args:
+        path: the file.
+        given: references that the user has named too.
+        trust: whether the user trusts all code that the file names.
+
     Raises:
-        InputError: it is missing or not TOML.
+        InputError: it is missing or not TOML, or names code that is not trusted.
     """
     if path is None:
         return {}
     if path.suffix.lower() in TABLES:
         raise InputError(f"{path} is a table and no configuration: give each table its own --data, or their folder")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
         raise InputError(f"{path} is not valid TOML: {error}") from None
+    folder = results_folder(path)
+    if folder is not None and not trust:
+        user_code.keep_out(folder)
+        user_code.check_received(references_of(values), values.get("files"), folder, given)
+    return values
+
+
+def results_folder(path: Path) -> Path | None:
+    """The outermost folder of results that a file lies in, such as that of its run's comparison; None = in none."""
+    place = path.resolve().parent
+    above = place if _is_results(place) else place.parent  # of checkpoint/config.toml
+    found = None
+    while _is_results(above) and above != found:
+        found, above = above, above.parent
+    return found
+
+
+def _is_results(folder: Path) -> bool:
+    """Whether a folder has a manifest of drfl's; programs of other kinds have files of that name too."""
+    try:
+        content = json.loads((folder / MANIFEST).read_bytes()) if is_file(folder / MANIFEST) else None
+    except (OSError, ValueError, RecursionError):
+        return True
+    return isinstance(content, dict) and {"kind", "drfl"} <= content.keys()
 
 
 def input_error(error: ValidationError) -> InputError:

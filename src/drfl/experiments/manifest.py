@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,16 +18,15 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from drfl.atomic_files import atomic_write, is_file, is_folder, remove_known
-from drfl.checkpoint import store
+from drfl.checkpoint import check_signed, sign, store
 from drfl.checkpoint.record import first_fault
 from drfl.errors import InputError, Notice
 from drfl.experiments.artifacts import FILES
+from drfl.experiments.config import MANIFEST as NAME
 from drfl.run_end import has_ended
 
-NAME = "manifest.json"
-
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
-REPLIES = "replies.csv"
+REPLIES, OUTCOMES, SUMMARY = "replies.csv", "outcomes.json", "summary.json"
 """The sub-folder of work under way, and what may lie in it beside checkpoints and records of cells."""
 
 Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
@@ -99,6 +99,7 @@ class Manifest(BaseModel):
         drfl: the version that wrote it.
         files: results in it, by name.
         cells: sub-folders in it that are runs of their own, in the order in which they are begun.
+        hmac_sha256: the file's signature, see :func:`drfl.checkpoint.sign`; None = it is not signed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -108,6 +109,7 @@ class Manifest(BaseModel):
     drfl: str
     files: tuple[Plain, ...] = ()
     cells: tuple[Plain, ...] = ()
+    hmac_sha256: str | None = None
 
     @model_validator(mode="after")
     def _only_names_of_its_kind(self) -> Manifest:
@@ -123,14 +125,15 @@ class Manifest(BaseModel):
         """One of this version of drfl."""
         return cls(kind=kind, drfl=importlib.metadata.version("drfl"), files=tuple(sorted(files)), cells=cells)
 
-    def write(self, folder: Path) -> None:
-        """Put it into its folder atomically.
+    def write(self, folder: Path, key: bytes | None = None) -> None:
+        """Put it into its folder atomically, signed if there is a key.
 
         Raises:
             OSError: the folder cannot be written to.
         """
         with atomic_write(folder / NAME) as file:
-            file.write(self.model_dump_json(indent=2).encode() + b"\n")
+            content = self.model_dump_json(indent=2, exclude={"hmac_sha256"}).encode() + b"\n"
+            file.write(sign(key, NAME, content))
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -178,7 +181,7 @@ def is_finished(folder: Path) -> bool:
     if is_file(folder / CHECKPOINT / CONFIG):
         return False
     manifest = read_manifest(folder)
-    summary = _json(folder / "summary.json")
+    summary = _json(folder / SUMMARY)
     if summary is None or manifest is None:
         return False
     if manifest.kind == "comparison":
@@ -188,7 +191,7 @@ def is_finished(folder: Path) -> bool:
 
 def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
     """The runs of a comparison whose outcome is not among its results."""
-    outcomes = (_json(folder / "outcomes.json") or {}).get("outcomes")
+    outcomes = (_json(folder / OUTCOMES) or {}).get("outcomes")
     known = [item for item in outcomes if isinstance(item, dict)] if isinstance(outcomes, list) else []
     ended = {f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
     return [cell for cell in manifest.cells if cell not in ended]
@@ -209,7 +212,7 @@ def interruption(folder: Path) -> Notice | None:
     Raises:
         InputError: the folder's manifest cannot be read.
     """
-    manifest, summary = read_manifest(folder), _json(folder / "summary.json")
+    manifest, summary = read_manifest(folder), _json(folder / SUMMARY)
     kind: Kind = "run" if manifest is None else manifest.kind
     if kind not in COMMANDS or summary is None or is_finished(folder) or (manifest is None and has_ended(summary)):
         return None
@@ -267,7 +270,7 @@ def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
         remove_known(top, re.compile(known))
 
 
-def clear(folder: Path, manifest: Manifest) -> None:
+def clear(folder: Path, manifest: Manifest, key: bytes | None = None) -> None:
     """Remove what is drfl's of a folder: results, work under way, and the cells by their own manifests.
 
     What somebody else put there stays; a cell in which something stays keeps a manifest.
@@ -275,8 +278,8 @@ def clear(folder: Path, manifest: Manifest) -> None:
     Raises:
         OSError: the system does not let something go.
     """
-    if "summary.json" in manifest.files and is_file(folder / "summary.json"):
-        (folder / "summary.json").unlink()  # first: a folder that is half cleared is not finished
+    if SUMMARY in manifest.files and is_file(folder / SUMMARY):
+        (folder / SUMMARY).unlink()  # first: a folder that is half cleared is not finished
     clear_checkpoint(folder, manifest.kind)
     for name in manifest.files:
         if is_file(folder / name):
@@ -286,15 +289,50 @@ def clear(folder: Path, manifest: Manifest) -> None:
         own = read_manifest(cell) if is_folder(cell) else None
         if own is None or own.kind != "run":
             continue
-        clear(cell, own)
+        clear(cell, own, key)
         lock = cell / CHECKPOINT / LOCK
         if is_folder(lock.parent) and is_file(lock):
             lock.unlink()
             remove_known(lock.parent, re.compile(r"(?!)"))
-        Manifest.new("run").write(cell)
+        Manifest.new("run").write(cell, key)
         if entries(cell) == {NAME}:
             (cell / NAME).unlink()
             cell.rmdir()
+
+
+def check_signatures(folder: Path, key: bytes) -> None:
+    """Make sure that whoever has the key wrote all that resuming reads in a folder, before any of it is parsed.
+
+    Checkpoints are signed one by one, see :func:`drfl.checkpoint.resume_point`: of two, a damaged one may be left out.
+
+    Args:
+        folder: of a run or comparison; it may be missing or empty.
+        key: from :func:`drfl.checkpoint.read_key`.
+
+    Raises:
+        InputError: a file has another signature or none, or is missing though others show that it was there.
+    """
+    if not folder.is_dir() or not entries(folder):
+        return
+    check_signed(key, folder, NAME)
+    top = folder / CHECKPOINT
+    configs = [name for name in (f"{CHECKPOINT}/{CONFIG}", CONFIG) if os.path.lexists(folder / name)]
+    begun = any(top.glob("round-*")) or os.path.lexists(folder / SUMMARY)
+    results = [SUMMARY] if os.path.lexists(folder / SUMMARY) else []
+    for name in [*(configs or ([CONFIG] if begun else [])), *results]:
+        check_signed(key, folder, name)
+    names = {f"{CHECKPOINT}/{path.name}" for path in top.glob("*.json")}
+    cells = sorted(path.parent for path in folder.glob(f"*/{NAME}"))
+    if os.path.lexists(top / CONFIG):
+        # A cell's results are written after its record, and the first cell is begun after the identity is written.
+        names |= {f"{CHECKPOINT}/{cell.name}.json" for cell in cells if os.path.lexists(cell / SUMMARY)}
+        names |= {f"{CHECKPOINT}/{IDENTITY}"} if cells else set()
+    elif cells:
+        names.add(OUTCOMES)
+    for name in sorted(names):
+        check_signed(key, folder, name)
+    for cell in cells:
+        check_signatures(cell, key)
 
 
 def runs_in(path: Path) -> list[Path]:

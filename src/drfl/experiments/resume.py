@@ -18,7 +18,7 @@ from drfl.errors import InputError, Notice
 from drfl.experiments.artifacts import config_toml, versions
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
-from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind
+from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
 from drfl.experiments.run_directory import Claim, held
 from drfl.hashing import digest_of
 from drfl.run_state import CheckpointWriter, RunState
@@ -209,6 +209,22 @@ def key_of(config: Config, directory: Path) -> bytes | None:
     if path.resolve().is_relative_to(directory.resolve()):
         raise InputError(f"checkpoint_key '{path}' lies in {directory}, which it is to protect: keep it elsewhere")
     return key
+
+
+def check_received(directory: Path | None, path: object) -> None:
+    """Make sure that all that resuming reads in a folder is signed, if the user gives the key.
+
+    A key that only the folder's own configuration names proves nothing: whoever wrote the one could name the other.
+
+    Args:
+        directory: the folder.
+        path: of the key, from an option or from a file of the user's; None = there is none.
+
+    Raises:
+        InputError: see :func:`drfl.experiments.manifest.check_signatures`, or it is no key.
+    """
+    if directory is not None and path is not None:
+        check_signatures(directory, read_key(Path(str(path))))
 
 
 def load_resume_point(

@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from drfl.atomic_files import atomic_write, is_file, is_folder, missing_folders, remove_empty, remove_known
+from drfl.checkpoint import sign
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.manifest import (
     CHECKPOINT,
@@ -20,7 +21,9 @@ from drfl.experiments.manifest import (
     KINDS,
     LOCK,
     NAME,
+    OUTCOMES,
     STAGE,
+    SUMMARY,
     Kind,
     Manifest,
     check_links,
@@ -137,12 +140,14 @@ class Claim:
         manifest: what it is, and what of it is drfl's so far.
         finished: set once the results are whole and there is nothing to resume.
         continued: whether work was under way in it before.
+        key: that its files are signed with; None = they are not signed.
     """
 
     directory: Path
     manifest: Manifest
     finished: bool = False
     continued: bool = False
+    key: bytes | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -167,7 +172,7 @@ class Claim:
         """
         try:
             with atomic_write(self.checkpoints / CONFIG) as file:
-                file.write(config.encode())
+                file.write(sign(self.key, f"{CHECKPOINT}/{CONFIG}", config.encode()))
         except OSError as error:
             raise InputError(
                 f"cannot write into {self.directory} ({error.strerror}): give another --out",
@@ -180,7 +185,7 @@ class Claim:
         Raises:
             OSError: it cannot be written.
         """
-        manifest.write(self.directory)
+        manifest.write(self.directory, self.key)
         self.manifest = manifest
 
 
@@ -195,6 +200,7 @@ def claimed(
     cells: tuple[str, ...] = (),
     config: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    key: bytes | None = None,
 ) -> Iterator[Claim]:
     """Hold a folder, which is made if need be; a second process is refused for as long.
 
@@ -212,11 +218,12 @@ def claimed(
         config: the configuration of work that can resume, see :meth:`Claim.begin`. Work to resume keeps its own until
             it was checked.
         tell: gets a line where files that are not drfl's stay in a folder that is overwritten.
+        key: to sign the files with that resuming reads.
 
     Raises:
         InputError: another process holds it, it holds something else, or it cannot be written to.
     """
-    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, config, tell)
+    claim, lock, made = _begun(directory, kind, resume, overwrite, anew, cells, config, tell, key)
     refused = False
     try:
         yield claim
@@ -242,14 +249,15 @@ def _begun(
     cells: tuple[str, ...],
     config: str | None,
     tell: Callable[[str], None],
+    key: bytes | None,
 ) -> tuple[Claim, FileLock, list[Path]]:
     """The folder with its lock, and what had to be made for it; nothing is left of an attempt that fails."""
     made: list[Path] = []
     lock = None
     try:
         directory, made = _make(directory, anew)
-        lock, new = _locked(directory, kind, resume, overwrite)
-        claim = _taken(directory, kind, cells, config, resume, overwrite, new, tell)
+        lock, new = _locked(directory, kind, resume, overwrite, key)
+        claim = _taken(directory, kind, cells, config, resume, overwrite, new, tell, key)
     except (InputError, OSError) as error:
         if lock is not None:
             lock.release()
@@ -288,7 +296,7 @@ def _make(directory: Path, anew: bool) -> tuple[Path, list[Path]]:
             raise
 
 
-def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool) -> tuple[FileLock, bool]:
+def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: bytes | None) -> tuple[FileLock, bool]:
     """The lock of a folder that may be taken, and whether nothing was there.
 
     The manifest comes first: a process killed at any time leaves a folder that is known again.
@@ -297,7 +305,7 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool) -> tuple
     if new:
         for name in {path.name for path in directory.iterdir()} - entries(directory):
             (directory / name).unlink(missing_ok=True)
-        Manifest.new(kind).write(directory)
+        Manifest.new(kind).write(directory, key)
     (directory / CHECKPOINT).mkdir(exist_ok=True)
     lock = FileLock(directory / CHECKPOINT / LOCK, timeout=0)
     try:
@@ -316,15 +324,16 @@ def _taken(
     overwrite: bool,
     new: bool,
     tell: Callable[[str], None],
+    key: bytes | None,
 ) -> Claim:
     """The folder that this process has locked, with the manifest that it finds or makes."""
     manifest = held(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not (new or resume or overwrite):
         raise InputError(f"{directory} exists already: give another --out, or --overwrite to replace it")
     check_cells(directory, cells)
-    claim = Claim(directory, manifest, continued=resume and is_file(directory / CHECKPOINT / CONFIG))
+    claim = Claim(directory, manifest, continued=resume and is_file(directory / CHECKPOINT / CONFIG), key=key)
     if overwrite and manifest.cells:
-        clear(directory, manifest)
+        clear(directory, manifest, key)
         claim.write(Manifest.new(kind, cells=cells))
     elif overwrite:
         # A process killed at any time leaves the work before with its own configuration, or the new work with the new
@@ -370,9 +379,11 @@ def filled(claim: Claim) -> Iterator[Path]:
         _empty(stage, claim)
         stage.mkdir()
         yield stage
-        names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == "summary.json", name))
+        names = sorted((path.name for path in stage.iterdir()), key=lambda name: (name == SUMMARY, name))
         before = claim.manifest
         _check_way(claim, names)
+        for name in {CONFIG, OUTCOMES, SUMMARY}.intersection(names):  # resuming reads these
+            (stage / name).write_bytes(sign(claim.key, name, (stage / name).read_bytes()))
         # listed first, so that a process killed in between leaves no file that is not known
         claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
         for name in names:

@@ -27,7 +27,7 @@ from drfl.experiments.artifacts import config_toml, json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
 from drfl.experiments.manifest import CHECKPOINT, CONFIG, REPLIES, is_finished
-from drfl.experiments.resume import check_kept, checkpoint_writer, key_of, load_resume_point
+from drfl.experiments.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run_directory import claimed
 from drfl.experiments.run_gains import PAIRED
 from drfl.experiments.runner import execute, write_results
@@ -133,6 +133,7 @@ def serve(grid: Grid, path: Path) -> Path:
     out = folder / settings.out
     check_sites(out, settings)
     key = key_of(settings.job, out)
+    check_received(out, settings.job.checkpoint_key)
     roster = roster_of(settings, folder)
     notice = settings.unprotected()
     if notice is not None:
@@ -151,7 +152,7 @@ def serve(grid: Grid, path: Path) -> Path:
             f"{out} holds this run, finished: give another 'out' in {path} to run it again",
             code="finished", field="out",
         )  # fmt: skip
-    with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n)) as claim:
+    with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n), key=key) as claim:
         start = load_resume_point(claim, deployed, LOG.warning, key)
         # Rows of rounds after the checkpoint are dropped: these rounds are played again.
         since = 0 if start is None else start.round

@@ -13,13 +13,14 @@ from drfl.papers.specification import PAPERS, load_job, load_spec, names
 from drfl.tuning.job import JUDGED, Method, TuningJob, from_file, of_values
 
 
-def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False) -> TuningJob:
+def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False, trust: bool = False) -> TuningJob:
     """A job by its name among the papers', or by its file.
 
     Args:
         text: a name such as "mnist-linear", or the path of a TOML file as `drfl compare` takes it.
         changes: keys of a `Config` that take the place of the job's.
         stand_in: take what is run where the paper's data cannot be had.
+        trust: see :func:`drfl.experiments.config.load_config`.
 
     Raises:
         InputError: no such job or file, no stand-in, or an impossible value.
@@ -27,7 +28,7 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False)
     if Path(text).suffix == ".toml":
         if stand_in:
             raise InputError("--stand-in is for the papers' jobs: leave it out beside a file")
-        return from_file(Path(text), changes)
+        return from_file(Path(text), changes, trust=trust)
     name = _known(text)
     job = load_job(name)
     if stand_in and job.stand_in is None:

@@ -95,17 +95,18 @@ class TuningJob:
         return load_config(None, {**self.values, **JUDGED}).measures()[0]
 
 
-def from_file(path: Path, changes: Mapping[str, object]) -> TuningJob:
+def from_file(path: Path, changes: Mapping[str, object], *, trust: bool = False) -> TuningJob:
     """A job from its file.
 
     Args:
         path: a TOML file as `drfl compare` takes it.
         changes: keys of a `Config` that take the place of the job's.
+        trust: see :func:`drfl.experiments.config.load_config`.
 
     Raises:
         InputError: no such file, or an impossible value.
     """
-    config = load_config(path, {**changes, **JUDGED})
+    config = load_config(path, {**changes, **JUDGED}, trust=trust)
     return of_values(path.stem, tomllib.loads(path.read_text(encoding="utf-8")), changes, config)
 
 
