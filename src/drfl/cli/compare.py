@@ -15,7 +15,7 @@ from drfl.callbacks import describe
 from drfl.cli import console
 from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
-from drfl.errors import InputError, StoppedError
+from drfl.errors import InputError, Notice, StoppedError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.comparison import (
     Design,
@@ -70,7 +70,7 @@ def compare_command(options: CompareOptions) -> int:
     ready = PreparedComparison.of(design, from_config(design.config, console.lines(quiet)), kept)
     if out is not None and resume and ended(out):
         tidy(out, "comparison")
-        console.warn(f"{out} is finished: there is nothing to resume")
+        console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
         return 0
     place, cells = out or Path("runs") / f"compare-{design.config.data_label}", design.cells
     with (
@@ -96,7 +96,8 @@ def compare_command(options: CompareOptions) -> int:
         _print(comparison, claim.directory)
     if not claim.finished:
         left = f"{len(comparison.outcomes)} of {len(cells)} runs have ended"
-        console.warn(f"{left}: 'drfl compare --resume --out {claim.directory}' goes on")
+        text = f"{left}: 'drfl compare --resume --out {claim.directory}' goes on"
+        console.warn(Notice(text, "unfinished-run", str(claim.directory)))
     if watch.stop:
         return watch.code
     return 0 if any(outcome.metrics and not outcome.reason for outcome in comparison.outcomes) else BROKEN

@@ -12,6 +12,7 @@ from drfl.certificate import Certificate
 from drfl.cli import console
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
+from drfl.errors import Notice
 from drfl.experiments.artifacts import json_text, summary
 from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import score_columns
@@ -38,7 +39,7 @@ def run_command(options: RunOptions) -> int:
         job = build(config, load_data(config, console.lines(quiet)))
         if out is not None and resume and is_finished(out, job):
             tidy(out)
-            console.warn(f"{out} is finished: there is nothing to resume")
+            console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
             return 0
         place, anew = out or default, out is None
         with claimed(place, resume=resume, overwrite=options.overwrite, anew=anew, tell=console.warn) as claim:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
+from drfl.errors import Notice
 from drfl.experiments.build import Running
 from drfl.experiments.end_checks import BY_CLASS
 
 
-def warnings_of(job: Running) -> tuple[str, ...]:
+def warnings_of(job: Running) -> tuple[Notice, ...]:
     """The sentences of :func:`drfl.data.checks.data_warnings` on a run's clients.
 
     None on a data set that drfl knows and has divided itself, as the papers do, and on a deployment, whose sites alone

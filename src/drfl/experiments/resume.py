@@ -15,7 +15,7 @@ from drfl.atomic_files import atomic_write
 from drfl.checkpoint import Checkpoints, DamagedError, read_key, resume_point
 from drfl.checkpoint.record import first_fault
 from drfl.engine.lockstep import own_seconds
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.experiments.artifacts import config_toml, versions
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
@@ -72,7 +72,7 @@ def settings(job: Running) -> dict[str, object]:
     return {name: value for name, value in full.items() if name not in FREE}
 
 
-def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
+def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
     """Make sure that a run may go on from a checkpoint.
 
     Args:
@@ -104,7 +104,9 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
     unset = "not set"
     pairs |= {name: (SHORT.repr(theirs.config.get(name, unset)), repr(ours.get(name, unset))) for name in ROUNDING}
     return [
-        f"the checkpoint was written with {name} {then}, this is {this}: digits may differ"
+        Notice(
+            f"the checkpoint was written with {name} {then}, this is {this}: digits may differ", "other-version", name
+        )
         for name, (then, this) in pairs.items()
         if then != this
     ]
@@ -205,7 +207,7 @@ def key_of(config: Config, directory: Path) -> bytes | None:
 
 
 def load_resume_point(
-    claim: Claim, job: Running, warn: Callable[[str], None], key: bytes | None = None
+    claim: Claim, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
 ) -> RunState | None:
     """Where a run was when it was stopped; None where it had kept nothing yet.
 
@@ -232,8 +234,9 @@ def load_resume_point(
         raise InputError(f"{error}: nothing can be resumed, start anew with --overwrite") from None
     if point is None:
         return None
-    for line in (*point.told, f"going on after round {point.progress.round} of {job.config.rounds}"):
-        warn(line)
+    resumed = Notice(f"going on after round {point.progress.round} of {job.config.rounds}", "resumed")
+    for notice in (*point.told, resumed):
+        warn(notice)
     return point.progress
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from drfl.atomic_files import is_file, is_folder, missing_folders, remove_empty, remove_known
-from drfl.errors import DivergedError, InputError
+from drfl.errors import DivergedError, InputError, Notice
 from drfl.experiments.manifest import (
     CHECKPOINT,
     KINDS,
@@ -291,7 +291,8 @@ def _taken(
     own = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK}))
     left = [*foreign(directory, claim.manifest), *own] if overwrite else []
     if left:
-        tell(f"{directory}: left as they were, as they are not of the {kind}: {', '.join(left)}")
+        text = f"{directory}: left as they were, as they are not of the {kind}: {', '.join(left)}"
+        tell(Notice(text, "foreign-file", str(directory)))
     return claim
 
 
