@@ -147,3 +147,10 @@ def test_a_difference_is_shown_and_fails(source, monkeypatch, capsys, tmp_path):
     snapshot.write_text(snapshot.read_text(encoding="utf-8").replace("only", "just"), encoding="utf-8")
     assert messages.main(["--check"]) == 1
     assert "just {n} rows" in capsys.readouterr().out
+
+
+def test_the_page_prints_what_it_shows(capsys):
+    page = (messages.ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    ((code, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == printed
