@@ -9,7 +9,7 @@ LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps --only-
 # drfl itself is this folder, for which pip knows no hash; setuptools is there already, so nothing is fetched to build it
 ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-all check lint format pages docs dist lock clean help
+.PHONY: demo test test-all check lint format pages messages docs dist lock clean help
 
 help:
 	@echo "make demo    set up and run the main job on embedded data"
@@ -18,6 +18,7 @@ help:
 	@echo "make check   lint, formatting, types, import order, tests"
 	@echo "make format  bring the code into its format"
 	@echo "make pages   write stored results and lists of the code into the pages of docs/"
+	@echo "make messages  write the wording of all errors and warnings into tests/messages.txt"
 	@echo "make docs    build the documentation site, build/site; strict: a broken link or a missing page fails"
 	@echo "make dist    build wheel and source archive in build/dist, each tried in an empty environment"
 	@echo "make lock    renew the lock files (UPGRADE=1: take the newest versions)"
@@ -51,6 +52,9 @@ format: $(VENV)/.dev
 
 pages: $(VENV)/.dev
 	$(BIN)/python scripts/pages.py
+
+messages: $(VENV)/.dev
+	$(BIN)/python scripts/messages.py
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

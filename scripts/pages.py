@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import tables as benchmarks
 from benchmarks.tables import markdown, paragraph
-from scripts import architecture, trial_tables, versions
+from scripts import architecture, error_codes, trial_tables, versions
 from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS
 
 from drfl.atomic_files import atomic_write
@@ -32,7 +32,7 @@ from experiments import promise_tables as promise
 from experiments import tables as experiments
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("", "contributing", "start")
+FOLDERS = ("", "contributing", "reference", "start")
 PAGES = {path.stem: path for folder in FOLDERS for path in sorted((ROOT / "docs" / folder).glob("*.md"))}
 PAGES["EXPERIMENTS"] = ROOT / "EXPERIMENTS.md"
 PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
@@ -119,6 +119,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **leads.BLOCKS,
     **false_model_tables.BLOCKS,
     "architecture.parts": lambda: markdown(["part", "what it is", "begin with"], architecture.table(), text=3),
+    "errors.codes": error_codes.table,
     "install.versions": versions.table,
     "testing.algorithm-checks": algorithm_checks,
     "testing.federation-checks": federation_checks,

@@ -47,6 +47,11 @@ def test_an_unknown_name_has_the_code_and_the_kind_as_its_field():
         raise unknown("algorithm", "x", ["DRFA"])
 
 
+def test_the_field_of_an_unknown_name_can_be_its_option():
+    with refused("unknown-name", "ambiguity"):
+        raise unknown("ambiguity set", "x", ["simplex"], field="ambiguity")
+
+
 def test_refusals_are_compared_by_code_and_field():
     with pytest.raises(AssertionError), refused("out-of-range", "lr"):
         raise InputError("a", code="out-of-range", field="steps")
@@ -57,6 +62,8 @@ def test_refusals_are_compared_by_code_and_field():
 def test_a_notice_is_its_sentence_and_keeps_code_and_field():
     notice = pickle.loads(pickle.dumps(Notice("few rows at a", "few-test-rows", "a")))
     assert (notice, notice.code, notice.field) == ("few rows at a", "few-test-rows", "a")
+    inside = notice.within("FedAvg")
+    assert (inside, inside.code, inside.field) == ("FedAvg: few rows at a", "few-test-rows", "a")
     warning = DataWarning(notice)
     assert (str(warning), warning.code, warning.field) == ("few rows at a", "few-test-rows", "a")
 

@@ -86,6 +86,10 @@ class Notice(str):
         notice.code, notice.field = code, field
         return notice
 
+    def within(self, place: str) -> Notice:
+        """The same notice, with the place that it comes from in front: "FedAvg-seed0: …"."""
+        return Notice(f"{place}: {self}", self.code, self.field)
+
 
 class DataWarning(UserWarning):
     """The clients' data leave it uncertain who the worst client is; see :func:`drfl.data.checks.data_warnings`.
@@ -100,16 +104,18 @@ class DataWarning(UserWarning):
         self.field = notice.field if isinstance(notice, Notice) else None
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None) -> InputError:
     """An error for a name that is not in a list, with the nearest name that is.
 
     Args:
         kind: what the name stands for, e.g. ``"algorithm"``.
         name: what the user wrote.
         known: the names that exist.
+        field: the option or key that has the name; None = the kind.
     """
     names = list(known)
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f"did you mean '{by_lower[near[0]]}'? " if near else ""
-    return InputError(f"unknown {kind} '{name}': {hint}known are {', '.join(names)}", code="unknown-name", field=kind)
+    message = f"unknown {kind} '{name}': {hint}known are {', '.join(names)}"
+    return InputError(message, code="unknown-name", field=kind if field is None else field)

@@ -297,5 +297,5 @@ class DataChecked(Protocol):
     """A federation that can check its clients' data."""
 
     def data_warnings(self) -> tuple[str, ...]:
-        """A sentence each, see :func:`drfl.data.checks.data_warnings`."""
+        """A sentence each, best a :class:`drfl.errors.Notice`, see :func:`drfl.data.checks.data_warnings`."""
         ...

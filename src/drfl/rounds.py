@@ -12,7 +12,7 @@ from torch import Tensor
 from drfl import step_size
 from drfl.algorithm import Algorithm, Info, S, Separate, core_of, mixture_of
 from drfl.averages import Average, DecayingAverage
-from drfl.errors import DivergedError, NonFiniteError
+from drfl.errors import DivergedError, NonFiniteError, Notice
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.run_state import RunState, no_average
@@ -90,10 +90,11 @@ def next_round(
                 raise
             reason = str(error)
         size, fresh = size.halved()._replace(moved=0 * size.moved), begin()
-        LOG.warning(
-            "the local step size is halved to %.3g, and the model set back to the initial one, in round %d: %s",
-            float(size.eta), r, reason,
-        )  # fmt: skip
+        text = (
+            f"the local step size is halved to {float(size.eta):.3g}, and the model set back to the initial one, in "
+            f"round {r}: {reason}"
+        )
+        LOG.warning(Notice(text, "step-size-lowered", "lr"))
         at = at._replace(state=cast("S", fresh.state), average=fresh.average, decaying=fresh.decaying)
 
 
@@ -126,11 +127,11 @@ def _without_runaway_steps(
         in_vain = not bool(helped.any())
         if not in_vain:
             played, size, excess = again, tried, left
-            LOG.warning(
-                "the local step size is lowered to %.3g in round %d, which is done again: with a larger one the steps "
-                "of clients %s had run away",
-                float(size.eta), at.round + 1, helped.nonzero().flatten().tolist(),
-            )  # fmt: skip
+            text = (
+                f"the local step size is lowered to {float(size.eta):.3g} in round {at.round + 1}, which is done "
+                f"again: with a larger one the steps of clients {helped.nonzero().flatten().tolist()} had run away"
+            )
+            LOG.warning(Notice(text, "step-size-lowered", "lr"))
     return played, size._replace(unaffected=size.unaffected | (excess > 0)) if in_vain else size
 
 

@@ -46,13 +46,17 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
     ],
 )
 def test_a_loss_above_the_start_is_a_failure(losses, rounds, fails):
-    assert (end_checks(*finished([0.9], [0.5], losses=losses, rounds=rounds)).failure is not None) == fails
+    failure = end_checks(*finished([0.9], [0.5], losses=losses, rounds=rounds)).failure
+    assert (failure is not None) == fails
+    assert failure is None or (failure.code, failure.field) == ("loss-rose", "lr")
 
 
 @pytest.mark.parametrize(("skipped", "said"), [(0, False), (2, False), (3, True), (20, True)])
 def test_many_rounds_that_did_not_count_are_said(skipped, said):
     found = end_checks(*finished([0.9], [0.5], rounds=20, skipped=skipped)).warnings
-    assert [line.split(" did not")[0] for line in found] == [f"{skipped} of 20 rounds"] * said
+    assert [(line.code, line.field, f"{skipped} of 20" in line) for line in found] == [
+        ("skipped-rounds", "min_replies", True)
+    ] * said
 
 
 def test_what_is_fine_tuned_begins_as_well_as_it_may_end():
@@ -64,9 +68,11 @@ def test_what_is_fine_tuned_begins_as_well_as_it_may_end():
 
 def test_clients_served_no_better_than_by_a_constant_are_named_worst_first():
     (line,) = end_checks(*finished([0.9, 0.6, 0.5, 0.7, 0.4], [0.8, 0.6, 0.9, 0.75, 0.45])).warnings
-    assert "at site 2 (50.0 %, 90.0 % that way), site 3 (70.0 %, 75.0 % that way)" in line
-    assert line.endswith("and 1 more client")
+    assert (line.code, line.field) == ("no-better-than-constant", None)
+    assert line.index("site 2 (50.0 %, 90.0 %") < line.index("site 3 (70.0 %, 75.0 %")
     assert "site 0" not in line
+    (line,) = end_checks(*finished([0.9, 0.5], [0.8, 0.9])).warnings
+    assert line.field == "site 1"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from drfl.algorithm import Algorithm
 from drfl.checkpoint.files import Identity
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.federation import Federation
 from drfl.hashing import digest_of
 
@@ -46,7 +46,7 @@ def _fields(name: str, thing: object) -> dict[str, object]:
     return found
 
 
-def check_same(own: Callable[[], Identity], kept: Identity) -> list[str]:
+def check_same(own: Callable[[], Identity], kept: Identity) -> list[Notice]:
     """Make sure that a run may go on from a checkpoint; no remarks, see :data:`drfl.checkpoint.selection.Same`.
 
     Args:

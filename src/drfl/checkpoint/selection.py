@@ -14,14 +14,14 @@ from drfl.averages import Average, DecayingAverage
 from drfl.checkpoint.files import Files, Identity, checkpoints, read
 from drfl.checkpoint.log import ROUNDING, log_names, log_rows
 from drfl.checkpoint.state_tensors import PARTS, DamagedError, part_of, restored, tensors_of
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.federation import Federation
 from drfl.metrics import Measure
 from drfl.run_state import RunState, first
 
 T = TypeVar("T")
 
-Same = Callable[[Identity], Sequence[str]]
+Same = Callable[[Identity], Sequence[Notice]]
 """Whether a checkpoint's run is the one to go on with: gives remarks on it.
 
 It raises InputError where that is another run, and DamagedError where the identity is none.
@@ -41,7 +41,7 @@ class ResumePoint(NamedTuple):
     folder: Path
     progress: RunState
     identity: Identity
-    told: tuple[str, ...] = ()
+    told: tuple[Notice, ...] = ()
 
 
 class _OtherRunError(DamagedError):
@@ -98,7 +98,8 @@ def resume_point(
         found = read(path, key)
         remarks = list(_remarks(found.record.identity, same))
         if found.signed and key is None:
-            remarks.append(f"checkpoint {path} is signed, and without checkpoint_key nobody looked whether rightly")
+            text = f"checkpoint {path} is signed, and without checkpoint_key nobody looked whether rightly"
+            remarks.append(Notice(text, "unchecked-signature", "checkpoint_key"))
         progress = _progress(found, fresh, lam, ambiguity, rounds, fed.measures)
         return ResumePoint(path, progress, found.record.identity, tuple(remarks))
 
@@ -106,9 +107,9 @@ def resume_point(
     return None if point is None else point._replace(told=(*passed_over, *point.told))
 
 
-def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[str, ...]]:
+def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[Notice, ...]]:
     """What can be made of the newest checkpoint that can be used, and why newer ones cannot."""
-    passed_over: list[str] = []
+    passed_over: list[Notice] = []
     other: _OtherRunError | None = None
     for path in checkpoints(folder):
         try:
@@ -116,7 +117,7 @@ def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[str,
         except DamagedError as error:
             if other is None and isinstance(error, _OtherRunError):
                 other = error
-            passed_over.append(f"checkpoint {path} cannot be used: {error}")
+            passed_over.append(Notice(f"checkpoint {path} cannot be used: {error}", error.code, str(path)))
     if other is not None:  # nothing is damaged where somebody gave other options
         raise InputError(str(other))
     if passed_over:
@@ -124,7 +125,7 @@ def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[str,
     return None, ()
 
 
-def _remarks(identity: Identity, same: Same | None) -> Sequence[str]:
+def _remarks(identity: Identity, same: Same | None) -> Sequence[Notice]:
     try:
         return () if same is None else same(identity)
     except InputError as error:

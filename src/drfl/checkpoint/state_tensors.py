@@ -29,6 +29,8 @@ LONGEST = 1e10
 class DamagedError(DrflError):
     """A checkpoint is incomplete, was altered, or is none of this algorithm's."""
 
+    code = "damaged-checkpoint"
+
 
 T = TypeVar("T")
 

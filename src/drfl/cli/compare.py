@@ -15,7 +15,7 @@ from drfl.callbacks import describe
 from drfl.cli import console, signals
 from drfl.cli.options import CompareOptions
 from drfl.cli.to_config import overrides
-from drfl.errors import InputError, StoppedError
+from drfl.errors import InputError, Notice, StoppedError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.comparison import (
     Design,
@@ -71,7 +71,7 @@ def compare_command(options: CompareOptions) -> int:
         ready = PreparedComparison.of(design, from_config(design.config, console.lines(quiet)), kept)
     if out is not None and resume and is_finished(out):
         tidy(out, "comparison")
-        console.warn(f"{out} is finished: there is nothing to resume")
+        console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
         return 0
     place, cells = out or Path("runs") / f"compare-{design.config.data_label}", design.cells
     with (

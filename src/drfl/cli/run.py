@@ -12,6 +12,7 @@ from drfl.certificate import Certificate
 from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
+from drfl.errors import Notice
 from drfl.experiments.artifacts import config_toml, json_text, summary
 from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import score_columns
@@ -49,7 +50,7 @@ def run_command(options: RunOptions) -> int:
             check_kept(out, job)
         if out is not None and resume and is_finished(out):
             tidy(out)
-            console.warn(f"{out} is finished: there is nothing to resume")
+            console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
             return 0
         place, anew, begun = out or default, out is None, config_toml(config, job.data.n)
         with claimed(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
+from drfl.errors import Notice
 
 FEW = 20
 """Test rows below which a client's score is coarse: one answer of twenty is 5 points of accuracy, and the 95 % interval
@@ -38,7 +39,7 @@ MOST = 2**24
 """Numbers in a table beyond which its columns are not looked at: it may be a file mapped into memory."""
 
 
-def data_warnings(data: ClientData, by_class: bool = False) -> tuple[str, ...]:
+def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...]:
     """What a user should know of the data before believing in the worst client, a sentence each.
 
     Clients with fewer than :data:`FEW` test rows; clients whose test rows are all of one class where others' are not;
@@ -52,14 +53,15 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[str, ...]:
             constant there, is no news then.
 
     Returns:
-        Sentences without a full stop; none where there is nothing to say.
+        Sentences without a full stop; none where there is nothing to say. Each has a code, and the client or column as
+        its field if it is about a single one.
     """
-    found = [_few(data), "" if by_class else _one_class(data), _alike(data.names)]
+    found = [_few(data), None if by_class else _one_class(data), _alike(data.names)]
     if is_table(data.inputs) and data.inputs.numel() <= MOST and data.inputs.shape[1]:
         inputs = data.inputs.cpu()
         found += [_far(data, inputs), _large(data, inputs)]
         found += [] if by_class else [_units(data, inputs), _constant(data, inputs)]
-    return tuple(line for line in found if line)
+    return tuple(line for line in found if line is not None)
 
 
 def listed(texts: Sequence[str], what: str) -> str:
@@ -68,29 +70,40 @@ def listed(texts: Sequence[str], what: str) -> str:
     return ", ".join(texts[:SHOWN]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
 
 
-def _few(data: ClientData) -> str:
+def _single(names: Sequence[str]) -> str | None:
+    """The field of a notice: the client or column that it is about, None if there are several."""
+    return names[0] if len(set(names)) == 1 else None
+
+
+def _few(data: ClientData) -> Notice | None:
     sizes = [len(rows) for rows in data.test]
     few = sorted((i for i, size in enumerate(sizes) if size < FEW), key=lambda i: sizes[i])
     if not few:
-        return ""
+        return None
     named = listed([f"{data.names[i]} ({sizes[i]})" for i in few], "client")
-    return (
+    return Notice(
         f"fewer than {FEW} test rows at {named}: a score there moves in large steps, and the worst client may be worst "
-        "by chance"
+        "by chance",
+        "few-test-rows",
+        _single([data.names[i] for i in few]),
     )
 
 
-def _one_class(data: ClientData) -> str:
+def _one_class(data: ClientData) -> Notice | None:
     majority = data.majority
     if majority is None or bool((majority == 1).all()):
-        return ""
+        return None
     named = [data.names[i] for i in (majority == 1).nonzero().flatten().tolist()]
     if not named:
-        return ""
-    return f"all test rows are of one class at {listed(named, 'client')}: always answering it is right there"
+        return None
+    return Notice(
+        f"all test rows are of one class at {listed(named, 'client')}: always answering it is right there",
+        "one-class-test",
+        _single(named),
+    )
 
 
-def _alike(names: Sequence[str]) -> str:
+def _alike(names: Sequence[str]) -> Notice | None:
     seen: dict[str, str] = {}
     pairs = []
     for name in names:
@@ -99,12 +112,20 @@ def _alike(names: Sequence[str]) -> str:
             pairs.append(f"'{seen[plain]}' and '{name}'")
         seen.setdefault(plain, name)
     if not pairs:
-        return ""
-    return f"names of clients differ by blanks or case alone: {listed(pairs, 'pair')}; one client under two names hides"
+        return None
+    return Notice(
+        f"names of clients differ by blanks or case alone: {listed(pairs, 'pair')}; one client under two names hides",
+        "similar-names",
+        "clients",
+    )
 
 
 def _column(data: ClientData, k: int) -> str:
     return f"column {k}" if data.columns is None else f"column '{data.columns[k]}'"
+
+
+def _field(data: ClientData, columns: Sequence[int]) -> str | None:
+    return _single([str(k) if data.columns is None else data.columns[k] for k in columns])
 
 
 def _quartiles(inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,18 +135,20 @@ def _quartiles(inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return low, middle, high
 
 
-def _far(data: ClientData, inputs: Tensor) -> str:
+def _far(data: ClientData, inputs: Tensor) -> Notice | None:
     low, middle, high = _quartiles(inputs)
     most, at = (inputs.double() - middle).abs().max(0)
     spread = high - low
     raw = most if data.standardisation is None else most * data.standardisation.scale
     bad = (most > FAR * spread) & ((spread > 0) | (raw > ABSURD))
     if not bool(bad.any()):
-        return ""
+        return None
     named = _at_clients(data, bad, at)
-    return (
+    return Notice(
         f"a value more than {FAR:,.0f} interquartile ranges from the median in {listed(named, 'column')}: look for a "
-        "slip, or a code for unknown"
+        "slip, or a code for unknown",
+        "outlier",
+        _field(data, bad.nonzero().flatten().tolist()),
     )
 
 
@@ -148,25 +171,29 @@ def _holder(data: ClientData, row: int) -> str:
     return ""
 
 
-def _large(data: ClientData, inputs: Tensor) -> str:
+def _large(data: ClientData, inputs: Tensor) -> Notice | None:
     if data.standardisation is not None:
-        return ""
+        return None
     most, at = inputs.abs().max(0)
     bad = most > LARGE
     if not bool(bad.any()):
-        return ""
+        return None
     named = listed(_at_clients(data, bad, at), "column")
-    return f"values beyond {LARGE:,.0f} in {named}: no step size suits such inputs; standardise them"
+    return Notice(
+        f"values beyond {LARGE:,.0f} in {named}: no step size suits such inputs; standardise them",
+        "not-standardised",
+        _field(data, bad.nonzero().flatten().tolist()),
+    )
 
 
-def _units(data: ClientData, inputs: Tensor) -> str:
+def _units(data: ClientData, inputs: Tensor) -> Notice | None:
     """Columns whose quartiles are far further apart at one client than at the middle one, or far closer.
 
     Of two clients the one of the larger spread is named, as the middle one of an even number is the lower.
     """
     known = [i for i, rows in enumerate(data.train) if len(rows) >= FEW]
     if len(known) < 2:
-        return ""
+        return None
     spreads = []
     for i in known:
         low, _, high = _quartiles(inputs[data.train[i].cpu()])
@@ -178,23 +205,31 @@ def _units(data: ClientData, inputs: Tensor) -> str:
     odd = ((ratio >= UNITS) | (ratio <= 1 / UNITS)).nonzero().tolist()
     found = [f"{_column(data, k)} at {data.names[known[i]]} ({float(ratio[i, k]):.2g} times)" for i, k in odd]
     if not found:
-        return ""
-    return f"values spread {UNITS:.0f} times as far or as little as at other clients, as in another unit: " + listed(
-        found, "case"
+        return None
+    return Notice(
+        f"values spread {UNITS:.0f} times as far or as little as at other clients, as in another unit: "
+        f"{listed(found, 'case')}",
+        "unit-mismatch",
+        _field(data, [k for _, k in odd]),
     )
 
 
-def _constant(data: ClientData, inputs: Tensor) -> str:
+def _constant(data: ClientData, inputs: Tensor) -> Notice | None:
     """Columns of more than two values that are all the same in the training rows of one client of some size."""
     rows = torch.cat(data.train).cpu()
     low, high = inputs[rows].aminmax(dim=0)
     # one of two values is often all of them at a client: whether a patient is pregnant
     several = ((inputs[rows] != low) & (inputs[rows] != high)).any(0)
-    found = []
+    found: list[tuple[int, str]] = []
     for name, mine in zip(data.names, data.train, strict=True):
         if len(mine) >= FEW:
             least, most = inputs[mine.cpu()].aminmax(dim=0)
-            found += [f"{_column(data, k)} at {name}" for k in (several & (least == most)).nonzero().flatten().tolist()]
+            found += [(k, name) for k in (several & (least == most)).nonzero().flatten().tolist()]
     if not found or data.n == 1:
-        return ""
-    return f"columns that vary elsewhere are constant, as where nobody measures them: {listed(found, 'case')}"
+        return None
+    cases = [f"{_column(data, k)} at {name}" for k, name in found]
+    return Notice(
+        f"columns that vary elsewhere are constant, as where nobody measures them: {listed(cases, 'case')}",
+        "constant-column",
+        _field(data, [k for k, _ in found]),
+    )

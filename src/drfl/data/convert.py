@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from drfl.data.partition import client_names
-from drfl.errors import DataWarning, InputError, unknown
+from drfl.errors import DataWarning, InputError, Notice, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,12 +163,13 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
         _check_not_ragged(name, "inputs", inputs)
         # Eight, as a picture that is flipped at random is the same at every other reading.
         if not all(torch.equal(_item(dataset[k])[0], inputs[k]) for k in range(min(length, 8))):
-            warnings.warn(
+            notice = Notice(
                 f"client '{name}': its dataset gives other items at every reading. It was read once, all epochs "
-                "sees the same samples: augment with drfl.Task(…, augment=…)",
-                DataWarning,
-                stacklevel=4,
+                "see the same samples: augment with drfl.Task(…, augment=…)",
+                "random-dataset",
+                name,
             )
+            warnings.warn(notice, DataWarning, stacklevel=4)
         return torch.stack(inputs), torch.stack(targets)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"client '{name}': its dataset's items cannot be stacked: {error}") from error

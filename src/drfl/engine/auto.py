@@ -14,6 +14,7 @@ from drfl.engine.sgd import convolutional
 from drfl.engine.stacked import Stacked
 from drfl.engine.threads import Threads
 from drfl.engine.tracing import LOG, first_line, model_of
+from drfl.errors import Notice
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.requests import TrainRequest
@@ -70,10 +71,9 @@ def _try(problem: PooledData) -> bool:
     # vmap may raise anything on what it does not support. Mistakes of the model itself are not hidden by this: they
     # are raised again when the threads engine trains it.
     except Exception as error:
-        LOG.warning(
-            "%s cannot be stacked (%s): its clients are trained one by one on threads", model_of(problem.task),
-            first_line(error),
-        )  # fmt: skip
+        model, reason = model_of(problem.task), first_line(error)
+        text = f"{model} cannot be stacked ({reason}): its clients are trained one by one on threads"
+        LOG.warning(Notice(text, "slow-model", "model"))
         return False
     return True
 

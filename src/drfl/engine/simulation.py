@@ -19,7 +19,7 @@ from drfl.engine.base import Engine, PooledData, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
 from drfl.engine.row_scores import RowScores, row_scores, sums_of
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
 from drfl.hashing import digest_of
 from drfl.key import Key
@@ -100,7 +100,7 @@ class Simulation(Federation):
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p>{self.data._repr_html_()}"
 
-    def data_warnings(self) -> tuple[str, ...]:
+    def data_warnings(self) -> tuple[Notice, ...]:
         """What is conspicuous in the clients' data, see :func:`drfl.data.checks.data_warnings`."""
         return data_warnings(self.data)
 

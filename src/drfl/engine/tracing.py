@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from drfl.engine.same_model import structure_of
+from drfl.errors import Notice
 from drfl.task import Task
 
 Function = Callable[..., Sequence[Tensor]]
@@ -104,7 +105,8 @@ def _attempt(
     # One warning for each task and name, not one for each shape.
     if name not in (warned := _warned.setdefault(task, set())):
         warned.add(name)
-        LOG.warning("%s cannot be %s (%s): its steps run as they are, slower", model_of(task), make.__name__, reason)
+        text = f"{model_of(task)} cannot be {make.__name__} ({reason}): its steps run as they are, slower"
+        LOG.warning(Notice(text, "slow-model", "model"))
     return None
 
 

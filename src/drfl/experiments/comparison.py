@@ -336,7 +336,7 @@ def _run(
     key = key_of(job.config, claim.directory)
     config = config_toml(job.config, job.data.n)
     with claimed(claim.directory / name, resume=True, config=config, key=key) as cell:
-        before = load_resume_point(cell, job, lambda line: warn(f"{name}: {line}"), key)
+        before = load_resume_point(cell, job, lambda notice: warn(notice.within(name)), key)
         keep = checkpoint_writer(cell, job, key)
         outcome, finished = ran(
             algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=before, keep=keep)

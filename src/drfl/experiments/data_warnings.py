@@ -11,7 +11,7 @@ from drfl.experiments.end_checks import BY_CLASS
 from drfl.experiments.own_data import is_hub
 
 
-def warnings_of(job: Running) -> tuple[str, ...]:
+def warnings_of(job: Running) -> tuple[Notice, ...]:
     """The sentences of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a revision.
 
     None on a data set that drfl knows and has divided itself, as the papers do, and on a deployment, whose sites alone

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from drfl.algorithm import core_of
 from drfl.algorithms import FineTuned
+from drfl.errors import Notice
 from drfl.experiments.build import Running
 from drfl.loop import Result
 from drfl.metrics import ACCURACY
@@ -27,12 +28,12 @@ class EndChecks(NamedTuple):
     """What there is to say of a finished run.
 
     Args:
-        failure: why it counts as failed, in a sentence; None where it does not.
+        failure: why it counts as failed, in a sentence; None if it does not.
         warnings: what else the user should know, a sentence each.
     """
 
-    failure: str | None = None
-    warnings: tuple[str, ...] = ()
+    failure: Notice | None = None
+    warnings: tuple[Notice, ...] = ()
 
 
 def end_checks(job: Running, result: Result) -> EndChecks:
@@ -46,41 +47,49 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     if isinstance(core_of(job.algorithm), FineTuned):
         most = math.inf  # what it begins with is tuned too, and may fit a client as well as anything does
     if not end.avg_loss <= most:
-        failure = (
+        failure = Notice(
             f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "
-            "round: lower lr, or leave it out; standardise the columns of a table"
+            "round: lower lr, or leave it out; standardise the columns of a table",
+            "loss-rose",
+            "lr",
         )
     told = _skipped(result), _no_better_than_constant(job, result)
-    return EndChecks(failure, tuple(line for line in told if line))
+    return EndChecks(failure, tuple(line for line in told if line is not None))
 
 
-def _skipped(result: Result) -> str:
-    """A sentence on rounds that did not count, where they are many; else ""."""
+def _skipped(result: Result) -> Notice | None:
+    """A sentence on rounds that did not count, if they are many."""
     if result.skipped <= MOST_SKIPPED * result.rounds:
-        return ""
-    return (
+        return None
+    return Notice(
         f"{result.skipped} of {result.rounds} rounds did not count, as no client answered, or fewer than min_replies: "
-        "lower it, or set sampling to everybody; a cohort that is drawn by λ has few clients once λ is on few"
+        "lower it, or set sampling to everybody; a cohort that is drawn by λ has few clients once λ is on few",
+        "skipped-rounds",
+        "min_replies",
     )
 
 
-def _no_better_than_constant(job: Running, result: Result) -> str:
-    """A sentence that names clients to whom always answering their most frequent class would be as good; else ""."""
+def _no_better_than_constant(job: Running, result: Result) -> Notice | None:
+    """A sentence that names clients to whom always answering their most frequent class would be as good."""
     majority, accuracy = job.fed.majority, result.evaluation.score
     if (
         majority is None
         or job.fed.measures[0].name != ACCURACY.name
         or (job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS)
     ):
-        return ""
+        return None
     # A client of one class has nothing to tell apart.
     poor = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()
     if not poor.numel():
-        return ""
+        return None
     poor = poor[(accuracy - majority)[poor].argsort()].tolist()
     named = ", ".join(
         f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor[:SHOWN]
     )
     rest = len(poor) - SHOWN
     more = f" and {rest} more client{'s' * (rest > 1)}" if rest > 0 else ""
-    return f"the model is no better than always answering the most frequent class at {named}{more}"
+    return Notice(
+        f"the model is no better than always answering the most frequent class at {named}{more}",
+        "no-better-than-constant",
+        job.data.names[poor[0]] if len(poor) == 1 else None,
+    )

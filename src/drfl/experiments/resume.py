@@ -71,7 +71,7 @@ def settings(job: Running) -> dict[str, object]:
     return {name: value for name, value in full.items() if name not in FREE}
 
 
-def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
+def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
     """Make sure that a run may go on from a checkpoint.
 
     Args:
@@ -103,7 +103,9 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[str]:
     unset = "not set"
     pairs |= {name: (SHORT.repr(theirs.config.get(name, unset)), repr(ours.get(name, unset))) for name in ROUNDING}
     return [
-        f"the checkpoint was written with {name} {then}, this is {this}: digits may differ"
+        Notice(
+            f"the checkpoint was written with {name} {then}, this is {this}: digits may differ", "other-version", name
+        )
         for name, (then, this) in pairs.items()
         if then != this
     ]
@@ -228,7 +230,7 @@ def check_received(directory: Path | None, path: object) -> None:
 
 
 def load_resume_point(
-    claim: Claim, job: Running, warn: Callable[[str], None], key: bytes | None = None
+    claim: Claim, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
 ) -> RunState | None:
     """Where a run was when it was stopped; None if it starts from the beginning, as no checkpoint can be used.
 
@@ -261,8 +263,9 @@ def load_resume_point(
         return None
     if point is None:
         return None
-    for line in (*point.told, f"going on after round {point.progress.round} of {job.config.rounds}"):
-        warn(line)
+    resumed = Notice(f"going on after round {point.progress.round} of {job.config.rounds}", "resumed")
+    for notice in (*point.told, resumed):
+        warn(notice)
     return point.progress
 
 

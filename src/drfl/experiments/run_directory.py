@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from drfl.atomic_files import atomic_write, is_file, is_folder, missing_folders, remove_empty, remove_known
 from drfl.checkpoint import sign
-from drfl.errors import DivergedError, InputError
+from drfl.errors import DivergedError, InputError, Notice
 from drfl.experiments.manifest import (
     CHECKPOINT,
     COMMANDS,
@@ -348,7 +348,8 @@ def _taken(
     own = (f"{CHECKPOINT}/{name}" for name in sorted(entries(claim.checkpoints) - {LOCK, CONFIG}))
     left = [*foreign(directory, claim.manifest), *own] if overwrite else []
     if left:
-        tell(f"{directory}: left as they were, as they are not of the {kind}: {', '.join(left)}")
+        text = f"{directory}: left as they were, as they are not of the {kind}: {', '.join(left)}"
+        tell(Notice(text, "foreign-file", str(directory)))
     return claim
 
 

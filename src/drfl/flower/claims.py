@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from drfl.data.standardisation import Standardisation, bounded
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.flower.nodes import Member
 from drfl.flower.schema import MOST_COLUMNS, printable
 from drfl.flower.settings import SiteEntry
@@ -46,9 +46,8 @@ def admit(members: Mapping[int, Member], entries: Sequence[SiteEntry]) -> None:
     for client, entry in enumerate(entries):
         member = members[client]
         if member.name != entry.name:
-            LOG.warning(
-                "%s calls itself '%s'; results have the name in server.toml", entry.name, printable(member.name)
-            )
+            text = f"{entry.name} calls itself '{printable(member.name)}'; results have the name in server.toml"
+            LOG.warning(Notice(text, "other-name", entry.name))
         share = member.train / total
         for what, told, most in (
             ("rows", member.train, entry.rows),
@@ -83,9 +82,8 @@ def standardisation_of(
     parts = {names[client]: members[client].moments for client in sorted(members)}
     told = {name: part for name, part in parts.items() if part is not None}
     if wanted is None and not told and len(members[0].shape) == 1:
-        LOG.warning(
-            "inputs are not standardised, which takes vectors of at most %d floating-point numbers", MOST_COLUMNS
-        )
+        text = f"inputs are not standardised, which takes vectors of at most {MOST_COLUMNS} floating-point numbers"
+        LOG.warning(Notice(text, "not-standardised", "standardise"))
     if wanted is False or (wanted is None and not told):
         return None
     same_shape(members)
@@ -101,9 +99,10 @@ def standardisation_of(
         columns = (found.outlier == client).nonzero().flatten()
         if len(columns):
             worst = int(columns[found.factor[columns].argmax()])
-            LOG.warning(
-                "%s: its answer alone makes the scale of %d columns more than twice what the others' give, that of "
-                "column %d %.3g times; it was not followed that far: see that its units are the others'",
-                name, len(columns), worst + 1, float(found.factor[worst]),
-            )  # fmt: skip
+            text = (
+                f"{name}: its answer alone makes the scale of {len(columns)} columns more than twice what the others' "
+                f"give, that of column {worst + 1} {float(found.factor[worst]):.3g} times; it was not followed that "
+                "far: see that its units are the others'"
+            )
+            LOG.warning(Notice(text, "unit-mismatch", name))
     return found.standardisation

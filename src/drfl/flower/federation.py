@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drfl.audit_log import AuditLog
 from drfl.data.standardisation import Standardisation
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.federation import Evaluation, Federation, Ledger
 from drfl.flower.claims import same_shape
 from drfl.flower.messages import Answer, Ask, Model, Tested, version
@@ -161,7 +161,8 @@ class FlowerFederation(Federation):
                     self._products[client] = both
                 self._products.setdefault(client, _squares(found[0], self.measures))
             elif client in self._tested[0]:
-                LOG.warning("%s was not tested: its last result stands", self._names[client])
+                name = self._names[client]
+                LOG.warning(Notice(f"{name} was not tested: its last result stands", "site-untested", name))
         # Copies: a later test must not change this one's results.
         late.found = [dict(own) for own in self._tested[: len(late.models)]]
         late.products = dict(self._products)
@@ -203,11 +204,11 @@ class FlowerFederation(Federation):
         health = self._post.health[client]
         if digest != self._digests[client] and not health.data_changed:
             health.data_changed = True
-            LOG.warning(
-                "%s: its data have changed since the run began; its replies are still used, with the number of rows "
-                "that it reported before",
-                self._names[client],
-            )  # fmt: skip
+            text = (
+                f"{self._names[client]}: its data have changed since the run began; its replies are still used, with "
+                "the number of rows that it reported before"
+            )
+            LOG.warning(Notice(text, "data-changed", self._names[client]))
 
     def _to(self, client: int, w: Tensor, request: Request | None, tested: Sequence[Tensor]) -> ClientRequest:
         """The message to one client."""

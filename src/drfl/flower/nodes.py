@@ -13,7 +13,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from drfl.data.standardisation import Moments
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.flower.client_app import IDENTITY
 from drfl.flower.identities import most_identity_bytes, read_identity
 from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
@@ -179,7 +179,8 @@ class SelfNamed(Named):
 
     def __init__(self, names: Sequence[str], timeout: float = 60.0) -> None:
         super().__init__(names, timeout)
-        LOG.warning("insecure: sites are not authenticated; anybody who can reach the server can join under any name")
+        text = "insecure: sites are not authenticated; anybody who can reach the server can join under any name"
+        LOG.warning(Notice(text, "insecure-deployment"))
 
 
 def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Member]:
@@ -211,14 +212,14 @@ def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member]
                 continue
             if reply is not None and reply.has_error() and UNAPPROVED in (reply.error.reason or ""):
                 if node not in unapproved:
-                    LOG.warning("node %d: the run %s", node, UNAPPROVED)
+                    LOG.warning(Notice(f"node {node}: the run {UNAPPROVED}", "run-not-approved", f"node {node}"))
                 unapproved.add(node)
                 lost.append(node)
                 continue
             try:
                 found[node] = member_of(reply, problem)
             except Exception as error:  # no answer of a single node may end the run, whatever error it causes
-                LOG.warning("node %d: %s", node, rejection_reason(error))
+                LOG.warning(Notice(f"node {node}: {rejection_reason(error)}", "node-rejected", f"node {node}"))
         if not waiting or time.monotonic() >= end:
             break
         time.sleep(PAUSE)

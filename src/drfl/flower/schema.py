@@ -43,6 +43,8 @@ T = TypeVar("T", bound=BaseModel)
 class ProtocolError(InputError):
     """A message that this end cannot read."""
 
+    code = "protocol"
+
 
 def _printable(text: str) -> str:
     if not text.isprintable():

@@ -170,10 +170,10 @@ def serve(grid: Grid, path: Path) -> Path:
         LOG.info("%s", interval_line(score, *interval))
     LOG.info("results: %s", out)
     for line in finished.checks.warnings:
-        LOG.warning("%s", line)
+        LOG.warning(line)
     # After the results are written, so that nothing is lost; Flower then calls the run failed, and gives the reason.
     if finished.checks.failure is not None:
-        raise DivergedError(finished.checks.failure)
+        raise DivergedError(finished.checks.failure, code=finished.checks.failure.code)
     return out
 
 

@@ -24,6 +24,8 @@ UNAPPROVED = "is not approved: a person at this site has to agree to it"
 class RefusedError(InputError):
     """A site's policy is against it; the server sees the reason, and no more."""
 
+    code = "request-refused"
+
 
 class SitePolicy(BaseModel):
     """``[policy]`` of site.toml.

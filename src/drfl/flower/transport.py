@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from drfl.audit_log import AuditLog
+from drfl.errors import Notice
 from drfl.federation import SCALAR_BYTES, Ledger
 from drfl.flower.messages import Answer, Ask, array_of, most_bytes, read_answer, write_ask
 from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
@@ -146,14 +147,15 @@ class Transport:
 
     def bad(self, client: int, how: str, reason: str) -> None:
         """A client gave no usable reply: "silent", "failed" or "rejected"."""
-        health = self.health[client]
+        health, name = self.health[client], self.roster.names[client]
         health.bad(how)
-        LOG.warning("%s%s", self.roster.names[client], reason)
+        LOG.warning(Notice(f"{name}{reason}", f"reply-{how}", name))
         if health.backoff:
-            LOG.warning(
-                "%s: no usable reply %d times in a row, it is not asked in the next %d exchanges",
-                self.roster.names[client], health.strikes, health.backoff,
-            )  # fmt: skip
+            text = (
+                f"{name}: no usable reply {health.strikes} times in a row, it is not asked in the next "
+                f"{health.backoff} exchanges"
+            )
+            LOG.warning(Notice(text, "site-skipped", name))
 
     def _chosen(self, questions: Mapping[int, ClientRequest], all_of_them: bool) -> dict[int, ClientRequest]:
         """Who is asked: not those that are offline, nor those skipped for a while.
@@ -224,7 +226,8 @@ class Transport:
             told = _last_line(reply.error.reason or f"error {reply.error.code}")
             # Whether the site has kept its shift is unknown then: the next message brings it along.
             if reply.error.code in RETRIED:
-                LOG.warning("%s: %s; it is asked again", self.roster.names[client], told)
+                name = self.roster.names[client]
+                LOG.warning(Notice(f"{name}: {told}; it is asked again", "asked-again", name))
                 self.held.pop(client, None)
                 pending.again()
                 return
@@ -289,7 +292,8 @@ class Transport:
         nodes = self.roster.nodes(self.grid)
         for message, client in list(on_way.items()):
             if client in nodes and nodes[client] != waiting[client].node:
-                LOG.warning("%s was restarted; it is asked again", self.roster.names[client])
+                name = self.roster.names[client]
+                LOG.warning(Notice(f"{name} was restarted; it is asked again", "asked-again", name))
                 del on_way[message]
                 self.held.pop(client, None)
                 waiting[client].again()
@@ -300,7 +304,7 @@ class Transport:
         absent = sorted(client for client, pending in waiting.items() if pending.node is None and client not in there)
         if absent:
             names = ", ".join(self.roster.names[client] for client in absent)
-            LOG.warning("these sites were not there in %s: %s", given, names)
+            LOG.warning(Notice(f"these sites were not there in {given}: {names}", "sites-missing"))
         # No strike: being in `gone` already keeps the server from waiting for them.
         self.gone |= set(absent)
         for client in sorted(waiting.keys() - set(absent)):

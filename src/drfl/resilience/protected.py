@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drfl import checks
 from drfl.algorithm import Info, Sized, core_of, mixture_of
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.federation import Federation, WrappedFederation
 from drfl.key import Key
 from drfl.requests import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
@@ -350,13 +350,14 @@ class Protected(Wrapper[S]):
         # One line per client and reason in a run, also across a resumption: `warned` is in the state.
         for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
             who = self._name(i) if i < len(lam) else "a sender that is no client"
-            LOG.warning("%s: reply rejected, as %s", who, REASONS[reason])
+            LOG.warning(Notice(f"{who}: reply rejected, as {REASONS[reason]}", "reply-rejected", who))
         for i in self.concentration.found(dominant):
-            LOG.warning(
-                "%s holds more than %g of λ for %d rounds: it is served far worse than the others, or its loss "
-                "reports are false",
-                self._name(i), self.concentration.limit(len(lam)), self.concentration.long,
-            )  # fmt: skip
+            text = (
+                f"{self._name(i)} holds more than {self.concentration.limit(len(lam)):g} of λ for "
+                f"{self.concentration.long} rounds: it is served far worse than the others, or its loss reports are "
+                "false"
+            )
+            LOG.warning(Notice(text, "dominant-client", self._name(i)))
         return memory._replace(
             # A client of which nothing came in this round keeps its mark.
             flagged=torch.where(valid.answered | bad, bad, memory.flagged) | (record.until > 0),
@@ -377,9 +378,8 @@ class Protected(Wrapper[S]):
 def _left_out(memory: Memory, robust: Aggregating) -> Memory:
     """The memory with what the aggregator remembers after a round."""
     if robust.too_few and not memory.too_few:
-        LOG.warning(
-            "fewer than %d replies to a request, too few for %s: none of them is used", robust.rule.least, robust.rule
-        )
+        text = f"fewer than {robust.rule.least} replies to a request, too few for {robust.rule}: none of them is used"
+        LOG.warning(Notice(text, "few-replies", "aggregator"))
     return memory._replace(
         centres=robust.centres,
         left_out=memory.left_out + robust.left_out,
