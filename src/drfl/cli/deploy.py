@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drfl.cli import signals
+from drfl.screen import say
 
 app = typer.Typer(
     name="deploy",
@@ -39,7 +40,7 @@ def init(
         from drfl.deploy.init import DeploymentPlan, write
 
         write(DeploymentPlan.of(sites, host, port, insecure), directory, keys)
-        typer.echo(f"{directory}: written; its README.md says how to start it")
+        say(f"{directory}: written; its README.md says how to start it")
     return 0
 
 
@@ -72,7 +73,7 @@ def check(
         good = True
         for verdict in verdicts:
             good = good and verdict.ok
-            typer.echo(f"{'ok' if verdict.ok else 'problem':8} {verdict.subject}: {verdict.text}")
+            say(f"{'ok' if verdict.ok else 'problem':8} {verdict.subject}: {verdict.text}")
     return 0 if good else 1
 
 
@@ -89,9 +90,9 @@ def run(
 
         folder = deployment(directory)
         number = submit(folder)
-        typer.echo(f"run {number} submitted", err=not detach)
+        say(f"run {number} submitted", err=not detach)
         if detach:
-            typer.echo(f"to follow it: drfl deploy follow {directory} {number}", err=True)
+            say(f"to follow it: drfl deploy follow {directory} {number}", err=True)
             return 0
         return _follow(directory, number)
 
@@ -113,7 +114,7 @@ def stop(directory: Place, number: Number) -> int:
         from drfl.deploy.runs import stop as stop_run
 
         stop_run(deployment(directory), number)
-        typer.echo(f"run {number} stopped")
+        say(f"run {number} stopped")
     return 0
 
 
@@ -129,7 +130,7 @@ def revoke(directory: Place, site: SiteName) -> int:
         from drfl.deploy.paths import deployment
 
         place = revoke_key(deployment(directory), site)
-        typer.echo(f"{site}: its key is refused from now on, and kept as {place}; take the site out of server.toml")
+        say(f"{site}: its key is refused from now on, and kept as {place}; take the site out of server.toml")
     return 0
 
 
@@ -146,7 +147,7 @@ def rotate(
         from drfl.deploy.paths import deployment
 
         node = rotate_key(deployment(directory), site, key)
-        typer.echo(f"{site}: registered with its new key as {node}; the key before is refused from now on")
+        say(f"{site}: registered with its new key as {node}; the key before is refused from now on")
     return 0
 
 
@@ -163,7 +164,7 @@ def audit(
         good = True
         for ok, text in checked(logs):
             good = good and ok
-            typer.echo(f"{'ok' if ok else 'problem':8} {text}")
+            say(f"{'ok' if ok else 'problem':8} {text}")
     return 0 if good else 1
 
 
@@ -180,15 +181,15 @@ def _follow(directory: Path, number: str) -> int:
     folder = deployment(directory)
     try:
         with signals.tidied():
-            end = follow(folder, number, typer.echo)
+            end = follow(folder, number, say)
     except KeyboardInterrupt:
         return _leave(directory, number)
     if not end.completed:
-        typer.echo(f"drfl: run {number} {end}", err=True)
+        say(f"drfl: run {number} {end}", err=True)
         if can_go_on(folder):
-            typer.echo(f"'drfl deploy run {directory}' goes on after its last checkpoint", err=True)
+            say(f"'drfl deploy run {directory}' goes on after its last checkpoint", err=True)
         return 1
-    typer.echo(f"run {number} completed", err=True)
+    say(f"run {number} completed", err=True)
     print_result(folder)
     return 0
 
@@ -198,7 +199,7 @@ def _leave(directory: Path, number: str) -> int:
     from drfl.deploy.paths import deployment
     from drfl.deploy.runs import stop as stop_run
 
-    typer.echo(
+    say(
         f"run {number} goes on; 'drfl deploy stop {directory} {number}' stops it, and so does Ctrl-C again within "
         f"{GRACE:g} seconds",
         err=True,
@@ -207,7 +208,7 @@ def _leave(directory: Path, number: str) -> int:
         _wait(GRACE)
     except KeyboardInterrupt:
         stop_run(deployment(directory), number)
-        typer.echo(f"run {number} stopped", err=True)
+        say(f"run {number} stopped", err=True)
     return signals.INTERRUPTED
 
 

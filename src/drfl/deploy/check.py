@@ -10,6 +10,7 @@ from drfl.deploy.check_network import Finding, bad, guarded, ok
 from drfl.deploy.flower_cli import NEWEST, OLDEST, ask, fits, flower_version, program
 from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
 from drfl.errors import DrflError, InputError
+from drfl.files import read_text
 
 if TYPE_CHECKING:
     from drfl.data.standardisation import Moments
@@ -90,8 +91,8 @@ def _states(folder: DeploymentFolder) -> dict[str, str]:
 
 def _registered(site: SitePaths, states: dict[str, str]) -> Finding:
     try:
-        node = site.node.read_text(encoding="utf-8").strip()
-    except OSError:
+        node = read_text(site.node).strip()
+    except InputError:
         return bad(site.name, "is not registered from this folder; run ./register-sites.sh")
     state = states.get(node)
     if state is None or state in ("unregistered", "deleted"):

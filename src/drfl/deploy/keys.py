@@ -10,6 +10,7 @@ from pathlib import Path
 from drfl.deploy.flower_cli import ask
 from drfl.deploy.paths import DeploymentFolder, SitePaths
 from drfl.errors import DrflError, InputError, unknown
+from drfl.files import read_text
 
 
 def revoke(folder: DeploymentFolder, name: str) -> Path:
@@ -76,8 +77,8 @@ def _site(folder: DeploymentFolder, name: str) -> SitePaths:
 
 def _node(site: SitePaths) -> str:
     try:
-        return site.node.read_text(encoding="utf-8").strip()
-    except OSError:
+        return read_text(site.node).strip()
+    except InputError:
         raise InputError(f"{site.name} is not registered: {site.node} is missing") from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from drfl.experiments.learned import make_measures, metric_name
 from drfl.experiments.own_data import CLASSIFICATION, check_task, completed, is_hub
 from drfl.experiments.settings import Settings
 from drfl.features.recipe import COUNT, IMAGENET, Recipe
+from drfl.files import read_toml
 from drfl.metrics import Metric
 from drfl.model_selection import Best, ModelSelection, Patience
 from drfl.models import LOSSES, MODELS
@@ -280,12 +280,7 @@ def read_file(path: Path | None) -> dict[str, object]:
         return {}
     if path.suffix.lower() in TABLES:
         raise InputError(f"{path} is a table and no configuration: give each table its own --data, or their folder")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
-        raise InputError(f"{path} is not valid TOML: {error}") from None
+    return read_toml(path)
 
 
 def input_error(error: ValidationError) -> InputError:

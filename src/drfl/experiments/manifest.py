@@ -7,6 +7,8 @@ nothing that it does not write itself: a manifest is a file like others, and may
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +22,7 @@ from drfl.checkpoint import store
 from drfl.checkpoint.record import first_fault
 from drfl.errors import InputError
 from drfl.experiments.artifacts import FILES
+from drfl.files import read_json
 
 NAME = "manifest.json"
 
@@ -137,10 +140,9 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / NAME
     if not is_file(path):
         return None
+    content = read_json(path, follow=False, problem="was not written by this drfl", remedy="give another --out")
     try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror}): give another --out") from None
+        return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(f"{path} was not written by this drfl ({first_fault(error)}): give another --out") from None
 
@@ -235,10 +237,10 @@ def runs_in(path: Path) -> list[Path]:
     Raises:
         InputError: a comparison has none, or its manifest cannot be read.
     """
-    manifest = read_manifest(path) if path.is_dir() else None
+    manifest = read_manifest(path) if os.path.isdir(path) else None
     if manifest is None or manifest.kind != "comparison":
         return [path]
-    found = [path / cell for cell in manifest.cells if (path / cell / "summary.json").is_file()]
+    found = [path / cell for cell in manifest.cells if is_folder(path / cell) and is_file(path / cell / "summary.json")]
     if not found:
         raise InputError(f"no run of the comparison {path} has ended: 'drfl compare --resume --out {path}' goes on")
     return found

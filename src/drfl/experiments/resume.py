@@ -21,6 +21,7 @@ from drfl.experiments.build import Running
 from drfl.experiments.config import Config
 from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, has_checkpoints
 from drfl.experiments.run_directory import Claim, held
+from drfl.files import read_toml
 from drfl.hashing import digest_of
 from drfl.run_state import CheckpointWriter, RunState
 
@@ -177,11 +178,7 @@ def is_finished(directory: Path, job: Running) -> bool:
     """
     if not (directory / "summary.json").is_file() or has_checkpoints(directory):
         return False
-    try:
-        kept = tomllib.loads((directory / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"cannot read {directory / CONFIG} ({error}): start anew with --overwrite") from None
-    check_settings(job, kept)
+    check_settings(job, read_toml(directory / CONFIG, follow=False, remedy="start again with --overwrite"))
     return True
 
 
