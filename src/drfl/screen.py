@@ -66,8 +66,7 @@ class Table(RichTable):
 def _cell(cell: RenderableType | None) -> RenderableType | None:
     if not isinstance(cell, str):
         return cell
-    text = printable(cell)
-    return Text(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+    return Text(printable(cell, LONGEST))
 
 
 def say(text: object, err: bool = False) -> None:
