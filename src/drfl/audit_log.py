@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 from drfl.errors import DrflError, InputError
+from drfl.files import parse_json, read_bytes
 
 BLOCK = 2**16
 """Bytes read at a time from a log's end."""
@@ -96,15 +97,12 @@ def read(path: Path) -> Audited:
     Raises:
         InputError: it cannot be read, or a line does not follow from the one before; names it.
     """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+    text = read_bytes(path, limit=None)
     records: list[Record] = []
     before = FIRST
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         try:
-            record = json.loads(line)
+            record = cast("Record", parse_json(line, path))
             sound = isinstance(record, dict) and {"at", "event"} <= record.keys() and record["n"] == number
         except (ValueError, KeyError):
             record, sound = {}, False

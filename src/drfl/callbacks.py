@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from drfl.errors import InputError
+from drfl.errors import InputError, printable
 from drfl.history import Metrics, field_of, smaller_is_better
 from drfl.loop import Step
 from drfl.metrics import ACCURACY, Measure
@@ -91,7 +91,7 @@ class Progress:
 
     def __call__(self, step: Step) -> None:
         """Print this step's line, if it is due."""
-        where = f"{self.label}: round {step.round}/{step.rounds}"
+        where = f"{printable(self.label)}: round {step.round}/{step.rounds}"
         if step.info is not None and step.info.empty:
             print(f"{where}: nobody answered, the model is as it was", file=sys.stderr, flush=True)
         every = -(-step.rounds // self.lines) or 1
@@ -133,7 +133,7 @@ def bar(total: int, label: str, unit: str) -> tqdm[NoReturn]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a notebook without widgets; the bar is text there
         from tqdm.auto import tqdm as any_tqdm
-    return any_tqdm(total=total, desc=label, unit=unit, file=sys.stderr)
+    return any_tqdm(total=total, desc=printable(label), unit=unit, file=sys.stderr)
 
 
 def describe(metrics: Metrics, score: Measure = ACCURACY) -> str:

@@ -10,9 +10,18 @@ import difflib
 from collections.abc import Iterable
 
 
-def printable(text: object) -> str:
-    """The text with a space for every character that a terminal would obey instead of print."""
-    return "".join(c if c.isprintable() else " " for c in str(text))
+def printable(text: object, limit: int = 10_000) -> str:
+    """One line: the text with a space for every character that a terminal would obey, and cut if it is very long.
+
+    These are control characters with ESC and newlines among them, those that change the direction of writing or have
+    no width, and lone surrogates.
+
+    Args:
+        text: anything; its string is taken.
+        limit: the most characters.
+    """
+    line = "".join(c if c.isprintable() else " " for c in str(text))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 class DrflError(Exception):

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from drfl.errors import InputError, unknown
+from drfl.files import sha256_of
 
 SUFFIX = ".py"
 
@@ -51,6 +52,12 @@ def load(kind: str, reference: str) -> object:
     if not place.endswith(SUFFIX) and _is_standard(place):
         raise _standard(kind, reference)
     module = _from_file(kind, reference, Path(place)) if place.endswith(SUFFIX) else _by_name(kind, reference, place)
+    if getattr(module, "__file__", None) is None:  # such as Python's own built-in functions
+        raise InputError(
+            f"{kind} '{reference}': {place} is not a file of Python code: name a function or class of your own",
+            code="not-your-code",
+            field=kind,
+        )
     try:
         found = getattr(module, name)
     except AttributeError:
@@ -281,8 +288,7 @@ def _resolved(file: str) -> Path:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)
 
 
 def _module_name(path: Path) -> str:
@@ -291,7 +297,7 @@ def _module_name(path: Path) -> str:
 
 
 def _from_file(kind: str, reference: str, path: Path) -> ModuleType:
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{kind} '{reference}': there is no file {path} in {Path.cwd()}")
     name = _module_name(path)
     if name in sys.modules:

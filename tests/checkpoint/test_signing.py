@@ -84,7 +84,7 @@ CHANGES = {
     "no text": (lambda path: (path / "HMAC-SHA256").write_bytes(b"\xff" * 65), "its signature is not that"),
     "another's": (of_another, "its signature is not that"),
     "a folder": (lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()], "HMAC-SHA256: Is a"),
-    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: No such file"),
+    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: missing-file"),
     "tensors altered": (lambda path: (path / "state.safetensors").write_bytes(b"x"), "its checksums do not fit"),
 }
 
@@ -136,7 +136,7 @@ def test_unsigned_ones_are_not_taken_with_a_key(tmp_path):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (None, "No such file"),
+        (None, "there is no file"),
         (b"", "has 0 bytes: give a file with 32 to 4096 random bytes"),
         (b"x" * 31, "has 31 bytes"),
         (b"x" * 4097, "has more than 4096 bytes"),
@@ -221,7 +221,7 @@ def test_a_bad_key_is_told_before_anything_is_read_or_written(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_bytes(b"x")
     monkeypatch.setattr("drfl.cli.run.load_data", lambda *_: pytest.fail("the data were loaded"))
-    for key, why in (("none", "No such file"), ("short", "has 1 bytes: give a file")):
+    for key, why in (("none", "there is no file"), ("short", "has 1 bytes: give a file")):
         assert call(["run", *SMALL, "--out", "a", "--checkpoint-key", key]) == 2
         assert why in capsys.readouterr().err
     (tmp_path / "job.toml").write_text('checkpoint_key = "short"')

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.refusals import refused
 
 from drfl.data import read_idx, write_idx
 from drfl.errors import InputError
@@ -83,7 +84,7 @@ def test_bad_files_are_refused_by_name(tmp_path, content, message):
 def test_missing_files_and_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match="no file"):
         read_idx(tmp_path / "none")
-    with pytest.raises(InputError, match="cannot read"):
+    with refused("not-a-file"):
         read_idx(tmp_path)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.support.refusals import refused
 
 from drfl.cli.app import call
 from drfl.data.table_files import read_tables
@@ -122,7 +123,7 @@ def test_what_is_wrong_in_a_table_names_the_place(change, part):
 @pytest.mark.parametrize("rows", [["1,0,7", "2,1,7"], ["1,0", "2,1,7"]])
 def test_rows_longer_than_the_head_are_no_names_of_rows(rows):
     Path("long.csv").write_text("\n".join(["age,ill", *rows]))
-    with pytest.raises(InputError, match=r"^long\.csv cannot be read: "):
+    with refused("damaged-file", "long.csv"):
         read_tables([Path("long.csv")], "ill")
 
 
@@ -156,8 +157,8 @@ def test_lines_are_those_of_the_file_whatever_is_between_the_rows():
         ("--data empty --target ill", "the folder empty has no .csv"),
         ("--data odd.txt --target ill", "odd.txt is no .csv"),
         ("--data all.csv --data odd.npz --target ill", "cannot be mixed"),
-        ("--data odd.npz --target ill", "cannot read 'odd.npz'"),
-        ("--data bytes.csv --target ill", "bytes.csv cannot be read"),
+        ("--data odd.npz --target ill", "cannot read odd.npz"),
+        ("--data bytes.csv --target ill", "cannot read bytes.csv"),
         ("--data all.csv --data sites/A.csv --target ill", "column 'site' is in one of"),
         ("--data sites/A.csv --data other/A.csv --target ill", "two files are called A"),
         ("--data twice.csv --target ill", "column 'ill' is there twice"),

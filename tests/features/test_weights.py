@@ -64,17 +64,17 @@ def content_of(what, tmp_path):
 def test_what_is_no_file_of_weights_is_one_line_and_nothing_runs(what, ending, tmp_path):
     path = tmp_path / f"bad.{ending}"
     path.write_bytes(content_of(what, tmp_path))
-    with pytest.raises(InputError, match="is no file of weights that drfl reads") as caught:
+    with pytest.raises(InputError, match="is not a file of weights that drfl reads") as caught:
         read_weights(path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "written").exists()
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
-    with pytest.raises(InputError, match="there is no file of weights"):
+    with pytest.raises(InputError, match="there is no file"):
         load_backbone(str(tmp_path / "none.pth"))
     (tmp_path / "a.pth").mkdir()
-    with pytest.raises(InputError, match="cannot read the weights"):
+    with pytest.raises(InputError, match="is a folder, not a regular file"):
         read_weights(tmp_path / "a.pth")
 
 

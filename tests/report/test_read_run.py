@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.errors import InputError
 from drfl.report import load_run, write_report
@@ -37,11 +38,8 @@ def test_a_run_that_diverged(write):
 def test_a_missing_file(write, name):
     directory = write("one")
     (directory / name).unlink()
-    with pytest.raises(InputError) as error:
+    with refused("missing-file", str(directory / name)):
         load_run(directory)
-    assert str(error.value) == (
-        f"{directory} is not a run directory: {name} is missing; give a folder that `drfl run` wrote"
-    )
 
 
 def test_no_folder(tmp_path):
@@ -62,7 +60,7 @@ def test_no_folder(tmp_path):
         ("clients.csv", "client,accuracy,loss,samples,train_samples,lambda\na,x,1,1,1,1\n", "could not convert"),
         ("lambda.csv", "round,c000\n0\n", "row 2 has 1 values, not 2"),
         ("lambda.csv", "round,other\n0,1\n", "not the clients of clients.csv"),
-        ("lambda.csv", b"round,\xff\n0,1\n", "not UTF-8"),
+        ("lambda.csv", b"round,\xff\n0,1\n", "utf-8"),
     ],
 )
 def test_a_damaged_file(write, name, content, why):

@@ -15,6 +15,7 @@ from torch import Tensor
 from drfl.atomic_files import is_file
 from drfl.checkpoint.state_tensors import DamagedError
 from drfl.errors import InputError
+from drfl.files import open_file, read_bytes
 
 if TYPE_CHECKING:
     from drfl.checkpoint.record import Record
@@ -35,12 +36,8 @@ def read_key(path: Path) -> bytes:
     Raises:
         InputError: it cannot be read, or is no key.
     """
-    try:
-        with path.open("rb") as file:
-            key = file.read(LONGEST + 1)
-    except (OSError, ValueError) as error:  # the latter for a name with a zero in it
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read checkpoint_key '{path}' ({reason}): give a file with a key") from None
+    with open_file(path, remedy="give a file with a key as checkpoint_key") as file:
+        key = file.read(LONGEST + 1)
     if not SHORTEST <= len(key) <= LONGEST:
         size = f"{len(key)} bytes" if len(key) <= LONGEST else f"more than {LONGEST} bytes"
         raise InputError(
@@ -173,12 +170,12 @@ def read(path: Path, key: bytes | None) -> Files:
     """
     signed = (path / SIGNATURE).exists()
     try:
-        sums = (path / SUMS).read_bytes()
+        sums = read_bytes(path / SUMS, limit=LONGEST, follow=False)
         if key is not None:  # before anything else is looked at
             _check_signature(path, key, sums)
-        files = {name: (path / name).read_bytes() for name in (STATE, RUN)}
-    except OSError as error:
-        raise DamagedError(f"{Path(error.filename or path).name}: {error.strerror}") from None
+        files = {name: read_bytes(path / name, limit=None, follow=False) for name in (STATE, RUN)}
+    except InputError as error:
+        raise DamagedError(f"{Path(error.field or path).name}: {error.code}") from None
     if sums != sums_of(files):
         raise DamagedError("its checksums do not fit")
     from drfl.checkpoint.record import read_record  # which loads pydantic
@@ -193,7 +190,7 @@ def _check_signature(path: Path, key: bytes, sums: bytes) -> None:
     place = path / SIGNATURE
     if not place.exists():
         raise DamagedError("it is not signed, and a checkpoint_key was given")
-    if not is_signed(key, path.name, sums, place.read_bytes()):
+    if not is_signed(key, path.name, sums, read_bytes(place, limit=LONGEST, follow=False)):
         raise DamagedError("its signature is not that of the checkpoint_key that was given")
 
 

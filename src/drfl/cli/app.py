@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from drfl.cli import deploy, signals
 from drfl.cli import options as o
 from drfl.cli.options import expand
 from drfl.errors import DivergedError, DrflError, InputError, StoppedError, unknown
+from drfl.screen import say
 
 app = typer.Typer(
     name="drfl",
@@ -50,11 +52,24 @@ def call(arguments: Sequence[str]) -> int:
     except typer.Exit as error:
         return error.exit_code
     except Exception as error:
-        # typer has its own copy of click since 0.16, so the usage errors of old and new are told by what they can do
-        message = getattr(error, "format_message", None)
-        if message is None:
+        known = _known(error)
+        if known is None:
             raise
-        return _complain(_usage(message(), getattr(error, "ctx", None)), 2, as_json)
+        return _complain(known, 2, as_json)
+
+
+def _known(error: Exception) -> DrflError | None:
+    """The line for what typer, the system or the memory refuses; None for what is a fault of drfl's."""
+    if isinstance(error, MemoryError):
+        return InputError("this needs more memory than there is", code="out-of-memory")
+    if isinstance(error, RecursionError):
+        return InputError("something given is nested too deeply", code="nested-too-deeply")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        name = str(error.filename)[:100]
+        return InputError(f"a path is too long: {name}…", code="unreadable-file", field=name)
+    # typer has its own copy of click since 0.16, so the usage errors of old and new are told by what they can do
+    message = getattr(error, "format_message", None)
+    return None if message is None else _usage(message(), getattr(error, "ctx", None))
 
 
 def _usage(message: str, context: typer.Context | None) -> InputError:
@@ -68,9 +83,9 @@ def _usage(message: str, context: typer.Context | None) -> InputError:
 
 def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
     message = " ".join(str(error).split())
-    typer.echo(f"drfl: {message}", err=True)
+    say(f"drfl: {message}", err=True)
     if as_json:
-        typer.echo(json.dumps({"error": {"code": error.code, "field": error.field, "message": message}}))
+        say(json.dumps({"error": {"code": error.code, "field": error.field, "message": message}}))
     return exit_code
 
 
@@ -78,7 +93,7 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"drfl {version('drfl')}")
+        say(f"drfl {version('drfl')}")
         raise typer.Exit
 
 
@@ -177,7 +192,7 @@ def new(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or 
 
     with signals.as_stopped():
         write(directory)
-        typer.echo(f"{directory}: written; cd there, and drfl compare study.toml; its README.md says more")
+        say(f"{directory}: written; cd there, and drfl compare study.toml; its README.md says more")
     return 0
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sentences import sentences, signed_interval
 from drfl.cli import console
@@ -16,6 +14,7 @@ from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said
 from drfl.experiments.manifest import interruption, runs_in
 from drfl.experiments.run_gains import OverSeeds, PairedRuns, over_last, over_seeds, paired
 from drfl.run_end import has_ended
+from drfl.screen import Table
 
 MOST = 30
 """Clients in a table."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rich import box
-from rich.table import Table
+from rich.text import Text
 
 from drfl.algorithms import ALGORITHMS
 from drfl.callbacks import describe
@@ -50,6 +50,7 @@ from drfl.experiments.runner import (
 )
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
+from drfl.screen import Table
 from drfl.user_code import keep_out, label_of
 
 BROKEN = 1
@@ -228,7 +229,8 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
         view.add_column("\n".join(textwrap.wrap(text, HEADING)), justify="right", no_wrap=True)
     for cells in rows:
-        view.add_row(*cells, *(_reached(comparison, cells[0]) if reached else []))
+        texts = (Text(c[6:-7], "bold") if c.startswith("[bold]") else c for c in cells[1:])
+        view.add_row(cells[0], *texts, *(_reached(comparison, cells[0]) if reached else []))
     return view
 
 

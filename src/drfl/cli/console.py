@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drfl import callbacks
@@ -15,9 +13,10 @@ from drfl.certificate import Certificate
 from drfl.cli import signals
 from drfl.experiments.runner import StopSignal
 from drfl.loop import Callback, Step
+from drfl.screen import Screen
 
-out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-err = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+out = Screen()
+err = Screen(stderr=True)
 
 
 @contextmanager
@@ -50,10 +49,10 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
         yield lambda step: None
     elif err.is_terminal:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[metrics]}"),
+            TextColumn("{task.fields[metrics]}", markup=False),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=err, transient=True) as bar:

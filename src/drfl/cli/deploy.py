@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drfl.cli import signals
+from drfl.screen import say
 
 app = typer.Typer(
     name="deploy",
@@ -42,7 +43,7 @@ def init(
         from drfl.deploy.init import DeploymentPlan, write
 
         write(DeploymentPlan.of(sites, host, port, insecure), directory, keys)
-        typer.echo(f"{directory}: written; its README.md says how to start it")
+        say(f"{directory}: written; its README.md says how to start it")
     return 0
 
 
@@ -99,7 +100,7 @@ def check(
         for verdict in verdicts:
             good = good and verdict.ok
             kind = "note" if isinstance(verdict.text, Notice) else "ok" if verdict.ok else "problem"
-            typer.echo(f"{kind:8} {verdict.subject}: {verdict.text}")
+            say(f"{kind:8} {verdict.subject}: {verdict.text}")
     return 0 if good else 1
 
 
@@ -116,9 +117,9 @@ def run(
 
         folder = deployment(directory)
         number = submit(folder)
-        typer.echo(f"run {number} submitted", err=not detach)
+        say(f"run {number} submitted", err=not detach)
         if detach:
-            typer.echo(f"to follow it: drfl deploy follow {directory} {number}", err=True)
+            say(f"to follow it: drfl deploy follow {directory} {number}", err=True)
             return 0
         return _follow(directory, number)
 
@@ -140,7 +141,7 @@ def stop(directory: Place, number: Number) -> int:
         from drfl.deploy.runs import stop as stop_run
 
         stop_run(deployment(directory), number)
-        typer.echo(f"run {number} stopped")
+        say(f"run {number} stopped")
     return 0
 
 
@@ -163,9 +164,9 @@ def revoke(
 
         done = revoke_key(deployment(directory), site, key_only)
         taken = "" if done.settings is None else f"; it is out of server.toml, whose old text is {done.settings}"
-        typer.echo(f"{site}: its key is refused from now on, and kept as {done.key}{taken}")
+        say(f"{site}: its key is refused from now on, and kept as {done.key}{taken}")
         for notice in done.notices:
-            typer.echo(f"drfl: {notice}", err=True)
+            say(f"drfl: {notice}", err=True)
     return 0
 
 
@@ -182,7 +183,7 @@ def rotate(
         from drfl.deploy.paths import deployment
 
         node = rotate_key(deployment(directory), site, key)
-        typer.echo(f"{site}: registered with its new key as {node}; the key before is refused from now on")
+        say(f"{site}: registered with its new key as {node}; the key before is refused from now on")
     return 0
 
 
@@ -199,7 +200,7 @@ def audit(
         good = True
         for ok, text in checked(logs):
             good = good and ok
-            typer.echo(f"{'ok' if ok else 'problem':8} {text}")
+            say(f"{'ok' if ok else 'problem':8} {text}")
     return 0 if good else 1
 
 
@@ -215,17 +216,17 @@ def _follow(directory: Path, number: str) -> int:
 
     folder = deployment(directory)
     try:
-        end = follow(folder, number, typer.echo)
+        end = follow(folder, number, say)
     except KeyboardInterrupt as error:
         if signals.code_of(error) != INTERRUPTED:  # whoever sends SIGTERM waits for no second Ctrl-C
             raise
         return _leave(directory, number)
     if not end.completed:
-        typer.echo(f"drfl: run {number} {end}", err=True)
+        say(f"drfl: run {number} {end}", err=True)
         if can_go_on(folder):
-            typer.echo(f"'drfl deploy run {directory}' goes on after its last checkpoint", err=True)
+            say(f"'drfl deploy run {directory}' goes on after its last checkpoint", err=True)
         return 1
-    typer.echo(f"run {number} completed", err=True)
+    say(f"run {number} completed", err=True)
     print_result(folder)
     return 0
 
@@ -235,7 +236,7 @@ def _leave(directory: Path, number: str) -> int:
     from drfl.deploy.paths import deployment
     from drfl.deploy.runs import stop as stop_run
 
-    typer.echo(
+    say(
         f"run {number} goes on; 'drfl deploy stop {directory} {number}' stops it, and so does Ctrl-C again within "
         f"{GRACE:g} seconds",
         err=True,
@@ -246,7 +247,7 @@ def _leave(directory: Path, number: str) -> int:
         if signals.code_of(error) != INTERRUPTED:
             raise
         stop_run(deployment(directory), number)
-        typer.echo(f"run {number} stopped", err=True)
+        say(f"run {number} stopped", err=True)
     return INTERRUPTED
 
 

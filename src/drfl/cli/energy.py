@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.table import Table
-
 from drfl.cli import console
 from drfl.cli.options import EnergyOptions
 from drfl.cli.to_config import overrides
@@ -35,6 +33,7 @@ from drfl.papers.energy.cost import (
     sample_flops,
 )
 from drfl.papers.energy.planner import Candidate, LocalStepsPlan, Measurement, check_complete, plan
+from drfl.screen import Table
 from drfl.user_code import label_of
 
 SAMPLES = 4

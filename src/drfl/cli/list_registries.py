@@ -6,9 +6,6 @@ import dataclasses
 import inspect
 import json
 
-from rich.markup import escape
-from rich.table import Table
-
 from drfl.algorithms import ALGORITHMS, BASELINES
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import console
@@ -16,6 +13,7 @@ from drfl.data import describe
 from drfl.experiments.hyperparameters import LOCAL, SAMPLINGS, Value, defaults_of, takes
 from drfl.local_optimizers import LOCAL_OPTIMIZERS
 from drfl.schedules import SCHEDULES
+from drfl.screen import Table
 from drfl.server_optimizers import SERVER_OPTIMIZERS
 
 
@@ -29,7 +27,7 @@ def algorithms_command(as_json: bool) -> None:
     local = {name: value for name, value in rows[0][2].items() if name in LOCAL}
     for name, text, values in rows:
         own = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
-        table.add_row(name, escape(text), escape(_shown(own)))
+        table.add_row(name, text, _shown(own))
     console.out.print(table)
     without = ", ".join(name for name in (*ALGORITHMS, *BASELINES) if not takes(name, "m"))
     console.out.print(

@@ -10,20 +10,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from drfl.cli import console, signals
 from drfl.cli.options import ReproduceOptions
 from drfl.errors import InputError
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.pool import Done, workers_by_options
+from drfl.files import read_text
 from drfl.papers import output
 from drfl.papers.data_source import Source, Sources
 from drfl.papers.execute import check_place, reproduce
 from drfl.papers.plan import Collected, Plan, Scale
 from drfl.papers.specification import Specification, load_spec, names
+from drfl.screen import Table
 
 RESULTS = Path("experiments/results")
 SOURCES: Mapping[str, Source] = {"auto": "auto", "original": "original", "stand-in": "stand-in"}
@@ -121,7 +121,7 @@ def _list(out: Path, quiet: bool) -> None:
         return
     table = Table("name", "what it is", "title", "done")
     for spec in specs:
-        table.add_row(spec.name, escape(spec.paper), escape(spec.title), "yes" if found[spec.name] else "")
+        table.add_row(spec.name, spec.paper, spec.title, "yes" if found[spec.name] else "")
     console.out.print(table)
     console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all; results go to {out}.", markup=False)
 
@@ -133,7 +133,8 @@ def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> 
     for folder in written.values():
         table = Path(folder) / "table.md"
         if len(written) == 1:
-            console.out.print(table.read_text(encoding="utf-8"), markup=False)
+            for line in read_text(table).splitlines():
+                console.out.print(line)
         console.out.print(f"{table}", markup=False)
     for sentence in skipped:
         console.err.print(f"not run: {sentence}", markup=False)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.markup import escape
-from rich.table import Table
-
 from drfl.certificate import Certificate
 from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
@@ -30,6 +27,7 @@ from drfl.experiments.resume import (
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
 from drfl.history import Metrics
+from drfl.screen import Table
 from drfl.step_size import StepSize
 from drfl.user_code import keep_out, label_of
 
@@ -118,12 +116,8 @@ def _print(finished: Finished, directory: Path) -> None:
     if result.averaged is not None:
         rows["averaged"] = (Metrics.of(result.averaged, score), result.averaged_certificate)
     asked = finished.job.certify is not None
-    table = Table(
-        title=escape(
-            f"{label_of(config.algorithm)} on {config.dataset}, {finished.job.data.n} clients, {result.rounds} rounds"
-        ),
-        title_justify="left",
-    )
+    what = f"{label_of(config.algorithm)} on {config.dataset}"
+    table = Table(title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds", title_justify="left")
     table.add_column("iterate")
     headings = score_columns(result.history.score, fifth=True).values()
     for heading in (*headings, "avg loss", "worst loss", *(("gap",) if asked else ())):

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from drfl.cli import console, signals
 from drfl.cli.options import TuneOptions
@@ -20,6 +19,7 @@ from drfl.experiments.measures import Column
 from drfl.experiments.pool import check_stack, pool_of, workers_by_options
 from drfl.experiments.training_cells import run_cell
 from drfl.papers.tuning_jobs import resolve
+from drfl.screen import Table
 from drfl.tuning.configured import prepare
 from drfl.tuning.job import TuningJob, changes_of, chosen_methods
 from drfl.tuning.output import check_place, content, make_place, write
@@ -132,7 +132,7 @@ def _progress(column: Column, quiet: bool) -> Iterator[Callable[[Ended], None]]:
         yield lambda end: None
     elif console.err.is_terminal:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),

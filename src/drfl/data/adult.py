@@ -14,6 +14,7 @@ from drfl.data.archives import Tree, open_tree
 from drfl.data.columns import one_hot
 from drfl.data.dataset import Dataset
 from drfl.errors import InputError
+from drfl.files import open_file
 
 COLUMNS = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",
@@ -60,7 +61,7 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     import pandas as pd  # here, as it takes a while to import
 
     alone = paths[0] if len(paths) == 1 else None
-    if alone is not None and not zipfile.is_zipfile(alone):
+    if alone is not None and not _is_zip(alone):
         raise InputError(
             f"'{alone}' is not adult.zip: give the folder of adult.data and adult.test, or load a table of your own "
             "with data, target and group"
@@ -79,6 +80,11 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
         "adult", x[:n], y[:n], x[n:], y[n:], 2, names[:n], standardise=True, columns=tuple(features.columns),
         test_groups=names[n:],
     )  # fmt: skip
+
+
+def _is_zip(path: Path) -> bool:
+    with open_file(path) as file:
+        return zipfile.is_zipfile(file)
 
 
 def _rows(tree: Tree, name: str) -> list[list[str]]:

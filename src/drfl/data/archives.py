@@ -13,9 +13,10 @@ import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol
+from typing import BinaryIO, Protocol
 
 from drfl.errors import InputError
+from drfl.files import open_file, read_bytes, read_whole, reading
 
 TAR_LIMIT = 1 << 28
 """Bytes that a tar file may unpack to; CIFAR's take 185 MB."""
@@ -23,24 +24,10 @@ TAR_LIMIT = 1 << 28
 MEMBER_LIMIT = 1 << 22
 """Bytes that one file in a tree may have; Tiny ImageNet's largest is its list of 10,000 test pictures."""
 
+REMEDY = "get the file again"
+
 _CHUNK = 1 << 20
 _READS_AT_END = 8  # tarfile and the check of the end need two
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turns whatever a parser raises for damaged content into one line that names the file.
-
-    Raises:
-        InputError: for any error but one of memory.
-    """
-    try:
-        yield
-    except (InputError, MemoryError):
-        raise
-    except Exception as error:  # for crafted bytes the parsers of gzip, tar and zip raise a dozen kinds
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot read '{path}': {told}; get the file anew") from error
 
 
 def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, bytes]:
@@ -58,7 +45,11 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, by
         InputError: when it is damaged, cut short, lacks a file or unpacks to more than `TAR_LIMIT`.
     """
     found: dict[str, bytes] = {}
-    with reading(path), _Limited(path, TAR_LIMIT) as unzipped:
+    with (
+        open_file(path, remedy=REMEDY) as file,
+        reading(path, remedy=REMEDY),
+        _Limited(file, TAR_LIMIT) as unzipped,
+    ):
         with tarfile.open(fileobj=unzipped, mode="r|") as tar:
             for member in tar:
                 place = PurePosixPath(member.name)
@@ -77,8 +68,8 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, by
 class _Limited(gzip.GzipFile):
     """A gzipped file that refuses to unpack to more than so many bytes, or to be read on and on after its end."""
 
-    def __init__(self, path: Path, limit: int) -> None:
-        super().__init__(path, "rb")
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        super().__init__(fileobj=file, mode="rb")
         self._unused = limit
         self._reads_at_end = 0
 
@@ -138,13 +129,12 @@ class Folder:
         """See `Tree`."""
         if not (self.path / name).is_file():
             raise lacks(self, name)
-        with reading(self.path / name), (self.path / name).open("rb") as file:
-            return _whole(file, self, name)
+        return read_bytes(self.path / name, limit=MEMBER_LIMIT, remedy=REMEDY)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
         if not (self.path / folder).is_dir():
             return []
-        with reading(self.path / folder), os.scandir(self.path / folder) as entries:
+        with reading(self.path / folder, remedy=REMEDY), os.scandir(self.path / folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
 
 
@@ -162,8 +152,13 @@ class Zip:
     def __init__(self, path: Path, top: str) -> None:
         self.path = path
         self._top = f"{top}/" if top else ""
-        with reading(path):
-            self._zip = zipfile.ZipFile(path)
+        self._file = open_file(path, remedy=REMEDY)
+        try:
+            with reading(path, remedy=REMEDY):
+                self._zip = zipfile.ZipFile(self._file)
+        except InputError:
+            self._file.close()
+            raise
         self._files: dict[str, list[str]] = {}
         names = set(self._zip.namelist()) - {""}  # a crafted one can be empty, which is_dir() does not take
         for name in sorted(name for name in names if not self._zip.getinfo(name).is_dir()):
@@ -185,12 +180,13 @@ class Zip:
             info = self._zip.getinfo(f"{self._top}{name}")
         except KeyError:
             raise lacks(self, name) from None
-        with reading(self.path), self._zip.open(info) as file:
-            return _whole(file, self, name)
+        with reading(self.path, remedy=REMEDY), self._zip.open(info) as file:
+            return read_whole(file, self.path / name, MEMBER_LIMIT)
 
     def close(self) -> None:
         """Closes the file."""
         self._zip.close()
+        self._file.close()
 
 
 @contextmanager
@@ -209,10 +205,3 @@ def open_tree(path: Path, top: str) -> Iterator[Tree]:
 def lacks(tree: Tree, name: str) -> InputError:
     """The error for a file that should be in a tree and is not."""
     return InputError(f"'{tree.path}' lacks {name}; get it anew")
-
-
-def _whole(file: IO[bytes], tree: Tree, name: str) -> bytes:
-    data = file.read(MEMBER_LIMIT + 1)
-    if len(data) > MEMBER_LIMIT:
-        raise InputError(f"'{tree.path}': {name} has more than {MEMBER_LIMIT} bytes; get it anew")
-    return data

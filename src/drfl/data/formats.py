@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import os
 import re
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -17,16 +17,15 @@ import torch
 from torch import Tensor
 
 from drfl.atomic_files import atomic_write
-from drfl.data.archives import TAR_LIMIT, Tree, lacks, open_tree, read_tar_gz, reading
+from drfl.data.archives import REMEDY, TAR_LIMIT, Tree, lacks, open_tree, read_tar_gz
 from drfl.data.dataset import Pixels
 from drfl.data.sources import IDX_SOURCES, DownloadSource, digest_like
 from drfl.errors import InputError
+from drfl.files import check_expansion, open_file, read_bytes, reading
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MAX_DIMENSIONS = 32  # what every NumPy can reshape to
 _CHUNK = 1 << 20
-_LIMIT = 1 << 28  # bytes of values; MNIST's take 47 MB
-_MOST_RATIO = 100  # beyond the limit, bytes of values for a byte of the file; images' are below 10
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -43,18 +42,13 @@ def read_idx(path: str | Path) -> np.ndarray:
         InputError: when the file is missing, unreadable, not IDX, cut short, too long, or its gzip is broken.
     """
     path = Path(path)
-    try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == _GZIP_MAGIC
-            raw.seek(0)
-            if not zipped:
-                return _parse(path, raw)
-            with gzip.GzipFile(fileobj=raw) as unzipped:
-                return _parse(path, cast(BinaryIO, unzipped))
-    except FileNotFoundError:
-        raise InputError(f"there is no file '{path}'") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot read '{path}': {error}; get the file anew") from error
+    with open_file(path, remedy=REMEDY) as raw, reading(path, remedy=REMEDY):
+        zipped = raw.read(2) == _GZIP_MAGIC
+        raw.seek(0)
+        if not zipped:
+            return _parse(path, raw)
+        with gzip.GzipFile(fileobj=raw) as unzipped:
+            return _parse(path, cast(BinaryIO, unzipped))
 
 
 def _parse(path: Path, file: BinaryIO) -> np.ndarray:
@@ -74,11 +68,8 @@ def _parse(path: Path, file: BinaryIO) -> np.ndarray:
     expected = math.prod(shape) * dtype.itemsize
     if not expected:
         raise InputError(f"'{path}' holds no values: its shape is {shape}")
-    if isinstance(file, gzip.GzipFile) and expected > max(_LIMIT, _MOST_RATIO * path.stat().st_size):
-        # a small file could unpack to more than the memory holds
-        raise InputError(
-            f"'{path}' is too small for the {expected} bytes that its shape {shape} needs; get the file anew"
-        )
+    if isinstance(file, gzip.GzipFile):
+        check_expansion(path, os.fstat(file.fileno()).st_size, expected)
     body = _read_up_to(file, expected + 1)
     if len(body) != expected:
         fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"
@@ -191,18 +182,10 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
         content = read_tar_gz(paths[0], source.inner, source.members)
         whole = {f"{paths[0]}: {member}": content.pop(member) for member in source.members}
     else:
-        whole = {str(path): _read(path) for path in paths}
+        whole = {str(path): read_bytes(path, limit=TAR_LIMIT, remedy=REMEDY) for path in paths}
     parts = [_records(where, whole.pop(where), labels) for where in list(whole)]
     train, test = _joined(parts[:-1]), _joined(parts[-1:])
     return Pixels(name, *train, *test, labels[-1])
-
-
-def _read(path: Path) -> bytes:
-    with reading(path), path.open("rb") as file:
-        data = file.read(TAR_LIMIT + 1)
-        if len(data) > TAR_LIMIT:
-            raise InputError(f"'{path}' has more than {TAR_LIMIT} bytes: it is not of CIFAR; get the file anew")
-        return data
 
 
 def _records(where: str, data: bytes, labels: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

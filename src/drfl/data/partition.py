@@ -15,6 +15,7 @@ from drfl import checks
 from drfl.atomic_files import atomic_write
 from drfl.data.splitting import holdings, share_test_set
 from drfl.errors import InputError
+from drfl.files import read_json
 from drfl.key import Key
 
 if TYPE_CHECKING:
@@ -97,12 +98,7 @@ class Partition:
         Raises:
             InputError: when there is no such file or it is not a partition.
         """
-        try:
-            content: object = json.loads(Path(path).read_bytes())
-        except FileNotFoundError:
-            raise InputError(f"there is no partition file '{path}'") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"cannot read the partition file '{path}': {error}") from error
+        content = read_json(Path(path), limit=None)
         try:
             return cls._from_json(content)
         except InputError as error:

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.data.archives import reading
+from drfl.data.archives import REMEDY
 from drfl.data.dataset import Dataset
 from drfl.errors import InputError
+from drfl.files import read_bytes, reading
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
 """The 80 characters of LEAF, a token each, in this order; others are left out, accents too."""
@@ -101,10 +102,8 @@ def encode(text: str) -> np.ndarray:
 
 def _text(path: Path) -> str:
     """The file's text between Project Gutenberg's marks, in ASCII: quotes straightened, accents dropped."""
-    with reading(path), path.open("rb") as file:
-        data = file.read(_LIMIT + 1)
-        if len(data) > _LIMIT:
-            raise InputError(f"'{path}' has more than {_LIMIT} bytes: it is not Shakespeare's works; get the file anew")
+    data = read_bytes(path, limit=_LIMIT, remedy=REMEDY)
+    with reading(path, remedy=REMEDY):
         text = unicodedata.normalize("NFKD", data.decode("utf-8-sig").translate(_PLAIN))
     lines = text.encode("ascii", "ignore").decode("ascii").splitlines()
     start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-import warnings
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from drfl.data.archives import reading
 from drfl.data.columns import check_alike, check_blanks, check_known, check_roles, check_size, one_hot, values_of
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.targets import check_values, columns_of, encoded
 from drfl.errors import InputError, unknown
+from drfl.files import lines, open_arrays, open_file, read_csv, read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,13 +33,13 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):  # unlike pathlib's, False for a name that is too long
             inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
             if not inside:
                 raise InputError(f"the folder {path} has no {' or '.join(SUFFIXES)} file")
             found += inside
-        elif not path.is_file():
-            raise InputError(f"there is no file {path}")
+        elif not os.path.isfile(path):
+            open_file(path).close()  # which says what is there instead
         elif path.suffix.lower() not in SUFFIXES:
             raise InputError(f"{path} is no {' or '.join(SUFFIXES)} file")
         else:
@@ -117,7 +118,7 @@ def _columns(
     """The rows of tables, inputs (n, p) float64."""
     import pandas as pd
 
-    frames = [_frame(path) for path in files]
+    frames = [_frame(path, drop) for path in files]
     first = list(frames[0].columns)
     check_known(str(files[0]), first, targets, group, drop)
     for path, frame in zip(files, frames, strict=True):
@@ -141,41 +142,31 @@ def _columns(
     )
 
 
-def _frame(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    with reading(path):
-        try:
-            frame = pd.read_parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
-        except ImportError:
-            raise InputError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or give CSV") from None
-        except Exception as error:
-            raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+def _frame(path: Path, drop: Sequence[str]) -> pd.DataFrame:
+    try:
+        frame = read_parquet(path, drop) if path.suffix.lower() == ".parquet" else read_csv(path, index_col=False)
+    except ImportError:
+        raise InputError(
+            f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or give CSV",
+            code="missing-package",
+            field="pyarrow",
+        ) from None
     frame.columns = [str(name).strip() for name in frame.columns]
     columns = list(frame.columns)
-    for name in columns:
-        if columns.count(name) > 1:
-            raise InputError(f"{path}: column '{name}' is there twice")
+    if len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise InputError(f"{path}: column '{twice}' is there twice", code="duplicate-column", field=twice)
     if not len(frame):
         raise InputError(f"{path} has no rows")
     return frame
-
-
-def _csv(path: Path) -> pd.DataFrame:
-    """Rows longer than the head are an error: pandas would take the first column for row names, and shift the rest."""
-    import pandas as pd
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        return pd.read_csv(path, index_col=False)
 
 
 def _line(path: Path, row: int) -> str:
     """A row as people find it: in a CSV by its line, of which some are blank, and a cell may fill several."""
     if path.suffix.lower() != ".csv":
         return f"{path}, row {row + 1}"
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        reader, start, seen = csv.reader(file), 1, -1  # the head
+    with open_file(path) as file, suppress(csv.Error):  # of a cell that is too long for it
+        reader, start, seen = csv.reader(lines(file, path)), 1, -1  # the head
         for cells in reader:
             if "".join(cells).strip() or len(cells) > 1:
                 if seen == row:
@@ -213,12 +204,14 @@ def _arrays(
 
 def _npz(path: Path, targets: Sequence[str], group: str | None) -> tuple[np.ndarray, dict[str, np.ndarray], list[str]]:
     """Inputs (n, …), targets (n,) by name and groups (n,) of one file; of several targets in an array a name each."""
-    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        for name in ("inputs", *targets, *([] if group is None else [group])):
-            if name not in arrays:
-                raise unknown(f"array in {path}", name, list(arrays))
-        x, *ys = (np.atleast_1d(arrays[name]) for name in ("inputs", *targets))
-        who = [path.stem] * len(x) if group is None else [*map(str, np.atleast_1d(arrays[group]).tolist())]
+    names = ("inputs", *targets, *([] if group is None else [group]))
+    with open_arrays(path) as arrays:
+        for name in names:
+            if name not in arrays.names:
+                raise unknown(f"array in {path}", name, arrays.names)
+        found = [np.atleast_1d(each) for each in arrays.read(names)]
+    x, ys = found[0], found[1 : 1 + len(targets)]
+    who = [path.stem] * len(x) if group is None else [*map(str, found[-1].tolist())]
     for name, y in zip(targets, ys, strict=True):
         if y.ndim not in (1, 2) or not len(x) == len(y) == len(who):
             raise InputError(f"{path}: inputs {x.shape}, '{name}' {y.shape} and {len(who)} groups: give one a row")

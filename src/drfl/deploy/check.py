@@ -10,6 +10,7 @@ from drfl.deploy.check_network import Finding, bad, guarded, note, ok
 from drfl.deploy.flower_cli import GONE, NEWEST, OLDEST, fits, flower_version, node_states, program
 from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths, read_toml
 from drfl.errors import DrflError, InputError, Notice
+from drfl.files import read_text
 
 if TYPE_CHECKING:
     from drfl.data.standardisation import Moments
@@ -85,8 +86,8 @@ def online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: boo
 
 def _registered(site: SitePaths, states: dict[str, str]) -> Finding:
     try:
-        node = site.node.read_text(encoding="utf-8").strip()
-    except OSError:
+        node = read_text(site.node).strip()
+    except InputError:
         return bad(site.name, "is not registered from this folder; run ./register-sites.sh")
     state = states.get(node)
     if state is None or state in GONE:

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import ssh as ssh_types
 
 from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths
 from drfl.errors import DrflError, InputError, Notice
+from drfl.files import read_bytes
 
 
 class Finding(NamedTuple):
@@ -214,12 +215,7 @@ def _public(key: types.PublicKeyTypes | ssh_types.SSHPublicKeyTypes) -> bytes:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing; run ./make-keys.sh") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror}); run as the user that owns the folder") from None
+    return read_bytes(path, remedy="run ./make-keys.sh, as the user that owns the folder")
 
 
 PATIENCE = 5.0

@@ -14,6 +14,7 @@ from drfl.deploy.check_network import revoked_twin
 from drfl.deploy.flower_cli import GONE, ask, node_states
 from drfl.deploy.paths import DeploymentFolder, SitePaths
 from drfl.errors import DrflError, InputError, Notice, unknown
+from drfl.files import read_text
 
 FEWEST = 2
 """Sites that must remain: of one alone nothing can be compared or averaged."""
@@ -161,8 +162,8 @@ def _consequences(folder: DeploymentFolder) -> list[Notice]:
 
 def _node(site: SitePaths) -> str:
     try:
-        return site.node.read_text(encoding="utf-8").strip()
-    except OSError:
+        return read_text(site.node).strip()
+    except InputError:
         raise InputError(f"{site.name} is not registered: {site.node} is missing") from None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from drfl import files
 from drfl.errors import InputError
 
 
@@ -178,19 +178,11 @@ def read_toml(path: Path) -> dict[str, object]:
     Raises:
         InputError: it cannot be read, or is no TOML.
     """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no valid TOML: {error}") from None
+    return files.read_toml(path)
 
 
 def _address(path: Path) -> Address:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise InputError(f"cannot read {path}: write a new folder with 'drfl deploy init'") from None
+    lines = files.read_text(path, remedy="write a new folder with 'drfl deploy init'").splitlines()
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     host, _, port = values.get("ADDRESS", "").rpartition(":")
     if not host or not port.isdecimal() or values.get("INSECURE") not in ("yes", "no"):

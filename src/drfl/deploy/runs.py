@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Callable
 from typing import NamedTuple
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from drfl.deploy.flower_cli import ask, environment, program
 from drfl.deploy.paths import DeploymentFolder
 from drfl.errors import DrflError, InputError
 from drfl.experiments.comparison_results import columns_beside, score_columns
 from drfl.experiments.measures import column
+from drfl.files import read_json
 from drfl.report.read_run import measures_of
+from drfl.screen import Screen, Table
 
 CHECKPOINTS = "checkpoint"
 """Where they lie in a run's folder."""
@@ -27,14 +24,13 @@ def print_result(folder: DeploymentFolder) -> None:
     """Print the run's final figures as ``drfl run`` does; nothing where its folder lies on another machine."""
     try:
         path = folder.summary()
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, InputError):
+        summary = read_json(path)
+    except InputError:
         return
-    final = summary.get("final") if isinstance(summary, dict) else None
-    if not isinstance(final, dict):
+    if not isinstance(summary, dict) or not isinstance(final := summary.get("final"), dict):
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=title, title_justify="left")
     measures = measures_of(summary)
     headings = {
         **score_columns(measures[0], fifth=True),
@@ -46,7 +42,7 @@ def print_result(folder: DeploymentFolder) -> None:
         table.add_column(heading, justify="right")
     looks = {name: column(name, measures) for name in headings}
     table.add_row(*(_shown(final.get(name), look.scale, f".{look.digits}f") for name, look in looks.items()))
-    out = Console(highlight=False)
+    out = Screen()
     out.print(table)
     out.print(f"folder: {path.parent}", markup=False, soft_wrap=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ def assess_run(directory: Path, measure: str | None = None, level: float = 0.95)
         InputError: the folder is no run's, is damaged, or has no such measure.
     """
     record, file = load_run(directory), directory / FILE
-    rows = read(file) if file.exists() else None
+    rows = read(file) if os.path.lexists(file) else None
     shared = rows is not None and rows.shared
     own = measure_of(record, measure)
     return AssessedRun(directory, record, assessment_of(record, own, level, independent=not shared), rows)

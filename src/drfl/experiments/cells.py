@@ -21,7 +21,9 @@ from pydantic import (
 )
 
 from drfl.atomic_files import atomic_write
+from drfl.errors import InputError
 from drfl.experiments.artifacts import json_text
+from drfl.files import read_json
 from drfl.history import LEDGER_COLUMNS, columns_of
 from drfl.metrics import ACCURACY
 
@@ -113,8 +115,8 @@ class Cell(NamedTuple):
 def read(folder: Path, cell: Cell) -> Record | None:
     """The record of a cell that was run; None where there is none, or a damaged one."""
     try:
-        record = json.loads((folder / f"{cell.key}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        record = read_json(folder / f"{cell.key}.json")
+    except InputError:
         return None
     if not isinstance(record, dict) or record.get("key") != cell.key:
         return None

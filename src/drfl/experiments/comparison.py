@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from drfl.experiments.manifest import CHECKPOINT, IDENTITY, is_finished, read_ma
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
 from drfl.experiments.runner import Finished, Outcome, StopSignal, execute
+from drfl.files import read_bytes, read_json, read_toml
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
 from drfl.user_code import label_of
@@ -132,10 +132,7 @@ def from_config(config: Config, log: Callable[[str], None] | None = None) -> Bui
 
 
 def _read(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path} ({error}): start anew with --overwrite") from None
+    return read_toml(path, follow=False, remedy="start again with --overwrite")
 
 
 def _own(kept: Mapping[str, object], config: Config) -> dict[str, object]:
@@ -222,9 +219,10 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
         InputError: it was on other data, or the file cannot be read.
     """
     path = directory / "outcomes.json"
+    content = read_json(path, follow=False, remedy="start again with --overwrite")
     try:
-        found = _Finished.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+        found = _Finished.model_validate_json(json.dumps(content))
+    except ValidationError as error:
         raise InputError(f"cannot read {path} ({type(error).__name__}): start anew with --overwrite") from None
     check_same(ready.build(*ready.design.order[0]), found.identity)
     return found.outcomes
@@ -232,7 +230,9 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
 
 def _identity(path: Path) -> dict[str, object]:
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path, follow=False)
+        if not isinstance(kept, dict):
+            raise TypeError("it is not an object")
         tables = all(isinstance(kept[name], dict) for name in ("config", "versions"))
         if tables and isinstance(kept["data"], str) and isinstance(kept["model"], str):
             return kept
@@ -310,8 +310,8 @@ def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
     """How a cell has ended; None where it has not."""
     name = cell_name(algorithm, seed)
     try:
-        outcome = RECORD.validate_json(unsigned((claim.checkpoints / f"{name}.json").read_bytes()))
-    except (OSError, ValidationError):
+        outcome = RECORD.validate_json(unsigned(read_bytes(claim.checkpoints / f"{name}.json", follow=False)))
+    except (InputError, ValidationError):
         return None
     folder = claim.directory / name
     whole = outcome.metrics is None or is_finished(folder)

@@ -12,6 +12,7 @@ from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
 from drfl.experiments.measures import column
 from drfl.experiments.runner import Outcome, Spread, best, endings, equal_worst, first_intervals, gaps, spreads
+from drfl.files import read_csv
 from drfl.history import (
     CERTIFICATE_COLUMNS,
     DIGITS,
@@ -188,7 +189,7 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     for outcome in sorted(comparison.outcomes, key=lambda o: (order.index(o.algorithm), o.seed)):
         file = comparison.directory / cell_name(outcome.algorithm, outcome.seed) / name
         if file.exists():  # not of a run that broke off
-            run = pd.read_csv(file)
+            run = read_csv(file, follow=False)
             run.insert(0, "seed", outcome.seed)
             run.insert(0, "algorithm", outcome.algorithm)
             frames.append(run)

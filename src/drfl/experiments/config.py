@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from drfl.experiments.learned import make_measures, metric_name
 from drfl.experiments.own_data import CLASSIFICATION, check_task, completed, is_hub
 from drfl.experiments.settings import Settings
 from drfl.features.recipe import COUNT, IMAGENET, Recipe
+from drfl.files import read_json, read_toml
 from drfl.metrics import Metric
 from drfl.model_selection import Best, ModelSelection, Patience
 from drfl.models import LOSSES, MODELS
@@ -312,12 +311,7 @@ def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = F
         return {}
     if path.suffix.lower() in TABLES:
         raise InputError(f"{path} is a table and no configuration: give each table its own --data, or their folder")
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
-        raise InputError(f"{path} is not valid TOML: {error}") from None
+    values = read_toml(path)
     folder = results_folder(path)
     if folder is not None and not trust:
         user_code.keep_out(folder)
@@ -338,8 +332,8 @@ def results_folder(path: Path) -> Path | None:
 def _is_results(folder: Path) -> bool:
     """Whether a folder has a manifest of drfl's; programs of other kinds have files of that name too."""
     try:
-        content = json.loads((folder / MANIFEST).read_bytes()) if is_file(folder / MANIFEST) else None
-    except (OSError, ValueError, RecursionError):
+        content = read_json(folder / MANIFEST, follow=False) if is_file(folder / MANIFEST) else None
+    except InputError:
         return True
     return isinstance(content, dict) and {"kind", "drfl"} <= content.keys()
 

@@ -23,6 +23,7 @@ from drfl.checkpoint.record import first_fault
 from drfl.errors import InputError, Notice
 from drfl.experiments.artifacts import FILES
 from drfl.experiments.config import MANIFEST as NAME
+from drfl.files import read_json
 from drfl.run_end import has_ended
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
@@ -145,10 +146,9 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / NAME
     if not is_file(path):
         return None
+    content = read_json(path, follow=False, problem="was not written by this drfl", remedy="give another --out")
     try:
-        return Manifest.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror}): give another --out") from None
+        return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(f"{path} was not written by this drfl ({first_fault(error)}): give another --out") from None
 
@@ -200,8 +200,8 @@ def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
 def _json(path: Path) -> dict[str, object] | None:
     """The object in a JSON file; None if there is no such file or it holds something else."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if is_file(path) else None
-    except (OSError, ValueError, RecursionError):
+        content = read_json(path, follow=False) if is_file(path) else None
+    except InputError:
         return None
     return content if isinstance(content, dict) else None
 
@@ -341,10 +341,10 @@ def runs_in(path: Path) -> list[Path]:
     Raises:
         InputError: a comparison has none, a run has no results yet, or the manifest cannot be read.
     """
-    manifest = read_manifest(path) if path.is_dir() else None
+    manifest = read_manifest(path) if os.path.isdir(path) else None
     if manifest is None or manifest.kind not in COMMANDS:
         return [path]
-    cells = [path / cell for cell in manifest.cells if is_finished(path / cell)]
+    cells = [path / cell for cell in manifest.cells if is_folder(path / cell) and is_finished(path / cell)]
     if manifest.kind == "run" and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
         cells = [path]
     if not cells:

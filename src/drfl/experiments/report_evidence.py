@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ import torch
 from drfl.atomic_files import is_file
 from drfl.data.partition import Partition
 from drfl.engine.row_scores import RowScores
-from drfl.errors import InputError
 from drfl.experiments.artifacts import FILES
 from drfl.experiments.assess_runs import AssessedRun
 from drfl.experiments.run_gains import over_last, over_seeds, paired
 from drfl.experiments.test_rows import FILE, read
+from drfl.files import sha256_of
 from drfl.report.assessed import assessment_of, why_nothing, worst_interval
 from drfl.report.groups import group_runs
 from drfl.report.pdf.baselines import LOCAL
@@ -122,14 +121,7 @@ def _sha256(path: Path) -> str:
     Raises:
         InputError: it cannot be read.
     """
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(PIECE):
-                digest.update(piece)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    return digest.hexdigest()
+    return sha256_of(path, follow=False)
 
 
 def _validation(run: AssessedRun) -> tuple[int, ...] | None:

@@ -20,6 +20,7 @@ from drfl.experiments.build import Running
 from drfl.experiments.config import Config
 from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
 from drfl.experiments.run_directory import Claim, held
+from drfl.files import read_toml
 from drfl.hashing import digest_of
 from drfl.run_state import CheckpointWriter, RunState
 
@@ -185,13 +186,7 @@ def check_kept(directory: Path, job: Running) -> None:
     path = _config_in(directory)
     if path is None:
         return
-    try:
-        kept = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"cannot read {path} ({error}): start anew with --overwrite", code="damaged-config", field=str(path)
-        ) from None
-    check_settings(job, kept)
+    check_settings(job, read_toml(path, follow=False, remedy="start again with --overwrite"))
 
 
 def key_of(config: Config, directory: Path) -> bytes | None:

@@ -17,6 +17,7 @@ from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, 
 from drfl.engine.simulation import Simulation
 from drfl.errors import InputError, unknown
 from drfl.experiments.assess_runs import AssessedRun, assess_run, measure_of
+from drfl.files import read_csv
 
 PAIRED = "paired.csv"
 PAIRED_COLUMNS = ("samples", "returned_sum", "returned_squares", "last_sum", "last_squares", "products")
@@ -169,14 +170,14 @@ def over_last(run: AssessedRun) -> GainAssessment | None:
     path, own = run.directory / PAIRED, run.assessment
     if own is None or not path.exists():
         return None
-    import pandas as pd
-
+    frame = read_csv(path, follow=False, remedy="run it again", dtype={"client": str}, keep_default_na=False)
     try:
-        frame = pd.read_csv(path, dtype={"client": str}, keep_default_na=False)
         frame = frame[frame["measure"] == own.measure.name]
         n, *sums = (frame[column].to_numpy(float) for column in PAIRED_COLUMNS)
-    except (ValueError, KeyError, OSError) as error:
-        raise InputError(f"{path} is damaged: {' '.join(str(error).split())}; run it again") from None
+    except (ValueError, KeyError) as error:
+        raise InputError(
+            f"{path} is damaged: {' '.join(str(error).split())}; run it again", code="damaged-file", field=str(path)
+        ) from None
     if len(frame) != len(own.names):
         return None
     last, returned = np.stack([n, *sums[2:4]], 1), np.stack([n, *sums[:2]], 1)

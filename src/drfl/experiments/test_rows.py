@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from drfl.engine.row_scores import RowScores
 from drfl.errors import InputError
+from drfl.files import read_tensors
 from drfl.measure import NAME
 
 FILE = "test-rows.safetensors"
@@ -34,14 +34,8 @@ def read(path: Path) -> RowScores:
     Raises:
         InputError: it is missing or damaged; one line.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-            data = (file.metadata() or {}).get("data", "")
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: run it again with this drfl, which writes it for simulations") from None
-    except (OSError, SafetensorError) as error:
-        raise _damaged(path, " ".join(str(error).split())) from None
+    tensors, metadata = read_tensors(path, follow=False, problem="is damaged", remedy="run it again")
+    data = metadata.get("data", "")
     if STARTS not in tensors or ROWS not in tensors or DIGEST.fullmatch(data) is None:
         raise _damaged(path, f"it lacks '{STARTS}', '{ROWS}' or the digest of the data")
     found = RowScores(tensors.pop(STARTS), tensors.pop(ROWS), tensors, data)
@@ -79,4 +73,4 @@ def _possible(name: str, values: Tensor, others: dict[str, Tensor]) -> bool:
 
 
 def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is damaged: {why}; run it again")
+    return InputError(f"{path} is damaged: {why}; run it again", code="damaged-file", field=str(path))

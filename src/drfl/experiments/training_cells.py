@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.runner import execute
+from drfl.files import sha256_of
 from drfl.history import DIGITS, LEDGER_COLUMNS
 from drfl.loop import Result
 
@@ -55,7 +55,7 @@ def _tables(config: Config) -> dict[str, str]:
 @functools.lru_cache(maxsize=1024)
 def _sha256(path: Path, modified: int, size: int) -> str:
     """Of a file, which is read again only where its time or size is another."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return sha256_of(path)
 
 
 TEST = 20

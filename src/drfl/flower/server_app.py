@@ -32,6 +32,7 @@ from drfl.experiments.run_directory import claimed
 from drfl.experiments.run_gains import PAIRED
 from drfl.experiments.runner import execute, write_results
 from drfl.experiments.wrap import over_selection, wrap_algorithm
+from drfl.files import read_bytes, read_text
 from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.federation import FlowerFederation
@@ -45,6 +46,7 @@ from drfl.key import Key
 from drfl.loop import Step
 from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
 from drfl.run_state import RunState, first
+from drfl.screen import OneLine
 from drfl.task import Task
 
 LOG = logging.getLogger("drfl.flower")
@@ -160,7 +162,7 @@ def serve(grid: Grid, path: Path) -> Path:
         finished = execute(
             deployed, [deployed.replies, _told], start=start, keep=checkpoint_writer(claim, deployed, key)
         )
-        replies = (claim.checkpoints / REPLIES).read_text(encoding="utf-8")
+        replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
         more = {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies}
         paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
         write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
@@ -311,10 +313,9 @@ def public_key(path: Path) -> bytes:
     Raises:
         InputError: there is no such file, or it holds no such key.
     """
+    content = read_bytes(path)
     try:
-        key = serialization.load_ssh_public_key(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read the key '{path}': {error.strerror}") from None
+        key = serialization.load_ssh_public_key(content)
     except ValueError as error:
         raise InputError(f"'{path}' is no OpenSSH public key: {error}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -333,7 +334,7 @@ def _log_to_screen() -> None:
     logger = logging.getLogger("drfl")
     if not logger.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     # Else each line would appear twice where the root logger has a handler, too.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -12,6 +11,7 @@ from drfl.errors import InputError, Notice
 from drfl.experiments.config import REGISTRIES, Config
 from drfl.experiments.guards_and_failures import uses_rows
 from drfl.experiments.hyperparameters import canonical
+from drfl.files import read_toml
 from drfl.flower.schema import Name
 from drfl.flower.site_policy import SitePolicy
 
@@ -24,17 +24,14 @@ def read(path: Path, kind: type[M]) -> M:
     Raises:
         InputError: it is not there, or something in it is wrong; names it.
     """
+    content = read_toml(path)
     try:
-        return kind.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InputError(f"cannot read '{path}': {error.strerror}") from None
+        return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         told = str(first.get("ctx", {}).get("error", first["msg"]))
         raise InputError(f"'{path}'{f', {where}' if where else ''}: {told}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"'{path}' is no TOML file: {error}") from None
 
 
 class SiteData(BaseModel):

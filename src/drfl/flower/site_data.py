@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from drfl.data import ClientData
-from drfl.data.archives import reading
 from drfl.data.formats import read_idx
 from drfl.errors import InputError
+from drfl.files import open_arrays, read_csv
 from drfl.flower.settings import SiteData, SiteEntry, SiteSettings, read_site
 
 ARRAYS = ("train_inputs", "train_targets", "test_inputs", "test_targets")
@@ -101,10 +101,10 @@ def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
 
 
 def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
-    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        if not set(ARRAYS[:2]) <= set(arrays):
+    with open_arrays(path) as arrays:
+        if not set(ARRAYS[:2]) <= set(arrays.names):
             raise InputError(f"'{path}' lacks {' or '.join(ARRAYS[:2])}")
-        values = [torch.from_numpy(arrays[name]) for name in ARRAYS if name in arrays]
+        values = [torch.from_numpy(each) for each in arrays.read([name for name in ARRAYS if name in arrays.names])]
     if len(values) == 3:
         raise InputError(f"'{path}' has test_inputs or test_targets without the other")
     values[::2] = [x if x.is_floating_point() else x.double() for x in values[::2]]  # a table's, which are no tokens
@@ -114,8 +114,7 @@ def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
 def _of_csv(path: Path, target: str) -> Pair:
     import pandas as pd  # half a second, which each message would pay
 
-    with reading(path):
-        table = pd.read_csv(path)
+    table = read_csv(path)
     if target not in table:
         raise InputError(f"'{path}' has no column '{target}'")
     targets, inputs = table[target], table.drop(columns=target)

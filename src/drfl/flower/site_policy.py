@@ -15,6 +15,7 @@ from torch import Tensor
 
 from drfl.audit_log import AuditLog
 from drfl.errors import InputError
+from drfl.files import read_text
 from drfl.requests import GradientRequest, LossRequest, Request, TrainRequest
 
 UNAPPROVED = "is not approved: a person at this site has to agree to it"
@@ -54,7 +55,7 @@ class SitePolicy(BaseModel):
         if self.approved is None:
             return
         path = folder / self.approved
-        if str(run) not in (path.read_text(encoding="utf-8").split() if path.exists() else []):
+        if str(run) not in (read_text(path).split() if path.exists() else []):
             raise RefusedError(f"run {run} {UNAPPROVED}")
 
     def check_count(self, log: AuditLog | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from drfl.errors import InputError, unknown
 from drfl.experiments import training_cells
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.config import load_config
+from drfl.files import read_toml
 from drfl.papers import saddle_distance
 from drfl.papers.specification import DEFAULTS, PAPERS, MethodRow, Setting, Specification, load_job
 
@@ -170,14 +170,10 @@ def hyperparameters(folder: Path, name: str) -> dict[str, object]:
     """
     path = folder / f"{name}.toml"
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = read_toml(path, remedy=f"make it with 'drfl tune {name}'")
         json.dumps(found)  # the summary quotes it
-    except OSError:
-        raise InputError(f"there are no hyperparameters {path}: make them with 'drfl tune {name}'") from None
     except TypeError:
         raise InputError(f"{path} has a date or a time, which is no hyperparameter: write it as text") from None
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
-        raise InputError(f"{path} is not valid TOML: {error}") from None
     tables = found.get("algorithms")
     for algorithm, table in tables.items() if isinstance(tables, dict) else ():
         if not isinstance(table, dict):

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
+from drfl.errors import printable
 from drfl.measure import Measure
 
 NOTHING = "\u2013"
@@ -14,8 +15,7 @@ THIN = "\u202f"  # narrow no-break space, between a number and its unit
 
 def clean(value: object, limit: int = 200) -> str:
     """Text from outside as one line: control characters become spaces, what is longer than ``limit`` is cut."""
-    line = "".join(c if c.isprintable() else " " for c in str(value))
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return printable(value, limit)
 
 
 def percent(values: Sequence[float], digits: int = 1) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import csv
-import io
-import json
 import math
 import os
-import tomllib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from drfl.csv_cells import unquoted
 from drfl.errors import InputError
+from drfl.files import lines, open_file, read_json, read_toml, reading
 from drfl.measure import PLAIN, Measure, Rows
 
 if TYPE_CHECKING:
@@ -30,13 +28,17 @@ CERTIFICATE = ("primal", "lower", "gap", "gradient_norm", "proven")
 MOST_ROUNDS = 2**53
 """Up to here floating-point numbers count."""
 
+MOST_COLUMNS = 10_000
+"""Columns of a file; λ has one for each of at most 2,000 clients."""
+
 LARGEST = 1e100
 """No number of a run comes near; a percentage of a larger one might be infinite."""
 
 ROUNDING = 1e-3
 """How far from [0, 1] a weight may lie that was worked out in float32 and written with few digits."""
 
-REMEDY = "give a folder that `drfl run` wrote"
+REMEDY = "run it again, or give a folder that `drfl run` wrote"
+DAMAGED = "is damaged"
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +137,7 @@ def load_run(directory: Path) -> RunRecord:
         raise _damaged(directory, "lambda.csv", "its columns are not the clients of clients.csv")
     return RunRecord(
         label=directory.resolve().name,  # not the path: a report is shared, a home folder's name is not
-        config=_config(directory),
+        config=read_toml(directory / "config.toml", follow=False, problem=DAMAGED, remedy=REMEDY),
         summary=summary,
         history=history.rename(columns=dict(zip(names, Metrics._fields, strict=True))),
         clients=clients,
@@ -226,38 +228,14 @@ def table(values: Mapping[str, object], key: str) -> dict[str, object]:
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
-def _read(directory: Path, name: str) -> str:
-    try:
-        return (directory / name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{directory} is not a run directory: {name} is missing; {REMEDY}") from None
-    except UnicodeDecodeError:
-        raise _damaged(directory, name, "it is not UTF-8 text") from None
-    except OSError as error:
-        raise InputError(f"{directory / name} cannot be read: {error.strerror}; {REMEDY}") from None
-
-
 def _damaged(directory: Path, name: str, why: str) -> InputError:
-    reason = " ".join(why.split())  # one line, whatever the parser said
-    return InputError(f"{directory / name} is damaged: {reason}; run it again, or {REMEDY}")
-
-
-def _config(directory: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(_read(directory, "config.toml"))
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of deep nesting
-        if isinstance(error, InputError):
-            raise
-        raise _damaged(directory, "config.toml", str(error)) from None
+    return InputError(
+        f"{directory / name} {DAMAGED}: {why}; {REMEDY}", code="damaged-file", field=str(directory / name)
+    )
 
 
 def _summary(directory: Path) -> dict[str, object]:
-    try:
-        summary = json.loads(_read(directory, "summary.json"))
-    except (ValueError, RecursionError) as error:  # InputError is one too, and says it better
-        if isinstance(error, InputError):
-            raise
-        raise _damaged(directory, "summary.json", str(error)) from None
+    summary = read_json(directory / "summary.json", follow=False, problem=DAMAGED, remedy=REMEDY)
     if not isinstance(summary, dict) or "algorithm" not in summary:
         raise _damaged(directory, "summary.json", "it names no algorithm")
     return summary
@@ -270,14 +248,13 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
     """
     import pandas as pd
 
-    try:
-        rows = csv.reader(io.StringIO(_read(directory, name), newline=""), strict=True)
+    path = directory / name
+    with open_file(path, follow=False, remedy=REMEDY) as file, reading(path, DAMAGED, REMEDY):
+        rows = csv.reader(lines(file, path), strict=True)
         header = [unquoted(cell) for cell in next(rows, [])]
+        if len(header) > MOST_COLUMNS:
+            raise ValueError(f"it has {len(header):,} columns")
         values, ragged = _columns(rows, header, words)
-    except (csv.Error, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise _damaged(directory, name, str(error)) from None
     twice = [column for column in columns if header.count(column) > 1 and header.index(column)]
     if twice:  # not lambda.csv's first column: a client may be called "round" too
         raise _damaged(directory, name, f"column '{twice[0]}' is there twice")

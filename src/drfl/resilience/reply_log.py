@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from drfl.algorithm import Info
 from drfl.atomic_files import atomic_write
 from drfl.errors import InputError
 from drfl.federation import Federation, WrappedFederation
+from drfl.files import read_text
 from drfl.history import csv_text
 from drfl.key import Key
 from drfl.loop import Step
@@ -203,10 +205,11 @@ def read_replies(file: Path) -> tuple[UsedReplies, ...]:
 
 def _rows(file: Path) -> list[dict[str, str]]:
     try:
-        with file.open(encoding="utf-8", newline="") as text:
-            rows = list(csv.DictReader(text))
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"cannot read the list of replies '{file}': {error}") from None
+        rows = list(csv.DictReader(io.StringIO(read_text(file, limit=None, follow=False), newline="")))
+    except csv.Error as error:
+        raise InputError(
+            f"cannot read the list of replies '{file}': {error}", code="damaged-file", field=str(file)
+        ) from None
     for row in rows:
         if tuple(row) != COLUMNS or None in row.values() or not row["round"].isdecimal():
             raise InputError(f"'{file}' is no list of replies: it needs the columns {', '.join(COLUMNS)}")

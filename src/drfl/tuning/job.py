@@ -15,6 +15,7 @@ from drfl.experiments.build import VALIDATION
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.hyperparameters import KNOWN, Value, algorithm_name, canonical
 from drfl.experiments.training_cells import NOT_IN_JOB
+from drfl.files import read_toml
 from drfl.measure import Measure
 from drfl.user_code import is_reference
 
@@ -107,7 +108,7 @@ def from_file(path: Path, changes: Mapping[str, object], *, trust: bool = False)
         InputError: no such file, or an impossible value.
     """
     config = load_config(path, {**changes, **JUDGED}, trust=trust)
-    return of_values(path.stem, tomllib.loads(path.read_text(encoding="utf-8")), changes, config)
+    return of_values(path.stem, read_toml(path), changes, config)
 
 
 def of_values(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from drfl.errors import InputError
+from drfl.files import read_text
 from drfl.history import csv_text
 from drfl.papers.energy.planner import Measurement
 from drfl.report.read_run import RunRecord, load_run, table
@@ -39,11 +40,7 @@ def read_csv(path: Path) -> list[Measurement]:
     Raises:
         InputError: it cannot be read, a column is missing or a value is impossible; names the file and the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"cannot read the measurements {path}: {reason}") from None
+    text = read_text(path).removeprefix("\ufeff")
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
