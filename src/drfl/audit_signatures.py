@@ -100,7 +100,7 @@ def public_key(data: bytes) -> str | None:
 def is_signed(message: bytes, signature: str, public: str) -> bool:
     """Whether the signature is that of the message with the private half of a public key."""
     try:
-        from cryptography.exceptions import InvalidSignature
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
@@ -113,7 +113,7 @@ def is_signed(message: bytes, signature: str, public: str) -> bool:
         if not isinstance(key, ec.EllipticCurvePublicKey) or len(raw) != 2 * ((key.key_size + 7) // 8):
             return False
         key.verify(encode_dss_signature(*pair), message, ec.ECDSA(hashes.SHA384()))
-    except (ValueError, InvalidSignature):
+    except (ValueError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 

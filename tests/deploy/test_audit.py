@@ -18,7 +18,7 @@ from drfl.flower import closing, nodes, server_app, transport
 from drfl.flower.in_process import InProcessGrid
 
 
-@pytest.fixture(scope="module", params=["secure", "insecure"])
+@pytest.fixture(scope="module", params=["secure", pytest.param("insecure", marks=pytest.mark.long)])
 def honest(request, tmp_path_factory):
     """A completed run of two rounds."""
     deployed = Deployed(tmp_path_factory.mktemp(request.param) / "fl", request.param == "secure")
@@ -274,6 +274,8 @@ def test_logs_that_are_compared_with_nothing_are_a_problem(deployed, capsys):
     assert "not-compared" in problems(capsys, a, b, c)
     assert problems(capsys, server, a, b) == {"missing-log"}
     assert problems(capsys, server, a, b, "--without", "c") == set()
+    code, told = audited(capsys, server, a, b, "--without", "z")
+    assert (code, told["error"]["code"], told["error"]["field"]) == (2, "unknown-name", "site")
     assert "two-logs" in problems(capsys, server, a, a, b, c)
     assert "not-compared" in problems(capsys, server, server, a)
 
@@ -395,7 +397,7 @@ class Flaky(InProcessGrid):
         return found
 
 
-@pytest.mark.parametrize("dies", [None, 3, 5, 7])
+@pytest.mark.parametrize("dies", [None, 3, pytest.param(5, marks=pytest.mark.long), 7])
 def test_logs_with_lost_and_repeated_messages_and_a_killed_server_pass(tmp_path, capsys, monkeypatch, dies):
     deployed = Deployed(tmp_path / "fl")
     monkeypatch.setattr(Flaky, "left", 0)
@@ -445,6 +447,34 @@ def test_a_site_that_fails_or_was_never_reached_passes(tmp_path, capsys, monkeyp
     server_app.serve(grid, path)
     assert problems(capsys, *deployed.logs()) == set()
     assert notes(capsys, *deployed.logs()) & {"requests-lost"}
+
+
+def test_without_keys_the_audit_says_so_and_finds_the_same(tmp_path, capsys):
+    deployed = Deployed(tmp_path / "fl", secure=False)
+    server_app.serve(deployed.grid(), deployed.settings())
+    assert problems(capsys, *deployed.logs()) == set()
+    assert notes(capsys, *deployed.logs()) == {"unsigned"}
+    deployed.rewrite("a", drop("sent", slice(-1, None))(deployed.records("a")))
+    assert problems(capsys, *deployed.logs()) == {"rewritten-log", "truncated-log"}
+
+
+@pytest.mark.parametrize("key", ["ssh-dss AAAA", "ssh-ed25519 AAAA", "x", 5])
+def test_a_key_that_is_none_is_found(secure, capsys, key):
+    deployed = secure
+    deployed.rewrite("a", edit("opened", key=key)(deployed.records("a")))
+    assert {"bad-signature", "bad-record"} & problems(capsys, *deployed.logs())
+
+
+def test_a_site_can_audit_in_its_own_folder(secure, capsys, tmp_path):
+    folder = secure.root / "sites" / "a"
+    (folder / "site.toml").write_text('name = "a"\nserver_key = "superlink.pub"\n')
+    shutil.copy(secure.root / "certificates" / "audit.pub", folder / "superlink.pub")
+    server = shutil.copy(secure.log("server"), tmp_path / "server.jsonl")
+    own = (server, secure.log("a"), "--without", "b", "--without", "c", "--deployment", folder)
+    assert problems(capsys, *own) == set()
+    make_key(tmp_path / "other")
+    shutil.copy(tmp_path / "other.pub", folder / "superlink.pub")
+    assert problems(capsys, *own) == {"unknown-key"}
 
 
 def test_a_run_that_fails_is_closed_in_all_logs(tmp_path, capsys):

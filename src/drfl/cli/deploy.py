@@ -176,7 +176,7 @@ def audit(
         good = all(finding.kind != "problem" for finding in findings)
         if as_json:
             rows = [{"kind": f.kind, "code": f.text.code, "field": f.text.field, "message": f.text} for f in findings]
-            typer.echo(json.dumps({"ok": good, "findings": rows}, ensure_ascii=False))
+            typer.echo(json.dumps({"ok": good, "findings": rows}))
         else:
             for finding in findings:
                 typer.echo(f"{finding.kind:8} {printable(finding.text)}")

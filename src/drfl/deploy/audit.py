@@ -10,7 +10,7 @@ from drfl.deploy.audit_comparison import compared, same_history
 from drfl.deploy.audit_findings import Finding, few, quoted, say
 from drfl.deploy.audit_keys import SERVER, TrustedKeys, signatures
 from drfl.deploy.audit_one_log import ServerRuns, records, requests_of_site
-from drfl.errors import Notice
+from drfl.errors import Notice, unknown
 
 
 def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Sequence[str] = ()) -> Iterator[Finding]:
@@ -22,7 +22,7 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
         without: Sites whose logs are not at hand.
 
     Raises:
-        InputError: A file or a key cannot be read.
+        InputError: A file or a key cannot be read, or no site has a name in ``without``.
     """
     trusted = TrustedKeys.beside(paths) if keys is None else keys
     logs: list[Audited] = []
@@ -73,7 +73,10 @@ def _beside(
             by_name[name] = log
     if not by_name:
         yield say(server, "problem", "it is compared with nothing: give the logs of its sites", "not-compared")
-    joined = (str(record.get("site")) for record in server.records if record["event"] == "joined")
+    joined = [str(record.get("site")) for record in server.records if record["event"] == "joined"]
+    for name in without:
+        if name not in joined:
+            raise unknown("site", name, sorted(set(joined)))
     for name in dict.fromkeys(joined):
         if name in by_name:
             yield from compared(server, by_name[name], name)

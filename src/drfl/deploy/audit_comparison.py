@@ -25,15 +25,28 @@ def same_history(sites: Sequence[Audited]) -> Iterator[Finding]:
                 break
 
 
-def _noted(log: Audited, record: Record, name: str, other: Audited) -> Finding | int:
-    """The number of the line of another log whose head a record notes, or how the two contradict each other."""
+def _keys(log: Audited) -> dict[str, str]:
+    """The keys that have signed a log, by fingerprint."""
+    keys = (str(record.get("key")) for record in log.records if record["event"] in ("opened", "key"))
+    return {fingerprint(key): key for key in keys}
+
+
+def _noted(log: Audited, record: Record, name: str, other: Audited, keys: dict[str, str]) -> Finding | int:
+    """The number of the line of another log whose head a record notes, or how the two contradict each other.
+
+    Args:
+        log: The log with the record.
+        record: The record.
+        name: Its field with the head.
+        other: The other log.
+        keys: Those of the other log, by fingerprint.
+    """
     n = record["n"]
     try:
         head = Head.parse(str(record.get(name)))
     except ValueError:
         return say(log, "problem", f"the message came without the head of {quoted(other)}", "without-head", n)
-    keys = [str(one["key"]) for one in other.records if one["event"] in ("opened", "key") and one.get("key")]
-    signed = any(fingerprint(key) == head.by and head.is_signed_by(key) for key in keys)
+    signed = head.by in keys and head.is_signed_by(keys[head.by])
     proof = "it is signed with a key of that log" if signed else "the head is not signed with a key of that log"
     if head.n > len(other.heads):
         text = f"it has line {head.n} of {quoted(other)}, which ends with line {len(other.heads)}: lines were removed"
@@ -74,10 +87,12 @@ def _site_by_server(server: Audited, site: Audited, name: str) -> Iterator[Findi
     runs: list[str] = []  # the run that each line of the server's log belongs to
     for record in server.records:
         runs.append(str(record.get("run")) if record["event"] == "started" else runs[-1] if runs else "")
+    ends = [n for n, record in enumerate(server.records) if record["event"] in ("started", "finished")]
+    keys = _keys(server)
     for record in site.records:
         if record["event"] not in ("identified", "asked", "closed"):
             continue
-        found = _noted(site, record, "server", server)
+        found = _noted(site, record, "server", server, keys)
         if isinstance(found, Finding):
             yield found
             continue
@@ -86,8 +101,10 @@ def _site_by_server(server: Audited, site: Audited, name: str) -> Iterator[Findi
             yield say(site, "problem", text, "other-run", record["n"])
         if record["event"] == "asked":
             yield from _request(server, site, record, found, name)
-        elif record["event"] == "closed":
-            yield from _end(server, site, record, found)
+        elif record["event"] == "closed" and (server.records[found - 1]["event"] != "closing" or ends[-1:] < [found]):
+            text = f"the server closed run {record.get('run')}, and the end of it is missing from {quoted(server)}"
+            text = f"{text}; if the server was killed then, resume the run"
+            yield say(site, "problem", text, "end-missing", record["n"])
 
 
 def _request(server: Audited, site: Audited, record: Record, line: int, name: str) -> Iterator[Finding]:
@@ -103,23 +120,16 @@ def _request(server: Audited, site: Audited, record: Record, line: int, name: st
             yield say(site, "problem", text, "other-request", n)
 
 
-def _end(server: Audited, site: Audited, record: Record, line: int) -> Iterator[Finding]:
-    """Whether the server's log has the end of a run that it told a site of."""
-    later = {str(theirs["event"]) for theirs in server.records[line:]}
-    if server.records[line - 1]["event"] != "closing" or not later & {"started", "finished"}:
-        text = f"the server closed run {record.get('run')}, and the end of it is missing from {quoted(server)}"
-        yield say(site, "problem", f"{text}; if the server was killed then, resume the run", "end-missing", record["n"])
-
-
 def _server_by_site(server: Audited, site: Audited, name: str) -> Iterator[Finding]:
     """Whether what the server has noted of a site is in the site's log."""
     expected = {"joined": "identified", "parted": "closed", "received": "sent", "lacking": "sent", "unusable": "sent"}
+    keys = _keys(site)
     for record in server.records:
         event = str(record["event"])
         # A reply that cannot be read may lack its head; one that the server took has it, as the site keeps a log.
         if record.get("site") != name or event not in expected or (event == "unusable" and record.get("head") is None):
             continue
-        found = _noted(server, record, "head", site)
+        found = _noted(server, record, "head", site, keys)
         if isinstance(found, Finding):
             yield found
             continue
