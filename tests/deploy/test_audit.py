@@ -229,6 +229,10 @@ ON_SERVER = {
         "rewritten-log",
     ),
     "time goes back": (back_in_time, "time-goes-back"),
+    "another outcome": (edit("finished", outcome="failed"), "wrong-end"),
+    "the end of another run": (edit("finished", run="2"), "wrong-end"),
+    "a run closed twice": (extra("closing"), "wrong-end"),
+    "a site that left twice": (extra("parted"), "wrong-end"),
     "a field added": (extra("closing", more="x"), "bad-record"),
 }
 

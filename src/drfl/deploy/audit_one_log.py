@@ -61,18 +61,21 @@ class ServerRuns:
         self.pending: dict[object, Record] = {}
         # site and kind of request → the stream of its last reply that may be used
         self.usable: dict[tuple[str, object], object] = {}
+        self.closing: Record | None = None
+        self.parted: set[str] = set()
 
     def findings(self) -> Iterator[Finding]:
         """What does not fit together."""
         steps: dict[object, Callable[[Record], Iterator[Finding]]] = {
             "joined": self._joined, "asked": self._asked, **dict.fromkeys(OUTCOMES, self._ended),
-            "rejected": self._rejected, "used": self._used, "closing": self._finished, "finished": self._finished,
+            "rejected": self._rejected, "used": self._used, "closing": self._closing, "parted": self._parted,
+            "finished": self._finished,
         }  # fmt: skip
         for record in self.log.records:
             event = record["event"]
             if event == "started":
                 self.run, self.sites = str(record.get("run")), set(_names(record))
-                self.joined, self.pending, self.usable = set(), {}, {}
+                self.joined, self.pending, self.usable, self.closing, self.parted = set(), {}, {}, None, set()
             elif event in ("opened", "key"):
                 continue
             elif self.run is None:
@@ -122,12 +125,25 @@ class ServerRuns:
                 text = f"a reply of '{name}' was used that was not received, or was rejected"
                 yield self._problem(text, "used-without-reply", record)
 
-    def _finished(self, record: Record) -> Iterator[Finding]:
+    def _closing(self, record: Record) -> Iterator[Finding]:
+        if self.closing is not None or record.get("run") != self.run:
+            yield self._problem("it closes another run, or a run twice", "wrong-end", record)
         if record.get("outcome") != "failed":  # an error may end a run in the middle of an exchange
             yield from self._left_open(self.pending)
-        self.pending = {}
-        if record["event"] == "finished":
-            self.run = None
+        self.pending, self.closing = {}, record
+
+    def _parted(self, record: Record) -> Iterator[Finding]:
+        if self.closing is None or record["site"] in self.parted:
+            yield self._problem(
+                f"the run was not closed before, or '{record['site']}' left it twice", "wrong-end", record
+            )
+        self.parted.add(str(record["site"]))
+
+    def _finished(self, record: Record) -> Iterator[Finding]:
+        ends = None if self.closing is None else [self.closing.get(name) for name in ("run", "outcome")]
+        if ends != [record.get("run"), record.get("outcome")]:
+            yield self._problem("it ends a run otherwise than it was closed", "wrong-end", record)
+        self.run = None
 
     def _left_open(self, requests: dict[object, Record]) -> Iterator[Finding]:
         for request in requests.values():
