@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,13 @@ from flwr.app import Error, Message
 from tests.support.audited import NAMES, Deployed, make_key
 
 from drfl.audit_log import Head, read
-from drfl.audit_signatures import read_signing_key
+from drfl.audit_signatures import read_public_key, read_signing_key
 from drfl.cli.app import call
+from drfl.deploy.audit_keys import SERVER, TrustedKeys
 from drfl.errors import DrflError
 from drfl.flower import closing, nodes, server_app, transport
 from drfl.flower.in_process import InProcessGrid
+from drfl.flower.settings import read_server, read_site
 
 
 @pytest.fixture(scope="module", params=["secure", pytest.param("insecure", marks=pytest.mark.long)])
@@ -551,3 +554,27 @@ def test_what_remains_undetectable(secure, capsys):
     # A server that was killed and has told nobody of its last lines, which are then removed.
     last = max(Head.parse(r["server"]).n for n in NAMES for r in secure.records(n) if r.get("server"))
     assert last == len(whole.records) - 4  # the closing: after it come only the sites' own heads, and the end
+
+
+def test_init_gives_server_and_sites_the_keys_that_sign_their_logs(copy):
+    server = read_server(copy / "server.toml")
+    trusted = TrustedKeys.of(copy)
+    assert (trusted.secure, sorted(trusted.current)) == (True, ["a", "b", SERVER])
+    assert read_signing_key(copy / server.key).public == trusted.current[SERVER]
+    assert (copy / server.key).stat().st_mode & 0o077 == 0
+    for name in ("a", "b"):
+        folder = copy / "sites" / name
+        site = read_site(folder / "site.toml")
+        assert read_signing_key(folder / site.key).public == trusted.current[name]
+        assert read_public_key(folder / site.server_key) == trusted.current[SERVER]
+
+
+def test_make_keys_makes_the_missing_half_and_never_overwrites(copy):
+    private, public = copy / "certificates" / "audit.key", copy / "certificates" / "audit.pub"
+    before = private.read_bytes(), read_public_key(public)
+    public.unlink()
+    subprocess.run(["sh", "make-keys.sh"], cwd=copy, check=True, capture_output=True)
+    assert (private.read_bytes(), read_public_key(public)) == before
+    private.unlink()
+    assert subprocess.run(["sh", "make-keys.sh"], cwd=copy, capture_output=True).returncode == 1
+    assert not private.exists()
