@@ -104,7 +104,8 @@ PARTS: dict[str, dict[str, Part]] = {
     COMMON: {
         "base": Part(
             "Key, errors, checks, files", "key.py",
-            ("key", "errors", "checks", "registry", "hashing", "atomic_files", "audit_log", "csv_cells", "html_table",
+            ("key", "errors", "checks", "registry", "hashing", "atomic_files", "audit_log", "audit_signatures",
+             "csv_cells", "html_table",
              "figures", "intraop", "user_code"),
             "What all of it stands on: random streams, errors, checks of arguments, files written whole.",
         ),

@@ -71,7 +71,7 @@ API = {
     ),
     "resilience": ApiPage(
         "Resilience", "Failures, guards, Byzantine-robust rules: see [the guide](../../resilience.md).",
-        ("drfl.resilience",), ("drfl.audit_log",),
+        ("drfl.resilience",), ("drfl.audit_log", "drfl.audit_signatures"),
     ),
     "checkpoints": ApiPage("Checkpoints", "Going on after a stop: see [runs](../../runs.md).", ("drfl.checkpoint",)),
     "testing": ApiPage(

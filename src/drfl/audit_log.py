@@ -1,4 +1,4 @@
-"""Append-only logs of what a server and its sites did, which show it where a line was changed, added or taken out."""
+"""Append-only logs of what a server and its sites did. A changed, added or removed line shows."""
 
 from __future__ import annotations
 
@@ -6,63 +6,184 @@ import fcntl
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, Literal, NamedTuple
 
-from drfl.errors import DrflError, InputError
-from drfl.files import parse_json, read_bytes
+from drfl.audit_signatures import SigningKey, fingerprint, is_signed
+from drfl.errors import DrflError
+from drfl.files import read_bytes
+
+FORMAT = 1
+"""Of the records; a log of another format is not continued and not compared."""
 
 BLOCK = 2**16
 """Bytes read at a time from a log's end."""
 
 FIRST = "0" * 64
-"""What stands for the line before the first."""
+"""The digest that the first line names as that of the line before."""
 
-Value = str | int | float | bool | None
+SIGNATURE = b', "signature": "'
+"""What follows the signed part of a line: its digest is that of the record without the signature."""
+
+Value = str | int | bool | None | list[str]
 Record = dict[str, Value]
+Role = Literal["server", "site"]
+
+_HEAD = re.compile(r"([1-9][0-9]{0,14}) ([0-9a-f]{64}) (-|[0-9a-f]{16}) (-|[0-9a-f]{64,300})")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+
+_ALWAYS = {"n", "at", "event", "by", "previous"}
+_REPLY = {"site", "request", "digest", "head"}
+_BOTH: dict[str, set[str]] = {"opened": {"format", "role", "name", "key"}, "key": {"key"}}
+EVENTS: dict[Role, dict[str, set[str]]] = {
+    "site": {
+        **_BOTH,
+        "identified": {"site", "run", "digest", "server"},
+        "asked": {"site", "run", "what", "digest", "server"},
+        "sent": {"site", "run", "what", "digest", "request"},
+        "refused": {"site", "run", "what", "request", "reason"},
+        "closed": {"site", "run", "server"},
+    },
+    "server": {
+        **_BOTH,
+        "started": {"run", "sites"},
+        "joined": {"site", "name", "rows", "classes", "data", "digest", "head"},
+        "asked": {"site", "what", "stream", "digest"},
+        "received": _REPLY,
+        "lacking": _REPLY,
+        "unusable": {*_REPLY, "reason"},
+        "failed": {"site", "request", "reason"},
+        "silent": {"site", "request", "reason"},
+        "lost": {"site", "request", "reason"},
+        "rejected": {"site", "round", "what", "reason"},
+        "used": {"round", "what", "stream", "sites"},
+        "closing": {"run", "outcome"},
+        "parted": {"site", "head"},
+        "finished": {"run", "outcome"},
+    },
+}
+"""The events of a log by the role of its owner, and the fields of each beside those that every line has."""
+
+_NUMBERS = {"classes", "format", "n", "request", "round", "rows"}
+_HEADS = {"head", "server"}
+_LISTS = {"sites"}
+_OPTIONAL = {"by", "classes", "digest", "head", "key", "request", "server", "stream"}
+
+
+class Head(NamedTuple):
+    """The last line of a log at some time: it names all lines up to it.
+
+    Args:
+        n: Number of the line.
+        digest: Of the line without its signature.
+        by: Fingerprint of the key that signed it; "" if the log is unsigned.
+        signature: Of number and digest; "" if the log is unsigned.
+    """
+
+    n: int
+    digest: str
+    by: str = ""
+    signature: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.n} {self.digest} {self.by or '-'} {self.signature or '-'}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """Read the text that ``str`` gives.
+
+        Raises:
+            ValueError: It is another text.
+        """
+        found = _HEAD.fullmatch(text)
+        if found is None:
+            raise ValueError("it is no head of an audit log")
+        n, digest, by, signature = found.groups()
+        return cls(int(n), digest, by.strip("-"), signature.strip("-"))
+
+    def is_signed_by(self, public: str) -> bool:
+        """Whether the owner of a public key signed this head."""
+        return is_signed(_signed(self.n, self.digest), self.signature, public)
 
 
 @dataclass(frozen=True)
 class AuditLog:
-    """A file of JSON lines, each with its number, the time, what happened, and the SHA-256 of the line before it.
+    """A file of JSON lines. Each has its number, the time, the event, and the SHA-256 of the line before it.
 
-    Several processes may write to it. A line is on the disk before :meth:`add` returns.
+    The first line names the format, the owner and its public key. Several processes may write to the file. A line is on
+    the disk before :meth:`add` returns.
 
-    Whoever can write to the file can write all of it anew: only what others hold keeps it honest, the counterpart's
-    log, which has the same vectors' digests, and the digest of the last line, noted elsewhere.
+    The owner can rewrite all of it. The copies of its heads that others keep show that: every message between a server
+    and its sites carries the head of the sender's log.
 
     Args:
-        path: of the file; it is made with its first line.
+        path: The file; the first record creates it.
+        role: Whose log it is.
+        name: The owner's name.
+        key: Key that signs every line; None = the log is unsigned.
+        previous_key: The key before, which introduces ``key`` in a log that it has signed so far.
     """
 
     path: Path
+    role: Role
+    name: str
+    key: SigningKey | None = None
+    previous_key: SigningKey | None = None
 
-    def add(self, event: str, **what: Value) -> None:
-        """Append a line.
+    def add(self, event: str, **fields: Value) -> Head:
+        """Append a record.
 
         Args:
-            event: what happened.
-            what: more about it.
+            event: One of :data:`EVENTS`.
+            fields: Its fields.
+
+        Returns:
+            The head of the log, which this record now is.
 
         Raises:
-            DrflError: the file cannot be written to.
+            DrflError: The file cannot be written to, or is not this owner's log.
         """
+        always: Record = dict.fromkeys(_ALWAYS - {"n", "by"}, "")
+        wrong = wrong_field(self.role, {**always, **fields, "n": 1, "by": None, "event": event})
+        if wrong:
+            raise self._error(f"'{event}' cannot be written to the audit log {self.path}: {wrong}")
         try:
             with self.path.open("a+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 last = _last_line(file)
-                number = 1 if last is None else int(json.loads(last)["n"]) + 1
-                before = FIRST if last is None else _digest(last)
-                record = {"n": number, "at": _now(), "event": event, **what, "previous": before}
-                file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+                if last is None:
+                    public = None if self.key is None else self.key.public
+                    header: Record = {"format": FORMAT, "role": self.role, "name": self.name, "key": public}
+                    head, time = self._write(file, None, "", "opened", header, self.key), _now()
+                else:
+                    head, time = self._continue(file, last)
+                head = self._write(file, head, time, event, fields, self.key)
                 file.flush()
                 os.fsync(file.fileno())
+                return head
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DrflError(f"cannot write to the audit log {self.path} ({error}): see that it is whole") from None
+            if isinstance(error, DrflError):
+                raise
+            raise self._error(f"cannot write to the audit log {self.path} ({error}): see that it is whole") from None
+
+    def head(self) -> Head | None:
+        """The head of the log as it is now; None if it has no line.
+
+        Raises:
+            DrflError: It cannot be read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                last = next(_lines_from_the_end(file), None)
+            return None if last is None else _parsed(last)[1]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise self._error(f"cannot read the audit log {self.path} ({error}): see that it is whole") from None
 
     def since(self, time: str) -> Iterator[Record]:
         """The records from a time on, as ISO text in UTC such as "2026-11-24", the latest first.
@@ -78,58 +199,189 @@ class AuditLog:
                     return
                 yield record
 
+    def _continue(self, file: BinaryIO, last: bytes) -> tuple[Head, str]:
+        """The head and the time that the next record follows, once this is known to be the owner's own log."""
+        file.seek(0)
+        first, _ = _parsed(file.readline().removesuffix(b"\n"))
+        if first.get("event") != "opened" or first.get("format") != FORMAT:
+            raise self._error(
+                f"the audit log {self.path} is not of format {FORMAT}: move it away, and a new one begins", "log-format"
+            )
+        if (first.get("role"), first.get("name")) != (self.role, self.name):
+            raise self._error(
+                f"the audit log {self.path} belongs to the {first.get('role')} '{first.get('name')}', not to the "
+                f"{self.role} '{self.name}': give each its own file",
+                "log-of-another",
+            )
+        record, head = _parsed(last)
+        time, own = str(record["at"]), "" if self.key is None else fingerprint(self.key.public)
+        if bool(head.by) != bool(own):
+            raise self._error(
+                f"the audit log {self.path} is {'' if head.by else 'not '}signed so far: "
+                + ("set 'key' to the key that signs it" if head.by else "move it away, and a new signed one begins"),
+                "log-unsigned" if own else "log-signed",
+            )
+        # Else this key would vouch for a line that somebody else has added.
+        if self.key is not None and head.by == own and not head.is_signed_by(self.key.public):
+            raise self._error(f"the last line of the audit log {self.path} was changed: its signature is wrong")
+        if self.key is not None and head.by != own:
+            before = self.previous_key
+            signer = before if before is not None and fingerprint(before.public) == head.by else self.key
+            head = self._write(file, head, time, "key", {"key": self.key.public}, signer)
+        return head, time
+
+    def _write(
+        self, file: BinaryIO, head: Head | None, time: str, event: str, fields: Mapping[str, Value],
+        key: SigningKey | None,
+    ) -> Head:  # fmt: skip
+        """Write a record after that of a head; its time is not before that of the record before."""
+        n, before = (1, FIRST) if head is None else (head.n + 1, head.digest)
+        by = None if key is None else fingerprint(key.public)
+        # A clock that was set back must not make a log go back, as that is what a forged log does.
+        record = {"n": n, "at": max(_now(), time), "event": event, **fields, "by": by, "previous": before}
+        line = _body(record)
+        digest, signature = _digest(line), ""
+        if key is not None:
+            signature = key.sign(_signed(n, digest))
+            line = line[:-1] + SIGNATURE + signature.encode() + b'"}'
+        file.write(line + b"\n")
+        return Head(n, digest, by or "", signature)
+
+    def _error(self, text: str, code: str = "audit-log") -> DrflError:
+        return DrflError(text, code=code, field=str(self.path))
+
+
+class BrokenLogError(DrflError):
+    """A file that is no audit log, or whose lines do not follow from each other."""
+
+    code = "broken-chain"
+
 
 class Audited(NamedTuple):
     """A log whose lines follow from each other.
 
     Args:
-        records: in order.
-        head: digest of the last line, which names all of them.
+        path: Its file.
+        records: The records in order, the first of which is "opened".
+        heads: The head that each record was when it was written.
     """
 
+    path: Path
     records: list[Record]
-    head: str
+    heads: list[Head]
+
+    @property
+    def role(self) -> Role:
+        """Whose log it is."""
+        return "server" if self.records[0]["role"] == "server" else "site"
+
+    @property
+    def name(self) -> str:
+        """Its owner's name, by its first line."""
+        return str(self.records[0]["name"])
 
 
 def read(path: Path) -> Audited:
-    """Read a log and check its chain. A last line without an end, of a process that was killed, does not count.
+    """Read a log and check its chain. An incomplete last line, of a process that was killed, does not count.
 
     Raises:
-        InputError: it cannot be read, or a line does not follow from the one before; names it.
+        InputError: It cannot be read.
+        BrokenLogError: It is empty or no log of this format, or a line does not follow from the one before it.
     """
     text = read_bytes(path, limit=None)
     records: list[Record] = []
-    before = FIRST
+    heads: list[Head] = []
     for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         try:
-            record = cast("Record", parse_json(line, path))
-            sound = isinstance(record, dict) and {"at", "event"} <= record.keys() and record["n"] == number
-        except (ValueError, KeyError):
-            record, sound = {}, False
-        if not sound or record.get("previous") != before:
-            raise InputError(
-                f"'{path}', line {number}: it does not follow from the line before: this line or that one was changed, "
-                "or one between them was taken out"
+            record, head = _parsed(line)
+        except (ValueError, RecursionError) as error:
+            raise _broken(path, number, f"it is no record ({error})") from None
+        if number == 1 and (record["event"], record.get("format")) != ("opened", FORMAT):
+            raise _broken(path, number, f"it does not open an audit log of format {FORMAT}", "log-format")
+        if number == 1 and record.get("role") not in EVENTS:
+            raise _broken(path, number, "it opens the log of neither a server nor a site", "bad-record")
+        if record["n"] != number or record["previous"] != (heads[-1].digest if heads else FIRST):
+            raise _broken(
+                path,
+                number,
+                "it does not follow from the line before: this line or that one was changed, or one between them was "
+                "removed",
             )
         records.append(record)
-        before = _digest(line)
-    return Audited(records, before)
+        heads.append(head)
+    if not records:
+        raise BrokenLogError(f"'{path}' is empty: no line of a log is left", code="empty-log", field=str(path))
+    return Audited(path, records, heads)
 
 
-def disagreements(server: Sequence[Record], site: Sequence[Record], name: str) -> Iterator[str]:
-    """What the server's log and that of a site say differently of the vectors that the site sent, a line each.
+def wrong_field(role: Role, record: Mapping[str, object]) -> str:
+    """What a record has that its event must not have, or lacks; "" if it is as it should be."""
+    event = str(record.get("event"))
+    if event not in EVENTS[role]:
+        return f"no {role} writes the event '{event}'"
+    expected, found = EVENTS[role][event] | _ALWAYS, record.keys() - {"signature"}
+    if expected != found:
+        missing = ", ".join(sorted(expected - found))
+        return f"it lacks {missing}" if missing else f"it has another field, {', '.join(sorted(found - expected))}"
+    for name, value in record.items():
+        if value is None and name in _OPTIONAL:
+            continue
+        if name in _NUMBERS:
+            sound = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        elif name in _LISTS:
+            sound = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        else:
+            sound = isinstance(value, str) and (name not in _HEADS or _HEAD.fullmatch(value) is not None)
+        if not sound:
+            return f"{name} cannot be {value!r:.80}"
+    return ""
 
-    Args:
-        server: records of the server's log.
-        site: records of the site's.
-        name: of the site, as the server calls it.
+
+def _broken(path: Path, line: int, reason: str, code: str = "broken-chain") -> BrokenLogError:
+    return BrokenLogError(f"'{path}', line {line}: {reason}", code=code, field=str(path))
+
+
+def _parsed(line: bytes) -> tuple[Record, Head]:
+    """The record of a line, and the head that it is.
+
+    Raises:
+        ValueError: It is no record in the form in which this module writes them.
     """
-    received = Counter(str(r.get("digest")) for r in server if r["event"] == "received" and r.get("site") == name)
-    sent = Counter(str(r.get("digest")) for r in site if r["event"] == "sent")
-    for digest in received:
-        if received[digest] > sent[digest]:
-            yield f"{name}: the server has received {digest}, which the site has not sent"
-    # Not the other way round: a reply that came too late is nowhere received.
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError("it is no JSON object")
+    n, at, by, signature = record.get("n"), record.get("at"), record.get("by"), record.get("signature", "")
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n < 10**15:
+        raise ValueError("it has no number")
+    if not isinstance(at, str) or not _TIME.fullmatch(at):
+        raise ValueError("it has no time")
+    datetime.fromisoformat(at)
+    if not isinstance(record.get("event"), str) or not isinstance(record.get("previous"), str):
+        raise ValueError("it has no event, or names no line before")
+    if not isinstance(by, str | None) or not isinstance(signature, str):
+        raise ValueError("its signature is no text")
+    plain = {name: value for name, value in record.items() if name != "signature"}
+    body = _body(plain)
+    # A line has one form only: else two readers could see different records in it, as with a name that appears twice.
+    if line != (body[:-1] + SIGNATURE + signature.encode() + b'"}' if "signature" in record else body):
+        raise ValueError("it is not in the form in which logs are written")
+    head = Head(n, _digest(body), by or "", signature)
+    if _HEAD.fullmatch(str(head)) is None:
+        raise ValueError("its signature has the wrong form")
+    return record, head
+
+
+def _body(record: Mapping[str, object]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode()
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def _signed(n: int, digest: str) -> bytes:
+    """What a signature is of. The purpose is named, as the same key proves to the SuperLink who a node is."""
+    return f"drfl audit log {FORMAT}, line {n}, {digest}".encode()
 
 
 def _last_line(file: BinaryIO) -> bytes | None:
@@ -161,10 +413,6 @@ def _lines_from_the_end(file: BinaryIO, unfinished: list[bytes] | None = None) -
         yield rest
     elif first and unfinished is not None:
         unfinished.append(rest)
-
-
-def _digest(line: bytes) -> str:
-    return hashlib.sha256(line).hexdigest()
 
 
 def _now() -> str:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import threading
 from datetime import UTC, datetime
 
 import pytest
 import torch
-from tests.flower.conftest import SIZES, federation, grid_of, simulation, site
+from tests.flower.conftest import SIZES, federation, grid_of, site
 from tests.support.refusals import refused
 
 from drfl import Key, LocalSGD, audit_log, run
 from drfl.algorithms import DRDM
 from drfl.audit_log import FIRST, AuditLog, read
-from drfl.cli.app import call
 from drfl.errors import DrflError, InputError
 from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.settings import SiteSettings
 from drfl.flower.site_policy import RefusedError, SitePolicy
-from drfl.flower.transport import Transport
 
 LOCAL = LocalSGD(steps=2, lr=0.1, batch=4)
 EVERYBODY = torch.arange(4)
@@ -30,10 +27,17 @@ def lines(path):
     return path.read_text(encoding="utf-8").splitlines()
 
 
+FIELDS = {"site": "a", "run": "1", "what": "train", "digest": "0" * 32}
+
+
+def add(log, event):
+    return log.add(event, **FIELDS, **({"server": None} if event == "asked" else {"request": None}))
+
+
 def logged(path, *events):
-    log = AuditLog(path)
+    log = AuditLog(path, "site", "a")
     for event in events:
-        log.add(event, site="a", digest=f"of {event}")
+        add(log, event)
     return log
 
 
@@ -41,45 +45,24 @@ def test_every_line_names_the_one_before(tmp_path):
     logged(tmp_path / "log", "asked", "sent")
     logged(tmp_path / "log", "asked")  # another process goes on
     found = read(tmp_path / "log")
-    assert [(r["n"], r["event"], r["site"]) for r in found.records] == [
-        (1, "asked", "a"),
-        (2, "sent", "a"),
-        (3, "asked", "a"),
+    assert [(r["n"], r["event"], r["site"]) for r in found.records[1:]] == [
+        (2, "asked", "a"),
+        (3, "sent", "a"),
+        (4, "asked", "a"),
     ]
-    assert found.records[0]["previous"] == FIRST
-    assert found.head not in {r["previous"] for r in found.records}
+    assert [r["previous"] for r in found.records] == [FIRST, *(head.digest for head in found.heads[:-1])]
+    assert AuditLog(tmp_path / "log", "site", "a").head() == found.heads[-1]
     assert all(datetime.fromisoformat(str(r["at"])).tzinfo == UTC for r in found.records)
-
-
-CHANGES = {
-    "changed": (lambda rows: [rows[0], rows[1].replace("sent", "kept"), *rows[2:]], 3),
-    "taken out": (lambda rows: [rows[0], *rows[2:]], 2),
-    "swapped": (lambda rows: [rows[1], rows[0], *rows[2:]], 1),
-    "added": (lambda rows: [*rows, rows[-1]], 5),
-    "no JSON": (lambda rows: [*rows[:2], "{", *rows[2:]], 3),
-    "no record": (lambda rows: ["[]", *rows], 1),
-}
-
-
-@pytest.mark.parametrize(("change", "line"), CHANGES.values(), ids=CHANGES)
-def test_a_line_that_was_changed_is_named(tmp_path, change, line, capsys):
-    path = tmp_path / "log"
-    logged(path, "asked", "sent", "asked", "sent")
-    path.write_text("\n".join([*change(lines(path)), ""]), encoding="utf-8")
-    with pytest.raises(InputError, match=f"line {line}: it does not follow"):
-        read(path)
-    assert call(["deploy", "audit", str(path)]) == 1
-    assert f"line {line}" in capsys.readouterr().out
 
 
 def test_what_a_killed_process_left_is_cut_off_and_the_log_goes_on(tmp_path):
     path = tmp_path / "log"
     logged(path, "asked")
     with path.open("a") as file:
-        file.write('{"n": 2, "at": "20')
-    assert len(read(path).records) == 1
+        file.write('{"n": 3, "at": "20')
+    assert len(read(path).records) == 2
     logged(path, "sent")
-    assert [r["event"] for r in read(path).records] == ["asked", "sent"]
+    assert [r["event"] for r in read(path).records] == ["opened", "asked", "sent"]
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 2**16])
@@ -87,21 +70,21 @@ def test_a_log_is_read_from_its_end(tmp_path, monkeypatch, block):
     monkeypatch.setattr(audit_log, "BLOCK", block)
     path = tmp_path / "log"
     log = logged(path, "asked", "sent", "asked")
-    assert [r["n"] for r in log.since("2000")] == [3, 2, 1]
+    assert [r["n"] for r in log.since("2000")] == [4, 3, 2, 1]
     assert list(log.since("3000")) == []
-    assert list(AuditLog(tmp_path / "none").since("2000")) == []
+    assert list(AuditLog(tmp_path / "none", "site", "a").since("2000")) == []
     with path.open("a") as file:
         file.write("half of a li")
     logged(path, "sent")
-    assert [r["n"] for r in read(path).records] == [1, 2, 3, 4]
+    assert [r["n"] for r in read(path).records] == [1, 2, 3, 4, 5]
     path.write_text("half")
     logged(path, "asked")
-    assert len(read(path).records) == 1
+    assert len(read(path).records) == 2
 
 
 def _write(path, count):
     for _ in range(count):
-        AuditLog(path).add("asked")
+        add(AuditLog(path, "site", "a"), "asked")
 
 
 def test_processes_that_write_at_once_keep_the_chain(tmp_path):
@@ -112,16 +95,21 @@ def test_processes_that_write_at_once_keep_the_chain(tmp_path):
         worker.start()
     for worker in workers:
         worker.join()
-    assert [r["n"] for r in read(path).records] == list(range(1, 81))
+    assert [r["n"] for r in read(path).records] == list(range(1, 82))
 
 
 def test_a_log_that_cannot_be_written_stops_what_would_go_unnoted(tmp_path):
-    with pytest.raises(DrflError, match="cannot write to the audit log"):
-        AuditLog(tmp_path).add("asked")
+    with refused("audit-log", str(tmp_path), DrflError):
+        add(AuditLog(tmp_path, "site", "a"), "asked")
     (tmp_path / "log").write_text("no log\n")
-    with pytest.raises(DrflError, match="see that it is whole"):
-        AuditLog(tmp_path / "log").add("asked")
-    grid = grid_of(load=lambda context: site(context.node_config["name"], audit=AuditLog(tmp_path / "log")))
+    with refused("audit-log", str(tmp_path / "log"), DrflError):
+        add(AuditLog(tmp_path / "log", "site", "a"), "asked")
+    with refused("audit-log", kind=DrflError):
+        AuditLog(tmp_path / "other", "site", "a").add("received", site="a")  # a server's event
+    assert not (tmp_path / "other").exists()
+    grid = grid_of(
+        load=lambda context: site(context.node_config["name"], audit=AuditLog(tmp_path / "log", "site", "a"))
+    )
     with pytest.raises(InputError):
         federation(grid)
 
@@ -132,52 +120,37 @@ def sites_of(folder, **policy):
     def load(context):
         name = context.node_config["name"]
         own = SitePolicy(**policy) if name == "b" else SitePolicy()
-        return site(name, audit=AuditLog(folder / name), policy=own, folder=folder)
+        return site(name, audit=AuditLog(folder / name, "site", name), policy=own, folder=folder)
 
     return grid_of(load=load)
 
 
-def with_log(fed, path):
-    fed._post.audit = AuditLog(path)
-    assert isinstance(fed._post, Transport)
-    return fed
+def test_a_log_belongs_to_one_owner_and_one_format(tmp_path):
+    path = tmp_path / "log"
+    logged(path, "asked")
+    for role, name in (("site", "b"), ("server", "a")):
+        with refused("log-of-another", str(path), DrflError):
+            AuditLog(path, role, name).add("key", key="x")
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with refused("log-format", str(path), DrflError):
+        logged(path, "asked")
 
 
-def test_server_and_sites_write_down_the_same_and_the_run_is_that_of_a_simulation(tmp_path, capsys):
-    algorithm = DRDM(m=3, local=LOCAL, gamma=0.01)
-    fed = with_log(federation(sites_of(tmp_path)), tmp_path / "server")
-    deployed = run(algorithm, fed, rounds=3)
-    assert torch.equal(deployed.state.w, run(algorithm, simulation(), rounds=3).state.w)
-    logs = [tmp_path / name for name in ("server", *"abcd")]
-    assert call(["deploy", "audit", *map(str, logs)]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert len(told) == 9
-    assert all(line.startswith("ok ") for line in told)
+def test_a_clock_that_is_set_back_does_not_take_the_log_along(tmp_path, monkeypatch):
+    log = logged(tmp_path / "log", "asked")
+    before = read(tmp_path / "log").records[-1]["at"]
+    monkeypatch.setattr(audit_log, "_now", lambda: "2020-01-01T00:00:00.000Z")
+    add(log, "sent")
+    assert read(tmp_path / "log").records[-1]["at"] == before
+
+
+def test_a_site_log_has_what_it_was_asked_and_sent(tmp_path):
+    fed = federation(sites_of(tmp_path))
+    run(DRDM(m=3, local=LOCAL, gamma=0.01), fed, rounds=2)
     events = [r["event"] for r in read(tmp_path / "a").records]
-    assert events[0] == "identified"
+    assert events[:2] == ["opened", "identified"]
     assert events.count("asked") == events.count("sent") > 0
-    # Replies that failed or were rejected have no digest, and are nothing to compare.
-    for event in ("failed", "rejected"):
-        AuditLog(tmp_path / "server").add(event, site="a", reason="a part of it has the wrong shape")
-    assert call(["deploy", "audit", *map(str, logs)]) == 0
-    capsys.readouterr()
-    # A server that says that it received something else:
-    rows = [json.loads(line) for line in lines(tmp_path / "server")]
-    false = AuditLog(tmp_path / "false")
-    for row in rows:
-        more = {k: v for k, v in row.items() if k not in ("n", "at", "event", "previous")}
-        false.add(row["event"], **({**more, "digest": "0" * 32} if row["event"] == "received" else more))
-    assert call(["deploy", "audit", str(tmp_path / "false"), str(tmp_path / "a")]) == 1
-    assert "a: the server has received 0000" in capsys.readouterr().out
-
-
-def test_logs_of_two_servers_are_not_compared(tmp_path, capsys):
-    for name in ("one", "two"):
-        logged(tmp_path / name, "received")
-    assert call(["deploy", "audit", str(tmp_path / "one"), str(tmp_path / "two")]) == 1
-    assert "are both of a server" in capsys.readouterr().out
-    assert call(["deploy", "audit", str(tmp_path / "none")]) == 1
-    assert "cannot read" in capsys.readouterr().out
+    assert all(r["server"] is None for r in read(tmp_path / "a").records if r["event"] == "asked")
 
 
 def test_models_and_gradients_leave_no_farther_than_the_policy_says(tmp_path):

@@ -113,7 +113,7 @@ def test_what_a_site_sends_out_of_proportion_is_in_the_log_with_its_reason(tmp_p
     path.write_text(path.read_text().replace('aggregator = "probe:rows=12"', ""))
     server_app.serve(grid_of(), path)
     records = read(tmp_path / "audit.jsonl").records
-    rejected = [(r["site"], r["round"], r["request"], r["reason"]) for r in records if r["event"] == "rejected"]
+    rejected = [(r["site"], r["round"], r["what"], r["reason"]) for r in records if r["event"] == "rejected"]
     assert rejected[0] == ("c", 1, "train", "it is out of all proportion to the others'")
     assert {site for site, *_ in rejected} == {"c"}
 

@@ -98,12 +98,9 @@ def check_signed(key: bytes, folder: Path, name: str) -> None:
         InputError: it is missing, is a link, or its signature is another's or missing.
     """
     path = folder / name
-    try:
-        if not is_file(path):
-            raise InputError(f"{path} is missing from a signed folder: restore it", code="missing-file", field=name)
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})", code="cannot-read", field=name) from None
+    if not is_file(path):
+        raise InputError(f"{path} is missing from a signed folder: restore it", code="missing-file", field=name)
+    data = read_bytes(path, limit=None, follow=False)
     if SIGNED.match(data) is None:
         raise InputError(
             f"{path} is not signed, and a checkpoint_key was given: restore the file", code="not-signed", field=name

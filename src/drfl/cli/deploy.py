@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -190,17 +191,31 @@ def rotate(
 @app.command()
 def audit(
     logs: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Audit logs: a server's, and those of its sites.")
+        list[Path], typer.Argument(metavar="FILE...", help="The server's audit log, and those of its sites.")
     ],
+    deployment: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with the keys. (default: that of the server's log)"),
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="SITE", help="A site whose log is not at hand; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")] = False,
 ) -> int:
-    """Check audit logs: whether a line was changed or taken out, and whether server and sites tell the same."""
+    """Check audit logs, and compare the server's with those of its sites. Exit code 1 if something is wrong."""
     with signals.as_stopped():
-        from drfl.deploy.audit import checked
+        from drfl.deploy.audit import TrustedKeys
+        from drfl.deploy.audit import audit as findings_of
 
-        good = True
-        for ok, text in checked(logs):
-            good = good and ok
-            say(f"{'ok' if ok else 'problem':8} {text}")
+        keys = None if deployment is None else TrustedKeys.of(deployment)
+        findings = list(findings_of(logs, keys, without or ()))
+        good = all(finding.kind != "problem" for finding in findings)
+        if as_json:
+            rows = [{"kind": f.kind, "code": f.text.code, "field": f.text.field, "message": f.text} for f in findings]
+            say(json.dumps({"ok": good, "findings": rows}))
+        else:
+            for finding in findings:
+                say(f"{finding.kind:8} {finding.text}")
     return 0 if good else 1
 
 

@@ -22,6 +22,12 @@ HOST, PORT = "localhost", 8000
 FIRST_SITE_PORT = 9094
 """Port, on the site's loopback, of the first site's SuperNode; the next ones follow, as sites may share a machine."""
 
+SERVER_KEY = """key = "certificates/audit.key"   # signs the log; previous_key = "…" introduces a new key in it
+"""
+SITE_KEY = """key = "key"            # signs the log; previous_key = "…", the key before, introduces a new one in it
+server_key = "superlink.pub"   # the key that signs the server's log, whose last line comes with every request
+"""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
@@ -183,7 +189,8 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     security = _text(f"supernode-{kind}.sh")
     for name, port in zip(plan.sites, plan.site_ports, strict=True):
         place = f"sites/{name}"
-        values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security}
+        key = "" if plan.insecure else SITE_KEY
+        values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security, "KEY": key}
         made[f"{place}/site.toml"] = _filled("site.toml", values)
         made[f"{place}/superlink.env"] = _environment(plan, PORT=port)
         made[f"{place}/start-supernode.sh"] = _filled("start-supernode.sh", values)
@@ -198,7 +205,8 @@ def _readme(plan: DeploymentPlan, kind: str, days: Mapping[str, str]) -> str:
 
 
 def _server(plan: DeploymentPlan) -> str:
-    head = _filled("server.toml", {"INSECURE": "true " if plan.insecure else "false"})
+    key = "" if plan.insecure else SERVER_KEY
+    head = _filled("server.toml", {"INSECURE": "true " if plan.insecure else "false", "KEY": key})
     keys = {name: "" if plan.insecure else f'public_key = "keys/{name}.pub"\n' for name in plan.sites}
     return head + "".join(f'\n[[sites]]\nname = "{name}"\n{key}' for name, key in keys.items())
 

@@ -17,18 +17,32 @@ from flwr.clientapp import ClientApp
 from pydantic import ValidationError
 from torch import Tensor
 
-from drfl.audit_log import AuditLog
+from drfl.audit_log import AuditLog, Head
+from drfl.audit_signatures import read_public_key, read_signing_key
 from drfl.data import ClientData
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.engine.row_scores import RowScores, products
 from drfl.errors import InputError
 from drfl.flower.identities import write_identity
-from drfl.flower.messages import Answer, Ask, Model, Tested, array_of, read_ask, vector_of, version, write_answer
+from drfl.flower.messages import (
+    Answer,
+    Ask,
+    Model,
+    Tested,
+    array_of,
+    digest_of_content,
+    read_ask,
+    read_head,
+    vector_of,
+    version,
+    write_answer,
+    write_head,
+)
 from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, printable, validation_message
 from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
-from drfl.flower.site_policy import SitePolicy
+from drfl.flower.site_policy import RefusedError, SitePolicy
 from drfl.hashing import digest_of
 from drfl.models import LOSSES, MODELS
 from drfl.requests import Gradients, Losses, Replies, TrainRequest
@@ -91,6 +105,8 @@ class Site:
         audit: where it logs what it is asked and sends; None = nowhere.
         policy: what it lets go out, and when.
         folder: that the files of its policy are relative to.
+        server_key: the server's public key, as an OpenSSH line, by which it verifies the heads of the server's audit
+            log; None = it takes them as they come.
 
     Raises:
         InputError: the data are those of several clients, or standardised by this site alone.
@@ -105,6 +121,7 @@ class Site:
     audit: AuditLog | None = None
     policy: SitePolicy = field(default_factory=SitePolicy)
     folder: Path = Path()
+    server_key: str | None = None
 
     def __post_init__(self) -> None:
         if self.data.n != 1:
@@ -247,6 +264,9 @@ def _parts(reply: Replies | Losses | Gradients) -> tuple[Tensor, ...]:
 IDENTITY = "query.identity"
 """The message that asks a site who it is; the others are "train" and "evaluate"."""
 
+CLOSING = "query.closing"
+"""The message that tells a site the last head of the server's audit log, and is answered with that of the site's."""
+
 SITE = "site"
 """The key of a SuperNode's --node-config that has the path of the site's file."""
 
@@ -266,20 +286,37 @@ def reply(message: Message, context: Context, site: Site) -> Message:
     """
     ask, shift = read_ask(message.content)
     run, kind = context.run_id, "test" if ask.request is None else ask.request.kind
-    log = site.audit
-    if log is not None:
-        log.add("asked", site=site.name, run=str(run), what=kind, digest=digest_of([ask.w]))
+    log, request = site.audit, None
+    about = {"site": site.name, "run": str(run), "what": kind}
     try:
+        if log is not None:
+            server = server_head(message, site)
+            request = None if server is None else server.n
+            digest = digest_of_content(message.content)
+            log.add("asked", **about, digest=digest, server=None if server is None else str(server))
         site.policy.check_run(run, site.folder)
         site.policy.check_count(log)
         answer = within(site.timeout, partial(work, site, ask, shift, context.state))
     except Exception as error:
         if log is not None:
-            log.add("refused", site=site.name, run=str(run), what=kind, reason=printable(str(error)[:300]))
+            log.add("refused", **about, request=request, reason=printable(str(error)[:300]))
         raise
+    content = write_answer(answer)
     if log is not None:
-        log.add("sent", site=site.name, run=str(run), what=kind, digest=digest_of(answer.parts))
-    return Message(write_answer(answer), reply_to=message)
+        write_head(content, log.add("sent", **about, digest=digest_of_content(content), request=request))
+    return Message(content, reply_to=message)
+
+
+def server_head(message: Message, site: Site) -> Head | None:
+    """The head of the server's audit log that came with a message; None if there is none.
+
+    Raises:
+        RefusedError: it is not signed with the server's key, where the site has that.
+    """
+    found = read_head(message.content)
+    if found is not None and site.server_key is not None and not found.is_signed_by(site.server_key):
+        raise RefusedError("the head of the server's audit log is not signed with the server's key, see server_key")
+    return found
 
 
 def identity(site: Site) -> RecordDict:
@@ -329,15 +366,30 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     def who(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
+        content = identity(site)
         if site.audit is not None:
-            site.audit.add("identified", site=site.name, run=str(context.run_id))
-        try:
-            site.policy.check_count(site.audit)
-        except InputError as error:
-            if site.audit is not None:
-                site.audit.add("refused", site=site.name, run=str(context.run_id), what="identity", reason=str(error))
-            raise
-        return Message(identity(site), reply_to=message)
+            server = server_head(message, site)
+            what = {"digest": digest_of_content(content), "server": None if server is None else str(server)}
+            write_head(content, site.audit.add("identified", site=site.name, run=str(context.run_id), **what))
+            try:
+                site.policy.check_count(site.audit)
+            except InputError as error:
+                about = {"site": site.name, "run": str(context.run_id), "what": "identity"}
+                request = None if server is None else server.n
+                site.audit.add("refused", **about, request=request, reason=printable(str(error)[:300]))
+                raise
+        return Message(content, reply_to=message)
+
+    @found.query("closing")
+    def close(message: Message, context: Context) -> Message:
+        site = load(context)
+        site.policy.check_run(context.run_id, site.folder)
+        content = RecordDict()
+        if site.audit is not None:
+            server = server_head(message, site)
+            what = None if server is None else str(server)
+            write_head(content, site.audit.add("closed", site=site.name, run=str(context.run_id), server=what))
+        return Message(content, reply_to=message)
 
     return found
 
@@ -358,10 +410,17 @@ def site_of(context: Context) -> Site:
 def _site(path: Path) -> Site:
     settings = read_site(path)
     data, folder = within(settings.timeout, partial(load_site, path)), path.resolve().parent
-    log = None if settings.audit is None else AuditLog(folder / settings.audit)
+    log = None
+    if settings.audit is not None:
+        keys = (
+            None if key is None else read_signing_key(folder / key) for key in (settings.key, settings.previous_key)
+        )
+        log = AuditLog(folder / settings.audit, "site", settings.name, *keys)
+    server_key = None if settings.server_key is None else read_public_key(folder / settings.server_key)
     return Site(
-        settings.name, data, None, settings.timeout, settings.device, settings.threads, log, settings.policy, folder
-    )
+        settings.name, data, None, settings.timeout, settings.device, settings.threads, log, settings.policy, folder,
+        server_key,
+    )  # fmt: skip
 
 
 app = client_app(site_of)

@@ -6,7 +6,7 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 
 from drfl.data.standardisation import Moments
-from drfl.flower.messages import TYPES, array_of, vectors_in
+from drfl.flower.messages import AUDIT, TYPES, array_of, vectors_in
 from drfl.flower.schema import MOST_COLUMNS, MOST_TEXT, ProtocolError, SiteIdentity, note, read_note
 
 
@@ -30,7 +30,7 @@ def read_identity(content: RecordDict) -> tuple[SiteIdentity, Moments | None]:
         ProtocolError: it is none of this version of drfl.
     """
     about = read_note(content, "identity", SiteIdentity)
-    if set(content) != {"identity", "vectors"}:
+    if set(content) - {AUDIT} != {"identity", "vectors"}:
         raise ProtocolError("an identity has other records than drfl's")
     vectors = vectors_in(content, ("mean", "variance"))
     if not vectors:

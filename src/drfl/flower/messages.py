@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from drfl import local_optimizers
+from drfl.audit_log import Head
 from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError
 from drfl.flower.schema import (
@@ -27,6 +28,7 @@ from drfl.flower.schema import (
     AnswerNote,
     AskNote,
     GradientNote,
+    HeadNote,
     KeyNote,
     LocalNote,
     LossNote,
@@ -55,6 +57,9 @@ MOST_PARTS = 3
 TEST = ("test score", "test loss", "test samples", "test others", "test sums")
 ALSO = ("also score", "also loss", "also samples", "also others", "also sums")
 PRODUCTS = "products"
+
+AUDIT = "audit"
+"""The record with the head of the sender's audit log."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +273,7 @@ def read_answer(content: RecordDict) -> Answer:
     Raises:
         ProtocolError: it is no reply of this version of drfl.
     """
-    if set(content) != {"vectors", "numbers", "answer"}:
+    if set(content) - {AUDIT} != {"vectors", "numbers", "answer"}:
         raise ProtocolError("a reply has other records than drfl's")
     about = read_note(content, "answer", AnswerNote)
     places = tuple(str(place) for place in range(about.parts))
@@ -286,6 +291,43 @@ def read_answer(content: RecordDict) -> Answer:
 def _tested(score: float, loss: float, samples: int, others: list[float], sums: list[float]) -> Tested:
     threes = tuple(tuple(sums[at : at + 3]) for at in range(0, len(sums), 3))
     return Tested(score, loss, samples, tuple(others), threes)
+
+
+def digest_of_content(content: RecordDict) -> str:
+    """Name all that a message says by 32 hexadecimal digits, the head of the sender's audit log apart."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(set(content) - {AUDIT}):
+        for key, value in sorted(content[name].items()):
+            # An empty list has lost the type of its numbers on the way, so that types are those of single values.
+            array = isinstance(value, Array)
+            plain = f"{value.dtype} {tuple(value.shape)} {value.stype}" if array else repr(value)
+            data = value.data if array else b""
+            digest.update(repr((name, key, plain, len(data))).encode("utf-8", "surrogatepass"))
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def write_head(content: RecordDict, head: Head | None) -> RecordDict:
+    """Add the head of the sender's audit log to a message; nothing if it keeps none."""
+    if head is not None:
+        content[AUDIT] = note(HeadNote(head=str(head)))
+    return content
+
+
+def read_head(content: RecordDict) -> Head | None:
+    """The head of the sender's audit log; None if the message has none.
+
+    Raises:
+        ProtocolError: It has another form.
+    """
+    if AUDIT not in content:
+        return None
+    try:
+        return Head.parse(read_note(content, AUDIT, HeadNote).head)
+    except ProtocolError:
+        raise
+    except ValueError:
+        raise ProtocolError("the head of its audit log has another form") from None
 
 
 def most_bytes(w: Tensor) -> int:

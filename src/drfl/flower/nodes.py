@@ -12,10 +12,13 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from drfl.audit_log import AuditLog, Head
+from drfl.audit_signatures import public_key
 from drfl.data.standardisation import Moments
 from drfl.errors import InputError, Notice
 from drfl.flower.client_app import IDENTITY
 from drfl.flower.identities import most_identity_bytes, read_identity
+from drfl.flower.messages import digest_of_content, read_head, write_head
 from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
 from drfl.flower.site_policy import UNAPPROVED
 
@@ -81,6 +84,8 @@ class Member:
         versions: of drfl and torch there.
         majority: share of the most frequent class among its test rows; None where its targets are not class labels.
         moments: of the columns of its training rows; None where its inputs are not vectors, or too long ones.
+        message: digest of the message that this description came in.
+        head: of the site's audit log; None where it keeps none.
     """
 
     name: str
@@ -92,6 +97,8 @@ class Member:
     versions: Mapping[str, str]
     majority: float | None = None
     moments: Moments | None = None
+    message: str = ""
+    head: Head | None = None
 
 
 class Node(NamedTuple):
@@ -118,6 +125,14 @@ class Roster(Protocol):
         """Client → node, for those that are online."""
         ...
 
+    def check_head(self, client: int, head: Head | None) -> None:
+        """Verify the signature of the head of a client's audit log.
+
+        Raises:
+            ProtocolError: it is not signed with the client's key.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Registered:
@@ -137,6 +152,12 @@ class Registered:
         there = (node for node in grid.get_nodes() if node.public_key in known)
         return {known[node.public_key]: Node(node.node_id, node.last_activated_at) for node in there}
 
+    def check_head(self, client: int, head: Head | None) -> None:
+        """See :class:`Roster`."""
+        key = public_key(self.keys[client])
+        if head is not None and (key is None or not head.is_signed_by(key)):
+            raise ProtocolError("the head of its audit log is not signed with its key: see 'key' in its site.toml")
+
 
 class Named:
     """Nodes identified by the names that they report.
@@ -145,10 +166,17 @@ class Named:
         names: (N,) the clients' names.
         timeout: seconds that a node may take to report its name.
         told: node → name, of those that have reported it already.
+        audit: the server's log; None = none.
     """
 
-    def __init__(self, names: Sequence[str], timeout: float = 60.0, told: Mapping[int, str] | None = None) -> None:
-        self.names, self.timeout = tuple(names), timeout
+    def __init__(
+        self,
+        names: Sequence[str],
+        timeout: float = 60.0,
+        told: Mapping[int, str] | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        self.names, self.timeout, self.audit = tuple(names), timeout, audit
         self._named: dict[int, str | None] = dict(told or {})
 
     def nodes(self, grid: Grid) -> dict[int, Node]:
@@ -159,7 +187,7 @@ class Named:
         self._named = {node: name for node, name in self._named.items() if node in present}
         new = [node for node in present if node not in self._named]
         # A node without a usable answer is not asked again while it stays online.
-        found = identities(grid, new, self.timeout) if new else {}
+        found = identities(grid, new, self.timeout, self.audit) if new else {}
         self._named |= {node: found[node].name if node in found else None for node in new}
         nodes: dict[int, Node] = {}
         for node, name in self._named.items():
@@ -168,6 +196,9 @@ class Named:
                 nodes.setdefault(self.names.index(name), Node(node, since[node]))
         return nodes
 
+    def check_head(self, client: int, head: Head | None) -> None:
+        """See :class:`Roster`. No key of a client is known here."""
+
 
 class SelfNamed(Named):
     """Nodes that are not authenticated: for trials only.
@@ -175,20 +206,29 @@ class SelfNamed(Named):
     Args:
         names: (N,) what the clients are called.
         timeout: seconds that a node may take to tell its name.
+        audit: the server's log; None = none.
     """
 
-    def __init__(self, names: Sequence[str], timeout: float = 60.0) -> None:
-        super().__init__(names, timeout)
+    def __init__(self, names: Sequence[str], timeout: float = 60.0, audit: AuditLog | None = None) -> None:
+        super().__init__(names, timeout, audit=audit)
         text = "insecure: sites are not authenticated; anybody who can reach the server can join under any name"
         LOG.warning(Notice(text, "insecure-deployment"))
 
 
-def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Member]:
-    """The nodes' descriptions of themselves; nodes without a valid answer are left out and logged."""
+def identities(grid: Grid, nodes: Iterable[int], timeout: float, audit: AuditLog | None = None) -> dict[int, Member]:
+    """The nodes' descriptions of themselves; nodes without a valid answer are left out and logged.
+
+    Args:
+        grid: of the nodes.
+        nodes: which.
+        timeout: seconds that they may take.
+        audit: the server's log, whose head the questions carry; None = none.
+    """
     end, found = time.monotonic() + timeout, {}
     asking, pause, unapproved = list(nodes), PAUSE, set()
+    head = None if audit is None else audit.head()
     while asking and time.monotonic() < end:
-        asking = _told(grid, asking, end, found, unapproved)
+        asking = _told(grid, asking, end, found, unapproved, head)
         # Flower lost the message or the reply, or nobody has agreed yet: asked again at intervals that double.
         if asking:
             time.sleep(min(pause, SLOWEST, max(0.0, end - time.monotonic())))
@@ -196,12 +236,14 @@ def identities(grid: Grid, nodes: Iterable[int], timeout: float) -> dict[int, Me
     return found
 
 
-def _told(grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member], unapproved: set[int]) -> list[int]:
+def _told(
+    grid: Grid, nodes: Sequence[int], end: float, found: dict[int, Member], unapproved: set[int], head: Head | None
+) -> list[int]:
     """Ask nodes once who they are, and note the answers and the nodes where nobody has agreed to the run; returns those
     that are to be asked again.
     """
     left, lost = max(1.0, end - time.monotonic()), []
-    asked = [Message(RecordDict(), node, IDENTITY, ttl=left) for node in nodes]
+    asked = [Message(write_head(RecordDict(), head), node, IDENTITY, ttl=left) for node in nodes]
     # Flower gives no id for a message that it did not take; that node is then left out.
     waiting = {i: one.metadata.dst_node_id for i, one in zip(grid.push_messages(asked), asked, strict=True) if i}
     while waiting:
@@ -243,15 +285,20 @@ def member_of(reply: Message | None, problem: str = "") -> Member:
     if not reply.has_content() or payload(reply.content) > most_identity_bytes():
         raise ProtocolError("its identity is rejected, as it is empty or too long")
     try:
-        about, moments = read_identity(reply.content)
+        (about, moments), head = read_identity(reply.content), read_head(reply.content)
     except ProtocolError as error:
         raise ProtocolError(f"its identity is rejected, as {error}") from None
     versions = {"drfl": about.drfl, "torch": about.torch}
     counts = about.classes, about.train, about.test
-    return Member(about.name, tuple(about.shape), *counts, about.digest, versions, about.majority, moments)
+    return Member(
+        about.name, tuple(about.shape), *counts, about.digest, versions, about.majority, moments,
+        digest_of_content(reply.content), head,
+    )  # fmt: skip
 
 
-def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[int, Member]:
+def gathered(
+    grid: Grid, roster: Roster, wait: float, timeout: float, audit: AuditLog | None = None
+) -> dict[int, Member]:
     """Wait until all clients are online and have described themselves.
 
     Args:
@@ -259,9 +306,10 @@ def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[in
         roster: who they are.
         wait: seconds until all must be online.
         timeout: seconds that a client may take to answer.
+        audit: the server's log; None = none.
 
     Raises:
-        InputError: some are not online in time; names them.
+        InputError: some are not online in time, or their audit logs are not signed with their keys; names them.
     """
     end = time.monotonic() + wait
     while True:
@@ -275,14 +323,20 @@ def gathered(grid: Grid, roster: Roster, wait: float, timeout: float) -> dict[in
                 "are registered (drfl deploy check), or leave them out of server.toml"
             )
         time.sleep(PAUSE)
-    told = identities(grid, [node.id for node in nodes.values()], timeout)
+    told = identities(grid, [node.id for node in nodes.values()], timeout, audit)
     silent = [roster.names[client] for client, node in nodes.items() if node.id not in told]
     if silent:
         raise InputError(
             f"these sites do not say who they are: {', '.join(silent)}; the log has the reason of each: fix it there, "
             "or leave them out of server.toml"
         )
-    return {client: told[node.id] for client, node in sorted(nodes.items())}
+    members = {client: told[node.id] for client, node in sorted(nodes.items())}
+    for client, member in members.items() if audit is not None else ():
+        try:
+            roster.check_head(client, member.head)
+        except ProtocolError as error:
+            raise InputError(f"{roster.names[client]}: {error}", code="bad-signature", field="key") from None
+    return members
 
 
 def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, Member]:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from drfl.errors import InputError
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Both ends must have the same; changed with every change of the messages that the other end would misread."""
 
 MOST_ROWS = 2**31
@@ -82,7 +82,7 @@ class Strict(BaseModel):
 class SiteIdentity(Strict):
     """A site's description of itself; see :class:`drfl.flower.nodes.Member`."""
 
-    protocol: Literal[5]
+    protocol: Literal[6]
     name: Name
     shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUT)]], Field(max_length=8), AfterValidator(_small)]
     classes: Annotated[int, Field(ge=1, le=MOST_CLASSES)]
@@ -97,7 +97,7 @@ class SiteIdentity(Strict):
 class AnswerNote(Strict):
     """The plain values of a reply; see :class:`drfl.flower.messages.Answer`."""
 
-    protocol: Literal[5]
+    protocol: Literal[6]
     parts: Annotated[int, Field(ge=0, le=3)]
     version: Annotated[str, Field(pattern="^(zero|[0-9a-f]{24})?$")]
     lacking: bool
@@ -202,12 +202,18 @@ class GradientNote(Strict):
 class AskNote(Strict):
     """The plain values of a request; see :class:`drfl.flower.messages.Ask`."""
 
-    protocol: Literal[5]
+    protocol: Literal[6]
     client: Annotated[int, Field(ge=0, le=2**31)]
     model: ModelNote
     test: bool
     version: Annotated[str, Field(pattern="^(zero|[0-9a-f]{24})?$")]
     request: Annotated[TrainNote | LossNote | GradientNote, Field(discriminator="kind")] | None
+
+
+class HeadNote(Strict):
+    """The head of the sender's audit log, see :class:`drfl.audit_log.Head`."""
+
+    head: Annotated[str, Field(max_length=512)]
 
 
 def note(plain: BaseModel) -> ConfigRecord:

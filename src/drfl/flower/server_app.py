@@ -19,6 +19,7 @@ from drfl.algorithm import Algorithm
 from drfl.assessment.evaluation import worst_interval
 from drfl.assessment.sentences import interval_line
 from drfl.audit_log import AuditLog
+from drfl.audit_signatures import read_signing_key
 from drfl.callbacks import describe
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
@@ -35,6 +36,7 @@ from drfl.experiments.wrap import over_selection, wrap_algorithm
 from drfl.files import read_bytes, read_text
 from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
+from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
 from drfl.flower.nodes import Member, Registered, Roster, SelfNamed, gathered
@@ -136,36 +138,40 @@ def serve(grid: Grid, path: Path) -> Path:
     check_sites(out, settings)
     key = key_of(settings.job, out)
     check_received(out, settings.job.checkpoint_key)
-    roster = roster_of(settings, folder)
     notice = settings.unprotected()
     if notice is not None:
-        LOG.warning("%s", notice)
-    audit = None if settings.audit is None else AuditLog(folder / settings.audit)
-    members = gathered(grid, roster, settings.wait, settings.timeout)
-    admit(members, settings.sites)
-    if audit is not None:
-        for client, member in sorted(members.items()):
-            claims = {"rows": member.train, "classes": member.classes, "digest": member.digest}
-            audit.add("joined", site=roster.names[client], **claims)
-    deployed = deployment(grid, roster, members, settings, folder, audit)
-    check_kept(out, deployed)
-    if is_finished(out):
-        raise InputError(
-            f"{out} holds this run, finished: give another 'out' in {path} to run it again",
-            code="finished", field="out",
-        )  # fmt: skip
-    with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n), key=key) as claim:
-        start = load_resume_point(claim, deployed, LOG.warning, key)
-        # Rows of rounds after the checkpoint are dropped: these rounds are played again.
-        since = 0 if start is None else start.round
-        deployed.replies.open(claim.checkpoints / REPLIES, since)
-        finished = execute(
-            deployed, [deployed.replies, _told], start=start, keep=checkpoint_writer(claim, deployed, key)
-        )
-        replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
-        more = {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies}
-        paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
-        write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
+        LOG.warning(notice)
+    audit = log_of(settings, folder)
+    roster = roster_of(settings, folder, audit)
+    with AuditedRun(audit, grid, roster, settings.timeout) as audited:
+        members = gathered(grid, roster, settings.wait, settings.timeout, audit)
+        admit(members, settings.sites)
+        if audit is not None:
+            for client, member in sorted(members.items()):
+                own = {"name": member.name, "rows": member.train, "data": member.digest, "digest": member.message}
+                own |= {"classes": member.classes, "head": None if member.head is None else str(member.head)}
+                audit.add("joined", site=roster.names[client], **own)
+        deployed = deployment(grid, roster, members, settings, folder, audit)
+        check_kept(out, deployed)
+        if is_finished(out):
+            raise InputError(
+                f"{out} holds this run, finished: give another 'out' in {path} to run it again",
+                code="finished", field="out",
+            )  # fmt: skip
+        with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n), key=key) as claim:
+            start = load_resume_point(claim, deployed, LOG.warning, key)
+            # Rows of rounds after the checkpoint are dropped: these rounds are played again.
+            since = 0 if start is None else start.round
+            deployed.replies.open(claim.checkpoints / REPLIES, since)
+            finished = execute(
+                deployed, [deployed.replies, _told], start=start, keep=checkpoint_writer(claim, deployed, key)
+            )
+            # Before the results are written: a server that is killed here is resumed, and closes its log then.
+            audited.close("completed" if finished.checks.failure is None else "diverged")
+            replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
+            more = {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies}
+            paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
+            write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     score = deployed.fed.measures[0]
     interval = worst_interval(finished.result.evaluation, score)
     if interval is not None:
@@ -250,8 +256,8 @@ def deployment(
     def used(replies: UsedReplies) -> None:
         record.add(replies)
         if audit is not None:
-            names = ", ".join(sites.names[client] for client in replies.clients)
-            audit.add("used", round=replies.round, request=replies.kind, sites=names)
+            names = [sites.names[client] for client in replies.clients]
+            audit.add("used", round=replies.round, what=replies.kind, stream=replies.key, sites=names)
 
     # Innermost: the log is of the replies that the algorithm used, not of those that wrappers rejected.
     inner = Recorded(make(config.algorithm, parameters), used)
@@ -283,7 +289,7 @@ def _rejections(audit: AuditLog | None, names: Sequence[str]) -> Callable[[Rejec
 
     def told(one: Rejection) -> None:
         # A client's number always: the transport has let in no reply of a sender that is none.
-        audit.add("rejected", site=names[one.client], round=one.round, request=one.kind, reason=str(one.reason))
+        audit.add("rejected", site=names[one.client], round=one.round, what=one.kind, reason=str(one.reason))
 
     return told
 
@@ -295,15 +301,32 @@ def deadline_of(settings: ServerSettings) -> Deadline:
     return Deadline(settings.timeout, settings.job.min_replies, settings.grace)
 
 
-def roster_of(settings: ServerSettings, folder: Path) -> Roster:
+def log_of(settings: ServerSettings, folder: Path) -> AuditLog | None:
+    """The server's audit log; None where it keeps none.
+
+    Raises:
+        InputError: a key cannot be read.
+    """
+    if settings.audit is None:
+        return None
+    keys = (None if key is None else read_signing_key(folder / key) for key in (settings.key, settings.previous_key))
+    return AuditLog(folder / settings.audit, "server", SERVER, *keys)
+
+
+def roster_of(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:
     """Who the sites are.
+
+    Args:
+        settings: the server's.
+        folder: that of server.toml.
+        audit: the server's log; None = none.
 
     Raises:
         InputError: a key cannot be read.
     """
     names = tuple(site.name for site in settings.sites)
     if settings.insecure:
-        return SelfNamed(names, settings.timeout)
+        return SelfNamed(names, settings.timeout, audit)
     return Registered(names, tuple(public_key(folder / str(site.public_key)) for site in settings.sites))
 
 

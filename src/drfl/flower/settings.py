@@ -84,6 +84,10 @@ class SiteSettings(BaseModel):
         device: torch device.
         threads: torch's threads.
         audit: the site's log of what it was asked and sent, relative to the file; None = none.
+        key: the node's private key, with which the site signs that log; None = the log is unsigned.
+        previous_key: the private key before, which introduces the present one in the log; None = it is lost.
+        server_key: the server's public key, by which the site verifies the heads of the server's log; None = it takes
+            them as they come.
         policy: what the site lets go out, and when.
     """
 
@@ -91,6 +95,9 @@ class SiteSettings(BaseModel):
     name: str = Field(min_length=1)
     data: SiteData
     audit: Path | None = None
+    key: Path | None = None
+    previous_key: Path | None = None
+    server_key: Path | None = None
     policy: SitePolicy = Field(default_factory=SitePolicy)
     timeout: float = Field(3600.0, gt=0)
     dtype: Literal["float32", "float64"] = "float32"
@@ -220,6 +227,8 @@ class ServerSettings(BaseModel):
         wait: seconds to wait for the sites at the start.
         insecure: whether sites are not authenticated.
         audit: the server's log of who was asked and what came, relative to the file; None = none.
+        key: the private key with which the server signs that log, relative to the file; None = the log is unsigned.
+        previous_key: the private key before, which introduces the present one in the log; None = it is lost.
         job: the run.
         sites: in the order of the clients.
     """
@@ -231,6 +240,8 @@ class ServerSettings(BaseModel):
     wait: float = Field(300.0, gt=0, allow_inf_nan=False)
     insecure: bool = False
     audit: Path | None = None
+    key: Path | None = None
+    previous_key: Path | None = None
     job: DeployedConfig
     sites: tuple[SiteEntry, ...] = Field(min_length=1)
 

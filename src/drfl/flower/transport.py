@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,16 +13,26 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from drfl.audit_log import AuditLog
+from drfl.audit_log import AuditLog, Value
 from drfl.errors import Notice
 from drfl.federation import SCALAR_BYTES, Ledger
-from drfl.flower.messages import Answer, Ask, array_of, most_bytes, read_answer, write_ask
+from drfl.flower.messages import (
+    Answer,
+    Ask,
+    array_of,
+    digest_of_content,
+    most_bytes,
+    read_answer,
+    read_head,
+    write_ask,
+    write_head,
+)
 from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
 from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
 from drfl.flower.site_health import SiteHealth
 from drfl.flower.traffic import Traffic
-from drfl.hashing import digest_of
 from drfl.requests import Request, TrainRequest
+from drfl.resilience.reply_log import name_of
 from drfl.resilience.validation import Reason, check_row
 
 LOG = logging.getLogger("drfl.flower")
@@ -67,6 +77,7 @@ class PendingRequest:
         sent: how many messages have gone out for it.
         due: when the next may be sent, on the monotonic clock.
         whole: whether the shift went with the message.
+        request: the line of the audit log that the message was written to; None where there is no log.
     """
 
     question: ClientRequest
@@ -74,6 +85,7 @@ class PendingRequest:
     sent: int = 0
     due: float = 0.0
     whole: bool = False
+    request: int | None = None
 
     def again(self) -> None:
         """Ask once more: at once the first time, then after pauses that double."""
@@ -202,6 +214,13 @@ class Transport:
             known = ask.version in ("", "zero") or self.held.get(client) == ask.version
             content = write_ask(ask, None if known else shift, packed)
             only_test = ask.request is None
+            if self.audit is not None:
+                # Before the message is sent, and with its line as the head that goes along: a site holds the proof.
+                what, stream = ("test", None) if ask.request is None else (ask.request.kind, name_of(ask.request.key))
+                own = {"what": what, "stream": stream, "digest": digest_of_content(content)}
+                head = self.audit.add("asked", site=self.roster.names[client], **own)
+                write_head(content, head)
+                pending.request = head.n
             kind, left = "evaluate" if only_test else "train", max(1.0, end - now)
             # Flower drops a message after its ttl: no site is to start work for an exchange that is over.
             messages.append(Message(content, nodes[client].id, kind, ttl=left))
@@ -214,8 +233,8 @@ class Transport:
         for message, (client, pending) in zip(ids, due.items(), strict=True):
             if message:
                 on_way[message] = client
-                self._log("asked", client, [pending.question.ask.w])
             else:
+                self._log("lost", client, pending, reason="the SuperLink did not take the message")
                 pending.again()
 
     def _receive(self, one: Received, client: int, waiting: dict[int, PendingRequest], found: Exchanged) -> None:
@@ -228,11 +247,12 @@ class Transport:
             if reply.error.code in RETRIED:
                 name = self.roster.names[client]
                 LOG.warning(Notice(f"{name}: {told}; it is asked again", "asked-again", name))
+                self._log("lost", client, pending, reason=told)
                 self.held.pop(client, None)
                 pending.again()
                 return
             del waiting[client]
-            self._log("failed", client, reason=told)
+            self._log("failed", client, pending, reason=told)
             self.bad(client, "failed", f" failed: {told}")
             return
         try:
@@ -241,13 +261,14 @@ class Transport:
             answer = self._read(one, pending)
         except Exception as error:  # no reply of a single site may end the run, whatever error it causes
             del waiting[client]
-            self._log("rejected", client, reason=rejection_reason(error))
+            self._log_reply("unusable", client, pending, one, reason=rejection_reason(error))
             self.bad(client, "rejected", f": reply rejected, as {rejection_reason(error)}")
             return
         if not only_test:
             # A reply that lacks the shift has travelled as well.
             _book(answer, found.cost)
         if answer.lacking:  # it was restarted and has lost its shift
+            self._log_reply("lacking", client, pending, one)
             self.held.pop(client, None)
             pending.again()
             return
@@ -256,7 +277,7 @@ class Transport:
         if answer.version:
             self.held[client] = answer.version
         self.health[client].good()
-        self._log("received", client, answer.parts)
+        self._log_reply("received", client, pending, one)
         found.answers[client] = answer
 
     def _read(self, one: Received, pending: PendingRequest) -> Answer:
@@ -275,17 +296,31 @@ class Transport:
         if payload(content) > most_bytes(ask.w):
             raise ProtocolError(f"it is larger than any reply to this request, {most_bytes(ask.w)} bytes")
         answer = read_answer(content)
+        if self.audit is not None:
+            self.roster.check_head(ask.client, read_head(content))
         if answer.lacking and (pending.whole or ask.version in ("", "zero")):  # asking again would never end
             raise ProtocolError("it says that it lacks what was sent with the request")
         if not answer.lacking:
             _check(ask, answer)
         return answer
 
-    def _log(self, event: str, client: int, vectors: Sequence[Tensor] | None = None, **what: str) -> None:
+    def _log(self, event: str, client: int, pending: PendingRequest, **what: Value) -> None:
         if self.audit is not None:
-            if vectors is not None:
-                what["digest"] = digest_of(vectors)
-            self.audit.add(event, site=self.roster.names[client], **what)
+            self.audit.add(event, site=self.roster.names[client], request=pending.request, **what)
+
+    def _log_reply(self, event: str, client: int, pending: PendingRequest, one: Received, **what: str) -> None:
+        """Log a reply by its digest and the head in it; None of either if the reply is too malformed to have one."""
+        if self.audit is None:
+            return
+        digest = head = None
+        try:
+            if one.reply is not None and one.reply.has_content():
+                digest = digest_of_content(one.reply.content)
+                found = read_head(one.reply.content)
+                head = None if found is None else str(found)
+        except Exception as error:  # a site may have sent anything, and no reply of a single site may end the run
+            LOG.debug("%s: a reply without a digest: %r", self.roster.names[client], error)
+        self._log(event, client, pending, digest=digest, head=head, **what)
 
     def _recall(self, waiting: Mapping[int, PendingRequest], on_way: dict[str, int]) -> None:
         """Ask those again whose node was restarted since they were asked: it has lost the message."""
@@ -294,6 +329,7 @@ class Transport:
             if client in nodes and nodes[client] != waiting[client].node:
                 name = self.roster.names[client]
                 LOG.warning(Notice(f"{name} was restarted; it is asked again", "asked-again", name))
+                self._log("lost", client, waiting[client], reason="its node was restarted")
                 del on_way[message]
                 self.held.pop(client, None)
                 waiting[client].again()
@@ -308,6 +344,8 @@ class Transport:
         # No strike: being in `gone` already keeps the server from waiting for them.
         self.gone |= set(absent)
         for client in sorted(waiting.keys() - set(absent)):
+            if waiting[client].node is not None:
+                self._log("silent", client, waiting[client], reason=f"no reply in {given}")
             self.bad(client, "silent", f" gave no reply in {given}")
 
 

@@ -3,6 +3,8 @@
 #
 #   certificates/ca.crt, ca.key                 a private authority, for this deployment alone
 #   certificates/superlink.crt, superlink.key   the SuperLink's certificate, for the names below
+#   certificates/audit.key                      the key that signs the server's audit log (ECDSA, P-384)
+#   certificates/audit.pub, sites/NAME/superlink.pub   its public half, and a copy for each site
 #   sites/NAME/ca.crt                           a copy for each site, which knows the SuperLink by it
 #   sites/NAME/key, key.pub                     the key of each site (ECDSA, P-384)
 #   keys/NAME.pub                               its public half, which register-sites.sh registers
@@ -116,6 +118,22 @@ END
 fi
 chmod 644 certificates/ca.crt certificates/superlink.crt
 
+if [ ! -e certificates/audit.key ]; then
+    if [ -e certificates/audit.pub ]; then
+        echo "certificates/audit.pub is there without certificates/audit.key: delete it, or bring the key back" >&2
+        exit 1
+    fi
+    ssh-keygen -q -t ecdsa -b 384 -N '' -C superlink -f "$work/audit"
+    chmod 644 "$work/audit.pub"
+    mv "$work/audit" certificates/audit.key
+    mv "$work/audit.pub" certificates/audit.pub
+    echo "certificates/audit.key: made"
+elif [ ! -e certificates/audit.pub ]; then
+    ssh-keygen -y -f certificates/audit.key >"$work/public"
+    chmod 644 "$work/public"
+    mv "$work/public" certificates/audit.pub
+fi
+
 failed=0
 for name in @NAMES@; do
     mkdir -p "sites/$name"
@@ -123,6 +141,11 @@ for name in @NAMES@; do
         cp certificates/ca.crt "$work/copy"
         chmod 644 "$work/copy"
         mv "$work/copy" "sites/$name/ca.crt"
+    fi
+    if [ ! -e "sites/$name/superlink.pub" ]; then
+        cp certificates/audit.pub "$work/copy"
+        chmod 644 "$work/copy"
+        mv "$work/copy" "sites/$name/superlink.pub"
     fi
     if [ -e "keys/$name.pub" ]; then
         if is_revoked "keys/$name.pub"; then

@@ -1,0 +1,133 @@
+"""Signatures of audit logs with ECDSA keys, those of a deployment's nodes. Needs the package cryptography."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drfl.errors import InputError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+MISSING = "audit logs are signed with the package cryptography, which is not installed: pip install 'drfl[flower]'"
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A private key that signs an audit log.
+
+    Args:
+        public: Its public half, as an OpenSSH line without a comment.
+        private: The key itself.
+    """
+
+    public: str
+    private: EllipticCurvePrivateKey
+
+    def sign(self, message: bytes) -> str:
+        """Sign a message; the signature has the same length every time, in hexadecimal digits."""
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+        size = (self.private.key_size + 7) // 8
+        pair = decode_dss_signature(self.private.sign(message, ec.ECDSA(hashes.SHA384())))
+        return b"".join(number.to_bytes(size, "big") for number in pair).hex()
+
+
+def fingerprint(public: str) -> str:
+    """Name a public key by 16 hexadecimal digits."""
+    return hashlib.sha256(public.encode()).hexdigest()[:16]
+
+
+def read_signing_key(path: Path) -> SigningKey:
+    """Read a private key that ssh-keygen or openssl made, without a passphrase.
+
+    Raises:
+        InputError: There is no such file, or it holds no such key.
+    """
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise InputError(MISSING, code="missing-package", field="cryptography") from None
+    data = _bytes(path)
+    load = serialization.load_ssh_private_key if b"OPENSSH" in data else serialization.load_pem_private_key
+    try:
+        private = load(data, None)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"'{path}' is no private key without a passphrase: {error}", code="key", field="key") from None
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise InputError(
+            f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384 -N ''", code="key", field="key"
+        )
+    return SigningKey(_line(private.public_key()), private)
+
+
+def read_public_key(path: Path) -> str:
+    """Read a public key of OpenSSH, and give it as a line without a comment.
+
+    Raises:
+        InputError: There is no such file, or it holds no such key.
+    """
+    found = public_key(_bytes(path))
+    if found is None:
+        raise InputError(
+            f"'{path}' is no public ECDSA key: give the .pub file that ssh-keygen made", code="key", field=str(path)
+        )
+    return found
+
+
+def public_key(data: bytes) -> str | None:
+    """Convert a public key, in the format of OpenSSH or PEM, to an OpenSSH line; None if it is no ECDSA key."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise InputError(MISSING, code="missing-package", field="cryptography") from None
+    load = serialization.load_pem_public_key if b"-----BEGIN" in data else serialization.load_ssh_public_key
+    try:
+        found = load(data)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    return _line(found) if isinstance(found, ec.EllipticCurvePublicKey) else None
+
+
+def is_signed(message: bytes, signature: str, public: str) -> bool:
+    """Whether the signature is that of the message with the private half of a public key."""
+    try:
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+    except ImportError:
+        raise InputError(MISSING, code="missing-package", field="cryptography") from None
+    try:
+        key, raw = serialization.load_ssh_public_key(public.encode()), bytes.fromhex(signature)
+        half = len(raw) // 2
+        pair = int.from_bytes(raw[:half], "big"), int.from_bytes(raw[half:], "big")
+        if not isinstance(key, ec.EllipticCurvePublicKey) or len(raw) != 2 * ((key.key_size + 7) // 8):
+            return False
+        key.verify(encode_dss_signature(*pair), message, ec.ECDSA(hashes.SHA384()))
+    except (ValueError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _line(key: object) -> str:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the key '{path}': {error.strerror}", code="cannot-read", field="key") from None
