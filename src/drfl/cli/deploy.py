@@ -190,7 +190,7 @@ def _follow(directory: Path, number: str) -> int:
     if not end.completed:
         typer.echo(f"drfl: run {number} {end}", err=True)
         if can_go_on(folder):
-            typer.echo(f"'drfl deploy run {directory}' goes on after its last checkpoint", err=True)
+            typer.echo(f"'drfl deploy run {directory}' continues it", err=True)
         return 1
     typer.echo(f"run {number} completed", err=True)
     print_result(folder)
