@@ -52,13 +52,17 @@ lr = 0.05
 """
 
 SERVER = """
-import os, signal, sys
 from pathlib import Path
 if __name__ == "__main__":
+    from drfl.errors import InputError
     from drfl.flower import nodes, server_app
     from tests.flower.conftest import grid_of
     nodes.PAUSE = 0.01
-    server_app.serve(grid_of(), Path("server.toml"))
+    try:
+        server_app.serve(grid_of(), Path("server.toml"))
+    except InputError as error:
+        if error.code != "finished":
+            raise
 """
 
 
@@ -91,7 +95,7 @@ def drfl(*words: str) -> list[str]:
 
 def kinds(quick: bool) -> dict[str, Kind]:
     """The jobs by name, each of a few seconds after its start."""
-    rounds = ["--rounds", "6" if quick else "120"]
+    rounds = ["--rounds", "6" if quick else "40"]
     run = ["run", *SMALL, *rounds, "--evaluate-every", "5", "--out", "out"]
     compare = ["compare", *SMALL, *rounds, "--algorithms", "FedAvg,DRDM", "--seeds", "2", "--out", "out"]
     resumed = ["--resume", "--out", "out"]
@@ -114,7 +118,7 @@ def kinds(quick: bool) -> dict[str, Kind]:
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    """The files of results, without wall times and dates."""
+    """The files of results, without wall times and dates, and of a deployment without the bytes sent to sites."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
@@ -124,9 +128,24 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
         if path.name == "summary.json":
             data = re.sub(rb'"wall_seconds": [0-9.e-]+', b"", data)
         elif path.name == "report.html":
-            data = re.sub(r"\d+(\.\d+)?\s(s|ms|min)\b", "", data.decode()).encode()
+            data = re.sub(r"(\d+\s(h|min)\s)?\d+(\.\d+)?(e-\d+)?\s(s|min)\b", "", data.decode()).encode()
+        if (folder / "traffic.json").exists():
+            # A restarted server sends its sites once more what they had kept, and its ledger counts that.
+            if path.name == "report.html":
+                continue
+            data = re.sub(rb'"bytes_down": [0-9]+', b"", data)
+            if path.name == "history.csv":
+                rows = [line.split(b",") for line in data.splitlines()]
+                at = rows[0].index(b"bytes_down")
+                data = b"\n".join(b",".join(row[:at] + row[at + 1 :]) for row in rows)
         found[name] = data
     return found
+
+
+def different(folder: Path, undisturbed: Mapping[str, bytes]) -> list[str]:
+    """The files that are not those of undisturbed work."""
+    own = bytes_of(folder / "out")
+    return sorted(name for name in {*own, *undisturbed} if own.get(name) != undisturbed.get(name))
 
 
 class Stroke(NamedTuple):
@@ -210,14 +229,14 @@ def storm(name: str, kind: Kind, count: int, draw: random.Random, root: Path) ->
         if sent:
             found.append(Stroke(name, signal.Signals(number).name, after, code, phase_of(folder / "out", code == 0)))
         if code == 0:
-            assert bytes_of(folder / "out") == undisturbed, (name, log)
+            assert different(folder, undisturbed) == [], (name, log)
             shutil.rmtree(folder / "out")
             command = kind.start
         else:
             command = kind.again(folder)
     with started(kind.again(folder), folder) as process:
         assert process.wait(PATIENCE) == 0, (name, (folder / "log").read_text())
-    assert bytes_of(folder / "out") == undisturbed, (name, (folder / "log").read_text())
+    assert different(folder, undisturbed) == [], (name, (folder / "log").read_text())
     return found
 
 

@@ -14,7 +14,7 @@ from drfl.cli import deploy
 from drfl.cli.app import call
 from drfl.deploy import flower_cli, runs
 from drfl.errors import DrflError
-from drfl.experiments.manifest import CHECKPOINT
+from drfl.experiments.run_directory import claimed
 
 FLWR = """#!{python} -IS
 import json, os, sys, time
@@ -87,12 +87,13 @@ def test_a_run_that_does_not(flwr, copy, capsys, status, details, line):
     assert capsys.readouterr().err.splitlines() == ["run 7 submitted", line]
 
 
-def test_a_run_that_left_checkpoints_can_go_on(flwr, copy, capsys):
-    (copy / "run" / CHECKPOINT / "round-3").mkdir(parents=True)
+def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
+    with pytest.raises(KeyboardInterrupt), claimed(copy / "run", config="rounds = 1"):
+        raise KeyboardInterrupt
     flwr(list=ended("finished:failed", "No heartbeat"))
     assert call(["deploy", "follow", str(copy), "7"]) == 1
     told = capsys.readouterr().err.splitlines()
-    assert told == ["drfl: run 7 failed: No heartbeat", f"'drfl deploy run {copy}' goes on after its last checkpoint"]
+    assert told == ["drfl: run 7 failed: No heartbeat", f"'drfl deploy run {copy}' continues it"]
 
 
 def test_the_end_is_waited_for_after_the_log_broke_off(flwr, copy, monkeypatch):

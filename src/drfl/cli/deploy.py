@@ -239,7 +239,7 @@ def _follow(directory: Path, number: str) -> int:
     if not end.completed:
         say(f"drfl: run {number} {end}", err=True)
         if can_go_on(folder):
-            say(f"'drfl deploy run {directory}' goes on after its last checkpoint", err=True)
+            say(f"'drfl deploy run {directory}' continues it", err=True)
         return 1
     say(f"run {number} completed", err=True)
     print_result(folder)

@@ -11,13 +11,11 @@ from drfl.deploy.flower_cli import ask, environment, program
 from drfl.deploy.paths import DeploymentFolder
 from drfl.errors import DrflError, InputError
 from drfl.experiments.comparison_results import columns_beside, score_columns
+from drfl.experiments.manifest import is_finished, read_manifest
 from drfl.experiments.measures import column
 from drfl.files import read_json
 from drfl.report.read_run import measures_of
 from drfl.screen import Screen, Table
-
-CHECKPOINTS = "checkpoint"
-"""Where they lie in a run's folder."""
 
 
 def print_result(folder: DeploymentFolder) -> None:
@@ -48,9 +46,10 @@ def print_result(folder: DeploymentFolder) -> None:
 
 
 def can_go_on(folder: DeploymentFolder) -> bool:
-    """Whether an unfinished run has left checkpoints to resume from, on this machine."""
+    """Whether a run that did not reach its end has a folder on this machine, which it continues."""
     try:
-        return any((folder.summary().parent / CHECKPOINTS).glob("round-*"))
+        run = folder.summary().parent
+        return read_manifest(run) is not None and not is_finished(run)
     except (OSError, InputError):
         return False
 

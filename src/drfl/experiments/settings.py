@@ -73,7 +73,8 @@ class Settings:
         tuple[str, ...] | None, Setting("A column that is nothing to learn from, such as a name. Repeatable.", DATA)
     ] = None
     dataset: Annotated[
-        str, Setting("Data set; see 'drfl datasets'. Of Hugging Face: hf:NAME or hf:FOLDER, with --target.", DATA)
+        str,
+        Setting("Data set; see 'drfl datasets'. Of Hugging Face: hf:NAME or hf:FOLDER, with --target.", DATA),
     ] = "digits"
     data_dir: Annotated[Path | None, Setting("Folder with the data set's files.", DATA, none="the usual places")] = None
     partition: Annotated[
