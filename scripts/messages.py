@@ -222,6 +222,7 @@ class Scan:
         """Subclasses of DrflError with the code that they have by default; None if that says nothing."""
         self.flows: dict[tuple[str, str], set[str]] = {}
         self._seen: set[tuple[str, int, int]] = set()
+        self._followed: set[ast.expr] = set()
         for module in self.modules.values():
             for node in ast.walk(module.tree):
                 if isinstance(node, ast.Call):
@@ -344,6 +345,9 @@ class Scan:
             self._part(home, name, part)
 
     def _part(self, module: Module, name: str, value: ast.expr) -> None:
+        if value in self._followed:  # as of a text that is built up in several steps
+            return
+        self._followed.add(value)
         texts = [text for text in texts_in(value) if is_wording(text)]
         self._add(module, Entry("part", f"part of {name}", None, texts, value))
         if texts:

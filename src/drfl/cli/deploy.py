@@ -78,13 +78,13 @@ def check(
 
             proposal = propose(place)
             for notice in proposal.notices:
-                typer.echo(f"drfl: {notice}", err=True)
+                say(f"drfl: {notice}", err=True)
             if proposal.limits:
                 kept = write_limits(place, proposal.limits)
                 names = ", ".join(proposal.limits)
-                typer.echo(f"server.toml: limits added for {names}; its old text is {kept}")
+                say(f"server.toml: limits added for {names}; its old text is {kept}")
             else:
-                typer.echo("server.toml: no limits to add")
+                say("server.toml: no limits to add")
             return 0
         if isinstance(place, SiteFolder):
             if site is not None:
