@@ -105,8 +105,7 @@ PARTS: dict[str, dict[str, Part]] = {
         "base": Part(
             "Key, errors, checks, files", "key.py",
             ("key", "errors", "checks", "registry", "hashing", "atomic_files", "audit_log", "audit_signatures",
-             "csv_cells", "html_table",
-             "figures", "intraop", "user_code"),
+             "csv_cells", "files", "html_table", "figures", "intraop", "run_end", "screen", "user_code"),
             "What all of it stands on: random streams, errors, checks of arguments, files written whole.",
         ),
     },

@@ -48,9 +48,9 @@ def check_new(folder: Path) -> None:
         InputError: it is not, or is a file.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: give a folder")
+        raise InputError(f"{folder} is a file: give a folder", code="not-a-folder", field=str(folder))
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder} is not empty: give a new folder")
+        raise InputError(f"{folder} is not empty: give a new folder", code="folder-not-empty", field=str(folder))
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         yield stage
         os.rename(stage, folder)  # fails if there is anything but an empty folder
     except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror}") from None
+        raise InputError(f"cannot write {folder}: {error.strerror}", code="cannot-write", field=str(folder)) from None
     finally:
         if stage is not None:
             shutil.rmtree(stage, ignore_errors=True)

@@ -53,16 +53,18 @@ def read_signing_key(path: Path) -> SigningKey:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
-        raise InputError(MISSING, code="missing-package", field="cryptography") from None
+        raise InputError(MISSING, code="package-missing", field="cryptography") from None
     data = _bytes(path)
     load = serialization.load_ssh_private_key if b"OPENSSH" in data else serialization.load_pem_private_key
     try:
         private = load(data, None)
     except (ValueError, TypeError) as error:
-        raise InputError(f"'{path}' is no private key without a passphrase: {error}", code="key", field="key") from None
+        raise InputError(
+            f"'{path}' is no private key without a passphrase: {error}", code="invalid-key", field="key"
+        ) from None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise InputError(
-            f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384 -N ''", code="key", field="key"
+            f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384 -N ''", code="invalid-key", field="key"
         )
     return SigningKey(_line(private.public_key()), private)
 
@@ -76,7 +78,9 @@ def read_public_key(path: Path) -> str:
     found = public_key(_bytes(path))
     if found is None:
         raise InputError(
-            f"'{path}' is no public ECDSA key: give the .pub file that ssh-keygen made", code="key", field=str(path)
+            f"'{path}' is no public ECDSA key: give the .pub file that ssh-keygen made",
+            code="invalid-key",
+            field=str(path),
         )
     return found
 
@@ -88,7 +92,7 @@ def public_key(data: bytes) -> str | None:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
-        raise InputError(MISSING, code="missing-package", field="cryptography") from None
+        raise InputError(MISSING, code="package-missing", field="cryptography") from None
     load = serialization.load_pem_public_key if b"-----BEGIN" in data else serialization.load_ssh_public_key
     try:
         found = load(data)
@@ -105,7 +109,7 @@ def is_signed(message: bytes, signature: str, public: str) -> bool:
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
     except ImportError:
-        raise InputError(MISSING, code="missing-package", field="cryptography") from None
+        raise InputError(MISSING, code="package-missing", field="cryptography") from None
     try:
         key, raw = serialization.load_ssh_public_key(public.encode()), bytes.fromhex(signature)
         half = len(raw) // 2
@@ -130,4 +134,6 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read the key '{path}': {error.strerror}", code="cannot-read", field="key") from None
+        raise InputError(
+            f"cannot read the key '{path}': {error.strerror}", code="file-unreadable", field="key"
+        ) from None

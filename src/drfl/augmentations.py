@@ -33,7 +33,7 @@ class Flip:
 
     def __post_init__(self) -> None:
         if not 0 <= self.p <= 1:
-            raise InputError(f"Flip: p = {self.p} must be in [0, 1]")
+            raise InputError(f"Flip: p = {self.p} must be in [0, 1]", code="out-of-range", field="p")
 
     def __call__(self, x: Tensor, uniform: Uniform) -> Tensor:
         """See :data:`drfl.training_noise.Augmentation`."""
@@ -60,7 +60,9 @@ class Crop:
     def __call__(self, x: Tensor, uniform: Uniform) -> Tensor:
         """See :data:`drfl.training_noise.Augmentation`."""
         if x.dim() != 4:
-            raise InputError(f"Crop needs pictures (B, C, H, W), not {tuple(x.shape)}")
+            raise InputError(
+                f"Crop needs pictures (B, C, H, W), not {tuple(x.shape)}", code="wrong-shape", field="inputs"
+            )
         places = (2 * self.border + 1) * uniform(2)
         top, left = places.long().unbind(1)
         rows = top[:, None] + torch.arange(x.shape[2], device=x.device)

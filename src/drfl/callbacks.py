@@ -55,7 +55,11 @@ def target(until: str | None, score: Measure = ACCURACY) -> list[Target]:
     try:
         number = float(value)
     except ValueError:
-        raise InputError(f"until = '{until}' is not of the form metric=value, e.g. worst_{score.name}=0.5") from None
+        raise InputError(
+            f"until = '{until}' is not of the form metric=value, e.g. worst_{score.name}=0.5",
+            code="invalid-format",
+            field="until",
+        ) from None
     field_of(metric.strip(), score.name)
     return [Target(metric.strip(), number)]
 

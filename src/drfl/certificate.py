@@ -238,7 +238,9 @@ class OneGradient:
         if mu <= 0 and radius is None:
             raise InputError(
                 "certificate 'gradient' needs strongly convex losses: set weight_decay above 0 (or a radius), or use "
-                "'pooled'"
+                "'pooled'",
+                code="unsupported-combination",
+                field="certificate",
             )
 
     def __call__(self, objective: Objective, w: Tensor, lam: Tensor, start: Tensor | None) -> Bound:
@@ -272,7 +274,11 @@ class Certifier:
         checks.non_negative("mu", self.mu)
         reason = None if self.assume_convex else convexity(self.task)
         if reason:
-            raise InputError(f"no certificate: {reason}; leave it out, or train a linear model")
+            raise InputError(
+                f"no certificate: {reason}; leave it out, or train a linear model",
+                code="no-certificate",
+                field="certificate",
+            )
 
     def check(self, local: LocalSGD) -> None:
         """Whether the method can prove anything about what this local solver minimises.
@@ -312,7 +318,9 @@ class Certifier:
         w, lam = _point(fed, w, lam)
         ambiguity = Simplex() if ambiguity is None else ambiguity
         if not ambiguity.contains(lam, 1e-6):
-            raise InputError("no certificate: the mixture λ lies outside the ambiguity set Λ")
+            raise InputError(
+                "no certificate: the mixture λ lies outside the ambiguity set Λ", code="no-certificate", field="lam"
+            )
         objective = Objective(fed, local.weight_decay, self.mu + local.weight_decay, local.radius)
         try:
             with fed.ledger.paused():
@@ -330,7 +338,9 @@ def _point(fed: Federation, w: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
     if w.shape != fed.w0.shape or lam.shape != (fed.n,):
         raise InputError(
             f"no certificate: w must be of shape {tuple(fed.w0.shape)} and λ of shape ({fed.n},), not "
-            f"{tuple(w.shape)} and {tuple(lam.shape)}"
+            f"{tuple(w.shape)} and {tuple(lam.shape)}",
+            code="wrong-shape",
+            field="certificate",
         )
     return w.to(fed.w0), lam.detach().to("cpu", torch.float64)
 

@@ -17,7 +17,7 @@ AT_A_TIME = 2**22
 def whole(name: str, value: int, low: int = 1) -> None:
     """Raises InputError unless `value` is an integer (no bool) of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
-        raise InputError(f"{name} must be an integer of at least {low}, not {value!r}")
+        raise InputError(f"{name} must be an integer of at least {low}, not {value!r}", code="out-of-range", field=name)
 
 
 def _finite(value: float) -> bool:
@@ -36,7 +36,7 @@ def positive(name: str, value: float) -> None:
 def above(name: str, value: float, low: float) -> None:
     """Raises InputError unless `value` is a finite number above `low`."""
     if not (_finite(value) and value > low):
-        raise InputError(f"{name} must be a finite number above {low}, not {value}")
+        raise InputError(f"{name} must be a finite number above {low}, not {value}", code="out-of-range", field=name)
 
 
 def non_negative(name: str, value: float) -> None:
@@ -47,31 +47,33 @@ def non_negative(name: str, value: float) -> None:
 def at_least(name: str, value: float, low: float) -> None:
     """Raises InputError unless `value` is a finite number of at least `low`."""
     if not (_finite(value) and value >= low):
-        raise InputError(f"{name} must be a finite number of at least {low}, not {value}")
+        raise InputError(
+            f"{name} must be a finite number of at least {low}, not {value}", code="out-of-range", field=name
+        )
 
 
 def at_most(name: str, value: float, high: float, why: str) -> None:
     """Raises InputError if `value`, a number, is above `high`; `why` says what the limit means."""
     if value > high:
-        raise InputError(f"{name} must be at most {high:,}, not {value}: {why}")
+        raise InputError(f"{name} must be at most {high:,}, not {value}: {why}", code="out-of-range", field=name)
 
 
 def fraction(name: str, value: float) -> None:
     """Raises InputError unless `value` lies in [0, 1]."""
     if not (_finite(value) and 0 <= value <= 1):
-        raise InputError(f"{name} must lie between 0 and 1, not {value}")
+        raise InputError(f"{name} must lie between 0 and 1, not {value}", code="out-of-range", field=name)
 
 
 def inner_fraction(name: str, value: float) -> None:
     """Raises InputError unless `value` lies strictly between 0 and 1."""
     if not (_finite(value) and 0 < value < 1):
-        raise InputError(f"{name} must lie strictly between 0 and 1, not {value}")
+        raise InputError(f"{name} must lie strictly between 0 and 1, not {value}", code="out-of-range", field=name)
 
 
 def decay(name: str, value: float) -> None:
     """Raises InputError unless `value` lies in [0, 1), as the weight of the past in a running mean does."""
     if not (_finite(value) and 0 <= value < 1):
-        raise InputError(f"{name} must be in [0, 1), not {value}")
+        raise InputError(f"{name} must be in [0, 1), not {value}", code="out-of-range", field=name)
 
 
 def concentration(alpha: float) -> None:
@@ -79,7 +81,9 @@ def concentration(alpha: float) -> None:
     if not alpha > 0:  # written this way round, NaN is refused too
         raise InputError(
             f"alpha must be positive (infinity is allowed), not {alpha}: for the limit of alpha to 0, "
-            "one class a client, use partition 'one-class'"
+            "one class a client, use partition 'one-class'",
+            code="out-of-range",
+            field="alpha",
         )
 
 
@@ -103,7 +107,9 @@ def finite(name: str, values: Tensor) -> None:
     if bad:
         raise InputError(
             f"{name} must be finite: {bad} of {values.numel()} values are NaN or infinite, the first at "
-            f"index {first}; remove or impute them"
+            f"index {first}; remove or impute them",
+            code="not-finite",
+            field=name,
         )
 
 
@@ -121,9 +127,17 @@ def labels(name: str, values: np.ndarray, classes: int) -> np.ndarray:
     whole("classes", classes)
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError(f"{name} must be a 1-D array of integers, not {array.dtype} of shape {array.shape}")
+        raise InputError(
+            f"{name} must be a 1-D array of integers, not {array.dtype} of shape {array.shape}",
+            code="wrong-shape",
+            field=name,
+        )
     if not array.size:
-        raise InputError(f"{name} are empty: give at least one sample")
+        raise InputError(f"{name} are empty: give at least one sample", code="empty", field=name)
     if array.min() < 0 or array.max() >= classes:
-        raise InputError(f"{name} must lie in 0..{classes - 1}, but range over {array.min()}..{array.max()}")
+        raise InputError(
+            f"{name} must lie in 0..{classes - 1}, but range over {array.min()}..{array.max()}",
+            code="out-of-range",
+            field=name,
+        )
     return array.astype(np.int64)

@@ -31,9 +31,17 @@ class RowFile:
 
     def __init__(self, folder: str, like: Tensor) -> None:
         if like.device.type != "cpu":
-            raise InputError(f"table_dir needs models on the CPU, not on {like.device}: leave it out there")
+            raise InputError(
+                f"table_dir needs models on the CPU, not on {like.device}: leave it out there",
+                code="unsupported-combination",
+                field="table_dir",
+            )
         if not Path(folder).is_dir():
-            raise InputError(f"table_dir '{folder}' is not a folder: make it, or give another")
+            raise InputError(
+                f"table_dir '{folder}' is not a folder: make it, or give another",
+                code="not-a-folder",
+                field="table_dir",
+            )
         self.folder, self._like = folder, like.detach()[:0].clone()
         self._d, self._size = like.numel(), like.numel() * like.element_size()
         self._free: list[int] = []
@@ -42,7 +50,11 @@ class RowFile:
             self._fd, name = tempfile.mkstemp(prefix="drfl-", dir=folder)
             os.unlink(name)
         except OSError as error:
-            raise InputError(f"table_dir '{folder}' cannot be written to: {error.strerror or error}") from error
+            raise InputError(
+                f"table_dir '{folder}' cannot be written to: {error.strerror or error}",
+                code="cannot-write",
+                field="table_dir",
+            ) from error
         weakref.finalize(self, os.close, self._fd)
 
     def hold(self, row: Tensor) -> Slot:
@@ -59,7 +71,11 @@ class RowFile:
                 data, at = data[written:], at + written
         except OSError as error:
             reason = error.strerror or error
-            raise InputError(f"table_dir '{self.folder}' took {self.slots} rows, then: {reason}") from error
+            raise InputError(
+                f"table_dir '{self.folder}' took {self.slots} rows, then: {reason}",
+                code="cannot-write",
+                field="table_dir",
+            ) from error
         return slot
 
     def read(self, slot: Slot, into: Tensor) -> None:
@@ -76,7 +92,11 @@ class RowFile:
                     raise OSError("it ended too early")
                 data, at = data[got:], at + got
         except OSError as error:
-            raise InputError(f"a row cannot be read from table_dir '{self.folder}': {error}") from error
+            raise InputError(
+                f"a row cannot be read from table_dir '{self.folder}': {error}",
+                code="file-unreadable",
+                field="table_dir",
+            ) from error
 
     def empty(self, *shape: int) -> Tensor:
         """Memory for rows."""

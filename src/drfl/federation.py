@@ -171,7 +171,8 @@ class Federation(ABC):
             InputError: the clients' rows are not here, or have no such part.
         """
         raise InputError(
-            "a model for each client can be tested in a simulation only: leave LocalOnly and FineTuned out"
+            "a model for each client can be tested in a simulation only: leave LocalOnly and FineTuned out",
+            code="simulation-only",
         )
 
     def pooled(self) -> Federation:
@@ -180,7 +181,10 @@ class Federation(ABC):
         Raises:
             InputError: the rows are not here.
         """
-        raise InputError("the clients' rows cannot be pooled, as they are not here: leave Pooled to simulations")
+        raise InputError(
+            "the clients' rows cannot be pooled, as they are not here: leave Pooled to simulations",
+            code="simulation-only",
+        )
 
     def validate(self, w: Tensor) -> Evaluation:
         """The same on every client's validation rows, which take no part in training.
@@ -190,7 +194,9 @@ class Federation(ABC):
         """
         raise InputError(
             "these clients have no validation rows to select a model by: divide them as data.with_validation(0.2), or "
-            "give --validation 0.2"
+            "give --validation 0.2",
+            code="no-validation",
+            field="validation",
         )
 
     def train(

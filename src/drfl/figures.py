@@ -76,7 +76,9 @@ def check() -> None:
         InputError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("figures need matplotlib: pip install 'drfl[experiments]'")
+        raise InputError(
+            "figures need matplotlib: pip install 'drfl[experiments]'", code="package-missing", field="matplotlib"
+        )
 
 
 @contextmanager

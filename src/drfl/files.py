@@ -185,7 +185,7 @@ def _check_size(path: Path, size: int, limit: int | None) -> None:
 def _refuse(path: Path, error: OSError | ValueError, remedy: str) -> NoReturn:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         raise InputError(
-            f"there is no file {_shown(path)}{_after(remedy)}", code="missing-file", field=str(path)
+            f"there is no file {_shown(path)}{_after(remedy)}", code="file-not-found", field=str(path)
         ) from None
     if isinstance(error, OSError) and error.errno == errno.ELOOP:
         raise InputError(
@@ -194,7 +194,7 @@ def _refuse(path: Path, error: OSError | ValueError, remedy: str) -> NoReturn:
     # A ValueError: a name with a zero in it.
     reason = error.strerror if isinstance(error, OSError) else str(error)
     raise InputError(
-        f"cannot read {_shown(path)}: {reason}{_after(remedy)}", code="unreadable-file", field=str(path)
+        f"cannot read {_shown(path)}: {reason}{_after(remedy)}", code="file-unreadable", field=str(path)
     ) from None
 
 

@@ -31,7 +31,11 @@ def _words(label: str | int) -> tuple[int, int, int]:
         return _text_words(label)
     number = _index(label)
     if not 0 <= number < 2**64:
-        raise InputError(f"a key is folded with strings and with integers in [0, 2^64), not {label!r}")
+        raise InputError(
+            f"a key is folded with strings and with integers in [0, 2^64), not {label!r}",
+            code="wrong-type",
+            field="label",
+        )
     return 0, number & _WORD, number >> 32
 
 
@@ -67,7 +71,9 @@ class Key:
 
     def __post_init__(self) -> None:
         if not 0 <= _index(self.seed) < 2**64:
-            raise InputError(f"seed must be an integer in [0, 2^64), not {self.seed}")
+            raise InputError(
+                f"seed must be an integer in [0, 2^64), not {self.seed}", code="out-of-range", field="seed"
+            )
 
     def fold(self, *labels: str | int) -> Key:
         """The key further down the tree, one level a label."""

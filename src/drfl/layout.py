@@ -39,12 +39,16 @@ class Layout:
         check_stateless(module)
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not trainable:
-            raise InputError(f"the model {type(module).__name__} has no trainable parameter")
+            raise InputError(
+                f"the model {type(module).__name__} has no trainable parameter", code="unsupported-model", field="model"
+            )
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
             raise InputError(
                 f"the model's parameters must share one floating-point type, not {sorted(map(str, dtypes))}: "
-                "convert it with model.float() or model.double()"
+                "convert it with model.float() or model.double()",
+                code="unsupported-model",
+                field="model",
             )
         return cls(tuple(trainable), tuple(tuple(p.shape) for p in trainable.values()), dtypes.pop())
 
@@ -74,7 +78,11 @@ class Layout:
             InputError: ``w`` is not of length d.
         """
         if w.shape != (self.d,):
-            raise InputError(f"the model has {self.d} trainable parameters, the vector has shape {tuple(w.shape)}")
+            raise InputError(
+                f"the model has {self.d} trainable parameters, the vector has shape {tuple(w.shape)}",
+                code="wrong-shape",
+                field="w",
+            )
         parameters = dict(module.named_parameters())
         with torch.no_grad():
             for name, value in self.views(w).items():
@@ -98,17 +106,23 @@ def check_stateless(module: nn.Module) -> None:
         where = f"{name or 'the model'} ({type(layer).__name__})"
         running = getattr(layer, "running_mean", None) is not None
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not running:
-            raise InputError(f"{where} mixes the samples of a batch: {INSTEAD}")
+            raise InputError(
+                f"{where} mixes the samples of a batch: {INSTEAD}", code="unsupported-model", field="model"
+            )
         if not layer.training:
             continue
         if running:
             raise InputError(
                 f"{where} keeps running statistics, which cannot be averaged over clients: "
-                f"{INSTEAD}, or freeze them with .eval()"
+                f"{INSTEAD}, or freeze them with .eval()",
+                code="unsupported-model",
+                field="model",
             )
         random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
         if isinstance(layer, nn.RReLU) or random:
             raise InputError(
                 f"{where} draws from a global generator, so results would depend on the engine: "
-                "take nn.Dropout, which drfl keys, or switch it off with .eval()"
+                "take nn.Dropout, which drfl keys, or switch it off with .eval()",
+                code="unsupported-model",
+                field="model",
             )

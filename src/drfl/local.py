@@ -56,7 +56,9 @@ class LocalSGD:
             checks.whole("epochs", self.epochs)
             if self.steps is not None:
                 raise InputError(
-                    f"steps={self.steps} and epochs={self.epochs} both say how long a client works: give one"
+                    f"steps={self.steps} and epochs={self.epochs} both say how long a client works: give one",
+                    code="conflicting-options",
+                    field="epochs",
                 )
         elif self.steps is None:
             object.__setattr__(self, "steps", STEPS)
@@ -70,20 +72,36 @@ class LocalSGD:
             checks.positive("radius", self.radius)
         checks.non_negative("momentum", self.momentum)
         if self.momentum >= 1:
-            raise InputError(f"momentum must be in [0, 1), not {self.momentum}")
+            raise InputError(f"momentum must be in [0, 1), not {self.momentum}", code="out-of-range", field="momentum")
         checks.non_negative("weight_decay", self.weight_decay)
         self._check_kinds()
 
     def _check_kinds(self) -> None:
         if not isinstance(self.optimizer, LocalOptimizer):
-            raise InputError(f"optimizer={self.optimizer!r} must be an object such as Adam(), not a name or a class")
+            raise InputError(
+                f"optimizer={self.optimizer!r} must be an object such as Adam(), not a name or a class",
+                code="wrong-type",
+                field="optimizer",
+            )
         if not isinstance(self.lr_schedule, Schedule):
-            raise InputError(f"lr_schedule={self.lr_schedule!r} must be an object such as Cosine(100)")
+            raise InputError(
+                f"lr_schedule={self.lr_schedule!r} must be an object such as Cosine(100)",
+                code="wrong-type",
+                field="lr_schedule",
+            )
         if isinstance(self.optimizer, Adam):
             if self.lr is None:
-                raise InputError("optimizer adam needs lr, as its steps do not shrink with the gradient: try lr=0.001")
+                raise InputError(
+                    "optimizer adam needs lr, as its steps do not shrink with the gradient: try lr=0.001",
+                    code="needs-option",
+                    field="optimizer",
+                )
             if self.momentum:
-                raise InputError("momentum means nothing to optimizer adam, which has beta1: leave one of them out")
+                raise InputError(
+                    "momentum means nothing to optimizer adam, which has beta1: leave one of them out",
+                    code="unused-option",
+                    field="momentum",
+                )
 
     @property
     def eta(self) -> float:
@@ -93,7 +111,11 @@ class LocalSGD:
             InputError: it is still to be found.
         """
         if self.lr is None:
-            raise InputError("the local step size is not known outside of a run: give LocalSGD(lr=…), or call drfl.run")
+            raise InputError(
+                "the local step size is not known outside of a run: give LocalSGD(lr=…), or call drfl.run",
+                code="missing-option",
+                field="lr",
+            )
         return self.lr
 
     @property
@@ -104,7 +126,11 @@ class LocalSGD:
             InputError: it differs from client to client, as it does by ``epochs``.
         """
         if self.steps is None:
-            raise InputError("with epochs clients take different numbers of steps, and one is needed here: give steps")
+            raise InputError(
+                "with epochs clients take different numbers of steps, and one is needed here: give steps",
+                code="missing-option",
+                field="steps",
+            )
         return self.steps
 
     @property
@@ -126,7 +152,9 @@ class LocalSGD:
             return clients.new_full((len(clients),), self.tau)
         if sizes is None:
             raise InputError(
-                "epochs needs to know how many samples every client has, which this federation does not say"
+                "epochs needs to know how many samples every client has, which this federation does not say",
+                code="unsupported-combination",
+                field="epochs",
             )
         own = sizes[clients]
         per_epoch = torch.ones_like(own) if self.batch is None else -(-own // self.batch)
@@ -158,4 +186,8 @@ class LocalSGD:
 def refuse_epochs(algorithm: str, local: LocalSGD, why: str) -> None:
     """Raise an InputError where clients take different numbers of steps, which an algorithm's formulas do not allow."""
     if local.epochs is not None:
-        raise InputError(f"{algorithm} cannot take epochs: {why}; give steps, or take FedAvg, FedNova or SCAFFOLD")
+        raise InputError(
+            f"{algorithm} cannot take epochs: {why}; give steps, or take FedAvg, FedNova or SCAFFOLD",
+            code="unsupported-combination",
+            field="epochs",
+        )

@@ -95,4 +95,8 @@ def parse(text: str) -> LocalOptimizer:
 def refuse(algorithm: str, optimizer: LocalOptimizer, why: str) -> None:
     """Raise an InputError unless the local steps are plain ones, whose sum is what the algorithm's formulas need."""
     if not isinstance(optimizer, SGD):
-        raise InputError(f"{algorithm} cannot take optimizer '{optimizer}': {why}; leave optimizer out, or take FedAvg")
+        raise InputError(
+            f"{algorithm} cannot take optimizer '{optimizer}': {why}; leave optimizer out, or take FedAvg",
+            code="unsupported-combination",
+            field="optimizer",
+        )

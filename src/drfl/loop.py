@@ -186,19 +186,33 @@ def _kept(
     if checkpoints is None:
         return start, keep
     if start is not None or keep is not None:
-        raise InputError("checkpoints say where a run starts, and keep it: leave start and keep out")
+        raise InputError(
+            "checkpoints say where a run starts, and keep it: leave start and keep out",
+            code="conflicting-options",
+            field="checkpoints",
+        )
     return resume(checkpoints), checkpoints
 
 
 def _check_objects(algorithm: object, fed: object) -> None:
     """Name what was given in place of an algorithm or a federation, before an attribute of it is missed."""
     if isinstance(algorithm, type):
-        raise InputError(f"{algorithm.__name__} is a class: give an object, such as {algorithm.__name__}(m=10)")
+        raise InputError(
+            f"{algorithm.__name__} is a class: give an object, such as {algorithm.__name__}(m=10)",
+            code="wrong-type",
+            field="algorithm",
+        )
     if not (hasattr(algorithm, "local") and callable(getattr(algorithm, "round", None))):
-        raise InputError(f"a {type(algorithm).__name__} is no algorithm: give one such as drfl.DRFA(m=10)")
+        raise InputError(
+            f"a {type(algorithm).__name__} is no algorithm: give one such as drfl.DRFA(m=10)",
+            code="wrong-type",
+            field="algorithm",
+        )
     if not isinstance(fed, Federation):
         what = fed.__name__ if isinstance(fed, type) else type(fed).__name__
-        raise InputError(f"{what} is no federation: give one such as drfl.Simulation(data, task)")
+        raise InputError(
+            f"{what} is no federation: give one such as drfl.Simulation(data, task)", code="wrong-type", field="fed"
+        )
 
 
 def _warn_of_data(fed: Federation, asked: bool) -> None:

@@ -67,13 +67,23 @@ class Measure:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or NAME.fullmatch(self.name) is None:
-            raise InputError(f"metric {self.name!r}: name it by small letters, digits and _, beginning with a letter")
+            raise InputError(
+                f"metric {self.name!r}: name it by small letters, digits and _, beginning with a letter",
+                code="invalid-name",
+                field="metric",
+            )
         if self.name in TAKEN:
             raise InputError(
-                f"a metric cannot be called '{self.name}': {TAKEN[self.name]} under that name, give another"
+                f"a metric cannot be called '{self.name}': {TAKEN[self.name]} under that name, give another",
+                code="invalid-name",
+                field="metric",
             )
         if self.rows not in tuple(Rows):
-            raise InputError(f"metric '{self.name}' has rows={self.rows!r}: give one of {', '.join(Rows)}")
+            raise InputError(
+                f"metric '{self.name}' has rows={self.rows!r}: give one of {', '.join(Rows)}",
+                code="unknown-name",
+                field="rows",
+            )
         object.__setattr__(self, "rows", Rows(self.rows))
 
     @property

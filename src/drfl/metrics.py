@@ -42,9 +42,17 @@ class Metric(Measure):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.function):
-            raise InputError(f"metric '{self.name}' is a {type(self.function).__name__}, not a function")
+            raise InputError(
+                f"metric '{self.name}' is a {type(self.function).__name__}, not a function",
+                code="wrong-type",
+                field="metric",
+            )
         if self.rows is Rows.RANKS and self.function is not auc:
-            raise InputError(f"metric '{self.name}' has rows='ranks', which is for the AUC: declare another, or none")
+            raise InputError(
+                f"metric '{self.name}' has rows='ranks', which is for the AUC: declare another, or none",
+                code="invalid-value",
+                field="rows",
+            )
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:
         """The metric on a client's rows; NaN where it is not defined, or an output is not finite.
@@ -84,7 +92,11 @@ class Metric(Measure):
             return found
         found = self._found(outputs, targets)
         if not found.dim():
-            raise InputError(f"metric '{self.name}' has rows='{self.rows}' but gave a number: leave rows out")
+            raise InputError(
+                f"metric '{self.name}' has rows='{self.rows}' but gave a number: leave rows out",
+                code="invalid-value",
+                field=self.name,
+            )
         return self.checked(found.flatten(1).mean(1) if found.dim() > 1 else found)[:, None]
 
     def checked(self, values: Tensor) -> Tensor:
@@ -101,7 +113,9 @@ class Metric(Measure):
             first = float(values[wrong & ~values.isnan()][0])
             kind = "0 or 1" if self.rows is Rows.BINARY else "in [0, 1]"
             raise InputError(
-                f"metric '{self.name}' has rows='{self.rows}' but gave {first:g}, which is not {kind}: declare another"
+                f"metric '{self.name}' has rows='{self.rows}' but gave {first:g}, which is not {kind}: declare another",
+                code="out-of-range",
+                field=self.name,
             )
         return values
 
@@ -119,12 +133,16 @@ class Metric(Measure):
         except Exception as error:
             raise InputError(
                 f"metric '{self.name}' of outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}: "
-                f"{type(error).__name__}: {' '.join(str(error).split())}"
+                f"{type(error).__name__}: {' '.join(str(error).split())}",
+                code="user-code-failed",
+                field=self.name,
             ) from error
         if found.dim() and found.shape[0] != len(outputs):
             raise InputError(
                 f"metric '{self.name}' gave values of shape {tuple(found.shape)} for {len(outputs)} samples: return a "
-                "number, or one value per sample"
+                "number, or one value per sample",
+                code="wrong-shape",
+                field=self.name,
             )
         return found
 
@@ -320,7 +338,11 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
     if name == "<lambda>":
         return Metric("score", given)
     if isinstance(given, type) or NAME.fullmatch(str(name)) is None:
-        raise InputError(f"a metric is called '{name}', which no file can: wrap it as drfl.Metric('name', function)")
+        raise InputError(
+            f"a metric is called '{name}', which no file can: wrap it as drfl.Metric('name', function)",
+            code="invalid-name",
+            field="metric",
+        )
     return Metric(str(name), given)
 
 
@@ -351,4 +373,8 @@ def check_distinct(measures: Sequence[Metric]) -> None:
     names = [metric.name for metric in measures]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"the metric '{twice}' is given twice, as score and among metrics: keep one")
+        raise InputError(
+            f"the metric '{twice}' is given twice, as score and among metrics: keep one",
+            code="given-twice",
+            field="metrics",
+        )

@@ -44,7 +44,9 @@ def cnn(shape: Sequence[int], classes: int) -> nn.Module:
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise InputError(
-            f"the CNN needs inputs (channels, height ≥ 4, width ≥ 4), not {tuple(shape)}: use 'mlp', for texts 'lstm'"
+            f"the CNN needs inputs (channels, height ≥ 4, width ≥ 4), not {tuple(shape)}: use 'mlp', for texts 'lstm'",
+            code="unsupported-data",
+            field="model",
         )
     channels, height, width = shape
     return nn.Sequential(
@@ -92,7 +94,11 @@ def lstm(shape: Sequence[int], classes: int) -> nn.Module:
         InputError: the inputs are no texts.
     """
     if len(shape) != 1:
-        raise InputError(f"the LSTM needs texts (tokens,), such as 'shakespeare', not inputs {tuple(shape)}: use 'cnn'")
+        raise InputError(
+            f"the LSTM needs texts (tokens,), such as 'shakespeare', not inputs {tuple(shape)}: use 'cnn'",
+            code="unsupported-data",
+            field="model",
+        )
     return LSTM(classes)
 
 
@@ -123,7 +129,11 @@ def without_batch_norm(model: nn.Module, groups: int = 32) -> nn.Module:
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not layer.num_features:
             where = f"{name or 'the model'} ({type(layer).__name__})"
-            raise InputError(f"{where} does not know its channels yet: call the model once before")
+            raise InputError(
+                f"{where} does not know its channels yet: call the model once before",
+                code="unsupported-model",
+                field="model",
+            )
     model = copy.deepcopy(model)
     if isinstance(model, nn.modules.batchnorm._BatchNorm):
         return _group_norm(model, groups)

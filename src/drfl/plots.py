@@ -28,7 +28,7 @@ def plot_history(history: History) -> Figure:
         InputError: matplotlib is not installed, or the history has no row.
     """
     if not history.rows:
-        raise InputError("the history has no row: there is nothing to draw")
+        raise InputError("the history has no row: there is nothing to draw", code="no-results", field="history")
     frame, score = history.to_frame(), history.score
     with figures.panels_of(2) as (figure, axes):
         for place, (field, label) in enumerate(STATISTICS.items()):
@@ -65,10 +65,12 @@ def plot_histories(histories: pd.DataFrame, score: Measure, shown: tuple[str, ..
     missing = next((name for name in names if name not in columns_of(score.name)), None)
     if missing is not None:
         raise InputError(
-            f"there is no {missing} to draw: take of {', '.join(columns_of(score.name)[:5])} the first words"
+            f"there is no {missing} to draw: take of {', '.join(columns_of(score.name)[:5])} the first words",
+            code="unknown-name",
+            field=missing,
         )
     if histories.empty:
-        raise InputError("no run has ended: there is nothing to draw")
+        raise InputError("no run has ended: there is nothing to draw", code="no-results", field="runs")
     with figures.panels_of(len(names)) as (figure, axes):
         for axis, name in zip(axes, names, strict=True):
             for place, algorithm in enumerate(dict.fromkeys(histories["algorithm"])):

@@ -36,7 +36,7 @@ def named(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
     def refused(reason: str) -> InputError:
         form = ",".join(f"{option}=number" for option in options)
         remedy = f"the form name:option=number,… is here {key}:{form}" if options else f"write {key} alone"
-        return InputError(f"{what} '{text}': {reason}; {remedy}")
+        return InputError(f"{what} '{text}': {reason}; {remedy}", code="invalid-format", field=what)
 
     given: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):

@@ -111,4 +111,8 @@ def view_of(fed: Federation, averaged: bool, table_dir: str | None) -> Federatio
 
 def no_average(algorithm: Algorithm[S]) -> InputError:
     """What a run raises that was asked for an averaged solution which there is not."""
-    return InputError(f"{type(core_of(algorithm)).__name__} has no averaged solution: leave 'averaged' out")
+    return InputError(
+        f"{type(core_of(algorithm)).__name__} has no averaged solution: leave 'averaged' out",
+        code="no-average",
+        field="averaged",
+    )

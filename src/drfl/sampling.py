@@ -89,7 +89,9 @@ def without_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     if positive < m:
         raise InputError(
             f"only {positive} clients have a weight above 0, fewer than the cohort's m={m}: draw with replacement, "
-            "lower m, or give the ambiguity set a floor"
+            "lower m, or give the ambiguity set a floor",
+            code="few-clients",
+            field="m",
         )
     drawn = key.generator().choice(len(weights), size=m, replace=False, p=_probabilities(weights))
     return _equal(np.sort(drawn))
@@ -140,7 +142,9 @@ def size(m: int | None, n: int) -> int:
 def check_size(m: int, n: int) -> None:
     """Raise an :class:`InputError` unless 1 ≤ m ≤ n."""
     if not isinstance(m, SupportsIndex) or not 1 <= operator.index(m) <= n:
-        raise InputError(f"the cohort's size m={m} must be between 1 and the number of clients, {n}")
+        raise InputError(
+            f"the cohort's size m={m} must be between 1 and the number of clients, {n}", code="out-of-range", field="m"
+        )
 
 
 def _equal(clients: np.ndarray) -> Cohort:

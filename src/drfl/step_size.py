@@ -140,7 +140,10 @@ def _scheduled(thing: object, r: int) -> dict[str, object]:
         value = getattr(thing, name)
         if factor == 0 or (value and value * factor == 0):
             raise InputError(
-                f"{field.name} = '{schedule}' is 0 in round {r}: give it as many rounds as the run has, or a larger end"
+                f"{field.name} = '{schedule}' is 0 in round {r}: give it as many rounds as the run has, or a "
+                "larger end",
+                code="invalid-value",
+                field=field.name,
             )
         changes |= {field.name: Constant()} | ({} if value is None else {name: value * factor})
     return changes

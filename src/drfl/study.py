@@ -251,8 +251,14 @@ def assess_gain(
     if isinstance(first, str | Path) and isinstance(second, str | Path):
         return gain_of_folders(Path(first), Path(second), measure, level)
     if isinstance(first, str | Path) or isinstance(second, str | Path):
-        raise InputError("give two folders of runs, or two models with the simulation that tests them")
+        raise InputError(
+            "give two folders of runs, or two models with the simulation that tests them", code="wrong-type"
+        )
     if fed is None:
-        raise InputError("models are compared on test rows: pass fed, the simulation that tests them")
+        raise InputError(
+            "models are compared on test rows: pass fed, the simulation that tests them",
+            code="missing-option",
+            field="fed",
+        )
     models = (given.model if isinstance(given, Result) else given for given in (first, second))
     return gain_of_models(fed, *models, measure=measure, level=level)

@@ -168,7 +168,9 @@ class Task:
         if found.shape != x.shape or found.dtype != x.dtype:
             raise InputError(
                 f"augment made {found.dtype} of shape {tuple(found.shape)} of inputs {x.dtype} of shape "
-                f"{tuple(x.shape)}: it must keep both"
+                f"{tuple(x.shape)}: it must keep both",
+                code="wrong-shape",
+                field="augment",
             )
         return found
 
@@ -181,7 +183,9 @@ class Task:
             outputs, y = _same_shape(outputs, y)
             if outputs.shape != y.shape:  # torch would broadcast
                 raise InputError(
-                    f"the loss compares outputs {tuple(outputs.shape)} with targets {tuple(y.shape)}: make them alike"
+                    f"the loss compares outputs {tuple(outputs.shape)} with targets {tuple(y.shape)}: make them alike",
+                    code="wrong-shape",
+                    field="loss",
                 )
         return self.loss(outputs, y)
 
@@ -236,19 +240,25 @@ class Task:
             flat = "; put torch.nn.Flatten() in front of it" if x.dim() > 2 and "mat1 and mat2" in reason else ""
             raise InputError(
                 f"the model and its loss do not fit the data (inputs {tuple(x.shape)} {x.dtype}, "
-                f"targets {tuple(y.shape)} {y.dtype}): {reason}{flat}"
+                f"targets {tuple(y.shape)} {y.dtype}): {reason}{flat}",
+                code="model-data-mismatch",
+                field="model",
             ) from error
         if any(not torch.equal(b, before[name]) for name, b in self.model.named_buffers()):
             raise InputError(
                 "the model changes its own buffers in the forward pass: only parameters are federated; "
-                "use a layer without state, or .eval()"
+                "use a layer without state, or .eval()",
+                code="unsupported-model",
+                field="model",
             )
 
     def _check_shape(self, what: str, values: Tensor, samples: int) -> None:
         if values.dim() == 0 or values.shape[0] != samples:
             raise InputError(
                 f"{what} must give one value per sample, shape ({samples}, …), not {tuple(values.shape)}: return it "
-                "without reduction"
+                "without reduction",
+                code="wrong-shape",
+                field=what,
             )
 
     def _check_alone(self, losses: Tensor, x: Tensor, y: Tensor) -> None:
@@ -257,13 +267,17 @@ class Task:
         if not torch.equal(self.sample_losses(self.outputs(w, x), y), losses):
             raise InputError(
                 "the model draws from a global generator in the forward pass, so results would depend on the engine: "
-                "make it a function of its parameters and its input, or switch that off with .eval()"
+                "make it a function of its parameters and its input, or switch that off with .eval()",
+                code="unsupported-model",
+                field="model",
             )
         alone = [self.sample_losses(self.outputs(w, x[j : j + 1]), y[j : j + 1]) for j in range(len(x))]
         if not torch.allclose(torch.cat(alone), losses, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(
                 "the loss of a sample depends on the other samples of its batch: see that the loss does not broadcast "
-                "outputs against targets of another shape, and normalise with nn.GroupNorm, not over the batch"
+                "outputs against targets of another shape, and normalise with nn.GroupNorm, not over the batch",
+                code="unsupported-model",
+                field="loss",
             )
 
     def _check_labels(self, outputs: Tensor, y: Tensor) -> None:
@@ -275,7 +289,9 @@ class Task:
         elif outputs.reshape(len(y), -1).shape != y.reshape(len(y), -1).shape:
             raise InputError(
                 f"'{of_classes}' does not go with outputs {tuple(outputs.shape)} and targets {tuple(y.shape)} "
-                f"{y.dtype}: give outputs (B, classes) with integer targets (B,), or an output for every label 0 or 1"
+                f"{y.dtype}: give outputs (B, classes) with integer targets (B,), or an output for every label 0 or 1",
+                code="wrong-task",
+                field=of_classes,
             )
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
@@ -294,7 +310,9 @@ class Task:
         elif bool(((y != 0) & (y != 1)).any()):
             raise InputError(
                 f"targets are numbers other than 0 and 1, of which '{of_classes}' says nothing: pass score='rmse', "
-                "'mae', 'r2' or a function of your own"
+                "'mae', 'r2' or a function of your own",
+                code="wrong-task",
+                field=of_classes,
             )
 
 
@@ -302,5 +320,7 @@ def _check_range(y: Tensor, classes: int) -> None:
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         raise InputError(
-            f"labels run from {low} to {high} but the model has {classes} outputs: they must lie in 0…{classes - 1}"
+            f"labels run from {low} to {high} but the model has {classes} outputs: they must lie in 0…{classes - 1}",
+            code="out-of-range",
+            field="targets",
         )

@@ -169,7 +169,7 @@ def drdm(T: int, m: int, n: int, L: float) -> DRDMSteps:
     steps = drfa(T, m, L)
     checks.whole("n", n)
     if m > n:
-        raise InputError(f"m={m} must be at most the number of clients, n={n}")
+        raise InputError(f"m={m} must be at most the number of clients, n={n}", code="out-of-range", field="m")
     return DRDMSteps(steps.tau, steps.eta, steps.gamma, 2 * L * math.sqrt(n / m), steps.rounds)
 
 
@@ -240,7 +240,9 @@ def scaffpd_constant(
     _check_smooth(L_xx, L_lx, "mu_x", mu_x)
     _constant("mu_lam", mu_lam)
     if not (math.isfinite(c_omega) and c_omega >= 1):
-        raise InputError(f"c_omega must be a finite number of at least 1, not {c_omega}")
+        raise InputError(
+            f"c_omega must be a finite number of at least 1, not {c_omega}", code="out-of-range", field="c_omega"
+        )
     half = 0.5 + 24 * L_xx / mu_x
     omega = c_omega * (half + math.sqrt(half**2 + 8 * L_lx**2 / (mu_x * mu_lam)))
     if noise is not None:
@@ -304,13 +306,17 @@ def linear_coupling(clients: Sequence[Tensor], slope: float, *, bias: bool = Tru
     """
     checks.positive("slope", slope)
     if not len(clients):
-        raise InputError("clients is empty: give each client's inputs")
+        raise InputError("clients is empty: give each client's inputs", code="empty", field="clients")
     return slope * math.sqrt(sum(float(_inputs(x, bias).norm(dim=1).mean()) ** 2 for x in clients))
 
 
 def _inputs(x: Tensor, bias: bool) -> Tensor:
     if x.dim() != 2 or not x.numel():
-        raise InputError(f"inputs must be (n, p) with n ≥ 1 and p ≥ 1, not {tuple(x.shape)}: flatten them")
+        raise InputError(
+            f"inputs must be (n, p) with n ≥ 1 and p ≥ 1, not {tuple(x.shape)}: flatten them",
+            code="wrong-shape",
+            field="inputs",
+        )
     x = x.detach().to("cpu", torch.float64)
     checks.finite("inputs", x)
     return torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], dim=1) if bias else x
@@ -331,7 +337,11 @@ def _constant(name: str, value: float) -> None:
     """Positive, and so that products and squares of several neither overflow nor vanish."""
     checks.positive(name, value)
     if not 1 / EXTREME <= value <= EXTREME:
-        raise InputError(f"{name} must be between {1 / EXTREME:g} and {EXTREME:g}, not {value}: take other units")
+        raise InputError(
+            f"{name} must be between {1 / EXTREME:g} and {EXTREME:g}, not {value}: take other units",
+            code="out-of-range",
+            field=name,
+        )
 
 
 def _check_noise(noise: GradientNoise) -> None:
@@ -350,4 +360,8 @@ def _check_smooth(L_xx: float, L_lx: float, name: str, mu: float) -> None:
         _constant("L_lx", L_lx)
     _constant(name, mu)
     if mu > L_xx:
-        raise InputError(f"{name}={mu} must be at most L_xx={L_xx}: no function curves more than it is smooth")
+        raise InputError(
+            f"{name}={mu} must be at most L_xx={L_xx}: no function curves more than it is smooth",
+            code="out-of-range",
+            field=name,
+        )

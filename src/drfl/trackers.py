@@ -74,7 +74,10 @@ class Tracker(ABC):
             InputError: the tracker has been closed, so it belongs to an earlier run.
         """
         if self._ended:
-            raise InputError(f"this {type(self).__name__} was closed with its run: make a new one for each run")
+            raise InputError(
+                f"this {type(self).__name__} was closed with its run: make a new one for each run",
+                code="already-closed",
+            )
         if self._store is None:
             self._store = self.open(step.round)
         if step.row is not None:
@@ -111,7 +114,11 @@ class TensorBoard(Tracker):
         try:
             import torch.utils.tensorboard  # noqa: F401 - before the run rather than at its first step
         except ImportError:
-            raise InputError("TensorBoard is not installed: pip install 'drfl[tensorboard]'") from None
+            raise InputError(
+                "TensorBoard is not installed: pip install 'drfl[tensorboard]'",
+                code="package-missing",
+                field="tensorboard",
+            ) from None
 
     def open(self, round: int) -> Store:
         """A new file of events."""
@@ -120,7 +127,11 @@ class TensorBoard(Tracker):
         try:
             return _Events(SummaryWriter(str(self.folder), purge_step=round))
         except OSError as error:
-            raise InputError(f"cannot write TensorBoard's files to '{self.folder}': {error.strerror}") from None
+            raise InputError(
+                f"cannot write TensorBoard's files to '{self.folder}': {error.strerror}",
+                code="cannot-write",
+                field=str(self.folder),
+            ) from None
 
 
 class _Events:
@@ -165,7 +176,9 @@ class MLflow(Tracker):
         try:
             import mlflow.tracking  # noqa: F401 - before the run rather than at its first step
         except ImportError:
-            raise InputError("MLflow is not installed: pip install 'drfl[mlflow]'") from None
+            raise InputError(
+                "MLflow is not installed: pip install 'drfl[mlflow]'", code="package-missing", field="mlflow"
+            ) from None
 
     def open(self, round: int) -> Store:
         """The run of the store, made where it is new; ``run_id`` then names it."""
@@ -178,7 +191,11 @@ class MLflow(Tracker):
             done = [int(m.step) for m in client.get_metric_history(run.info.run_id, "avg_loss")]
             client.update_run(run.info.run_id, status="RUNNING")
         except MlflowException as error:
-            raise InputError(f"MLflow, experiment '{self.experiment}': {str(error).strip().splitlines()[0]}") from None
+            raise InputError(
+                f"MLflow, experiment '{self.experiment}': {str(error).strip().splitlines()[0]}",
+                code="tracker-failed",
+                field=self.experiment,
+            ) from None
         self.run_id = run.info.run_id
         return _LoggedRun(client, run.info.run_id, max(done, default=-1))
 

@@ -86,7 +86,8 @@ class KeyedDropout(nn.Module):
             return x
         if len(x) != len(self.seeds):
             raise InputError(
-                f"a dropout layer gets {tuple(x.shape)} for {len(self.seeds)} samples: the batch must come first"
+                f"a dropout layer gets {tuple(x.shape)} for {len(self.seeds)} samples: the batch must come first",
+                code="wrong-shape",
             )
         uniform = Uniform(self.seeds, (self.stream << 8) + self.calls)
         self.calls += 1

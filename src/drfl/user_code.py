@@ -62,7 +62,7 @@ def load(kind: str, reference: str) -> object:
         found = getattr(module, name)
     except AttributeError:
         own = [known for known, value in vars(module).items() if _is_own(known, value, module)]
-        raise unknown(f"name in {place}", name, own) from None
+        raise unknown(f"name in {place}", name, own, field=kind) from None
     # Instances, such as a functools.partial of the user's function, have no name of their own.
     if hasattr(found, "__qualname__") and _is_standard(str(getattr(found, "__module__", None) or "builtins")):
         raise _standard(kind, reference)
@@ -298,13 +298,15 @@ def _module_name(path: Path) -> str:
 
 def _from_file(kind: str, reference: str, path: Path) -> ModuleType:
     if not os.path.isfile(path):  # unlike pathlib's, False for a name that is too long
-        raise InputError(f"{kind} '{reference}': there is no file {path} in {Path.cwd()}")
+        raise InputError(
+            f"{kind} '{reference}': there is no file {path} in {Path.cwd()}", code="file-not-found", field=str(path)
+        )
     name = _module_name(path)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        raise InputError(f"{kind} '{reference}': {path} is no Python file")
+        raise InputError(f"{kind} '{reference}': {path} is no Python file", code="unsupported-file", field=str(path))
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     if folder not in sys.path:
@@ -331,7 +333,9 @@ def _by_name(kind: str, reference: str, name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise InputError(
                 f"{kind} '{reference}': there is no module {name}: give a file as {name.replace('.', '/')}.py:…, or "
-                "install the package"
+                "install the package",
+                code="package-missing",
+                field=name,
             ) from None
         raise _broken(kind, reference, Path(name), error) from error
     except Exception as error:
@@ -341,11 +345,15 @@ def _by_name(kind: str, reference: str, name: str) -> ModuleType:
 def _broken(kind: str, reference: str, path: Path, error: Exception) -> InputError:
     """One line that says where in the user's code it went wrong."""
     if isinstance(error, SyntaxError):
-        return InputError(f"{kind} '{reference}': {path}, line {error.lineno}: {error.msg}")
+        return InputError(
+            f"{kind} '{reference}': {path}, line {error.lineno}: {error.msg}", code="user-code-failed", field=kind
+        )
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
     where = f", line {lines[-1]}" if lines else ""
     reason = " ".join(str(error).split()) or "no reason given"
-    return InputError(f"{kind} '{reference}': {path}{where}: {type(error).__name__}: {reason}")
+    return InputError(
+        f"{kind} '{reference}': {path}{where}: {type(error).__name__}: {reason}", code="user-code-failed", field=kind
+    )
 
 
 def _is_own(name: str, value: object, module: ModuleType) -> bool:

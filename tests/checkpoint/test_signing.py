@@ -264,10 +264,10 @@ def check_every_file(folder, names, arguments, capsys, may_go=()):
             assert found in ((code, own), ("not-signed", own)), (name, content[:80])
         path.unlink()
         if name not in may_go:
-            assert said(arguments, capsys)[0] == "missing-file", name
+            assert said(arguments, capsys)[0] == "file-not-found", name
         (folder.parent / "elsewhere").write_bytes(data)
         path.symlink_to(folder.parent / "elsewhere")
-        assert said(arguments, capsys) == ("missing-file", own)
+        assert said(arguments, capsys) == ("file-not-found", own)
         path.unlink()
         path.write_bytes(data)
 

@@ -88,7 +88,7 @@ def test_stopped_before_its_first_run_has_ended(number, code, tmp_path, capsys, 
         patch.setattr(Progress, "__call__", lambda self, step: signal.raise_signal(number) if step.round < 1 else None)
         assert call(["compare", *job, "--out", "a"]) == code
         assert call(["compare", "--resume", "--out", "a"]) == code
-    assert "unfinished" in refused_code(["compare", *job, "--out", "a"], capsys)
+    assert "unfinished-run" in refused_code(["compare", *job, "--out", "a"], capsys)
     assert call(["compare", "--resume", "--out", "a"]) == 0
     assert same(tmp_path / "a", tmp_path / "w/a")
 

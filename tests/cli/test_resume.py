@@ -212,7 +212,7 @@ def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, ev
     monkeypatch.setattr(run, "load_data", load)
     capsys.readouterr()
     assert call(["run", *options, "--out", "a", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unfinished"
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unfinished-run"
     assert call(["run", "--out", "a", "--resume", "--seed", "4"]) == 2, "another run"
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert same(tmp_path / "a", tmp_path / "whole")

@@ -61,7 +61,7 @@ if __name__ == "__main__":
     try:
         server_app.serve(grid_of(), Path("server.toml"))
     except InputError as error:
-        if error.code != "finished":
+        if error.code != "already-finished":
             raise
 """
 

@@ -194,7 +194,7 @@ def test_a_hub_that_does_not_answer_is_told_of_once(hub, capsys):
 
 
 def test_an_empty_revision_is_refused():
-    with refused_with("bad-name", "dataset"):
+    with refused_with("invalid-name", "dataset"):
         hugging_face.hub_name("hf:clinic/heart@")
 
 

@@ -79,7 +79,7 @@ def test_other_files_are_refused_by_name(tmp_path, text, message):
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path):
-    with refused("missing-file"):
+    with refused("file-not-found"):
         Partition.load(tmp_path / "none")
 
 

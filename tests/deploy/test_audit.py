@@ -289,7 +289,7 @@ def test_logs_that_are_compared_with_nothing_are_a_problem(deployed, capsys):
 
 def test_files_that_cannot_be_read_are_an_error_of_the_call(deployed, capsys):
     code, told = audited(capsys, deployed.root / "none")
-    assert (code, told["error"]["code"], told["error"]["field"]) == (2, "cannot-read", str(deployed.root / "none"))
+    assert (code, told["error"]["code"], told["error"]["field"]) == (2, "file-unreadable", str(deployed.root / "none"))
     assert audited(capsys, *deployed.logs(), "--deployment", deployed.root / "keys")[0] == 2
 
 
@@ -414,7 +414,7 @@ def test_logs_with_lost_and_repeated_messages_and_a_killed_server_pass(tmp_path,
             server_app.serve(deployed.grid(Flaky), deployed.settings())
         if deployed.log("a").exists():
             assert problems(capsys, *deployed.logs()) == set()
-            assert "unfinished" in notes(capsys, *deployed.logs())
+            assert "unfinished-run" in notes(capsys, *deployed.logs())
         Flaky.left, Flaky.dies = 100, None
     server_app.serve(deployed.grid(Flaky), deployed.settings())
     assert problems(capsys, *deployed.logs()) == set()

@@ -38,7 +38,7 @@ def test_a_run_that_diverged(write):
 def test_a_missing_file(write, name):
     directory = write("one")
     (directory / name).unlink()
-    with refused("missing-file", str(directory / name)):
+    with refused("file-not-found", str(directory / name)):
         load_run(directory)
 
 

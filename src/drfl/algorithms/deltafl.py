@@ -60,7 +60,9 @@ class DeltaFL(Averaging):
     def __post_init__(self) -> None:
         checks.non_negative("theta", self.theta)
         if self.theta >= 1:
-            raise InputError(f"theta must be in [0, 1), not {self.theta}: 0 trains everybody")
+            raise InputError(
+                f"theta must be in [0, 1), not {self.theta}: 0 trains everybody", code="out-of-range", field="theta"
+            )
         if self.loss_batch is not None:
             checks.whole("loss_batch", self.loss_batch)
 

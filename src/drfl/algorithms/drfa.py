@@ -64,7 +64,9 @@ class DRFA(SnapshotMethod):
         if self.ambiguity.penalised:
             raise InputError(
                 f"DRFA cannot use the penalty of {type(self.ambiguity).__name__}: its dual step is a projection; "
-                "take DRFAProx, or a set without a penalty such as ChiSquareBall"
+                "take DRFAProx, or a set without a penalty such as ChiSquareBall",
+                code="unsupported-combination",
+                field="ambiguity",
             )
 
     def init(self, fed: Federation) -> DRFAState:
@@ -186,5 +188,7 @@ class DRFAGA:
             return self.ambiguity.penalty_gradient(lam)
         except InputError as error:
             raise InputError(
-                f"{error}: lower gamma, or take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none"
+                f"{error}: lower gamma, or take DRFAProx, AFL, ScaffPD, DRDM or DualDRDM, which need none",
+                code=error.code,
+                field=error.field,
             ) from error

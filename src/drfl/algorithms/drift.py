@@ -25,7 +25,7 @@ def check_penalty(mu: float | None) -> None:
         return
     checks.positive("mu", mu)
     if mu > LARGEST:
-        raise InputError(f"mu must be at most {LARGEST:g}, not {mu}")
+        raise InputError(f"mu must be at most {LARGEST:g}, not {mu}", code="out-of-range", field="mu")
 
 
 def penalty(mu: float | None, local: LocalSGD) -> float:

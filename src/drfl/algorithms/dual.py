@@ -64,7 +64,11 @@ def step_size(gamma: float | None, v: Tensor | SparseVector, squares: Tensor) ->
 def check_schedule(name: str, gamma: float | None, schedule: Schedule) -> None:
     """Raise an :class:`drfl.errors.InputError` where a schedule is for a dual step that no number is given of."""
     if gamma is None and schedule != Constant():
-        raise InputError(f"{name}_schedule needs {name}: without a number the rule shortens the dual step by itself")
+        raise InputError(
+            f"{name}_schedule needs {name}: without a number the rule shortens the dual step by itself",
+            code="needs-option",
+            field=f"{name}_schedule",
+        )
 
 
 def no_squares() -> Tensor:

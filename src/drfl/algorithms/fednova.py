@@ -53,7 +53,9 @@ class FedNova(Averaging):
         refuse("FedNova", self.local.optimizer, "it needs x − x_i to be a sum of gradients")
         if self.local.radius is not None:
             raise InputError(
-                "FedNova cannot take a local solver with radius: it needs x − x_i to be a sum of gradients"
+                "FedNova cannot take a local solver with radius: it needs x − x_i to be a sum of gradients",
+                code="unsupported-combination",
+                field="radius",
             )
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:

@@ -129,6 +129,8 @@ def _by_client(f: Losses, n: int) -> Tensor:
     if bool(negative.any()):
         raise InputError(
             f"client {int(f.clients[negative][0])} reports the loss {float(f.values[negative][0]):.4g}, but QFedAvg "
-            "raises losses to the power q: take a loss that is never negative"
+            "raises losses to the power q: take a loss that is never negative",
+            code="out-of-range",
+            field="losses",
         )
     return torch.zeros(n, dtype=torch.float64).index_copy(0, f.clients, f.values)

@@ -72,7 +72,9 @@ class SCAFFOLD:
         if self.local.radius is not None:
             raise InputError(
                 "SCAFFOLD cannot take a local solver with radius: its controls need x − y_i to be a sum of gradients, "
-                "which a projection breaks; leave radius out, or take weight_decay, or FedDyn"
+                "which a projection breaks; leave radius out, or take weight_decay, or FedDyn",
+                code="unsupported-combination",
+                field="radius",
             )
 
     def init(self, fed: Federation) -> SCAFFOLDState:

@@ -176,16 +176,26 @@ class ScaffPD:
         if self.dual_batch is not None:
             checks.whole("dual_batch", self.dual_batch)
         if self.mu > 0 and self.theta != 1:
-            raise InputError("theta belongs to the constant schedule and mu to the accelerated one: give one of them")
+            raise InputError(
+                "theta belongs to the constant schedule and mu to the accelerated one: give one of them",
+                code="conflicting-options",
+                field="theta",
+            )
         check_schedule("sigma", self.sigma, self.sigma_schedule)
         if self.mu > 0 and not (self.sigma_schedule == Constant() == self.local.lr_schedule):
             raise InputError(
-                "mu has a schedule of its own for τ and σ: leave out lr_schedule and sigma_schedule, or mu"
+                "mu has a schedule of its own for τ and σ: leave out lr_schedule and sigma_schedule, or mu",
+                code="conflicting-options",
+                field="mu",
             )
         refuse("ScaffPD", self.local.optimizer, "it needs x − u_i to be a sum of gradients")
         refuse_epochs("ScaffPD", self.local, "clients outside the cohort count as if they took the same J steps")
         if self.local.radius is not None:
-            raise InputError("ScaffPD needs plain local steps: leave out radius, take weight_decay instead")
+            raise InputError(
+                "ScaffPD needs plain local steps: leave out radius, take weight_decay instead",
+                code="unsupported-combination",
+                field="radius",
+            )
 
     def init(self, fed: Federation) -> ScaffPDState:
         """The initial model, λ^0, and no report."""

@@ -22,7 +22,7 @@ def finite(v: Tensor) -> Tensor:
     """
     v = v.detach().to("cpu", torch.float64)
     if v.dim() != 1 or v.numel() == 0:
-        raise InputError(f"expected a vector (N,) with N ≥ 1, got shape {tuple(v.shape)}")
+        raise InputError(f"expected a vector (N,) with N ≥ 1, got shape {tuple(v.shape)}", code="wrong-shape")
     # A sum that is finite has finite terms, in a fourth of the time; finite ones may add up to infinity.
     if not math.isfinite(float(v.sum())) and not bool(torch.isfinite(v).all()):
         bad = int((~torch.isfinite(v)).nonzero()[0])

@@ -42,7 +42,11 @@ class FromPrior:
         if self._given is None:
             return torch.full((n,), 1 / n, dtype=torch.float64)
         if len(self._given) != n:
-            raise InputError(f"the prior has {len(self._given)} entries, but there are {n} clients")
+            raise InputError(
+                f"the prior has {len(self._given)} entries, but there are {n} clients",
+                code="count-mismatch",
+                field="prior",
+            )
         return self._given
 
     @cached_property
@@ -60,16 +64,28 @@ def _checked(prior: Sequence[float] | Tensor) -> tuple[float, ...]:
     try:
         p = torch.as_tensor(prior, dtype=torch.float64, device="cpu").detach()
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"the prior must be a vector of numbers, not {prior!r}") from None
+        raise InputError(
+            f"the prior must be a vector of numbers, not {prior!r}", code="wrong-type", field="prior"
+        ) from None
     if p.dim() != 1 or not len(p):
-        raise InputError(f"the prior must be a vector (N,) with N ≥ 1, not of shape {tuple(p.shape)}")
+        raise InputError(
+            f"the prior must be a vector (N,) with N ≥ 1, not of shape {tuple(p.shape)}",
+            code="wrong-shape",
+            field="prior",
+        )
     if not bool((p >= LEAST_PRIOR).all()):
         bad = int((~(p >= LEAST_PRIOR)).nonzero()[0])
-        raise InputError(f"the prior must be positive, but entry {bad} is {float(p[bad])}: leave that client out")
+        raise InputError(
+            f"the prior must be positive, but entry {bad} is {float(p[bad])}: leave that client out",
+            code="out-of-range",
+            field="prior",
+        )
     total = math.fsum(p.tolist())
     # Wide enough for a prior that was normalised in single precision; a NaN is refused, too.
     if not abs(total - 1) <= 1e-6:
-        raise InputError(f"the prior must sum to 1, not {total}: divide it by its sum")
+        raise InputError(
+            f"the prior must sum to 1, not {total}: divide it by its sum", code="invalid-value", field="prior"
+        )
     return tuple((p / total).tolist())
 
 
@@ -123,7 +139,11 @@ class KL(FromPrior):
             return torch.zeros_like(lam)
         if not bool((lam > 0).all()):
             bad = int((lam <= 0).nonzero()[0])
-            raise InputError(f"KL has no gradient where a weight is 0, and entry {bad} of λ is {float(lam[bad])}")
+            raise InputError(
+                f"KL has no gradient where a weight is 0, and entry {bad} of λ is {float(lam[bad])}",
+                code="invalid-value",
+                field="lam",
+            )
         return self.rho * (lam.log() - p.log() + 1)
 
     def project(self, v: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class Simplex(Constraint):
     def __post_init__(self) -> None:
         checks.non_negative("floor", self.floor)
         if self.floor > 1:
-            raise InputError(f"floor must be in [0, 1], not {self.floor}")
+            raise InputError(f"floor must be in [0, 1], not {self.floor}", code="out-of-range", field="floor")
 
     def project(self, v: Tensor) -> Tensor:
         """Exact by sorting, O(N log N): λ_i = floor + max(v_i − θ, 0) with θ such that the sum is 1.
@@ -174,7 +174,9 @@ class Simplex(Constraint):
         # The tolerance lets a floor pass that is meant as 1/N and is larger by rounding.
         room = 1 - n * self.floor
         if room < -1e-12:
-            raise InputError(f"floor={self.floor} is too large for {n} clients: at most 1/{n}")
+            raise InputError(
+                f"floor={self.floor} is too large for {n} clients: at most 1/{n}", code="out-of-range", field="floor"
+            )
         return max(room, 0.0)
 
 
@@ -197,7 +199,7 @@ class CVaR(Constraint):
     def __post_init__(self) -> None:
         checks.positive("alpha", self.alpha)
         if self.alpha > 1:
-            raise InputError(f"alpha must be in (0, 1], not {self.alpha}")
+            raise InputError(f"alpha must be in (0, 1], not {self.alpha}", code="out-of-range", field="alpha")
 
     def project(self, v: Tensor) -> Tensor:
         """Exact by sorting, O(N log N): λ_i = v_i − θ, cut to [0, 1/(αN)], with θ such that the sum is 1."""
@@ -234,7 +236,7 @@ class Box(Constraint):
     def __post_init__(self) -> None:
         checks.positive("cap", self.cap)
         if self.cap > 1:
-            raise InputError(f"cap must be in (0, 1], not {self.cap}")
+            raise InputError(f"cap must be in (0, 1], not {self.cap}", code="out-of-range", field="cap")
 
     def project(self, v: Tensor) -> Tensor:
         """Exact by sorting, O(N log N): λ_i = v_i − θ, cut to [0, cap], with θ such that the sum is 1."""
@@ -253,7 +255,9 @@ class Box(Constraint):
     def _fitting(self, v: Tensor) -> Tensor:
         v, n = finite(v), v.numel()
         if n * self.cap < 1 - 1e-12:
-            raise InputError(f"cap={self.cap} is too small for {n} clients: at least 1/{n}")
+            raise InputError(
+                f"cap={self.cap} is too small for {n} clients: at least 1/{n}", code="out-of-range", field="cap"
+            )
         return v
 
 

@@ -149,7 +149,9 @@ def scores_of(measure: Measure, sums: Floats) -> ClientScores:
         return RealScores(first, second if measure.more_is_better else -second, third)
     raise InputError(
         f"{measure.words} is a number of all rows together, for which there is no interval here: assess a measure that "
-        "has a value for every row, such as accuracy, or auc"
+        "has a value for every row, such as accuracy, or auc",
+        code="unsupported-metric",
+        field=measure.name,
     )
 
 
@@ -160,7 +162,7 @@ def check_level(level: float) -> None:
         InputError: it is not between 0 and 1.
     """
     if not 0 < level < 1:
-        raise InputError(f"level {level} must be between 0 and 1, e.g. 0.95")
+        raise InputError(f"level {level} must be between 0 and 1, e.g. 0.95", code="out-of-range", field="level")
 
 
 def assess_clients(
@@ -189,7 +191,11 @@ def assess_clients(
     every = scores_of(measure, sums)
     known = np.isfinite(every.values)
     if not known.any():
-        raise InputError(f"{measure.words} is not defined on any client's test rows: assess another measure")
+        raise InputError(
+            f"{measure.words} is not defined on any client's test rows: assess another measure",
+            code="undefined-metric",
+            field=measure.name,
+        )
     scores, alpha = select(every, known), 1 - level
 
     def in_place(values: Floats, otherwise: float = np.nan) -> Floats:

@@ -45,7 +45,11 @@ def assess_evaluation(
         raise unknown("measure", measure, known)
     place = 0 if measure is None else known[measure]
     if evaluation.sums is None:
-        raise InputError("this federation's tests give no sums over rows: its evaluate() has to fill Evaluation.sums")
+        raise InputError(
+            "this federation's tests give no sums over rows: its evaluate() has to fill Evaluation.sums",
+            code="missing-results",
+            field="sums",
+        )
     told = names or [f"client-{i}" for i in range(len(evaluation.samples))]
     sums, samples = evaluation.sums[:, place].numpy(), evaluation.samples.numpy()
     return assess_clients(measures[place], told, sums, samples, level=level, independent=independent)

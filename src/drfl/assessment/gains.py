@@ -107,7 +107,11 @@ def assess_gain(
     """
     check_level(level)
     if not measure.rows.mean:
-        raise InputError(f"{measure.words} has no value for a single row: compare two models by another measure")
+        raise InputError(
+            f"{measure.words} has no value for a single row: compare two models by another measure",
+            code="unsupported-metric",
+            field=measure.name,
+        )
     a, b, n = scores_of(measure, first), scores_of(measure, second), first[:, 0]
     total, squares = second[:, 1] - first[:, 1], second[:, 2] + first[:, 2] - 2 * products
     gains: Gains = BinaryGains(n, second[:, 1] - products, first[:, 1] - products)

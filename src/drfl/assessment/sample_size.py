@@ -80,7 +80,11 @@ def _smallest(shown: Callable[[Floats], Floats], power: float) -> int:
     while not (shown(np.arange(high, high + WITHIN, dtype=np.float64)) >= power).all():
         high *= 2
         if high > MOST:
-            raise InputError(f"more than {MOST:,} test rows are needed: ask for a larger difference")
+            raise InputError(
+                f"more than {MOST:,} test rows are needed: ask for a larger difference",
+                code="out-of-range",
+                field="difference",
+            )
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
@@ -91,4 +95,4 @@ def _smallest(shown: Callable[[Floats], Floats], power: float) -> int:
 
 def _in_range(name: str, value: float, most: float, *, closed: bool = False) -> None:
     if not (0 < value < most or (closed and value == most)):
-        raise InputError(f"{name} {value} must be above 0 and below {most:g}")
+        raise InputError(f"{name} {value} must be above 0 and below {most:g}", code="out-of-range", field=name)

@@ -139,7 +139,7 @@ def holm(p: Sequence[float] | np.ndarray) -> np.ndarray:
     given = np.asarray(p, dtype=np.float64)
     tested = np.flatnonzero(~np.isnan(given))
     if ((given[tested] < 0) | (given[tested] > 1)).any():
-        raise InputError("a p-value lies between 0 and 1")
+        raise InputError("a p-value lies between 0 and 1", code="out-of-range", field="p")
     order = tested[np.argsort(given[tested], kind="stable")]
     adjusted = np.full(len(given), math.nan)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * np.arange(len(order), 0, -1)))
@@ -181,5 +181,9 @@ def verdict(difference: SeedDifference, p_holm: float, *, less_is_better: bool =
 def _vector(values: Sequence[float] | np.ndarray) -> np.ndarray:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 1 or not np.isfinite(found).all():
-        raise InputError("differences over seeds are finite numbers, one a seed: leave out the seeds that have none")
+        raise InputError(
+            "differences over seeds are finite numbers, one a seed: leave out the seeds that have none",
+            code="not-finite",
+            field="differences",
+        )
     return found

@@ -42,7 +42,9 @@ def read_key(path: Path) -> bytes:
         size = f"{len(key)} bytes" if len(key) <= LONGEST else f"more than {LONGEST} bytes"
         raise InputError(
             f"checkpoint_key '{path}' has {size}: give a file with {SHORTEST} to {LONGEST} random bytes, such as "
-            f"'head -c {SHORTEST} /dev/urandom' makes"
+            f"'head -c {SHORTEST} /dev/urandom' makes",
+            code="invalid-key",
+            field="checkpoint_key",
         )
     return key
 
@@ -99,7 +101,7 @@ def check_signed(key: bytes, folder: Path, name: str) -> None:
     """
     path = folder / name
     if not is_file(path):
-        raise InputError(f"{path} is missing from a signed folder: restore it", code="missing-file", field=name)
+        raise InputError(f"{path} is missing from a signed folder: restore it", code="file-not-found", field=name)
     data = read_bytes(path, limit=None, follow=False)
     if SIGNED.match(data) is None:
         raise InputError(

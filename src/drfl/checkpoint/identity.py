@@ -62,6 +62,8 @@ def check_same(own: Callable[[], Identity], kept: Identity) -> list[Notice]:
             before, now = (SHORT.repr(values.get(name, "not set")) for values in (kept, ours))
             raise InputError(
                 f"the checkpoints are of a run with {name} = {before}, not {now}: give what it was begun with, or "
-                "another folder"
+                "another folder",
+                code="other-run",
+                field=name,
             )
     return []

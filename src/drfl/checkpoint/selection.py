@@ -119,7 +119,7 @@ def _first(folder: Path, use: Callable[[Path], T]) -> tuple[T | None, tuple[Noti
                 other = error
             passed_over.append(Notice(f"checkpoint {path} cannot be used: {error}", error.code, str(path)))
     if other is not None:  # nothing is damaged where somebody gave other options
-        raise InputError(str(other))
+        raise InputError(str(other), code=other.code, field=other.field)
     if passed_over:
         raise DamagedError("; ".join(passed_over))
     return None, ()
@@ -129,7 +129,7 @@ def _remarks(identity: Identity, same: Same | None) -> Sequence[Notice]:
     try:
         return () if same is None else same(identity)
     except InputError as error:
-        raise _OtherRunError(str(error)) from None
+        raise _OtherRunError(str(error), code=error.code, field=error.field) from None
 
 
 def _progress(

@@ -87,7 +87,7 @@ def restored(like: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
         made = type(like)(*(restored(part, tensors, f"{name}.{field}") for field, part in parts))
         wrong = made.wrong() if isinstance(made, Consistent) else None
         if wrong is not None:
-            raise DamagedError(f"{name}: {wrong}")
+            raise DamagedError(f"{name}: {wrong}", field=name)
         return made
     raise _unknown(like, name)
 
@@ -106,17 +106,17 @@ def part_of(tensors: Mapping[str, Tensor], name: str, like: Tensor, finite: bool
     """
     part = tensors.get(name)
     if part is None:
-        raise DamagedError(f"{name} is missing")
+        raise DamagedError(f"{name} is missing", field=name)
     if part.dtype != like.dtype or part.shape != like.shape:
-        raise DamagedError(f"{name} is {_kind(part)}, not {_kind(like)}")
+        raise DamagedError(f"{name} is {_kind(part)}, not {_kind(like)}", field=name)
     if part.dtype == torch.bool and bool((part.view(torch.uint8) > 1).any()):
-        raise DamagedError(f"{name} holds what is neither true nor false")
+        raise DamagedError(f"{name} holds what is neither true nor false", field=name)
     if finite and not all(bool(piece.isfinite().all()) for piece in part.reshape(-1).split(PIECE)):
         odd = ~part.isfinite()
         start = like.detach().cpu()[odd]
         same = (part[odd] == start) | (part[odd].isnan() & start.isnan())  # a guard has NaN where nobody reported yet
         if not bool(same.all()):
-            raise DamagedError(f"{name} holds NaN or infinity")
+            raise DamagedError(f"{name} holds NaN or infinity", field=name)
     return part
 
 
@@ -130,7 +130,7 @@ def _table(like: ClientTable, tensors: Mapping[str, Tensor], name: str) -> Clien
     except InputError:  # a full disk is no damage; InputError is a ValueError too
         raise
     except ValueError as error:
-        raise DamagedError(f"{name} does not fit: {error}") from None
+        raise DamagedError(f"{name} does not fit: {error}", field=name) from None
 
 
 def _kind(part: Tensor) -> str:

@@ -128,7 +128,11 @@ class Checkpoints:
         except OSError as error:
             reason = error.strerror or error
             where = f"round {progress.round} to {self.folder}"
-            raise DrflError(f"cannot write a checkpoint of {where} ({reason}); {self._intact()}") from None
+            raise DrflError(
+                f"cannot write a checkpoint of {where} ({reason}); {self._intact()}",
+                code="cannot-write",
+                field=str(self.folder),
+            ) from None
         self._ended = self._clock()
         self._took = self._ended - began
 

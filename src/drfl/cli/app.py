@@ -66,7 +66,7 @@ def _known(error: Exception) -> DrflError | None:
         return InputError("something given is nested too deeply", code="nested-too-deeply")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = str(error.filename)[:100]
-        return InputError(f"a path is too long: {name}…", code="unreadable-file", field=name)
+        return InputError(f"a path is too long: {name}…", code="file-unreadable", field=name)
     # typer has its own copy of click since 0.16, so the usage errors of old and new are told by what they can do
     message = getattr(error, "format_message", None)
     return None if message is None else _usage(message(), getattr(error, "ctx", None))

@@ -174,7 +174,9 @@ def _names(text: str | None, file: Mapping[str, object]) -> list[str]:
     for label in labels:
         if labels.count(label) > 1:
             raise InputError(
-                f"two algorithms are called {label}: rename one of the classes, as folders have their names"
+                f"two algorithms are called {label}: rename one of the classes, as folders have their names",
+                code="duplicate-name",
+                field=label,
             )
     return names
 

@@ -88,7 +88,9 @@ def check(
             return 0
         if isinstance(place, SiteFolder):
             if site is not None:
-                raise InputError(f"{directory} is the folder of one site: leave --site out")
+                raise InputError(
+                    f"{directory} is the folder of one site: leave --site out", code="unused-option", field="site"
+                )
             verdicts = check_site(place)
         elif site is not None:
             names = [known.name for known in place.sites()]

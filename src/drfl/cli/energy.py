@@ -218,7 +218,11 @@ def _check_contradictions(options: EnergyOptions) -> None:
         for name in names:
             if given.get(name) not in (None, []):
                 option = "a configuration" if name == "config" else f"--{name.replace('_', '-')}"
-                raise InputError(f"{option} has no effect beside {why}: leave one of them out")
+                raise InputError(
+                    f"{option} has no effect beside {why}: leave one of them out",
+                    code="conflicting-options",
+                    field=option,
+                )
 
     if options.runs:
         refuse(("measurements", "config", "steps", "seeds", "rounds", *OF_THE_JOB), "--runs")
@@ -227,11 +231,21 @@ def _check_contradictions(options: EnergyOptions) -> None:
     if options.joules_per_step is not None:
         refuse(("capacitance",), "--joules-per-step")
     if options.fading and options.rate_min is None:
-        raise InputError("--fading needs --rate-min, the rate in bit/s below which a client is in outage")
+        raise InputError(
+            "--fading needs --rate-min, the rate in bit/s below which a client is in outage",
+            code="needs-option",
+            field="fading",
+        )
     if options.rate_min is not None and not options.fading:
-        raise InputError("--rate-min means nothing without --fading: give both or none")
+        raise InputError(
+            "--rate-min means nothing without --fading: give both or none", code="unused-option", field="rate_min"
+        )
     if not 0 < options.target_worst <= 1:
-        raise InputError(f"--target-worst must lie above 0 and be at most 1, not {options.target_worst}")
+        raise InputError(
+            f"--target-worst must lie above 0 and be at most 1, not {options.target_worst}",
+            code="out-of-range",
+            field="target_worst",
+        )
 
 
 def _processor(options: EnergyOptions, cycles: float) -> Processor:

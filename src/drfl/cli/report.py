@@ -41,12 +41,20 @@ def _check(options: ReportOptions, out: Path | None) -> None:
 
         check()
         if out is not None and out.resolve() == options.pdf.resolve():
-            raise InputError(f"--out and --pdf are both {out}: give two files")
+            raise InputError(f"--out and --pdf are both {out}: give two files", code="conflicting-options", field="pdf")
     for path, name in ((out, "--out"), (options.pdf, "--pdf")):
         if path is not None and path.exists() and not options.overwrite:
-            raise InputError(f"{path} exists already: give another {name}, or --overwrite to replace it")
+            raise InputError(
+                f"{path} exists already: give another {name}, or --overwrite to replace it",
+                code="already-exists",
+                field=str(path),
+            )
         if path is not None and not path.parent.is_dir():  # which is not made: its name may be misspelt
-            raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+            raise InputError(
+                f"cannot write {path}: there is no folder {path.parent}",
+                code="folder-not-found",
+                field=str(path.parent),
+            )
 
 
 def _print(options: ReportOptions, folders: list[Path], path: Path) -> None:

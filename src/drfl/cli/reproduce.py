@@ -63,14 +63,14 @@ def reproduce_command(options: ReproduceOptions) -> int:
 
 def _chosen(wanted: Sequence[str] | None, everything: bool) -> list[Specification]:
     if wanted and everything:
-        raise InputError("--all takes no names: leave one of them out")
+        raise InputError("--all takes no names: leave one of them out", code="conflicting-options", field="all")
     return [load_spec(name) for name in dict.fromkeys(names() if everything else wanted or [])]
 
 
 def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path) -> tuple[list[Plan], list[str]]:
     """What can be run; with --all, also the sentences on what cannot."""
     if (source := SOURCES.get(options.data.lower())) is None:
-        raise InputError(f"--data '{options.data}' is none of {', '.join(SOURCES)}")
+        raise InputError(f"--data '{options.data}' is none of {', '.join(SOURCES)}", code="unknown-name", field="data")
     for spec in chosen:
         output.check(spec)
     scale = _scale(options)

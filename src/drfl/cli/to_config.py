@@ -60,19 +60,27 @@ def _fault(text: str) -> tuple[str, float]:
     try:
         return name, float(value)
     except ValueError:
-        raise InputError(f"--fault '{text}' is not of the form NAME=NUMBER, e.g. drop=0.3") from None
+        raise InputError(
+            f"--fault '{text}' is not of the form NAME=NUMBER, e.g. drop=0.3", code="invalid-format", field="fault"
+        ) from None
 
 
 def _parsed(text: str, names: Sequence[str]) -> _Param:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise InputError(f"--param '{text}' is not of the form NAME=VALUE, e.g. mu=1 or DRDM.mu=1")
+        raise InputError(
+            f"--param '{text}' is not of the form NAME=VALUE, e.g. mu=1 or DRDM.mu=1",
+            code="invalid-format",
+            field="param",
+        )
     algorithm, dot, own = name.rpartition(".")
     if not dot:
         return _Param(text, None, own, _plain(value))
     target = canonical("algorithm", algorithm, {**ALGORITHMS, **{label_of(name): None for name in names}})
     if target not in map(label_of, names):
-        raise InputError(f"--param '{text}' is for {target}, which does not run: leave it out")
+        raise InputError(
+            f"--param '{text}' is for {target}, which does not run: leave it out", code="unused-option", field="param"
+        )
     return _Param(text, next(name for name in names if label_of(name) == target), own, _plain(value))
 
 
@@ -81,7 +89,11 @@ def _check_once(params: Sequence[_Param]) -> None:
     for param in params:
         what = (param.algorithm, param.name)
         if what in seen:
-            raise InputError(f"--param '{seen[what]}' and --param '{param.text}' set the same parameter: leave one out")
+            raise InputError(
+                f"--param '{seen[what]}' and --param '{param.text}' set the same parameter: leave one out",
+                code="given-twice",
+                field="param",
+            )
         seen[what] = param.text
 
 
@@ -89,11 +101,15 @@ def _check_used(option: str, parameter: str, names: Sequence[str], params: Seque
     """Somebody who runs must take the value of an option, or the user would believe in what never comes."""
     takers = [name for name in names if takes(name, parameter)]
     if not takers:
-        raise InputError(f"--{option} means nothing to {', '.join(names)}: leave it out")
+        raise InputError(
+            f"--{option} means nothing to {', '.join(names)}: leave it out", code="unused-option", field=option
+        )
     rivals = [param for param in params if param.name == parameter]
     if all(any(rival.algorithm in (None, name) for rival in rivals) for name in takers):
         texts = " ".join(f"--param {rival.text}" for rival in rivals)
-        raise InputError(f"--{option} has no effect beside {texts}: leave one of them out")
+        raise InputError(
+            f"--{option} has no effect beside {texts}: leave one of them out", code="unused-option", field=option
+        )
 
 
 def _plain(text: str) -> object:

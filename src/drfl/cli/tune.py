@@ -80,7 +80,9 @@ def _job(options: TuneOptions) -> TuningJob:
     changes = changes_of(options.changes or [])
     if options.rounds is not None:
         if "rounds" in changes:
-            raise InputError("--rounds and --set rounds say the same thing: leave one out")
+            raise InputError(
+                "--rounds and --set rounds say the same thing: leave one out", code="given-twice", field="rounds"
+            )
         changes["rounds"] = options.rounds
     return resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust)
 

@@ -64,7 +64,9 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     if alone is not None and not _is_zip(alone):
         raise InputError(
             f"'{alone}' is not adult.zip: give the folder of adult.data and adult.test, or load a table of your own "
-            "with data, target and group"
+            "with data, target and group",
+            code="wrong-dataset",
+            field=str(alone),
         )
     with open_tree(alone or paths[0].parent, "") as tree:
         rows, held = (_rows(tree, name) for name in PARTS)
@@ -96,17 +98,29 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
             continue
         if len(cells) != len(COLUMNS):
             raise InputError(
-                f"{where}, line {number} has {len(cells)} columns, not the {len(COLUMNS)} of UCI's Adult: get it anew"
+                f"{where}, line {number} has {len(cells)} columns, not the {len(COLUMNS)} of UCI's Adult: get it anew",
+                code="damaged-file",
+                field=str(where),
             )
         row = dict(zip(COLUMNS, cells, strict=True)) | {"income": cells[-1].rstrip(".")}
         for column in NUMBERS:
             if not row[column].isdecimal():
                 raise InputError(
-                    f"{where}, line {number}: {column} is '{row[column]}', which is no number: get it anew"
+                    f"{where}, line {number}: {column} is '{row[column]}', which is no number: get it anew",
+                    code="damaged-file",
+                    field=str(where),
                 )
         if row["income"] not in INCOMES:
-            raise InputError(f"{where}, line {number}: the income '{row['income']}' is not <=50K or >50K: get it anew")
+            raise InputError(
+                f"{where}, line {number}: the income '{row['income']}' is not <=50K or >50K: get it anew",
+                code="damaged-file",
+                field=str(where),
+            )
         found.append(list(row.values()))
     if len(found) != PARTS[name]:
-        raise InputError(f"{where} has {len(found):,} rows, where UCI's has {PARTS[name]:,}: get it anew")
+        raise InputError(
+            f"{where} has {len(found):,} rows, where UCI's has {PARTS[name]:,}: get it anew",
+            code="damaged-file",
+            field=str(where),
+        )
     return found

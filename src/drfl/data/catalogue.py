@@ -128,9 +128,13 @@ class DatasetSpec:
         if group is None:
             return self.read
         if not self.groupings:
-            raise InputError(f"dataset '{self.info.name}' has no column to group its rows by: leave group out")
+            raise InputError(
+                f"dataset '{self.info.name}' has no column to group its rows by: leave group out",
+                code="missing-groups",
+                field="group",
+            )
         if group not in self.groupings:
-            raise unknown(f"group of dataset '{self.info.name}'", group, self.groupings)
+            raise unknown(f"group of dataset '{self.info.name}'", group, self.groupings, field="group")
         return self.groupings[group]
 
 
@@ -176,7 +180,11 @@ def load_pixels(name: str, *, data_dir: Path | str | None = None, download: bool
     """
     loaded = _loaded(name, data_dir, download, None)
     if isinstance(loaded, Dataset):
-        raise InputError(f"dataset '{loaded.name}' has no pictures, and no pixels: use load")
+        raise InputError(
+            f"dataset '{loaded.name}' has no pictures, and no pixels: use load",
+            code="unsupported-data",
+            field="dataset",
+        )
     return loaded
 
 
@@ -200,7 +208,11 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
     if spec.source is None:
         return read([])
     if spec.pillow and find_spec("PIL") is None:  # said before a long download, not after it
-        raise InputError(f"dataset '{spec.info.name}' needs Pillow: pip install 'drfl[experiments]'")
+        raise InputError(
+            f"dataset '{spec.info.name}' needs Pillow: pip install 'drfl[experiments]'",
+            code="package-missing",
+            field="pillow",
+        )
     folder = None if data_dir is None else Path(data_dir)
     return read(fetch_files(spec.info.name, spec.source, spec.files, folder, download))
 

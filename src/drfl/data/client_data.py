@@ -74,10 +74,12 @@ class ClientData:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
             raise InputError(
                 f"{len(self.names)} names, {len(self.train)} training parts and {len(self.test)} test parts: "
-                "there must be equally many, at least one"
+                "there must be equally many, at least one",
+                code="count-mismatch",
+                field="names",
             )
         if len(set(self.names)) < len(self.names):
-            raise InputError("the names of clients must differ from each other")
+            raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
         check_pool("training", self.inputs, self.targets)
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
             check_pool("test", self.test_inputs, self.test_targets)
@@ -88,17 +90,25 @@ class ClientData:
                 if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
                     raise InputError(
                         f"training and test {what} differ: {a.dtype} of shape {tuple(a.shape[1:])} per "
-                        f"sample, and {b.dtype} of {tuple(b.shape[1:])}"
+                        f"sample, and {b.dtype} of {tuple(b.shape[1:])}",
+                        code="wrong-shape",
+                        field=what,
                     )
         if self.columns is not None and self.inputs.shape[1:] != (len(self.columns),):
             raise InputError(
-                f"{len(self.columns)} names of columns for inputs {tuple(self.inputs.shape)}: give one a column"
+                f"{len(self.columns)} names of columns for inputs {tuple(self.inputs.shape)}: give one a column",
+                code="count-mismatch",
+                field="columns",
             )
         check_indices("training", self.train, len(self.inputs), self.names)
         check_indices("test", self.test, len(self.test_inputs), self.names)
         if self.validation is not None:
             if len(self.validation) != len(self.names):
-                raise InputError(f"{len(self.validation)} validation parts for {len(self.names)} clients")
+                raise InputError(
+                    f"{len(self.validation)} validation parts for {len(self.names)} clients",
+                    code="count-mismatch",
+                    field="validation",
+                )
             check_indices("validation", self.validation, len(self.inputs), self.names)
 
     def __repr__(self) -> str:
@@ -155,7 +165,9 @@ class ClientData:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ClientData:
         """The same data with all tensors on `device` and floating ones cast to `dtype`; None changes nothing."""
         if dtype is not None and not dtype.is_floating_point:
-            raise InputError(f"dtype must be a floating type such as torch.float64, not {dtype}")
+            raise InputError(
+                f"dtype must be a floating type such as torch.float64, not {dtype}", code="wrong-type", field="dtype"
+            )
 
         def move(values: Tensor) -> Tensor:
             return values.to(device=device, dtype=dtype if values.is_floating_point() else None)
@@ -188,7 +200,11 @@ class ClientData:
             InputError: the fraction is out of range, or the data have validation rows already.
         """
         if self.validation is not None:
-            raise InputError("the data have validation rows already: leave one of the two out")
+            raise InputError(
+                "the data have validation rows already: leave one of the two out",
+                code="conflicting-options",
+                field="validation",
+            )
         checks.inner_fraction("validation", fraction)
         parts = [
             held_out(self.targets, rows, fraction, key.fold("validation", name))
@@ -211,11 +227,17 @@ class ClientData:
             InputError: when inputs are not floating-point vectors, are too large, or were standardised before.
         """
         if self.standardisation is not None:
-            raise InputError("the data are standardised already: leave one of the two out")
+            raise InputError(
+                "the data are standardised already: leave one of the two out",
+                code="conflicting-options",
+                field="standardise",
+            )
         if not is_table(self.inputs):
             raise InputError(
                 f"only floating-point inputs (n, p) can be standardised, not {self.inputs.dtype} of shape "
-                f"{tuple(self.inputs.shape)}: set standardise=False"
+                f"{tuple(self.inputs.shape)}: set standardise=False",
+                code="unsupported-data",
+                field="standardise",
             )
         if by is None:
             by = Standardisation.of(of_all(self.inputs, self.train, self.names))
@@ -241,10 +263,16 @@ class ClientData:
                 is no data set or no partition.
         """
         if not isinstance(dataset, Dataset):
-            raise InputError(f"dataset is {dataset!r:.60}: give a data set such as drfl.load('digits')")
+            raise InputError(
+                f"dataset is {dataset!r:.60}: give a data set such as drfl.load('digits')",
+                code="wrong-type",
+                field="dataset",
+            )
         if isinstance(partition, type) or not isinstance(partition, Partition | PartitionMethod | Natural):
             raise InputError(
-                f"partition is {partition!r:.60}: give one such as drfl.DirichletDrop(clients=10, alpha=0.3)"
+                f"partition is {partition!r:.60}: give one such as drfl.DirichletDrop(clients=10, alpha=0.3)",
+                code="wrong-type",
+                field="partition",
             )
         if not isinstance(partition, Partition):
             partition = make_partition(dataset, partition, key)
@@ -372,7 +400,7 @@ class ClientData:
         targets = (target,) if isinstance(target, str) else tuple(target)
         columns = feature_columns(frame, group, targets, features)
         if not len(frame):
-            raise InputError("the table has no rows: give at least two a client")
+            raise InputError("the table has no rows: give at least two a client", code="no-rows")
         require_present(frame[group], group)
         X = torch.from_numpy(feature_matrix(frame, columns))
         y, classes = encode_targets(frame, targets)

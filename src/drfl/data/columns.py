@@ -33,7 +33,7 @@ def check_known(
     asked = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
     for name, what in asked:
         if name is not None and name not in known:
-            raise unknown(f"column for {what} in {place}", name, known)
+            raise unknown(f"column for {what} in {place}", name, known, field=what)
     check_roles(targets, group, drop)
 
 
@@ -45,12 +45,18 @@ def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str]) 
     """
     for name in targets:
         if list(targets).count(name) > 1:
-            raise InputError(f"target '{name}' is given twice: leave one out")
+            raise InputError(f"target '{name}' is given twice: leave one out", code="given-twice", field="target")
         if name == group:
-            raise InputError(f"column '{name}' cannot be target and group at once")
+            raise InputError(
+                f"column '{name}' cannot be target and group at once", code="conflicting-options", field=str(name)
+            )
     for name in drop:
         if name in (*targets, group):
-            raise InputError(f"column '{name}' is needed as {'group' if name == group else 'target'}: do not drop it")
+            raise InputError(
+                f"column '{name}' is needed as {'group' if name == group else 'target'}: do not drop it",
+                code="conflicting-options",
+                field="drop",
+            )
 
 
 def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
@@ -64,7 +70,9 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
         row, column = (int(k[0]) for k in blank.nonzero())
         raise InputError(
             f"{row_name(row)}: column '{frame.columns[column]}' is blank ({int(blank.sum())} blanks in the file): "
-            "fill or remove such rows, or leave the column out with drop"
+            "fill or remove such rows, or leave the column out with drop",
+            code="missing-values",
+            field=str(frame.columns[column]),
         )
 
 
@@ -81,7 +89,9 @@ def check_size(features: pd.DataFrame, row_name: RowName) -> None:
         if bad.any():
             raise InputError(
                 f"{row_name(int(bad.argmax()))}: column '{name}' is infinite or beyond {LARGEST:g}: cap it, or "
-                "leave it out with drop"
+                "leave it out with drop",
+                code="not-finite",
+                field=str(name),
             )
 
 
@@ -106,13 +116,15 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
     from pandas.api.types import is_numeric_dtype
 
     if not features.shape[1]:
-        raise InputError(f"{place} has no column to learn from")
+        raise InputError(f"{place} has no column to learn from", code="no-features")
     words = [name for name in features if not is_numeric_dtype(features[name])]
     for name in words:
         count = features[name].nunique()
         if count > CATEGORIES:
             raise InputError(
-                f"{place}: column '{name}' has {count} different words, more than {CATEGORIES}: leave it out with drop"
+                f"{place}: column '{name}' has {count} different words, more than {CATEGORIES}: leave it out with drop",
+                code="too-many-categories",
+                field=str(name),
             )
     # A column of one word says nothing, and leaves no column.
     return pd.get_dummies(features, columns=words, drop_first=True, dtype=float) if words else features
@@ -128,7 +140,11 @@ def check_alike(names: Sequence[str]) -> None:
     for name in names:
         plain = " ".join(name.split()).casefold()
         if not plain:
-            raise InputError("a row's group is empty: give every row a group")
+            raise InputError("a row's group is empty: give every row a group", code="missing-values", field="group")
         if plain in seen:
-            raise InputError(f"groups '{seen[plain]}' and '{name}' differ by blanks or case alone: make them one")
+            raise InputError(
+                f"groups '{seen[plain]}' and '{name}' differ by blanks or case alone: make them one",
+                code="similar-names",
+                field="group",
+            )
         seen[plain] = name

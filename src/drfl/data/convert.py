@@ -36,7 +36,7 @@ def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
         InputError: when there is none.
     """
     if not len(clients):
-        raise InputError("there are no clients: give at least one")
+        raise InputError("there are no clients: give at least one", code="empty", field="clients")
     if isinstance(clients, Mapping):
         return {str(name): value for name, value in clients.items()}
     return dict(zip(client_names(len(clients)), clients, strict=True))
@@ -50,12 +50,20 @@ def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list
     """
     if not isinstance(clients, Mapping):
         if len(clients) != len(names):
-            raise InputError(f"there are {len(names)} clients but test data for {len(clients)}: give one each")
+            raise InputError(
+                f"there are {len(names)} clients but test data for {len(clients)}: give one each",
+                code="count-mismatch",
+                field="test",
+            )
         return list(clients)
     by_name = named(clients)
     if set(by_name) != set(names):
         odd = sorted(set(by_name) ^ set(names))
-        raise InputError(f"training and test data must name the same clients; only one of them has '{odd[0]}'")
+        raise InputError(
+            f"training and test data must name the same clients; only one of them has '{odd[0]}'",
+            code="clients-differ",
+            field=odd[0],
+        )
     return [by_name[name] for name in names]
 
 
@@ -97,21 +105,29 @@ def pool(
 
 def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InputError(f"client '{name}': {part} data must be a pair (inputs, targets)")
+        raise InputError(
+            f"client '{name}': {part} data must be a pair (inputs, targets)", code="wrong-type", field=name
+        )
     for what, values in zip(("inputs", "targets"), pair, strict=True):
         _check_not_ragged(name, f"{part} {what}", values)
     try:
         # A copy, because a tensor that shares memory would change when the user's array does.
         x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"client '{name}': {part} data are not numeric arrays: {error}") from error
+        raise InputError(
+            f"client '{name}': {part} data are not numeric arrays: {error}", code="wrong-type", field=name
+        ) from error
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise InputError(
             f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not go with targets of shape "
-            f"{tuple(y.shape)}; give one target a sample"
+            f"{tuple(y.shape)}; give one target a sample",
+            code="wrong-shape",
+            field=name,
         )
     if not len(x):
-        raise InputError(f"client '{name}' has no {part} samples: leave it out or give it some")
+        raise InputError(
+            f"client '{name}' has no {part} samples: leave it out or give it some", code="no-rows", field=name
+        )
     return x, y
 
 
@@ -129,7 +145,9 @@ def _check_not_ragged(name: str, what: str, values: object) -> None:
     if len(lengths) > 1:
         raise InputError(
             f"client '{name}': {what} are of different lengths, {min(lengths)} to {max(lengths)}: pad them to one, "
-            "e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)"
+            "e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)",
+            code="wrong-shape",
+            field=name,
         )
 
 
@@ -139,11 +157,15 @@ def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> 
         if tensor.shape[1:] != first.shape[1:]:
             raise InputError(
                 f"{what} differ in shape per sample: {tuple(first.shape[1:])} in client '{names[0]}', "
-                f"{tuple(tensor.shape[1:])} in client '{name}'"
+                f"{tuple(tensor.shape[1:])} in client '{name}'",
+                code="wrong-shape",
+                field=name,
             )
         if tensor.is_floating_point() != first.is_floating_point():
             raise InputError(
-                f"{what} differ in kind: {first.dtype} in client '{names[0]}', {tensor.dtype} in client '{name}'"
+                f"{what} differ in kind: {first.dtype} in client '{names[0]}', {tensor.dtype} in client '{name}'",
+                code="wrong-type",
+                field=name,
             )
 
 
@@ -154,10 +176,16 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
         InputError: when it has no length, no items, or items that are not pairs or differ in shape.
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise InputError(f"client '{name}': its dataset needs __len__ and __getitem__ (a map-style torch dataset)")
+        raise InputError(
+            f"client '{name}': its dataset needs __len__ and __getitem__ (a map-style torch dataset)",
+            code="wrong-type",
+            field=name,
+        )
     length = len(cast(Sequence[object], dataset))
     if not length:
-        raise InputError(f"client '{name}': its dataset is empty; leave it out or give it samples")
+        raise InputError(
+            f"client '{name}': its dataset is empty; leave it out or give it samples", code="no-rows", field=name
+        )
     try:
         inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
         _check_not_ragged(name, "inputs", inputs)
@@ -172,7 +200,9 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
             warnings.warn(notice, DataWarning, stacklevel=4)
         return torch.stack(inputs), torch.stack(targets)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"client '{name}': its dataset's items cannot be stacked: {error}") from error
+        raise InputError(
+            f"client '{name}': its dataset's items cannot be stacked: {error}", code="wrong-type", field=name
+        ) from error
 
 
 def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
@@ -191,21 +221,29 @@ def feature_columns(
     """
     columns = frame.columns.tolist()
     if not targets:
-        raise InputError("there is no target: name the column to predict")
+        raise InputError("there is no target: name the column to predict", code="missing-option", field="target")
     for name in (group, *targets, *(features or ())):
         if name not in columns:
             raise unknown("column", name, columns)
     chosen = [name for name in columns if name not in (group, *targets)] if features is None else list(features)
     for target in targets:
         if target == group:
-            raise InputError(f"column '{target}' cannot be target and group at once")
+            raise InputError(
+                f"column '{target}' cannot be target and group at once", code="conflicting-options", field=target
+            )
         if target in chosen:
-            raise InputError(f"column '{target}' is the target and cannot be a feature too: leave it out of features")
+            raise InputError(
+                f"column '{target}' is the target and cannot be a feature too: leave it out of features",
+                code="conflicting-options",
+                field=target,
+            )
     if not chosen:
-        raise InputError("there is no feature column: name at least one in features")
+        raise InputError(
+            "there is no feature column: name at least one in features", code="no-features", field="features"
+        )
     for name in (group, *targets, *chosen):
         if columns.count(name) > 1 or chosen.count(name) > 1 or targets.count(name) > 1:
-            raise InputError(f"column '{name}' is there twice: rename or drop one")
+            raise InputError(f"column '{name}' is there twice: rename or drop one", code="duplicate-column", field=name)
     return chosen
 
 
@@ -223,7 +261,9 @@ def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "fe
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
                 f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}): encode it, for example "
-                f"with pandas.get_dummies, or name other columns in {what}"
+                f"with pandas.get_dummies, or name other columns in {what}",
+                code="not-a-number",
+                field=name,
             )
         columns.append(numeric(column, name))
     return np.stack(columns, axis=1)
@@ -240,7 +280,11 @@ def numeric(column: pd.Series, name: str) -> np.ndarray:
     values = column.to_numpy(dtype=np.float64, copy=True)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        raise InputError(f"column '{name}' is infinite in {len(bad)} rows, first in row {bad[0]}: drop or cap them")
+        raise InputError(
+            f"column '{name}' is infinite in {len(bad)} rows, first in row {bad[0]}: drop or cap them",
+            code="not-finite",
+            field=name,
+        )
     return values
 
 
@@ -250,7 +294,9 @@ def require_present(column: pd.Series, name: str) -> None:
     if len(bad):
         raise InputError(
             f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}: drop these rows "
-            "(DataFrame.dropna) or fill them (DataFrame.fillna)"
+            "(DataFrame.dropna) or fill them (DataFrame.fillna)",
+            code="missing-values",
+            field=name,
         )
 
 
@@ -286,5 +332,7 @@ def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, 
     try:
         labels, codes = np.unique(column.to_numpy(dtype=object), return_inverse=True)
     except TypeError:
-        raise InputError(f"target column '{name}' mixes types: turn it into strings or numbers") from None
+        raise InputError(
+            f"target column '{name}' mixes types: turn it into strings or numbers", code="wrong-type", field=name
+        ) from None
     return codes.astype(np.int64), tuple(str(label) for label in labels.tolist())

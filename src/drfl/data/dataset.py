@@ -62,15 +62,23 @@ class Dataset:
         if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
             raise InputError(
                 f"dataset '{self.name}': training inputs have shape {tuple(self.inputs.shape[1:])} per "
-                f"sample and test inputs {tuple(self.test_inputs.shape[1:])}; they must be the same"
+                f"sample and test inputs {tuple(self.test_inputs.shape[1:])}; they must be the same",
+                code="wrong-shape",
+                field="test_inputs",
             )
         self._check_groups()
         if self.standardise and self.inputs.ndim != 2:
-            raise InputError(f"dataset '{self.name}': only inputs (n, features) can be standardised, not images")
+            raise InputError(
+                f"dataset '{self.name}': only inputs (n, features) can be standardised, not images",
+                code="unsupported-data",
+                field="standardise",
+            )
         if self.columns is not None and self.inputs.shape[1:] != (len(self.columns),):
             raise InputError(
                 f"dataset '{self.name}': {len(self.columns)} names of columns for inputs of shape "
-                f"{tuple(self.inputs.shape)}: give one a column"
+                f"{tuple(self.inputs.shape)}: give one a column",
+                code="count-mismatch",
+                field="columns",
             )
 
     @property
@@ -100,9 +108,17 @@ class Dataset:
         for part, (groups, n) in rows.items():
             if (groups is None) != (self.groups is None) or (groups is not None and len(groups) != n):
                 count = 0 if groups is None else len(groups)
-                raise InputError(f"dataset '{self.name}' has {count} groups for {n} {part} rows: give one a row")
+                raise InputError(
+                    f"dataset '{self.name}' has {count} groups for {n} {part} rows: give one a row",
+                    code="count-mismatch",
+                    field="groups",
+                )
         if self.one_pool and self.test_groups is not None:
-            raise InputError(f"dataset '{self.name}' has test_groups, and no test part of its own: leave them out")
+            raise InputError(
+                f"dataset '{self.name}' has test_groups, and no test part of its own: leave them out",
+                code="unused-option",
+                field="test_groups",
+            )
 
     def _check_part(self, part: str, inputs: Tensor, targets: Tensor) -> None:
         what = f"dataset '{self.name}'"
@@ -111,7 +127,9 @@ class Dataset:
         if not fits_as_input or targets.dtype != dtype:
             raise InputError(
                 f"{what}: {part} inputs must be float32, or int64 tokens, and {name} "
-                f"{str(dtype).partition('.')[2]}, not {inputs.dtype} and {targets.dtype}"
+                f"{str(dtype).partition('.')[2]}, not {inputs.dtype} and {targets.dtype}",
+                code="wrong-type",
+                field="inputs",
             )
         shapes = {"classification": [()], "regression": [(), (self.classes,)], "multi-label": [(self.classes,)]}
         fits = targets.ndim > 0 and tuple(targets.shape[1:]) in shapes[self.task]
@@ -119,17 +137,23 @@ class Dataset:
             raise InputError(
                 f"{what}: {part} inputs of shape {tuple(inputs.shape)} do not go with {name} of shape "
                 f"{tuple(targets.shape)}; give one {name[:-1]} a sample"
-                + ("" if self.labels else f", or {self.classes} in as many columns")
+                + ("" if self.labels else f", or {self.classes} in as many columns"),
+                code="wrong-shape",
+                field="inputs",
             )
         if not len(targets):
-            raise InputError(f"{what} has no {part} samples: give at least one")
+            raise InputError(f"{what} has no {part} samples: give at least one", code="no-rows", field=part)
         checks.finite(f"{what}: {part} inputs", inputs)
         if self.labels:
             checks.labels(f"{what}: {part} labels", targets.numpy(force=True), self.classes)
         elif self.task == "regression":
             checks.finite(f"{what}: {part} targets", targets)
         elif not bool(((targets == 0) | (targets == 1)).all()):
-            raise InputError(f"{what}: {part} targets must be 0 or 1: each says whether a label is there")
+            raise InputError(
+                f"{what}: {part} targets must be 0 or 1: each says whether a label is there",
+                code="not-binary",
+                field="targets",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +189,9 @@ class Pixels:
         if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
             raise InputError(
                 f"dataset '{self.name}': training pictures are of shape {tuple(self.inputs.shape[1:])} and test "
-                f"pictures of {tuple(self.test_inputs.shape[1:])}; they must be the same"
+                f"pictures of {tuple(self.test_inputs.shape[1:])}; they must be the same",
+                code="wrong-shape",
+                field="test_inputs",
             )
 
     def scaled(self, pictures: Tensor) -> Tensor:
@@ -188,11 +214,15 @@ class Pixels:
         if inputs.dtype != torch.uint8 or inputs.ndim != 4:
             raise InputError(
                 f"{what} pictures must be uint8 (n, channels, height, width), not {inputs.dtype} of shape "
-                f"{tuple(inputs.shape)}"
+                f"{tuple(inputs.shape)}",
+                code="wrong-type",
+                field="inputs",
             )
         if targets.dtype != torch.int64 or targets.shape != inputs.shape[:1]:
             raise InputError(
                 f"{what} labels must be int64, one for each of {len(inputs)} pictures, not {targets.dtype} of shape "
-                f"{tuple(targets.shape)}"
+                f"{tuple(targets.shape)}",
+                code="wrong-type",
+                field="targets",
             )
         checks.labels(f"{what} labels", targets.numpy(), self.classes)

@@ -65,7 +65,9 @@ def download_file(file: RemoteFile, folder: Path, mirrors: Sequence[str], *, tim
                 faults.append(f"{url}: {_cause(error, handled)}")
     finally:
         remove_empty(made)  # those that are empty, as nothing came or the user pressed Ctrl-C
-    raise InputError(f"could not download {file.name} into '{folder}' ({'; '.join(faults)})")
+    raise InputError(
+        f"could not download {file.name} into '{folder}' ({'; '.join(faults)})", code="download-failed", field=file.name
+    )
 
 
 def _retrieve(url: str, file: RemoteFile, folder: Path, timeout: float) -> Path:
@@ -134,7 +136,7 @@ def fetch_files(
         looked = str(_pickled(name, refused, source))
     remedy = f"give a folder that has {_wanted(source, stems)} with data_dir or $DRFL_DATA"
     if not download:
-        raise InputError(f"{looked}; {remedy}, or allow the download")
+        raise InputError(f"{looked}; {remedy}, or allow the download", code="dataset-not-found", field=name)
     folder = cache_folder() / source.folder
     try:
         # A file that an earlier, interrupted download left under its name is whole and right, so it is kept.
@@ -143,7 +145,7 @@ def fetch_files(
             for file in files
         )
     except (InputError, OSError) as error:
-        raise InputError(f"{looked}; {error}; {remedy}") from error
+        raise InputError(f"{looked}; {error}; {remedy}", code="download-failed", field=name) from error
 
 
 def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Path) -> tuple[Path, ...]:
@@ -152,7 +154,11 @@ def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Pa
             raise _pickled(name, data_dir, source)
         return (data_dir,)
     if not os.path.isdir(data_dir):
-        raise InputError(f"dataset '{name}': there is no folder '{data_dir}'; check data_dir, or leave it out")
+        raise InputError(
+            f"dataset '{name}': there is no folder '{data_dir}'; check data_dir, or leave it out",
+            code="folder-not-found",
+            field="data_dir",
+        )
     places = places_below(data_dir, source, stems)
     found = find_files(places)
     if found:
@@ -164,7 +170,9 @@ def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Pa
     lacks = f"'{nearest.folder}' lacks {', '.join(missing(nearest))}; " if _has(nearest) else ""
     raise InputError(
         f"dataset '{name}': looked in {_folders(places, source)} for {_wanted(source, stems)}; {lacks}"
-        "add the files, or leave data_dir out"
+        "add the files, or leave data_dir out",
+        code="dataset-not-found",
+        field="data_dir",
     )
 
 
@@ -193,5 +201,7 @@ def _wanted(source: DownloadSource, stems: Sequence[str]) -> str:
 def _pickled(name: str, refused: Path, source: DownloadSource) -> InputError:
     return InputError(
         f"dataset '{name}': '{refused}' is pickled, which drfl does not read: get the binary edition, "
-        f"{source.files[0].name}"
+        f"{source.files[0].name}",
+        code="pickled-file",
+        field=str(refused),
     )

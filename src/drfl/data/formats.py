@@ -54,26 +54,44 @@ def read_idx(path: str | Path) -> np.ndarray:
 def _parse(path: Path, file: BinaryIO) -> np.ndarray:
     head = _read_up_to(file, 4)
     if len(head) < 4 or head[:2] != b"\0\0":
-        raise InputError(f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type")
+        raise InputError(
+            f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type",
+            code="unsupported-file",
+            field=str(path),
+        )
     if head[2] not in _TYPES:
         known = ", ".join(f"0x{code:02x}" for code in _TYPES)
-        raise InputError(f"'{path}' is not a known IDX file: type code 0x{head[2]:02x} is none of {known}")
+        raise InputError(
+            f"'{path}' is not a known IDX file: type code 0x{head[2]:02x} is none of {known}",
+            code="unsupported-file",
+            field=str(path),
+        )
     if not 1 <= head[3] <= _MAX_DIMENSIONS:
-        raise InputError(f"'{path}' is not a usable IDX file: it claims {head[3]} dimensions")
+        raise InputError(
+            f"'{path}' is not a usable IDX file: it claims {head[3]} dimensions",
+            code="unsupported-file",
+            field=str(path),
+        )
     sizes = _read_up_to(file, 4 * head[3])
     if len(sizes) < 4 * head[3]:
-        raise InputError(f"'{path}' is cut short: it ends inside its header; get the file anew")
+        raise InputError(
+            f"'{path}' is cut short: it ends inside its header; get the file anew", code="damaged-file", field=str(path)
+        )
     shape = struct.unpack(f">{head[3]}I", sizes)
     dtype = np.dtype(_TYPES[head[2]])
     expected = math.prod(shape) * dtype.itemsize
     if not expected:
-        raise InputError(f"'{path}' holds no values: its shape is {shape}")
+        raise InputError(f"'{path}' holds no values: its shape is {shape}", code="damaged-file", field=str(path))
     if isinstance(file, gzip.GzipFile):
         check_expansion(path, os.fstat(file.fileno()).st_size, expected)
     body = _read_up_to(file, expected + 1)
     if len(body) != expected:
         fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"
-        raise InputError(f"'{path}' {fault} the {expected} bytes that its shape {shape} needs; get the file anew")
+        raise InputError(
+            f"'{path}' {fault} the {expected} bytes that its shape {shape} needs; get the file anew",
+            code="damaged-file",
+            field=str(path),
+        )
     return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
@@ -105,7 +123,9 @@ def write_idx(path: str | Path, array: np.ndarray) -> None:
     if array.dtype != np.uint8 or not 1 <= array.ndim <= _MAX_DIMENSIONS or not array.size:
         raise InputError(
             f"write_idx writes non-empty uint8 arrays of 1 to {_MAX_DIMENSIONS} dimensions, not "
-            f"{array.dtype} of shape {array.shape}"
+            f"{array.dtype} of shape {array.shape}",
+            code="wrong-shape",
+            field="array",
         )
     content = struct.pack(f">BBBB{array.ndim}I", 0, 0, 0x08, array.ndim, *array.shape) + array.tobytes()
     with atomic_write(path) as file:
@@ -138,13 +158,27 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
 
 def _check_pair(images_at: Path, images: np.ndarray, labels_at: Path, labels: np.ndarray, classes: int) -> None:
     if images.ndim != 3 or images.dtype != np.uint8:
-        raise InputError(f"'{images_at}' must hold grey images, (n, height, width) bytes, not {images.shape}")
+        raise InputError(
+            f"'{images_at}' must hold grey images, (n, height, width) bytes, not {images.shape}",
+            code="wrong-shape",
+            field=str(images_at),
+        )
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise InputError(f"'{labels_at}' must hold labels, (n,) bytes, not {labels.shape}")
+        raise InputError(
+            f"'{labels_at}' must hold labels, (n,) bytes, not {labels.shape}", code="wrong-shape", field=str(labels_at)
+        )
     if len(images) != len(labels):
-        raise InputError(f"'{images_at}' has {len(images)} images but '{labels_at}' has {len(labels)} labels")
+        raise InputError(
+            f"'{images_at}' has {len(images)} images but '{labels_at}' has {len(labels)} labels",
+            code="count-mismatch",
+            field=str(images_at),
+        )
     if labels.max() >= classes or labels.min() < 0:
-        raise InputError(f"'{labels_at}' has labels outside 0..{classes - 1}: it is of another data set")
+        raise InputError(
+            f"'{labels_at}' has labels outside 0..{classes - 1}: it is of another data set",
+            code="wrong-dataset",
+            field=str(labels_at),
+        )
 
 
 def _check_identity(source: DownloadSource, path: Path, test_labels: np.ndarray) -> None:
@@ -155,7 +189,11 @@ def _check_identity(source: DownloadSource, path: Path, test_labels: np.ndarray)
         digest = digest_like(known)
         digest.update(content)
         if other is not source and digest.hexdigest() == known:
-            raise InputError(f"'{path}' is of {other.folder}, not of {source.folder}: give another folder")
+            raise InputError(
+                f"'{path}' is of {other.folder}, not of {source.folder}: give another folder",
+                code="wrong-dataset",
+                field=str(path),
+            )
 
 
 _SHAPE = (3, 32, 32)
@@ -194,13 +232,18 @@ def _records(where: str, data: bytes, labels: tuple[int, ...]) -> tuple[np.ndarr
     if not data or len(data) % width:
         raise InputError(
             f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut short or of "
-            "another data set; get the file anew"
+            "another data set; get the file anew",
+            code="damaged-file",
+            field=str(where),
         )
     table = np.frombuffer(data, np.uint8).reshape(-1, width)
     for k, values in enumerate(labels):
         if table[:, k].max() >= values:
             raise InputError(
-                f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get the file anew"
+                f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get the "
+                "file anew",
+                code="damaged-file",
+                field=str(where),
             )
     return table[:, len(labels) :], table[:, len(labels) - 1]
 
@@ -238,7 +281,10 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
         train = [(path, k) for k, wnid in enumerate(classes) for path in _of_class(tree, wnid)]
         if len(train) % len(classes) or any(k != i * len(classes) // len(train) for i, (_, k) in enumerate(train)):
             raise InputError(
-                f"'{tree.path}' has more training pictures of some classes than of others: it is not whole; get it anew"
+                f"'{tree.path}' has more training pictures of some classes than of others: it is not whole; "
+                "get it anew",
+                code="damaged-file",
+                field=str(tree.path),
             )
         test = _test(tree, classes)
         return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
@@ -248,10 +294,18 @@ def _classes(tree: Tree) -> list[str]:
     """The classes' identifiers in order; those that have training pictures are the same."""
     wnids = _lines(tree, "wnids.txt")
     if not wnids or len(set(wnids)) < len(wnids) or not all(_CLASS.fullmatch(wnid) for wnid in wnids):
-        raise InputError(f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it anew")
+        raise InputError(
+            f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it anew",
+            code="damaged-file",
+            field=str(tree.path),
+        )
     odd = sorted(set(wnids) ^ {folder for folder in tree.folders("train") if _CLASS.fullmatch(folder)})
     if odd:
-        raise InputError(f"'{tree.path}': only one of wnids.txt and train/ has the class {odd[0]}; get it anew")
+        raise InputError(
+            f"'{tree.path}': only one of wnids.txt and train/ has the class {odd[0]}; get it anew",
+            code="damaged-file",
+            field=str(tree.path),
+        )
     return wnids
 
 
@@ -272,11 +326,15 @@ def _test(tree: Tree, classes: Sequence[str]) -> list[tuple[str, int]]:
         if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
             raise InputError(
                 f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of wnids.txt; "
-                "get it anew"
+                "get it anew",
+                code="damaged-file",
+                field=str(tree.path),
             )
         listed.append((f"val/images/{fields[0]}", number[fields[1]]))
     if not listed:
-        raise InputError(f"'{tree.path}': {_ANNOTATIONS} is empty; get it anew")
+        raise InputError(
+            f"'{tree.path}': {_ANNOTATIONS} is empty; get it anew", code="damaged-file", field=str(tree.path)
+        )
     return listed
 
 
@@ -306,5 +364,11 @@ def _picture(tree: Tree, name: str) -> np.ndarray:
     except MemoryError:
         raise
     except Exception as error:  # for crafted bytes the decoders raise a dozen kinds
-        raise InputError(f"{where} is no whole JPEG file; get it anew") from error
-    raise InputError(f"{where} is of {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}: it is of another data set")
+        raise InputError(
+            f"{where} is no whole JPEG file; get it anew", code="damaged-file", field=str(where)
+        ) from error
+    raise InputError(
+        f"{where} is of {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}: it is of another data set",
+        code="wrong-dataset",
+        field=str(where),
+    )

@@ -76,7 +76,11 @@ def check_installed(name: str) -> None:
         InputError: it is not.
     """
     if find_spec("datasets") is None:
-        raise InputError(f"{name} needs the package datasets of Hugging Face: pip install 'drfl[hf]'")
+        raise InputError(
+            f"{name} needs the package datasets of Hugging Face: pip install 'drfl[hf]'",
+            code="package-missing",
+            field="datasets",
+        )
 
 
 def is_saved(path: Path) -> bool:
@@ -98,7 +102,11 @@ def folder_name(text: str) -> Path | None:
         return None
     if not is_saved(path):
         problem = "is no folder that save_to_disk wrote" if path.is_dir() else "is a folder that is not there"
-        raise InputError(f"dataset '{text}' {problem}: give one, or the hub's name of a data set")
+        raise InputError(
+            f"dataset '{text}' {problem}: give one, or the hub's name of a data set",
+            code="invalid-value",
+            field="dataset",
+        )
     return path
 
 
@@ -141,7 +149,7 @@ def hub_name(text: str) -> HubName:
         raise InputError(
             f"dataset '{text}' has no {'revision behind @' if name else 'name'}: give it as {PREFIX}NAME or "
             f"{PREFIX}NAME@REVISION, as the hub has it",
-            code="bad-name", field="dataset",
+            code="invalid-name", field="dataset",
         )  # fmt: skip
     return HubName(name, configuration or None, revision or None)
 
@@ -173,7 +181,7 @@ def read_saved(path: Path, columns: Columns) -> Dataset:
     try:
         found = datasets.load_from_disk(str(path))
     except Exception as error:
-        raise InputError(f"{path} cannot be read: {_line(error)}") from None
+        raise InputError(f"{path} cannot be read: {_line(error)}", code="file-unreadable", field=str(path)) from None
     return from_splits(path.name, str(path), found, columns)
 
 
@@ -194,9 +202,15 @@ def read_hub(text: str, columns: Columns) -> Dataset:
         )
         found = datasets.load_dataset(name.name, name.configuration, revision=name.revision, **no_script)
     except Exception as error:  # of the network, the hub, a builder, a file: of a dozen packages
-        raise InputError(f"dataset '{text}' cannot be loaded from the hub: {_line(error)}") from None
+        raise InputError(
+            f"dataset '{text}' cannot be loaded from the hub: {_line(error)}", code="download-failed", field="dataset"
+        ) from None
     if not isinstance(found, datasets.DatasetDict | datasets.Dataset):
-        raise InputError(f"dataset '{text}' is a {type(found).__name__}, which cannot be held in memory")
+        raise InputError(
+            f"dataset '{text}' is a {type(found).__name__}, which cannot be held in memory",
+            code="unsupported-data",
+            field="dataset",
+        )
     return from_splits(text, text, found, columns)
 
 
@@ -250,13 +264,21 @@ def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mappi
     known = {str(name): rows for name, rows in found.items()}
     test = next((name for name in TEST if name in known), None)
     if len(known) > 1 and not ("train" in known and test is not None):
-        raise InputError(f"{place} has the splits {', '.join(known)}: give one alone, or 'train' and 'test'")
+        raise InputError(
+            f"{place} has the splits {', '.join(known)}: give one alone, or 'train' and 'test'",
+            code="invalid-splits",
+            field="dataset",
+        )
     chosen = known if len(known) == 1 else {name: known[name] for name in ("train", str(test))}
     for name, rows in chosen.items():
         if not len(rows):
-            raise InputError(f"{place}, split '{name}' has no rows")
+            raise InputError(f"{place}, split '{name}' has no rows", code="no-rows", field=name)
         if rows.column_names != next(iter(chosen.values())).column_names:
-            raise InputError(f"{place}: the splits {' and '.join(chosen)} have other columns: give both the same")
+            raise InputError(
+                f"{place}: the splits {' and '.join(chosen)} have other columns: give both the same",
+                code="columns-differ",
+                field="dataset",
+            )
     return chosen
 
 
@@ -271,13 +293,21 @@ def _kind(place: str, rows: datasets.Dataset, columns: Columns) -> str:
     odd = [name for name, kind in kinds.items() if not kind]
     if odd:
         kind = type(rows.features[odd[0]]).__name__
-        raise InputError(f"{place}: column '{odd[0]}' holds {kind}, which is no number, word, array or image: drop it")
+        raise InputError(
+            f"{place}: column '{odd[0]}' holds {kind}, which is no number, word, array or image: drop it",
+            code="not-a-number",
+            field=odd[0],
+        )
     if not kinds:
-        raise InputError(f"{place} has no column to learn from")
+        raise InputError(f"{place} has no column to learn from", code="no-features", field="dataset")
     wide = [name for name, kind in kinds.items() if kind != "table"]
     if wide and len(kinds) > 1:
         others = ", ".join(name for name in kinds if name != wide[0])
-        raise InputError(f"{place}: column '{wide[0]}' of {kinds[wide[0]]}s cannot stand beside others: drop {others}")
+        raise InputError(
+            f"{place}: column '{wide[0]}' of {kinds[wide[0]]}s cannot stand beside others: drop {others}",
+            code="unsupported-data",
+            field=wide[0],
+        )
     return kinds[wide[0]] if wide else "table"
 
 
@@ -345,7 +375,9 @@ def _check_labelled(place: str, name: str, values: np.ndarray, feature: object) 
     if isinstance(feature, datasets.ClassLabel) and (values < 0).any():
         row = int((values < 0).argmax()) + 1
         raise InputError(
-            f"{place}, row {row}: the target '{name}' is {values[row - 1]}, which says that it is not known"
+            f"{place}, row {row}: the target '{name}' is {values[row - 1]}, which says that it is not known",
+            code="missing-values",
+            field=name,
         )
 
 
@@ -356,13 +388,23 @@ def _stacked(place: str, name: str, values: Sequence[object]) -> np.ndarray:
         try:
             array = np.array(_plain(value), dtype=np.float64)
         except (TypeError, ValueError):
-            raise InputError(f"{place}, row {row + 1}: column '{name}' holds no array of numbers: drop it") from None
+            raise InputError(
+                f"{place}, row {row + 1}: column '{name}' holds no array of numbers: drop it",
+                code="not-a-number",
+                field=name,
+            ) from None
         if not np.isfinite(array).all():
-            raise InputError(f"{place}, row {row + 1}: column '{name}' is blank or infinite somewhere: fill or drop it")
+            raise InputError(
+                f"{place}, row {row + 1}: column '{name}' is blank or infinite somewhere: fill or drop it",
+                code="missing-values",
+                field=name,
+            )
         if found and array.shape != found[0].shape:
             raise InputError(
                 f"{place}, row {row + 1}: column '{name}' has shape {array.shape} where row 1 has {found[0].shape}: "
-                "bring all to one shape"
+                "bring all to one shape",
+                code="wrong-shape",
+                field=name,
             )
         found.append(array.astype(np.float32))
     return np.stack(found)
@@ -376,7 +418,7 @@ def _plain(value: object) -> object:
 def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
     """(n, channels, height, width) uint8; of one channel where all are grey."""
     if find_spec("PIL") is None:
-        raise InputError(f"{place}: images need Pillow: pip install 'drfl[hf]'")
+        raise InputError(f"{place}: images need Pillow: pip install 'drfl[hf]'", code="package-missing", field="pillow")
     found: list[Image] = []
     for row in range(len(rows)):
         try:
@@ -384,14 +426,24 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
             if picture is not None:
                 picture.load()
         except Exception as error:
-            raise InputError(f"{place}, row {row + 1}: the image '{name}' cannot be read: {_line(error)}") from None
+            raise InputError(
+                f"{place}, row {row + 1}: the image '{name}' cannot be read: {_line(error)}",
+                code="damaged-file",
+                field=name,
+            ) from None
         if picture is None:
-            raise InputError(f"{place}, row {row + 1}: the image '{name}' is blank: remove such rows")
+            raise InputError(
+                f"{place}, row {row + 1}: the image '{name}' is blank: remove such rows",
+                code="missing-values",
+                field=name,
+            )
         if found and picture.size != found[0].size:
             sizes = [f"{w}x{h}" for w, h in (picture.size, found[0].size)]
             raise InputError(
                 f"{place}, row {row + 1}: the image '{name}' is {sizes[0]} pixels where row 1 has {sizes[1]}: resize "
-                "them to one size"
+                "them to one size",
+                code="wrong-shape",
+                field=name,
             )
         found.append(picture)
     grey = all(picture.mode in ("1", "L") for picture in found)
@@ -421,4 +473,8 @@ def _inputs(place: str, parts: Sequence[pd.DataFrame | np.ndarray]) -> tuple[lis
 def _check_shapes(place: str, arrays: Sequence[np.ndarray]) -> None:
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
-        raise InputError(f"{place}: the splits' inputs have shapes {sorted(shapes)} per row: give both the same")
+        raise InputError(
+            f"{place}: the splits' inputs have shapes {sorted(shapes)} per row: give both the same",
+            code="wrong-shape",
+            field="dataset",
+        )

@@ -39,15 +39,23 @@ def split_groups(groups: np.ndarray, targets: np.ndarray | None, key: Key, test_
     g = np.asarray(groups)
     y = None if targets is None else np.asarray(targets)
     if g.ndim != 1 or not g.size:
-        raise InputError(f"groups must be one value a row, at least one, not of shape {g.shape}")
+        raise InputError(
+            f"groups must be one value a row, at least one, not of shape {g.shape}", code="wrong-shape", field="groups"
+        )
     if y is not None and y.shape != g.shape:
-        raise InputError(f"groups of shape {g.shape} and targets of shape {y.shape} must be one value a row")
+        raise InputError(
+            f"groups of shape {g.shape} and targets of shape {y.shape} must be one value a row",
+            code="wrong-shape",
+            field="groups",
+        )
     if any(value is None or (isinstance(value, float) and math.isnan(value)) for value in g.tolist()):
-        raise InputError("some rows have no group: drop them or give them one")
+        raise InputError("some rows have no group: drop them or give them one", code="missing-values", field="groups")
     try:
         values, codes = np.unique(g, return_inverse=True)
     except TypeError:
-        raise InputError("groups mix types that cannot be sorted: turn them into strings") from None
+        raise InputError(
+            "groups mix types that cannot be sorted: turn them into strings", code="wrong-type", field="groups"
+        ) from None
     names = tuple(str(value) for value in values.tolist())
     rows = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
     labels = [None if y is None else y[mine] for mine in rows]
@@ -95,7 +103,9 @@ class Natural:
         if dataset.groups is None:
             raise InputError(
                 f"dataset '{dataset.name}' does not say who its rows belong to, which partition 'natural' needs: "
-                "take another partition, or another dataset such as heart-disease"
+                "take another partition, or another dataset such as heart-disease",
+                code="missing-groups",
+                field="partition",
             )
         if dataset.test_groups is not None:
             return self._of_two_parts(dataset.groups, dataset.test_groups, dataset.name, key)
@@ -121,7 +131,9 @@ class Natural:
         if self.clients is not None and self.clients > len(values):
             raise InputError(
                 f"dataset '{name}' has {len(values)} groups, so partition 'natural' makes at most {len(values)} "
-                f"clients, not {self.clients}: give fewer, or leave clients out"
+                f"clients, not {self.clients}: give fewer, or leave clients out",
+                code="out-of-range",
+                field="clients",
             )
         return tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
 
@@ -134,7 +146,9 @@ class Natural:
             part = "test" if lone[0] in groups else "training"
             raise InputError(
                 f"dataset '{name}': client '{lone[0]}' has no {part} rows: give it some, or a test fraction, by which "
-                "all test rows are drawn anew"
+                "all test rows are drawn anew",
+                code="no-rows",
+                field=lone[0],
             )
         place = {who: i for i, who in enumerate(names)}
         owners = (np.array([place.get(who, -1) for who in part]) for part in (groups, test_groups))
@@ -181,7 +195,7 @@ def make_partition(
         own = method if test_fraction is None else dataclasses.replace(method, test_fraction=test_fraction)
         return own.divide(dataset, key)
     if not dataset.labels and method.name not in WITHOUT_CLASSES:
-        raise InputError(by_class(method.name, dataset.task))
+        raise InputError(by_class(method.name, dataset.task), code="wrong-task", field="partition")
     # Rows that have no class are all of one.
     y, y_test = (
         t.numpy() if dataset.labels else np.zeros(len(t), int) for t in (dataset.targets, dataset.test_targets)

@@ -48,10 +48,12 @@ class Partition:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
             raise InputError(
                 f"a partition needs as many training parts ({len(self.train)}) as test parts "
-                f"({len(self.test)}) and names ({len(self.names)}), and at least one"
+                f"({len(self.test)}) and names ({len(self.names)}), and at least one",
+                code="count-mismatch",
+                field="names",
             )
         if len(set(self.names)) < len(self.names):
-            raise InputError("the names of clients must differ from each other")
+            raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
         for part, lists in (("training", self.train), ("test", self.test)):
             _check_indices(part, lists, self.names)
 
@@ -102,19 +104,23 @@ class Partition:
         try:
             return cls._from_json(content)
         except InputError as error:
-            raise InputError(f"'{path}' is not a partition that drfl can use: {error}") from error
+            raise InputError(
+                f"'{path}' is not a partition that drfl can use: {error}", code="damaged-file", field=str(path)
+            ) from error
 
     @classmethod
     def _from_json(cls, content: object) -> Partition:
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise InputError(f"it is not marked as '{_FORMAT}'")
+            raise InputError(f"it is not marked as '{_FORMAT}'", code="damaged-file")
         recipe, clients = content.get("recipe"), content.get("clients")
         if not isinstance(recipe, dict) or not isinstance(clients, list):
-            raise InputError("it needs a table 'recipe' and a list 'clients'")
+            raise InputError("it needs a table 'recipe' and a list 'clients'", code="damaged-file")
         if not all(isinstance(value, str | int) or _number(value) for value in recipe.values()):
-            raise InputError("the values in 'recipe' must be strings or numbers")
+            raise InputError("the values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe")
         if not all(isinstance(client, dict) and isinstance(client.get("name"), str) for client in clients):
-            raise InputError("every client needs a 'name', a list 'train' and a list 'test'")
+            raise InputError(
+                "every client needs a 'name', a list 'train' and a list 'test'", code="damaged-file", field="clients"
+            )
         return cls(
             tuple(_indices_from_json(client, "train") for client in clients),
             tuple(_indices_from_json(client, "test") for client in clients),
@@ -131,18 +137,28 @@ def _number(value: object) -> bool:
 def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
     values = client.get(part)
     if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):
-        raise InputError(f"client '{client['name']}' needs a list '{part}' of integers")
+        raise InputError(
+            f"client '{client['name']}' needs a list '{part}' of integers", code="damaged-file", field=part
+        )
     return np.array(cast(list[int], values), dtype=np.int64)
 
 
 def _check_indices(part: str, lists: tuple[np.ndarray, ...], names: tuple[str, ...]) -> None:
     for name, indices in zip(names, lists, strict=True):
         if not len(indices):
-            raise InputError(f"client '{name}' has no {part} samples: use fewer clients or more data")
+            raise InputError(
+                f"client '{name}' has no {part} samples: use fewer clients or more data", code="no-rows", field=name
+            )
         if indices.dtype != np.int64 or indices.ndim != 1:
-            raise InputError(f"client '{name}': {part} indices must be a 1-D int64 array")
+            raise InputError(
+                f"client '{name}': {part} indices must be a 1-D int64 array", code="wrong-type", field=name
+            )
         if indices[0] < 0 or (np.diff(indices) <= 0).any():
-            raise InputError(f"client '{name}': {part} indices must be sorted, different and not negative")
+            raise InputError(
+                f"client '{name}': {part} indices must be sorted, different and not negative",
+                code="invalid-value",
+                field=name,
+            )
 
 
 def client_names(n: int) -> tuple[str, ...]:
@@ -192,7 +208,9 @@ def checked_labels(
     y_test = checks.labels("test labels", test_targets, classes)
     if method.clients > len(y):
         raise InputError(
-            f"{method.clients} clients are more than the {len(y)} training samples: use fewer clients or more data"
+            f"{method.clients} clients are more than the {len(y)} training samples: use fewer clients or more data",
+            code="few-rows",
+            field="clients",
         )
     return y, y_test
 

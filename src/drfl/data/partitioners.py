@@ -98,14 +98,20 @@ def one_class_counts(supply: np.ndarray, clients: int, zipf: float) -> np.ndarra
     """
     C = len(supply)
     if clients < C:
-        raise InputError(f"one class a client needs at least {C} clients for {C} classes, not {clients}")
+        raise InputError(
+            f"one class a client needs at least {C} clients for {C} classes, not {clients}",
+            code="few-clients",
+            field="clients",
+        )
     weights = zipf_weights(clients, zipf)
     counts = np.zeros((clients, C), dtype=np.int64)
     for c in range(C):
         members = np.arange(c, clients, C)
         if supply[c] < len(members):
             raise InputError(
-                f"class {c} has {supply[c]} training samples for {len(members)} clients: use fewer clients"
+                f"class {c} has {supply[c]} training samples for {len(members)} clients: use fewer clients",
+                code="few-rows",
+                field="clients",
             )
         counts[members, c] = largest_remainder(int(supply[c]), weights[members], minimum=1)
     return counts

@@ -23,16 +23,26 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
     if inputs.ndim < 1 or targets.ndim < 1 or len(inputs) != len(targets):
         raise InputError(
             f"{part} inputs of shape {tuple(inputs.shape)} do not go with targets of shape "
-            f"{tuple(targets.shape)}; give one target a sample"
+            f"{tuple(targets.shape)}; give one target a sample",
+            code="wrong-shape",
+            field="targets",
         )
     checks.finite(f"{part} inputs", inputs)
     checks.finite(f"{part} targets", targets)
     if targets.is_floating_point():
         return
     if targets.dtype != torch.int64:
-        raise InputError(f"{part} targets must be int64 labels or floating values, not {targets.dtype}")
+        raise InputError(
+            f"{part} targets must be int64 labels or floating values, not {targets.dtype}",
+            code="wrong-type",
+            field="targets",
+        )
     if targets.numel() and int(targets.min()) < 0:
-        raise InputError(f"{part} targets must be labels of at least 0, but hold {int(targets.min())}: encode them")
+        raise InputError(
+            f"{part} targets must be labels of at least 0, but hold {int(targets.min())}: encode them",
+            code="out-of-range",
+            field="targets",
+        )
 
 
 def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[str, ...]) -> None:
@@ -49,9 +59,13 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
     """
     for name, indices in zip(names, lists, strict=True):
         if indices.dtype != torch.int64 or indices.ndim != 1:
-            raise InputError(f"client '{name}': {part} indices must be a 1-D int64 tensor")
+            raise InputError(
+                f"client '{name}': {part} indices must be a 1-D int64 tensor", code="wrong-type", field=name
+            )
         if not len(indices):
-            raise InputError(f"client '{name}' has no {part} samples: leave it out or give it some")
+            raise InputError(
+                f"client '{name}' has no {part} samples: leave it out or give it some", code="no-rows", field=name
+            )
     # One look at all indices together; only where something is wrong, at each client, to name it.
     together = torch.cat(lists)
     if int(together.min()) >= 0 and int(together.max()) < pool:
@@ -60,7 +74,9 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
         if int(indices.min()) < 0 or int(indices.max()) >= pool:
             raise InputError(
                 f"client '{name}': {part} indices must lie in 0..{pool - 1}, but range over "
-                f"{int(indices.min())}..{int(indices.max())}"
+                f"{int(indices.min())}..{int(indices.max())}",
+                code="out-of-range",
+                field=name,
             )
 
 

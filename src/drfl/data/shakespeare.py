@@ -60,7 +60,9 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
     if not texts:
         raise InputError(
             f"'{path}' has no play with a role of {SHORTEST:,} characters: give a text of Project Gutenberg's in which "
-            "a speech is a line NAME. and the lines below it up to a blank one"
+            "a speech is a line NAME. and the lines below it up to a blank one",
+            code="wrong-dataset",
+            field=str(path),
         )
     cuts = {who: int(TRAINING * len(tokens)) for who, tokens in texts.items()}
     train = {who: _windows(tokens[: cuts[who]]) for who, tokens in texts.items()}
@@ -108,7 +110,11 @@ def _text(path: Path) -> str:
     lines = text.encode("ascii", "ignore").decode("ascii").splitlines()
     start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
     if start is not None and end is None:
-        raise InputError(f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file anew")
+        raise InputError(
+            f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file anew",
+            code="damaged-file",
+            field=str(path),
+        )
     return "\n".join(lines[0 if start is None else start + 1 : end])
 
 

@@ -33,9 +33,9 @@ def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.n
     w = np.asarray(weights, dtype=np.float64)
     top = w.max(initial=0.0)
     if w.ndim != 1 or not np.isfinite(w).all() or not top > 0 or w.min() < 0:
-        raise InputError("weights must be finite, non-negative and not all zero")
+        raise InputError("weights must be finite, non-negative and not all zero", code="invalid-value", field="weights")
     if total < minimum * len(w):
-        raise InputError(f"cannot give {len(w)} parts at least {minimum} each out of {total}")
+        raise InputError(f"cannot give {len(w)} parts at least {minimum} each out of {total}", code="few-rows")
     w = w / top  # so that their sum cannot overflow
     parts = np.full(len(w), minimum, dtype=np.int64)
     free = np.arange(len(w))
@@ -150,7 +150,7 @@ def split_rows(
     n = len(rows)
     if n < 2:
         few = f"{name} has {n} row{'s' * (n != 1)}: at least two are needed to train and to test"
-        raise InputError(f"{few}; leave it out or give test data of its own")
+        raise InputError(f"{few}; leave it out or give test data of its own", code="few-rows")
     rng = key.generator()
     held = min(max(round(test_fraction * n), 1), n - 1)
     if targets is None:
@@ -201,7 +201,11 @@ def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tu
     if len(empty) and held.max(axis=1).min() == 0:
         i = empty[held.max(axis=1).argmin()]
         classes = np.flatnonzero(counts[i]).tolist()
-        raise InputError(f"client {i} cannot be tested: no test sample is of its classes {classes}; give some that are")
+        raise InputError(
+            f"client {i} cannot be tested: no test sample is of its classes {classes}; give some that are",
+            code="no-rows",
+            field="test",
+        )
     borrowed = held.argmax(axis=1)
     draws = key.fold("borrow").generator().integers(0, supply[borrowed])
     for i, c, draw in zip(empty, borrowed, draws, strict=True):

@@ -62,7 +62,9 @@ class Moments:
         column = int((~good).int().argmax())
         raise InputError(
             f"{name} reports {self.count} rows, and for its column {column + 1} the mean {float(self.mean[column]):g} "
-            f"and the variance {float(self.variance[column]):g}: see its data, or switch standardise off"
+            f"and the variance {float(self.variance[column]):g}: see its data, or switch standardise off",
+            code="invalid-statistics",
+            field=name,
         )
 
 
@@ -135,10 +137,15 @@ class Standardisation:
             if values.ndim != 1 or values.dtype != torch.float64 or values.shape != self.mean.shape:
                 raise InputError(
                     f"a standardisation's {name} must be a float64 vector with a number a column, not {values.dtype} "
-                    f"of shape {tuple(values.shape)}"
+                    f"of shape {tuple(values.shape)}",
+                    code="wrong-type",
+                    field=name,
                 )
         if not bool((self.mean.isfinite() & self.scale.isfinite() & (self.scale > 0)).all()):
-            raise InputError("a standardisation's means must be finite, and its scales finite and positive")
+            raise InputError(
+                "a standardisation's means must be finite, and its scales finite and positive",
+                code="invalid-statistics",
+            )
 
     @classmethod
     def of(cls, moments: Moments) -> Standardisation:
@@ -154,7 +161,9 @@ class Standardisation:
         if not is_table(inputs) or inputs.shape[1] != len(self.mean):
             raise InputError(
                 f"only floating-point inputs (n, {len(self.mean)}) can be standardised, not {inputs.dtype} of shape "
-                f"{tuple(inputs.shape)}"
+                f"{tuple(inputs.shape)}",
+                code="wrong-shape",
+                field="inputs",
             )
         layer, scaled = Standardise(self).to(inputs.device), torch.empty_like(inputs)
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
@@ -193,7 +202,9 @@ def split_weights(tensors: Mapping[str, Tensor]) -> tuple[Standardisation | None
     """
     found = [tensors[name] for name in (MEAN, SCALE) if name in tensors]
     if len(found) == 1:
-        raise InputError(f"the weights have only one of {MEAN} and {SCALE}: take the file that the run wrote")
+        raise InputError(
+            f"the weights have only one of {MEAN} and {SCALE}: take the file that the run wrote", code="damaged-file"
+        )
     rest = {name: value for name, value in tensors.items() if name not in (MEAN, SCALE)}
     return (Standardisation(*found) if found else None), rest
 

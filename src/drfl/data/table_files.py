@@ -36,12 +36,14 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
         if os.path.isdir(path):  # unlike pathlib's, False for a name that is too long
             inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
             if not inside:
-                raise InputError(f"the folder {path} has no {' or '.join(SUFFIXES)} file")
+                raise InputError(
+                    f"the folder {path} has no {' or '.join(SUFFIXES)} file", code="file-not-found", field=str(path)
+                )
             found += inside
         elif not os.path.isfile(path):
             open_file(path).close()  # which says what is there instead
         elif path.suffix.lower() not in SUFFIXES:
-            raise InputError(f"{path} is no {' or '.join(SUFFIXES)} file")
+            raise InputError(f"{path} is no {' or '.join(SUFFIXES)} file", code="unsupported-file", field=str(path))
         else:
             found.append(path)
     return found
@@ -97,11 +99,17 @@ def read_tables(
     files = files_of(paths)
     kinds = {path.suffix.lower() == ".npz" for path in files}
     if len(kinds) > 1:
-        raise InputError("npz files and tables cannot be mixed: give files of one kind")
+        raise InputError(
+            "npz files and tables cannot be mixed: give files of one kind", code="conflicting-options", field="data"
+        )
     stems = [path.stem for path in files]
     if group is None and len(set(stems)) < len(stems):
         twice = next(stem for stem in stems if stems.count(stem) > 1)
-        raise InputError(f"two files are called {twice}, and files are clients: rename one, or give group")
+        raise InputError(
+            f"two files are called {twice}, and files are clients: rename one, or give group",
+            code="duplicate-name",
+            field=twice,
+        )
     read = _arrays if kinds == {True} else _columns
     rows = read(files, names, group, drop, task)
     named = None if rows.groups is None else tuple(rows.groups)
@@ -124,7 +132,11 @@ def _columns(
     for path, frame in zip(files, frames, strict=True):
         if sorted(frame.columns) != sorted(first):
             odd = sorted(set(first) ^ set(frame.columns))[0]
-            raise InputError(f"column '{odd}' is in one of {files[0]} and {path} alone: give both the same columns")
+            raise InputError(
+                f"column '{odd}' is in one of {files[0]} and {path} alone: give both the same columns",
+                code="columns-differ",
+                field=odd,
+            )
         check_blanks(frame.drop(columns=list(drop)), partial(_line, path))
         for name in targets:
             check_values(name, values_of(frame[name]), task, partial(_line, path))
@@ -148,7 +160,7 @@ def _frame(path: Path, drop: Sequence[str]) -> pd.DataFrame:
     except ImportError:
         raise InputError(
             f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or give CSV",
-            code="missing-package",
+            code="package-missing",
             field="pyarrow",
         ) from None
     frame.columns = [str(name).strip() for name in frame.columns]
@@ -157,7 +169,7 @@ def _frame(path: Path, drop: Sequence[str]) -> pd.DataFrame:
         twice = next(name for name in columns if columns.count(name) > 1)
         raise InputError(f"{path}: column '{twice}' is there twice", code="duplicate-column", field=twice)
     if not len(frame):
-        raise InputError(f"{path} has no rows")
+        raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     return frame
 
 
@@ -181,7 +193,9 @@ def _arrays(
 ) -> _Rows:
     """The rows of npz files, inputs (n, …) float32."""
     if drop:
-        raise InputError("drop means nothing to npz files, which have no columns: leave it out")
+        raise InputError(
+            "drop means nothing to npz files, which have no columns: leave it out", code="unused-option", field="drop"
+        )
     check_roles(targets, group, drop)
     inputs: list[np.ndarray] = []
     found: dict[str, list[np.ndarray]] = {}
@@ -194,10 +208,18 @@ def _arrays(
         inputs.append(x.astype(np.float32))
         groups += who
     if len({x.shape[1:] for x in inputs}) > 1:
-        raise InputError(f"inputs have shapes {sorted({x.shape[1:] for x in inputs})} per row: give all files the same")
+        raise InputError(
+            f"inputs have shapes {sorted({x.shape[1:] for x in inputs})} per row: give all files the same",
+            code="wrong-shape",
+            field="inputs",
+        )
     for name, parts in found.items():
         if len(parts) < len(files):
-            raise InputError(f"the target '{name}' is not in every file: give all of them the same shape")
+            raise InputError(
+                f"the target '{name}' is not in every file: give all of them the same shape",
+                code="wrong-shape",
+                field=name,
+            )
     whole = {name: np.concatenate(parts) for name, parts in found.items()}
     return _Rows(np.concatenate(inputs), whole, None if group is None and len(files) == 1 else groups)
 
@@ -208,16 +230,20 @@ def _npz(path: Path, targets: Sequence[str], group: str | None) -> tuple[np.ndar
     with open_arrays(path) as arrays:
         for name in names:
             if name not in arrays.names:
-                raise unknown(f"array in {path}", name, arrays.names)
+                raise unknown(f"array in {path}", name, arrays.names, field=name)
         found = [np.atleast_1d(each) for each in arrays.read(names)]
     x, ys = found[0], found[1 : 1 + len(targets)]
     who = [path.stem] * len(x) if group is None else [*map(str, found[-1].tolist())]
     for name, y in zip(targets, ys, strict=True):
         if y.ndim not in (1, 2) or not len(x) == len(y) == len(who):
-            raise InputError(f"{path}: inputs {x.shape}, '{name}' {y.shape} and {len(who)} groups: give one a row")
+            raise InputError(
+                f"{path}: inputs {x.shape}, '{name}' {y.shape} and {len(who)} groups: give one a row",
+                code="count-mismatch",
+                field=str(path),
+            )
         _check_finite(path, name, y)
     if not len(x):
-        raise InputError(f"{path} has no rows")
+        raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     _check_finite(path, "inputs", x)
     columns = (columns_of(name, y) for name, y in zip(targets, ys, strict=True))
     return x, {name: values for each in columns for name, values in each.items()}, who
@@ -230,12 +256,16 @@ def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
         InputError: names row and place.
     """
     if values.dtype.kind not in "biuf" and (name == "inputs" or values.dtype.kind != "U"):
-        raise InputError(f"{path}: the array '{name}' holds {values.dtype}, not numbers")
+        raise InputError(
+            f"{path}: the array '{name}' holds {values.dtype}, not numbers", code="not-a-number", field=name
+        )
     bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if bad.any():
         row, *rest = np.argwhere(bad)[0].tolist()
         at = f" at {tuple(rest)}" if rest else ""
         raise InputError(
             f"{path}, row {row + 1}: the array '{name}' is NaN or infinite{at} ({int(bad.sum())} such values in the "
-            "file): fill or remove such rows"
+            "file): fill or remove such rows",
+            code="not-finite",
+            field=name,
         )

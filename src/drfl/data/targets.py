@@ -28,12 +28,16 @@ def check_count(task: TaskName, targets: int, where: str = "") -> None:
     if task == "classification" and targets > 1:
         raise InputError(
             f"{where}task 'classification' has one target, not {targets}: leave the others out, or give task "
-            "'regression' or 'multi-label'"
+            "'regression' or 'multi-label'",
+            code="wrong-task",
+            field="target",
         )
     if task == "multi-label" and targets < 2:
         raise InputError(
             f"{where}task 'multi-label' needs several targets, a column of 0 and 1 for each label: name them all as "
-            "target, or give task 'classification'"
+            "target, or give task 'classification'",
+            code="wrong-task",
+            field="target",
         )
 
 
@@ -55,14 +59,20 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
     check_count(task, len(columns))
     for name, values in columns.items():
         if (values == values[0]).all():
-            raise InputError(f"the target '{name}' is {values[0]} in every row: there is nothing to learn")
+            raise InputError(
+                f"the target '{name}' is {values[0]} in every row: there is nothing to learn",
+                code="constant-target",
+                field=name,
+            )
     if task == "classification":
         ((name, values),) = columns.items()
         different, codes = np.unique(values, return_inverse=True)
         if len(different) > CLASSES:
             raise InputError(
                 f"the target '{name}' has {len(different)} different values: give a column of classes, or task "
-                "'regression'"
+                "'regression'",
+                code="wrong-task",
+                field=name,
             )
         return torch.from_numpy(codes.astype(np.int64)), len(different)
     whole = np.stack([values.astype(np.float32) for values in columns.values()], axis=1)
@@ -96,7 +106,11 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
         problem, remedy = "'{}'", "multi-label needs 0 or 1, whether the label is there"
     if bad.any():
         row = int(bad.argmax())
-        raise InputError(f"{row_name(row)}: the target '{name}' holds {problem.format(values[row])}: {remedy}")
+        raise InputError(
+            f"{row_name(row)}: the target '{name}' holds {problem.format(values[row])}: {remedy}",
+            code="invalid-value",
+            field=name,
+        )
 
 
 def columns_of(name: str, values: np.ndarray) -> dict[str, np.ndarray]:

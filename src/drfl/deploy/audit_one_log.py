@@ -88,7 +88,7 @@ class ServerRuns:
                 yield from steps[event](record)
         if self.run is not None:
             text = f"it ends within run {self.run}: the server was killed, still runs, or the end was removed"
-            yield say(self.log, "note", text, "unfinished")
+            yield say(self.log, "note", text, "unfinished-run")
 
     def _problem(self, text: str, code: str, record: Record) -> Finding:
         return say(self.log, "problem", text, code, record["n"])

@@ -186,7 +186,9 @@ def _certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(content)
     except ValueError:
-        raise InputError(f"{path} is no certificate; delete it and run ./make-keys.sh") from None
+        raise InputError(
+            f"{path} is no certificate; delete it and run ./make-keys.sh", code="invalid-certificate", field=str(path)
+        ) from None
 
 
 def _private(path: Path, ssh: bool) -> types.PrivateKeyTypes | ssh_types.SSHPrivateKeyTypes:
@@ -195,7 +197,9 @@ def _private(path: Path, ssh: bool) -> types.PrivateKeyTypes | ssh_types.SSHPriv
     try:
         return load(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InputError(f"{path} is no private key, or has a password; make one without") from None
+        raise InputError(
+            f"{path} is no private key, or has a password; make one without", code="invalid-key", field=str(path)
+        ) from None
 
 
 def _ssh_public(path: Path) -> ec.EllipticCurvePublicKey:
@@ -203,9 +207,13 @@ def _ssh_public(path: Path) -> ec.EllipticCurvePublicKey:
     try:
         found = forms.load_ssh_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
-        raise InputError(f"{path} is no public key of OpenSSH; have the site send its key.pub") from None
+        raise InputError(
+            f"{path} is no public key of OpenSSH; have the site send its key.pub", code="invalid-key", field=str(path)
+        ) from None
     if not isinstance(found, ec.EllipticCurvePublicKey):
-        raise InputError(f"{path} is no ECDSA key; make one with ssh-keygen -t ecdsa -b 384")
+        raise InputError(
+            f"{path} is no ECDSA key; make one with ssh-keygen -t ecdsa -b 384", code="invalid-key", field=str(path)
+        )
     return found
 
 

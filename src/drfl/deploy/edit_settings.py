@@ -33,7 +33,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}", code="cannot-read", field=path.name) from None
+        raise InputError(f"cannot read {path}: {error}", code="file-unreadable", field=path.name) from None
 
 
 def without_site(text: str, name: str) -> str:

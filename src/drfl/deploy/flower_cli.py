@@ -43,7 +43,7 @@ def flower_version() -> str | None:
 def require() -> None:
     """Raises InputError unless Flower is installed."""
     if flower_version() is None:
-        raise InputError(MISSING)
+        raise InputError(MISSING, code="package-missing", field="flwr")
 
 
 def fits(version: str) -> bool:
@@ -61,7 +61,11 @@ def program(name: str) -> Path:
     # The folder of the link, not of its target: a virtual environment's python is a link.
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
-        raise InputError(f"{name} is neither beside {sys.executable} nor on PATH: pip install 'drfl[flower]'")
+        raise InputError(
+            f"{name} is neither beside {sys.executable} nor on PATH: pip install 'drfl[flower]'",
+            code="package-missing",
+            field=name,
+        )
     return Path(found)
 
 
@@ -97,11 +101,14 @@ def ask(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
             errors="replace", timeout=ATTEMPT, start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise DrflError(f"'flwr {arguments[0]}' gave no answer in {ATTEMPT:g} seconds: is the SuperLink up?") from None
+        raise DrflError(
+            f"'flwr {arguments[0]}' gave no answer in {ATTEMPT:g} seconds: is the SuperLink up?",
+            code="superlink-failed",
+        ) from None
     answer = last_object(done.stdout)
     # flwr exits with 0 after a failure, too: only its answer tells.
     if answer is None or answer.get("success") is not True:
-        raise DrflError(reason(answer, done.stderr or done.stdout))
+        raise DrflError(reason(answer, done.stderr or done.stdout), code="superlink-failed")
     return answer
 
 
@@ -120,7 +127,7 @@ def node_states(home: Path) -> dict[str, str]:
     """
     nodes = ask(home, ["supernode", "list"]).get("nodes")
     if not isinstance(nodes, list):
-        raise DrflError("the SuperLink did not list its nodes: see 'flwr supernode list'", code="no-answer")
+        raise DrflError("the SuperLink did not list its nodes: see 'flwr supernode list'", code="superlink-failed")
     return {str(node.get("node-id")): str(node.get("status")) for node in nodes if isinstance(node, dict)}
 
 

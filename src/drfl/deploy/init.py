@@ -53,24 +53,48 @@ class DeploymentPlan:
 
     def __post_init__(self) -> None:
         if not self.sites:
-            raise InputError("--sites is empty: give the sites' names with commas between, e.g. --sites a,b,c")
+            raise InputError(
+                "--sites is empty: give the sites' names with commas between, e.g. --sites a,b,c",
+                code="empty",
+                field="sites",
+            )
         for name in self.sites:
             if not _NAME.fullmatch(name):
-                raise InputError(f"site '{name}': a name has letters, digits, - and _, starts with no sign, at most 63")
+                raise InputError(
+                    f"site '{name}': a name has letters, digits, - and _, starts with no sign, at most 63",
+                    code="invalid-name",
+                    field="sites",
+                )
             if name.lower() == "superlink":
-                raise InputError("a site cannot be named superlink: give it another name")
+                raise InputError(
+                    "a site cannot be named superlink: give it another name", code="invalid-name", field="sites"
+                )
         if len({name.lower() for name in self.sites}) < len(self.sites):
-            raise InputError("the names of sites must differ from each other, by more than capitals")
+            raise InputError(
+                "the names of sites must differ from each other, by more than capitals",
+                code="duplicate-name",
+                field="sites",
+            )
         if _address(self.host) is None and (
             len(self.host) > 253 or not all(_LABEL.fullmatch(label) for label in self.host.split("."))
         ):
-            raise InputError(f"--host '{self.host}' is neither a name nor an address: give e.g. fl.example.org")
+            raise InputError(
+                f"--host '{self.host}' is neither a name nor an address: give e.g. fl.example.org",
+                code="invalid-value",
+                field="host",
+            )
         if not 1 <= self.port <= 65535:
-            raise InputError(f"--port must lie in 1..65535, not {self.port}")
+            raise InputError(f"--port must lie in 1..65535, not {self.port}", code="out-of-range", field="port")
         if self.port in self.site_ports:
-            raise InputError(f"--port {self.port} is one of the sites' own ({FIRST_SITE_PORT} and on): give another")
+            raise InputError(
+                f"--port {self.port} is one of the sites' own ({FIRST_SITE_PORT} and on): give another",
+                code="invalid-value",
+                field="port",
+            )
         if self.site_ports[-1:] > (65535,):
-            raise InputError(f"{len(self.sites)} sites are more than there are ports")
+            raise InputError(
+                f"{len(self.sites)} sites are more than there are ports", code="out-of-range", field="sites"
+            )
 
     @classmethod
     def of(cls, sites: str, host: str | None, port: int | None, insecure: bool) -> DeploymentPlan:
@@ -138,7 +162,9 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
     if any(c in AWKWARD or not c.isprintable() for c in str(root)) or str(root).endswith(" "):
         raise InputError(
             f"{root}: scripts cannot take quotes, backslashes, $, %, :, or a space at the end, in a folder's path; "
-            "give another"
+            "give another",
+            code="invalid-name",
+            field=str(root),
         )
     with new_folder(root) as stage:
         for name, text in files(plan, root).items():
@@ -244,4 +270,8 @@ def _filled(name: str, values: Mapping[str, str]) -> str:
 def _make_keys(stage: Path) -> None:
     done = subprocess.run(["sh", "./make-keys.sh"], cwd=stage, capture_output=True, text=True)
     if done.returncode:
-        raise DrflError(f"make-keys.sh failed, so nothing was written: {(done.stderr or done.stdout).strip()}")
+        raise DrflError(
+            f"make-keys.sh failed, so nothing was written: {(done.stderr or done.stdout).strip()}",
+            code="command-failed",
+            field="make-keys.sh",
+        )

@@ -95,7 +95,11 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
     answer = ask(folder.home, ["supernode", "register", str(key.absolute())])
     node = str(answer.get("node-id") or "")
     if not node:
-        raise DrflError(f"the SuperLink registered {name} without a number: see 'flwr supernode list'")
+        raise DrflError(
+            f"the SuperLink registered {name} without a number: see 'flwr supernode list'",
+            code="superlink-failed",
+            field=name,
+        )
     if site.node.exists():
         try:
             ask(folder.home, ["supernode", "unregister", _node(site)])
@@ -113,7 +117,7 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
 
 def _site(folder: DeploymentFolder, name: str) -> SitePaths:
     if folder.address().insecure:
-        raise InputError("this deployment is insecure: its sites have no keys")
+        raise InputError("this deployment is insecure: its sites have no keys", code="insecure-deployment")
     sites = {site.name: site for site in folder.sites()}
     if name in sites:
         return sites[name]
@@ -164,7 +168,9 @@ def _node(site: SitePaths) -> str:
     try:
         return read_text(site.node).strip()
     except InputError:
-        raise InputError(f"{site.name} is not registered: {site.node} is missing") from None
+        raise InputError(
+            f"{site.name} is not registered: {site.node} is missing", code="not-registered", field=site.name
+        ) from None
 
 
 def _unregister(folder: DeploymentFolder, site: SitePaths) -> None:

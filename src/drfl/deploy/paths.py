@@ -130,14 +130,22 @@ class DeploymentFolder:
         """
         tables = read_toml(self.settings).get("sites")
         if not isinstance(tables, list) or not tables:
-            raise InputError(f"{self.settings} names no sites: it needs a table [[sites]] for each")
+            raise InputError(
+                f"{self.settings} names no sites: it needs a table [[sites]] for each",
+                code="missing-option",
+                field="sites",
+            )
         return tuple(self._site(table) for table in tables)
 
     def _site(self, table: object) -> SitePaths:
         values = table if isinstance(table, dict) else {}
         name, key = values.get("name"), values.get("public_key", "")
         if not isinstance(name, str) or not name or not isinstance(key, str):
-            raise InputError(f"{self.settings}: a table [[sites]] needs a name and a public_key, both in quotes")
+            raise InputError(
+                f"{self.settings}: a table [[sites]] needs a name and a public_key, both in quotes",
+                code="missing-option",
+                field="sites",
+            )
         return SitePaths(name, self.root / (key or f"keys/{name}.pub"), self.keys / f"{name}.node")
 
     def summary(self) -> Path:
@@ -157,7 +165,11 @@ def find(path: Path) -> DeploymentFolder | SiteFolder:
         return DeploymentFolder(root)
     if (root / "site.toml").is_file():
         return SiteFolder(root)
-    raise InputError(f"{path} is no deployment (it has no server.toml): 'drfl deploy init {path}' makes one")
+    raise InputError(
+        f"{path} is no deployment (it has no server.toml): 'drfl deploy init {path}' makes one",
+        code="not-a-deployment",
+        field=str(path),
+    )
 
 
 def deployment(path: Path) -> DeploymentFolder:
@@ -168,7 +180,11 @@ def deployment(path: Path) -> DeploymentFolder:
     """
     found = find(path)
     if isinstance(found, SiteFolder):
-        raise InputError(f"{path} is the folder of one site: this command runs on the SuperLink's machine")
+        raise InputError(
+            f"{path} is the folder of one site: this command runs on the SuperLink's machine",
+            code="not-a-deployment",
+            field=str(path),
+        )
     return found
 
 
@@ -186,5 +202,7 @@ def _address(path: Path) -> Address:
     values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     host, _, port = values.get("ADDRESS", "").rpartition(":")
     if not host or not port.isdecimal() or values.get("INSECURE") not in ("yes", "no"):
-        raise InputError(f"{path} must say ADDRESS=host:port and INSECURE=yes or no")
+        raise InputError(
+            f"{path} must say ADDRESS=host:port and INSECURE=yes or no", code="damaged-file", field=str(path)
+        )
     return Address(host.removeprefix("[").removesuffix("]"), int(port), values["INSECURE"] == "yes")

@@ -103,7 +103,7 @@ def submit(folder: DeploymentFolder) -> str:
     answer = ask(folder.home, ["run", str(folder.app), "--run-config", override])
     number = answer.get("run-id")
     if not number:
-        raise DrflError("the SuperLink took the run but gave no number")
+        raise DrflError("the SuperLink took the run but gave no number", code="superlink-failed")
     return str(number)
 
 
@@ -116,7 +116,7 @@ def status(folder: DeploymentFolder, number: str) -> Status:
     """
     runs = ask(folder.home, ["list", "--run-id", _number(number)]).get("runs")
     if not isinstance(runs, list) or not runs or not isinstance(runs[0], dict):
-        raise DrflError(f"the SuperLink knows no run {number}")
+        raise DrflError(f"the SuperLink knows no run {number}", code="unknown-name", field="run")
     details = " ".join(str(runs[0].get("status-details", "")).split())
     return Status(str(runs[0].get("status", "unknown")), "" if details == "N/A" else details)
 
@@ -183,5 +183,9 @@ def _end(folder: DeploymentFolder, number: str) -> Status:
 
 def _number(number: str) -> str:
     if not number.isdecimal():
-        raise InputError(f"a run's number has digits only, not '{number}': 'drfl deploy run' prints it")
+        raise InputError(
+            f"a run's number has digits only, not '{number}': 'drfl deploy run' prints it",
+            code="not-a-number",
+            field="run",
+        )
     return number

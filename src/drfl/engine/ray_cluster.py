@@ -53,7 +53,7 @@ class Cluster(NamedTuple):
         try:
             import ray
         except ModuleNotFoundError:
-            raise InputError(MISSING) from None
+            raise InputError(MISSING, code="package-missing", field="ray") from None
         if not ray.is_initialized():
             address = self.address or os.environ.get("RAY_ADDRESS") or LOCAL
             options = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -72,7 +72,9 @@ def _begin(ray: ModuleType, address: str, options: dict[str, object]) -> None:
         ray.init(address=address, **options)
     except (OSError, RuntimeError, ValueError) as error:
         why = " ".join(str(error).split()).partition(". ")[0]
-        raise InputError(f"cannot use the Ray cluster {address} ({why:.200})") from None
+        raise InputError(
+            f"cannot use the Ray cluster {address} ({why:.200})", code="cluster-unreachable", field=address
+        ) from None
     finally:
         if main and before is not None:  # Ray puts its own handler there
             signal.signal(signal.SIGTERM, before)
@@ -86,7 +88,11 @@ def _reach(address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise InputError(f"'{address}' is no address of a Ray cluster: give HOST:PORT of its head, or {LOCAL}")
+        raise InputError(
+            f"'{address}' is no address of a Ray cluster: give HOST:PORT of its head, or {LOCAL}",
+            code="invalid-value",
+            field="ray",
+        )
     try:
         with socket.create_connection((host, int(port)), PATIENCE) as connection:
             connection.settimeout(PATIENCE)
@@ -94,6 +100,14 @@ def _reach(address: str) -> None:
             answered = connection.recv(9)
     except OSError as error:
         why = error.strerror or str(error)
-        raise InputError(f"no Ray cluster answers at {address} ({why}): 'ray start --head' begins one") from None
+        raise InputError(
+            f"no Ray cluster answers at {address} ({why}): 'ray start --head' begins one",
+            code="cluster-unreachable",
+            field=address,
+        ) from None
     if len(answered) < 4 or answered[3] != _SETTINGS:
-        raise InputError(f"what answers at {address} is no Ray cluster: give HOST:PORT of its head")
+        raise InputError(
+            f"what answers at {address} is no Ray cluster: give HOST:PORT of its head",
+            code="cluster-unreachable",
+            field=address,
+        )

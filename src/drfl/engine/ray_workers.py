@@ -153,7 +153,11 @@ class RayWorkers:
     def _started(self, w: Tensor) -> Sequence[ActorHandle]:
         """The workers, begun when they are first needed."""
         if w.device.type != "cpu":
-            raise InputError(f"RayWorkers compute on CPUs, not on '{w.device}': leave device out")
+            raise InputError(
+                f"RayWorkers compute on CPUs, not on '{w.device}': leave device out",
+                code="unsupported-combination",
+                field="device",
+            )
         if not self._workers:
             ray = self._cluster.connected()
             count = self._count or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -176,7 +180,9 @@ class RayWorkers:
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
-            raise DrflError(f"{LOST} ({type(error).__name__}): run it again with fewer workers a machine") from None
+            raise DrflError(
+                f"{LOST} ({type(error).__name__}): run it again with fewer workers a machine", code="worker-lost"
+            ) from None
 
     def _placed(self, problem: PooledData) -> Placed:
         """The pool in the object store, where it is put once."""

@@ -65,7 +65,11 @@ class Simulation(Federation):
         first: int = 0,
     ) -> None:
         if isinstance(engine, str | type):
-            raise InputError(f"engine={engine!r} must be an engine itself, such as Loop() or Stacked()")
+            raise InputError(
+                f"engine={engine!r} must be an engine itself, such as Loop() or Stacked()",
+                code="wrong-type",
+                field="engine",
+            )
         place, dtype = _device(device), task.layout.dtype
 
         def bring(t: Tensor) -> Tensor:
@@ -268,9 +272,15 @@ def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, P
 
 def _autocast(precision: str, dtype: torch.dtype) -> torch.dtype | None:
     if precision not in PRECISIONS:
-        raise InputError(f"precision '{precision}' must be one of {', '.join(PRECISIONS)}")
+        raise InputError(
+            f"precision '{precision}' must be one of {', '.join(PRECISIONS)}", code="unknown-name", field="precision"
+        )
     if precision == "bf16" and dtype != torch.float32:
-        raise InputError(f"precision 'bf16' needs a model in float32, not {dtype}: leave one of them out")
+        raise InputError(
+            f"precision 'bf16' needs a model in float32, not {dtype}: leave one of them out",
+            code="unsupported-combination",
+            field="precision",
+        )
     return PRECISIONS[precision]
 
 
@@ -281,5 +291,7 @@ def _device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InputError(f"device '{name}' is not available: {reason}") from error
+        raise InputError(
+            f"device '{name}' is not available: {reason}", code="device-missing", field="device"
+        ) from error
     return device

@@ -62,7 +62,7 @@ def assess_folder(directory: Path, measure: str | None = None, level: float = 0.
     """
     run = assess_run(directory, measure, level)
     if run.assessment is None:
-        raise InputError(nothing_said(run))
+        raise InputError(nothing_said(run), code="no-results")
     return run.assessment
 
 

@@ -219,7 +219,11 @@ def job_of(config: Config, partition: Partition | None, data: ClientData, task: 
     """
     selects = config.select is not None or config.patience is not None
     if selects and data.validation is None:
-        raise InputError("select and patience need validation rows: divide the clients as data.with_validation(0.2)")
+        raise InputError(
+            "select and patience need validation rows: divide the clients as data.with_validation(0.2)",
+            code="no-validation",
+            field="select",
+        )
     engine = shared(ENGINES[config.engine]())
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
     begun = first(

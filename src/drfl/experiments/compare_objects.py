@@ -77,7 +77,11 @@ def compare_objects(
     clients = of_seed("data", data, ClientData)
     learned = of_seed("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
-        raise InputError('algorithms must be a mapping of names, such as {"DRFA": drfl.DRFA(m=10)}')
+        raise InputError(
+            'algorithms must be a mapping of names, such as {"DRFA": drfl.DRFA(m=10)}',
+            code="wrong-type",
+            field="algorithms",
+        )
     first = learned(seeds[0])
     try:
         config = ObjectConfig.of(algorithms, first, {**settings, "dtype": str(first.layout.dtype).rpartition(".")[2]})
@@ -87,7 +91,9 @@ def compare_objects(
     own = config.user_modules()
     if options.out is None:
         if options.resume or options.overwrite:
-            raise InputError("resume and overwrite need out, the folder of the comparison")
+            raise InputError(
+                "resume and overwrite need out, the folder of the comparison", code="needs-option", field="out"
+            )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
             found = _compared(build, design, Path(folder) / "comparison", options, own)
             return found._replace(directory=None, histories=found.to_histories(), client_rows=found.to_clients())
@@ -173,7 +179,7 @@ def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
     for seed in seeds:
         checks.whole("a seed", seed, low=0)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds {list(seeds)}: give at least one, none twice")
+        raise InputError(f"seeds {list(seeds)}: give at least one, none twice", code="invalid-value", field="seeds")
     return seeds
 
 
@@ -187,13 +193,21 @@ def of_seed(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable
         return lambda seed: cast("T", given)
     if not callable(given) or isinstance(given, type | nn.Module):  # a module can be called, but not with a seed
         named = given.__name__ if isinstance(given, type) else type(given).__name__
-        raise InputError(f"{what} is {named}: give a drfl.{kind.__name__}, or a function that gives one of a seed")
+        raise InputError(
+            f"{what} is {named}: give a drfl.{kind.__name__}, or a function that gives one of a seed",
+            code="wrong-type",
+            field=what,
+        )
 
     def made(seed: int) -> T:
         with Key(seed).fold(what).torch_scope():  # else layers would begin elsewhere at every call
             found = given(seed)
         if not isinstance(found, kind):
-            raise InputError(f"{what}({seed}) gave a {type(found).__name__}, not a drfl.{kind.__name__}")
+            raise InputError(
+                f"{what}({seed}) gave a {type(found).__name__}, not a drfl.{kind.__name__}",
+                code="wrong-type",
+                field=what,
+            )
         return found
 
     return made

@@ -169,7 +169,9 @@ def check_cells_same(directory: Path, design: Design) -> None:
         if kept and tuple(kept) != tuple(asked):
             raise InputError(
                 f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: resume with the same "
-                "options, or start anew in another --out"
+                "options, or start anew in another --out",
+                code="other-run",
+                field=what,
             )
 
 
@@ -223,7 +225,11 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
     try:
         found = _Finished.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise InputError(f"cannot read {path} ({type(error).__name__}): start anew with --overwrite") from None
+        raise InputError(
+            f"cannot read {path} ({type(error).__name__}): start anew with --overwrite",
+            code="file-unreadable",
+            field=str(path),
+        ) from None
     check_same(ready.build(*ready.design.order[0]), found.identity)
     return found.outcomes
 
@@ -239,7 +245,9 @@ def _identity(path: Path) -> dict[str, object]:
         why: object = "it is not whole"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = error
-    raise InputError(f"cannot read {path} ({why}): start anew with --overwrite")
+    raise InputError(
+        f"cannot read {path} ({why}): start anew with --overwrite", code="file-unreadable", field=str(path)
+    )
 
 
 def compare(
@@ -406,4 +414,8 @@ def _keep(claim: Claim, outcome: Outcome) -> None:
         with atomic_write(claim.checkpoints / name) as file:
             file.write(sign(claim.key, f"{CHECKPOINT}/{name}", json_text(outcome._asdict()).encode()))
     except OSError as error:
-        raise InputError(f"cannot write into {claim.checkpoints} ({error.strerror}): make room and resume") from None
+        raise InputError(
+            f"cannot write into {claim.checkpoints} ({error.strerror}): make room and resume",
+            code="cannot-write",
+            field=str(claim.checkpoints),
+        ) from None

@@ -122,7 +122,11 @@ def _enter(payload: bytes, stop: StopFlag) -> None:
 def _cells(cells: Sequence[tuple[str, int]]) -> tuple[list[Outcome | None], list[str]]:
     lines: list[str] = []
     if _Worker.failed:
-        raise InputError(f"what is compared cannot be made in another process ({_Worker.failed}): leave jobs out")
+        raise InputError(
+            f"what is compared cannot be made in another process ({_Worker.failed}): leave jobs out",
+            code="not-picklable",
+            field="jobs",
+        )
     if _Worker.watch.stop:
         return [None], lines
     return run_or_recall_stack(_Worker.ready, _Worker.claim, _Worker.watch, cells, warn=lines.append), lines

@@ -109,7 +109,11 @@ class Config(BaseModel, Settings):
         names = [algorithm_name(name) for name in tables]
         for name in names:
             if names.count(name) > 1:
-                raise InputError(f"the table algorithms.{name} is given twice: keep one")
+                raise InputError(
+                    f"the table algorithms.{name} is given twice: keep one",
+                    code="given-twice",
+                    field=f"algorithms.{name}",
+                )
         return dict(zip(names, tables.values(), strict=True))
 
     @model_validator(mode="after")
@@ -125,7 +129,11 @@ class Config(BaseModel, Settings):
         step_bound_of(self.step_bound)
         failures_of(self.faults or {})
         if self.repeats is not None and self.min_replies is None:
-            raise InputError("repeats means nothing without min_replies: leave it out, or give both")
+            raise InputError(
+                "repeats means nothing without min_replies: leave it out, or give both",
+                code="unused-option",
+                field="repeats",
+            )
         for name in {self.algorithm, *self.algorithms}:
             make(name, {**self.parameters(name), **({"m": 1} if takes(name, "m") else {})})
         return self
@@ -139,16 +147,36 @@ class Config(BaseModel, Settings):
         if self.features is None:
             for name in ("backbone", "feature_count", "resize"):
                 if getattr(self, name) is not None:
-                    raise InputError(f"{name} means nothing without features: leave it out, or give features = 'entk'")
+                    raise InputError(
+                        f"{name} means nothing without features: leave it out, or give features = 'entk'",
+                        code="unused-option",
+                        field=name,
+                    )
             return None
         if self.backbone is None:
-            raise InputError(f"features = '{self.features}' needs a backbone, for example '{IMAGENET}'")
+            raise InputError(
+                f"features = '{self.features}' needs a backbone, for example '{IMAGENET}'",
+                code="needs-option",
+                field="features",
+            )
         if self.data is not None or is_hub(self.dataset):
-            raise InputError("features are made of data sets that drfl knows, not of your own: leave them out")
+            raise InputError(
+                "features are made of data sets that drfl knows, not of your own: leave them out",
+                code="unsupported-combination",
+                field="features",
+            )
         if len(DATASETS[self.dataset].info.shape) != 3:
-            raise InputError(f"features are made of images, and dataset '{self.dataset}' is a table: leave them out")
+            raise InputError(
+                f"features are made of images, and dataset '{self.dataset}' is a table: leave them out",
+                code="unsupported-data",
+                field="features",
+            )
         if self.features != "entk" and self.feature_count is not None:
-            raise InputError(f"feature_count means nothing to features = '{self.features}': leave it out")
+            raise InputError(
+                f"feature_count means nothing to features = '{self.features}': leave it out",
+                code="unused-option",
+                field="feature_count",
+            )
         return Recipe(self.features, self.backbone, self.feature_count or COUNT, self.resize)
 
     def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
@@ -165,7 +193,11 @@ class Config(BaseModel, Settings):
             values = {name: value for name, value in known.items() if value is not None} | values
         for name in values:
             if name not in fields:
-                raise InputError(f"{name} means nothing to partition '{self.partition}': leave it out")
+                raise InputError(
+                    f"{name} means nothing to partition '{self.partition}': leave it out",
+                    code="unused-option",
+                    field=name,
+                )
         return values
 
     def parameters(self, algorithm: str, clients: int | None = None) -> dict[str, Value]:
@@ -212,9 +244,17 @@ class Config(BaseModel, Settings):
         best = None if self.select is None else Best(self.select)
         patience = None if self.patience is None else Patience(self.patience, self.select or "worst")
         if self.judged_on == "validation" and (best or patience):
-            raise InputError("judged_on = 'validation' leaves no rows to select by: leave select and patience out")
+            raise InputError(
+                "judged_on = 'validation' leaves no rows to select by: leave select and patience out",
+                code="conflicting-options",
+                field="judged_on",
+            )
         if self.validation is not None and self.judged_on != "validation" and not (best or patience):
-            raise InputError("validation means nothing without select or patience: leave it out, or give one of them")
+            raise InputError(
+                "validation means nothing without select or patience: leave it out, or give one of them",
+                code="unused-option",
+                field="validation",
+            )
         return ModelSelection(best, patience, self.measures()[0])
 
     def for_algorithm(self, algorithm: str, seed: int) -> Config:
@@ -310,7 +350,11 @@ def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = F
     if path is None:
         return {}
     if path.suffix.lower() in TABLES:
-        raise InputError(f"{path} is a table and no configuration: give each table its own --data, or their folder")
+        raise InputError(
+            f"{path} is a table and no configuration: give each table its own --data, or their folder",
+            code="unsupported-file",
+            field=str(path),
+        )
     values = read_toml(path)
     folder = results_folder(path)
     if folder is not None and not trust:

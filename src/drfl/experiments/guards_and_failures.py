@@ -111,7 +111,11 @@ def step_bound_of(factor: float) -> StepBound | None:
         InputError: the factor is neither 0 nor above 1.
     """
     if factor and not 1 < factor < math.inf:
-        raise InputError(f"step_bound must be above 1, or 0 for none, not {factor:g}: the usual step itself is 1")
+        raise InputError(
+            f"step_bound must be above 1, or 0 for none, not {factor:g}: the usual step itself is 1",
+            code="out-of-range",
+            field="step_bound",
+        )
     return StepBound(factor) if factor else None
 
 
@@ -131,5 +135,7 @@ def failures_of(table: Mapping[str, float]) -> FailureModel:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"faults: {where}{': ' if where else ''}{first.get('ctx', {}).get('error', first['msg'])}"
+            f"faults: {where}{': ' if where else ''}{first.get('ctx', {}).get('error', first['msg'])}",
+            code="invalid-value",
+            field="faults",
         ) from None

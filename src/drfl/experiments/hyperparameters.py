@@ -79,16 +79,31 @@ def algorithm_class(name: str) -> type[Algorithm]:
         return KNOWN[name]
     found = user_code.load("algorithm", name)
     if not isinstance(found, type):
-        raise InputError(f"algorithm '{name}' is a {type(found).__name__}, not a class: name a class of algorithms")
+        raise InputError(
+            f"algorithm '{name}' is a {type(found).__name__}, not a class: name a class of algorithms",
+            code="wrong-type",
+            field="algorithm",
+        )
     for part in ("init", "round"):
         if not callable(getattr(found, part, None)):
-            raise InputError(f"algorithm '{name}' has no method '{part}': see drfl.Algorithm for what it needs")
+            raise InputError(
+                f"algorithm '{name}' has no method '{part}': see drfl.Algorithm for what it needs",
+                code="wrong-type",
+                field="algorithm",
+            )
     if not dataclasses.is_dataclass(found):
-        raise InputError(f"algorithm '{name}' is no dataclass: put @dataclass(frozen=True) before the class")
+        raise InputError(
+            f"algorithm '{name}' is no dataclass: put @dataclass(frozen=True) before the class",
+            code="wrong-type",
+            field="algorithm",
+        )
     own = {field.name: field for field in dataclasses.fields(found)}
     if "local" not in own or own["local"].default_factory is dataclasses.MISSING:
         raise InputError(
-            f"algorithm '{name}' lacks the field of what clients run: local: LocalSGD = field(default_factory=LocalSGD)"
+            f"algorithm '{name}' lacks the field of what clients run: local: LocalSGD = "
+            "field(default_factory=LocalSGD)",
+            code="wrong-type",
+            field="algorithm",
         )
     return typing.cast("type[Algorithm]", found)
 
@@ -158,20 +173,26 @@ def make(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     known = [*(field.name for field in _fields(algorithm) if field.name != "local"), *LOCAL]
     for name in values:
         if name not in known:
-            raise unknown(f"parameter of {label}", name, known)
+            raise unknown(f"parameter of {label}", name, known, field=f"{label}.{name}")
     given = _checked(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
     without = {"steps": None} if given.get("epochs") is not None and "steps" not in given else {}
     local = dataclasses.replace(_local_of(algorithm), **without, **given)
     own = _checked(label, cls, {k: v for k, v in values.items() if k not in LOCAL})
     missing = [f.name for f in _fields(algorithm) if f.name not in (*own, "local") and _required(f)]
     if missing:
-        raise InputError(f"{label} needs a value of {missing[0]}: give --param {label}.{missing[0]}=VALUE")
+        raise InputError(
+            f"{label} needs a value of {missing[0]}: give --param {label}.{missing[0]}=VALUE",
+            code="missing-option",
+            field=f"{label}.{missing[0]}",
+        )
     try:
         return typing.cast("Callable[..., Algorithm]", cls)(local=local, **own)
     except InputError:
         raise
     except Exception as error:  # of a class of the user's own
-        raise InputError(f"{label}: {' '.join(str(error).split()) or type(error).__name__}") from error
+        raise InputError(
+            f"{label}: {' '.join(str(error).split()) or type(error).__name__}", code="user-code-failed", field=label
+        ) from error
 
 
 def _required(field: dataclasses.Field[typing.Any]) -> bool:
@@ -196,9 +217,11 @@ def _convert(name: str, hint: typing.Any, value: Value) -> object:  # noqa: ANN4
         if hint in (kind, kind | None):
             return parse(str(value))
     if isinstance(value, bool) and hint is not bool:  # Python would take true for 1
-        raise InputError(f"{name} = {str(value).lower()}: give a number")
+        raise InputError(f"{name} = {str(value).lower()}: give a number", code="wrong-type", field=name)
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
-        raise InputError(f"{name} = {value!r}: {reason[0].lower()}{reason[1:]}") from None
+        raise InputError(
+            f"{name} = {value!r}: {reason[0].lower()}{reason[1:]}", code="wrong-type", field=name
+        ) from None

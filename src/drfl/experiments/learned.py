@@ -33,17 +33,25 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     if isinstance(found, nn.Module):
         return copy.deepcopy(found)
     if not callable(found):
-        raise InputError(f"model '{name}' is a {type(found).__name__}: name a function that gives a torch module")
+        raise InputError(
+            f"model '{name}' is a {type(found).__name__}: name a function that gives a torch module",
+            code="wrong-type",
+            field="model",
+        )
     parameters = inspect.signature(found).parameters.values()
     given = (shape, classes) if sum(p.default is p.empty for p in parameters) == 2 else ()
     try:
         made = found(*given)
     except Exception as error:
         raise InputError(
-            f"model '{name}' of {given or 'nothing'}: {type(error).__name__}: {' '.join(str(error).split())}"
+            f"model '{name}' of {given or 'nothing'}: {type(error).__name__}: {' '.join(str(error).split())}",
+            code="user-code-failed",
+            field="model",
         ) from error
     if not isinstance(made, nn.Module):
-        raise InputError(f"model '{name}' gave a {type(made).__name__}, not a torch module")
+        raise InputError(
+            f"model '{name}' gave a {type(made).__name__}, not a torch module", code="wrong-type", field="model"
+        )
     return made
 
 
@@ -59,7 +67,11 @@ def make_loss(name: str) -> SampleFn:
     if isinstance(found, type):
         found = found()
     if not callable(found):
-        raise InputError(f"loss '{name}' is a {type(found).__name__}: name a function of outputs and targets")
+        raise InputError(
+            f"loss '{name}' is a {type(found).__name__}: name a function of outputs and targets",
+            code="wrong-type",
+            field="loss",
+        )
     return cast("SampleFn", found)
 
 
@@ -88,7 +100,9 @@ def _metric(name: str) -> Metric:
     if not (isinstance(found, Metric) or (callable(found) and not isinstance(found, type))):
         raise InputError(
             f"metric '{name}' is a {type(found).__name__}: name a function of a client's outputs and targets, or a "
-            "drfl.Metric"
+            "drfl.Metric",
+            code="wrong-type",
+            field="metric",
         )
     return metric_of(cast("Metric | MetricFn", found))
 

@@ -150,7 +150,11 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise InputError(f"{path} was not written by this drfl ({first_fault(error)}): give another --out") from None
+        raise InputError(
+            f"{path} was not written by this drfl ({first_fault(error)}): give another --out",
+            code="foreign-folder",
+            field=str(path),
+        ) from None
 
 
 def entries(folder: Path) -> set[str]:
@@ -244,7 +248,11 @@ def check_links(folder: Path) -> None:
 
 
 def _link(path: Path) -> InputError:
-    return InputError(f"{path} is a link, through which nothing is written or removed: take it away")
+    return InputError(
+        f"{path} is a link, through which nothing is written or removed: take it away",
+        code="link-in-the-way",
+        field=str(path),
+    )
 
 
 def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
@@ -352,6 +360,6 @@ def runs_in(path: Path) -> list[Path]:
         raise InputError(
             f"{what} {path} has {'not ' if manifest.kind == 'run' else ''}ended: "
             f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}' continues it",
-            code="unfinished", field=str(path),
+            code="unfinished-run", field=str(path),
         )  # fmt: skip
     return cells

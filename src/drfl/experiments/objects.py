@@ -54,12 +54,22 @@ class ObjectConfig(Config):
             if not isinstance(name, str) or re.fullmatch(CALLED, name) is None:
                 raise InputError(
                     f"algorithm {name!r}: folders are named after it; begin with a letter, go on with letters, digits, "
-                    "spaces and any of _.()=+-, and end with a letter, a digit or )"
+                    "spaces and any of _.()=+-, and end with a letter, a digit or )",
+                    code="invalid-name",
+                    field=str(name),
                 )
             if isinstance(algorithm, type):
-                raise InputError(f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)")
+                raise InputError(
+                    f"'{name}' is the class {algorithm.__name__}: give an object, {algorithm.__name__}(…)",
+                    code="wrong-type",
+                    field=name,
+                )
             if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
-                raise InputError(f"'{name}' is {algorithm!r:.60}: give an algorithm such as drfl.DRFA(m=10)")
+                raise InputError(
+                    f"'{name}' is {algorithm!r:.60}: give an algorithm such as drfl.DRFA(m=10)",
+                    code="wrong-type",
+                    field=name,
+                )
         score, *others = (metric.name for metric in task.measures)
         about = {"model": type(task.model).__name__, "score": score, "metrics": tuple(others) or None}
         config = cls.model_validate({**about, **settings})

@@ -58,7 +58,11 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
         groups = spec is not None and bool(spec.groupings)
         for name in OWN_DATA:
             if found.get(name) is not None and not (groups and name == "group"):
-                raise InputError(f"{name} means nothing without data: leave it out, or give data, the files")
+                raise InputError(
+                    f"{name} means nothing without data: leave it out, or give data, the files",
+                    code="unused-option",
+                    field=name,
+                )
         if spec is not None:
             spec.grouped(None if found.get("group") is None else str(found["group"]))
             _default(found, "partition", spec.info.partition)
@@ -78,7 +82,9 @@ def _with_folder(values: Mapping[str, object]) -> dict[str, object]:
     if folder is None:
         return found
     if found.get("data") is not None:
-        raise InputError(f"give either data or dataset '{name}', a folder: leave one out")
+        raise InputError(
+            f"give either data or dataset '{name}', a folder: leave one out", code="conflicting-options", field="data"
+        )
     del found["dataset"]
     return found | {"data": [str(folder)]}
 
@@ -111,7 +117,11 @@ def saved_folder(paths: Sequence[Path]) -> Path | None:
     """
     saved = next((path for path in paths if is_saved(path)), None)
     if saved is not None and len(paths) > 1:
-        raise InputError(f"the folder {saved} is a saved data set, which stands alone: leave the others out of data")
+        raise InputError(
+            f"the folder {saved} is a saved data set, which stands alone: leave the others out of data",
+            code="conflicting-options",
+            field="data",
+        )
     return saved
 
 
@@ -120,9 +130,13 @@ def _check_hub(values: Mapping[str, object]) -> None:
     hub_name(name)
     check_installed(f"dataset '{name}'")
     if not values.get("target"):
-        raise InputError(f"dataset '{name}' needs target, the column of the classes")
+        raise InputError(
+            f"dataset '{name}' needs target, the column of the classes", code="missing-option", field="target"
+        )
     if values.get("data_dir") is not None:
-        raise InputError(f"data_dir means nothing to dataset '{name}': leave it out")
+        raise InputError(
+            f"data_dir means nothing to dataset '{name}': leave it out", code="unused-option", field="data_dir"
+        )
     _check_roles(values, may_have_columns=True)
 
 
@@ -133,7 +147,7 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         InputError: they are not there, an option is missing, or one means nothing.
     """
     if not paths:
-        raise InputError("data names no file: give at least one")
+        raise InputError("data names no file: give at least one", code="empty", field="data")
     saved, label = saved_folder(paths), values.get("dataset")
     if saved is None:
         arrays = any(path.suffix.lower() == ".npz" for path in files_of(paths))
@@ -141,12 +155,20 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         check_installed(f"the folder {saved}")
         arrays = True
     if not values.get("target"):
-        raise InputError("data needs target, the column of the classes")
+        raise InputError("data needs target, the column of the classes", code="missing-option", field="target")
     # a finished run's file has both
     if label is not None and label != label_of_files(paths):
-        raise InputError("give either data, your own files, or dataset, one that drfl knows: leave one out")
+        raise InputError(
+            "give either data, your own files, or dataset, one that drfl knows: leave one out",
+            code="conflicting-options",
+            field="data",
+        )
     if values.get("data_dir") is not None:
-        raise InputError("data_dir means nothing to data, which names the files: leave it out")
+        raise InputError(
+            "data_dir means nothing to data, which names the files: leave it out",
+            code="unused-option",
+            field="data_dir",
+        )
     _check_roles(values, may_have_columns=arrays)
     return label_of_files(paths)
 
@@ -167,14 +189,20 @@ def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Met
         InputError: names the one that does not.
     """
     if task != CLASSIFICATION and partition not in WITHOUT_CLASSES:
-        raise InputError(by_class(partition, task))
+        raise InputError(by_class(partition, task), code="wrong-task", field="partition")
     if not user_code.is_reference(loss) and loss not in LOSSES_OF[task]:
         home = next(known for known, losses in LOSSES_OF.items() if loss in losses)
         raise InputError(
             f"loss '{loss}' is for {home}, and task is '{task}': take {' or '.join(LOSSES_OF[task])}, or give task = "
-            f"'{home}' with data of your own"
+            f"'{home}' with data of your own",
+            code="wrong-task",
+            field="loss",
         )
     wrong, home = (OF_CLASSES, "classes") if task == "regression" else (OF_NUMBERS, "numbers")
     for metric in measures:
         if metric.function in wrong:
-            raise InputError(f"metric '{metric.name}' is of {home}, and task is '{task}': take another as score")
+            raise InputError(
+                f"metric '{metric.name}' is of {home}, and task is '{task}': take another as score",
+                code="wrong-task",
+                field="score",
+            )

@@ -52,7 +52,9 @@ def pickled(
         return dumps(what)
     except Exception as error:
         why = " ".join(str(error).split())
-        raise InputError(f"what is run cannot be sent to another process ({why}): leave jobs out") from error
+        raise InputError(
+            f"what is run cannot be sent to another process ({why}): leave jobs out", code="not-picklable", field="jobs"
+        ) from error
     finally:
         for module in own:
             cloudpickle.unregister_pickle_by_value(module)
@@ -66,7 +68,9 @@ def workers_of(jobs: int | str) -> Workers:
     """
     if isinstance(jobs, str):
         if jobs != "ray":
-            raise InputError(f"jobs='{jobs}' must be a number of processes, or 'ray'")
+            raise InputError(
+                f"jobs='{jobs}' must be a number of processes, or 'ray'", code="invalid-value", field="jobs"
+            )
         return Cluster()
     checks.whole("jobs", jobs)
     return jobs
@@ -81,7 +85,11 @@ def workers_by_options(jobs: int | None, ray: str | None, default: int) -> Worke
     if ray is None:
         return jobs or default
     if jobs is not None and ray != LOCAL:
-        raise InputError(f"--jobs is of this machine, and --ray {ray} uses all CPUs of a cluster: leave --jobs out")
+        raise InputError(
+            f"--jobs is of this machine, and --ray {ray} uses all CPUs of a cluster: leave --jobs out",
+            code="conflicting-options",
+            field="jobs",
+        )
     return Cluster(ray, jobs)
 
 
@@ -94,7 +102,9 @@ def check_stack(stack: int, workers: Workers) -> None:
     checks.whole("stack", stack)
     if stack > 1 and isinstance(workers, Cluster):
         raise InputError(
-            "stack computes runs of one process together, and on a Ray cluster each has its own: leave it out"
+            "stack computes runs of one process together, and on a Ray cluster each has its own: leave it out",
+            code="conflicting-options",
+            field="stack",
         )
 
 
@@ -291,7 +301,11 @@ def _work(
     stack: Sequence[Cell], folder: Path, data_dir: Path | None, data: tuple[training_cells.DataKey, bytes] | None = None
 ) -> list[Record]:
     if _Worker.failed:
-        raise InputError(f"what is run cannot be made in another process ({_Worker.failed}): leave jobs out")
+        raise InputError(
+            f"what is run cannot be made in another process ({_Worker.failed}): leave jobs out",
+            code="not-picklable",
+            field="jobs",
+        )
     if data is not None:
         key, payload = data
         training_cells.data.given(key, lambda: cloudpickle.loads(payload))

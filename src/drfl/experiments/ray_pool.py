@@ -76,7 +76,7 @@ class Tasks:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
             kept = "what was finished is kept; run it again with more memory a CPU"
-            raise DrflError(f"{LOST} ({type(error).__name__}): {kept}") from None
+            raise DrflError(f"{LOST} ({type(error).__name__}): {kept}", code="worker-lost", field="ray") from None
 
     def stop(self) -> None:
         """End the calls that are under way, and drop those that are not."""
@@ -162,7 +162,11 @@ def _called(function: Callable[..., object], what: list[ObjectRef], *arguments: 
             _Worker.what, _Worker.ref = cloudpickle.loads(ray.get(ref)), ref
         except Exception as error:
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise InputError(f"what is run cannot be made on a Ray worker ({why}): install it there too") from None
+            raise InputError(
+                f"what is run cannot be made on a Ray worker ({why}): install it there too",
+                code="not-picklable",
+                field="ray",
+            ) from None
     return function(_Worker.what, *arguments)
 
 

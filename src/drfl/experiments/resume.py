@@ -97,7 +97,9 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
         if getattr(own, what) != getattr(theirs, what):
             raise InputError(
                 f"the run to resume is one on {'other data' if what == 'data' else 'another initial model'} of the "
-                "same name: resume with what it started with, or start anew in another --out"
+                "same name: resume with what it started with, or start anew in another --out",
+                code="other-run",
+                field=what,
             )
     before, now, ours = theirs.versions, own.versions, settings(job)
     pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
@@ -123,12 +125,16 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
         if ours.get(name) != theirs.get(name) and name.startswith(FILES):
             raise InputError(
                 f"{name.removeprefix(FILES)} is not what it was when the run to resume was begun: resume with what it "
-                "was, or start anew in another --out"
+                "was, or start anew in another --out",
+                code="other-run",
+                field=name.removeprefix(FILES),
             )
         if ours.get(name) != theirs.get(name):
             raise InputError(
                 f"the run to resume has {name} = {_shown(theirs, name)}, not {_shown(ours, name)}: resume with the "
-                "same options, or start anew in another --out"
+                "same options, or start anew in another --out",
+                code="other-run",
+                field=name,
             )
 
 
@@ -156,13 +162,23 @@ def kept_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, 
         InputError: there is nothing to go on with.
     """
     if directory is None:
-        raise InputError(f"--resume needs --out, the folder of the {kind} to go on with")
+        raise InputError(
+            f"--resume needs --out, the folder of the {kind} to go on with", code="needs-option", field="resume"
+        )
     if overwrite:
-        raise InputError("--resume goes on with what is there and --overwrite replaces it: leave one of them out")
+        raise InputError(
+            "--resume goes on with what is there and --overwrite replaces it: leave one of them out",
+            code="conflicting-options",
+            field="resume",
+        )
     try:
         manifest = held(directory, kind, resume=True)
     except OSError as error:
-        raise InputError(f"cannot read {directory} ({error.strerror}): give another --out") from None
+        raise InputError(
+            f"cannot read {directory} ({error.strerror}): give another --out",
+            code="file-unreadable",
+            field=str(directory),
+        ) from None
     path = None if manifest is None else _config_in(directory)
     if path is None and not given:
         raise InputError(
@@ -204,7 +220,11 @@ def key_of(config: Config, directory: Path) -> bytes | None:
         return None
     key = read_key(path)
     if path.resolve().is_relative_to(directory.resolve()):
-        raise InputError(f"checkpoint_key '{path}' lies in {directory}, which it is to protect: keep it elsewhere")
+        raise InputError(
+            f"checkpoint_key '{path}' lies in {directory}, which it is to protect: keep it elsewhere",
+            code="invalid-value",
+            field="checkpoint_key",
+        )
     return key
 
 

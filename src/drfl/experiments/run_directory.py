@@ -62,21 +62,27 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
         _check_place(path)
         held(path, kind, overwrite=overwrite)
     except OSError as error:  # such as a name that is too long
-        raise InputError(f"cannot write into {path} ({error.strerror}): give another --out") from None
+        raise InputError(
+            f"cannot write into {path} ({error.strerror}): give another --out", code="cannot-write", field=str(path)
+        ) from None
 
 
 def _check_place(path: Path) -> None:
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file: give another --out")
+        raise InputError(f"{path} is a file: give another --out", code="not-a-folder", field=str(path))
     if path.resolve() in (Path.cwd(), *Path.cwd().parents):
-        raise InputError(f"{path} is the folder you are in, or around it: give another --out")
+        raise InputError(
+            f"{path} is the folder you are in, or around it: give another --out", code="unsafe-folder", field=str(path)
+        )
     place = path
     while not place.exists():
         place = place.parent
     try:  # asking for permission is not enough: root has it also where nothing can be created
         os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
     except OSError as error:
-        raise InputError(f"cannot write into {place} ({error.strerror}): give another --out") from None
+        raise InputError(
+            f"cannot write into {place} ({error.strerror}): give another --out", code="cannot-write", field=str(place)
+        ) from None
 
 
 def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
@@ -97,22 +103,34 @@ def held(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = Fals
         return None
     manifest = read_manifest(path)
     if manifest is None:
-        raise InputError(f"{path} holds something else than a {kind} of drfl, which stays: give another --out")
+        raise InputError(
+            f"{path} holds something else than a {kind} of drfl, which stays: give another --out",
+            code="foreign-folder",
+            field=str(path),
+        )
     if manifest.kind != kind:
-        raise InputError(f"{path} holds a {manifest.kind}, not a {kind}: give another --out")
+        raise InputError(
+            f"{path} holds a {manifest.kind}, not a {kind}: give another --out", code="foreign-folder", field=str(path)
+        )
     if not resume and not overwrite:
         if not is_finished(path):
             remedy = "--resume to continue it, or --overwrite" if kind in COMMANDS else "--overwrite"
             raise InputError(
-                f"{path} holds a {kind} that has not ended: give {remedy}", code="unfinished", field=str(path)
+                f"{path} holds a {kind} that has not ended: give {remedy}", code="unfinished-run", field=str(path)
             )
         raise InputError(
-            f"{path} exists already: give another --out, or --overwrite to replace it", code="exists", field=str(path)
+            f"{path} exists already: give another --out, or --overwrite to replace it",
+            code="already-exists",
+            field=str(path),
         )
     check_links(path)
     for name in foreign(path, manifest):
         if name in KINDS[kind].fixed:
-            raise InputError(f"{path / name} is in the way and not of this {kind}: move it elsewhere")
+            raise InputError(
+                f"{path / name} is in the way and not of this {kind}: move it elsewhere",
+                code="foreign-file",
+                field=str(path / name),
+            )
     check_cells(path, manifest.cells)
     return manifest
 
@@ -127,7 +145,9 @@ def check_cells(path: Path, cells: Collection[str]) -> None:
     for name in cells:
         cell = path / name
         if os.path.lexists(cell) and not is_folder(cell):
-            raise InputError(f"{cell} is no folder but a link or a file: take it away")
+            raise InputError(
+                f"{cell} is no folder but a link or a file: take it away", code="link-in-the-way", field=str(cell)
+            )
         held(cell, "run", resume=True)
 
 
@@ -264,7 +284,11 @@ def _begun(
         remove_empty(made)
         if isinstance(error, InputError):
             raise
-        raise InputError(f"cannot write into {directory} ({error.strerror}): give another --out") from None
+        raise InputError(
+            f"cannot write into {directory} ({error.strerror}): give another --out",
+            code="cannot-write",
+            field=str(directory),
+        ) from None
     return claim, lock, made
 
 
@@ -311,7 +335,11 @@ def _locked(directory: Path, kind: Kind, resume: bool, overwrite: bool, key: byt
     try:
         lock.acquire()
     except Timeout:
-        raise InputError(f"another process is running in {directory}: wait for it, or give another --out") from None
+        raise InputError(
+            f"another process is running in {directory}: wait for it, or give another --out",
+            code="folder-in-use",
+            field=str(directory),
+        ) from None
     return lock, new
 
 
@@ -329,7 +357,11 @@ def _taken(
     """The folder that this process has locked, with the manifest that it finds or makes."""
     manifest = held(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not (new or resume or overwrite):
-        raise InputError(f"{directory} exists already: give another --out, or --overwrite to replace it")
+        raise InputError(
+            f"{directory} exists already: give another --out, or --overwrite to replace it",
+            code="already-exists",
+            field=str(directory),
+        )
     check_cells(directory, cells)
     claim = Claim(directory, manifest, continued=resume and is_file(directory / CHECKPOINT / CONFIG), key=key)
     if overwrite and manifest.cells:
@@ -394,7 +426,9 @@ def filled(claim: Claim) -> Iterator[Path]:
                 (claim.directory / name).unlink()
         claim.write(Manifest.new(before.kind, tuple(names), before.cells))
     except OSError as error:
-        raise InputError(f"cannot write {claim.directory}: {error.strerror}") from None
+        raise InputError(
+            f"cannot write {claim.directory}: {error.strerror}", code="cannot-write", field=str(claim.directory)
+        ) from None
     finally:
         _empty(stage, claim)
 
@@ -408,4 +442,8 @@ def _check_way(claim: Claim, names: list[str]) -> None:
     for name in names:
         path = claim.directory / name
         if os.path.lexists(path) and name not in claim.manifest.files:
-            raise InputError(f"{path} is in the way and not of this {claim.manifest.kind}: move it elsewhere")
+            raise InputError(
+                f"{path} is in the way and not of this {claim.manifest.kind}: move it elsewhere",
+                code="foreign-file",
+                field=str(path),
+            )

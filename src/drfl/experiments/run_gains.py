@@ -74,7 +74,7 @@ def gain_of_folders(first: Path, second: Path, measure: str | None = None, level
         why = "other test rows: run both on the same data, partition and seed"
         if not own.rows.mean:
             why = f"no {own.words} of a single row: take another measure"
-        raise InputError(f"{first} and {second} cannot be compared row by row: they have {why}")
+        raise InputError(f"{first} and {second} cannot be compared row by row: they have {why}", code="runs-differ")
     return found
 
 
@@ -99,7 +99,11 @@ def gain_of_models(
     own = fed.measures[0] if measure is None else known[measure]
     a, b = fed.row_scores(first), fed.row_scores(second)
     if own.name not in a.scores or own.name not in b.scores:
-        raise InputError(f"{own.words} has no value for a single row: compare two models by another measure")
+        raise InputError(
+            f"{own.words} has no value for a single row: compare two models by another measure",
+            code="unsupported-metric",
+            field=own.name,
+        )
     values = (rows.scores[own.name].double().numpy() for rows in (a, b))
     sums, independent = sums_of_rows(a.starts.numpy(), *values), not fed.data.shares_test_rows
     return assess_gain(own, fed.data.names, *sums, level=level, independent=independent)
@@ -182,5 +186,7 @@ def over_last(run: AssessedRun) -> GainAssessment | None:
         return None
     last, returned = np.stack([n, *sums[2:4]], 1), np.stack([n, *sums[:2]], 1)
     if not all(map(possible_products, repeat(own.measure), last.tolist(), returned.tolist(), sums[4].tolist())):
-        raise InputError(f"{path} is damaged: its sums contradict each other; run it again")
+        raise InputError(
+            f"{path} is damaged: its sums contradict each other; run it again", code="damaged-run", field=str(path)
+        )
     return assess_gain(own.measure, own.names, last, returned, sums[4], level=own.level, independent=own.independent)

@@ -281,7 +281,11 @@ def parse_seeds(text: str) -> list[int]:
     except ValueError:
         seeds = []
     if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
-        raise InputError(f"seeds '{text}' are more than {MOST_SEEDS}: take fewer")
+        raise InputError(f"seeds '{text}' are more than {MOST_SEEDS}: take fewer", code="out-of-range", field="seeds")
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds '{text}' are neither a number of seeds, a list like 0,1,2 nor a range like 10..14")
+        raise InputError(
+            f"seeds '{text}' are neither a number of seeds, a list like 0,1,2 nor a range like 10..14",
+            code="invalid-format",
+            field="seeds",
+        )
     return list(seeds)

@@ -197,7 +197,7 @@ def _work(pipe: Connection, asked: Connection, begin: Callable[..., None], argum
         except OSError:  # nobody listens any more
             return
         except Exception as error:  # it cannot be pickled
-            pipe.send((False, DrflError(f"{type(error).__name__}: {error}")))
+            pipe.send((False, DrflError(f"{type(error).__name__}: {error}", code="not-picklable")))
 
 
 def _leave_with(sentinel: int) -> None:

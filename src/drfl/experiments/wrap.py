@@ -51,10 +51,16 @@ def over_selection(config: Config, clients: int) -> tuple[dict[str, Value], int 
     m = values.get("m")
     if not takes(config.algorithm, "m"):
         raise InputError(
-            f"over_select means nothing to {config.algorithm}, which has no cohort of size m: leave it out"
+            f"over_select means nothing to {config.algorithm}, which has no cohort of size m: leave it out",
+            code="unsupported-combination",
+            field="over_select",
         )
     if not isinstance(m, int):
-        raise InputError(f"over_select needs the cohort's size, and {config.algorithm}.m = {m!r}: give cohort a number")
+        raise InputError(
+            f"over_select needs the cohort's size, and {config.algorithm}.m = {m!r}: give cohort a number",
+            code="needs-option",
+            field="over_select",
+        )
     return {**values, "m": min(clients, math.ceil(config.over_select * m))}, m
 
 
@@ -111,7 +117,9 @@ def _at(guard: Guard | ProbeAudit, data: ClientData | None, task: Task, device: 
     if not isinstance(guard, ProbeAudit):
         return guard
     if data is None:
-        raise InputError(f"the guard 'probe' {NEEDS_ROWS}, or take 'peers'")
+        raise InputError(
+            f"the guard 'probe' {NEEDS_ROWS}, or take 'peers'", code="unsupported-combination", field="guard"
+        )
     return Audit(ServerProbe.of(data, task, rows=guard.rows, device=device), guard.factor, guard.slack)
 
 
@@ -120,6 +128,10 @@ def _rule(config: Config, data: ClientData | None, task: Task) -> Aggregator | N
     if not isinstance(rule, ProbeRule):
         return rule
     if data is None:
-        raise InputError(f"the aggregator 'probe' {NEEDS_ROWS}, or take 'geometric-median'")
+        raise InputError(
+            f"the aggregator 'probe' {NEEDS_ROWS}, or take 'geometric-median'",
+            code="unsupported-combination",
+            field="aggregator",
+        )
     probe = ServerProbe.of(data, task, rows=rule.rows, device=config.device)
     return ProbeCosine(probe, rule.cosine, rule.length)

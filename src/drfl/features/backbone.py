@@ -147,7 +147,11 @@ class Backbone:
             found.model.load_state_dict(state, strict=True)
         except (RuntimeError, IndexError, KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise InputError(f"backbone '{name}' does not have the weights that its names promise: {reason}") from None
+            raise InputError(
+                f"backbone '{name}' does not have the weights that its names promise: {reason}",
+                code="damaged-file",
+                field="backbone",
+            ) from None
         found.model.eval().requires_grad_(False)
         for parameter in found.model.parameters():
             if parameter.dim() == 4:  # on CPUs several times as fast
@@ -212,13 +216,17 @@ class Backbone:
         self.check_images(shape)
         if shape[1] not in (1, self.channels):
             raise InputError(
-                f"backbone '{self.name}' takes images of {self.channels} channels, not {shape[1]}: take another one"
+                f"backbone '{self.name}' takes images of {self.channels} channels, not {shape[1]}: take another one",
+                code="unsupported-data",
+                field="backbone",
             )
         if self.quarter is not None and (shape[2] // 4) * (shape[3] // 4) != self.quarter:
             side = 4 * math.isqrt(self.quarter)
             raise InputError(
                 f"backbone '{self.name}' takes images of {side}×{side} pixels, not {shape[2]}×{shape[3]}: give "
-                f"resize = {side}"
+                f"resize = {side}",
+                code="unsupported-data",
+                field="backbone",
             )
 
     def check_images(self, shape: torch.Size) -> None:
@@ -228,7 +236,11 @@ class Backbone:
             InputError: it is not (n, c, height, width).
         """
         if len(shape) != 4:
-            raise InputError(f"backbone '{self.name}' takes images, not inputs of shape {tuple(shape[1:])}")
+            raise InputError(
+                f"backbone '{self.name}' takes images, not inputs of shape {tuple(shape[1:])}",
+                code="unsupported-data",
+                field="backbone",
+            )
 
 
 def _check_large(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -265,5 +277,7 @@ def _network(name: str, state: Mapping[str, Tensor]) -> Backbone:
         return Backbone(name, cast(nn.Sequential, model), channels, quarter)
     raise InputError(
         f"backbone '{name}' holds the weights of neither ResNet-18, as torchvision names them, nor EfficientNet-Lite0, "
-        "nor the model 'cnn'"
+        "nor the model 'cnn'",
+        code="unsupported-file",
+        field="backbone",
     )

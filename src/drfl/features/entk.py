@@ -141,7 +141,11 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
     alive = _alive(backbone, images[torch.from_numpy(probes)], direction, resize, needed)
     sizes = [len(found) for found in alive.values()]
     if not sum(sizes):
-        raise InputError(f"backbone '{backbone.name}' gives the same for all images: its gradients are all 0")
+        raise InputError(
+            f"backbone '{backbone.name}' gives the same for all images: its gradients are all 0",
+            code="unsupported-data",
+            field="backbone",
+        )
     drawn = np.zeros(sum(sizes), dtype=bool)
     drawn[key.fold("coordinates").generator().choice(len(drawn), min(count, len(drawn)), replace=False)] = True
     masks = torch.from_numpy(drawn).to(weight.device).split(sizes)

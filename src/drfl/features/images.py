@@ -115,7 +115,9 @@ def check_images(images: Images) -> None:
     if len(shape) != 4 or shape[1] not in (1, 3):
         raise InputError(
             f"dataset '{images.name}' has inputs of shape {tuple(shape[1:])}, which are no images (1 or 3 channels, "
-            "height, width): leave the features out"
+            "height, width): leave the features out",
+            code="unsupported-data",
+            field="dataset",
         )
 
 

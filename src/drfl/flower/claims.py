@@ -25,7 +25,9 @@ def same_shape(members: Mapping[int, Member]) -> None:
         if other.shape != first.shape:
             raise InputError(
                 f"inputs have shape {first.shape} at site '{first.name}' and {other.shape} at site '{other.name}': "
-                "all sites must have the same columns, or pictures of one size"
+                "all sites must have the same columns, or pictures of one size",
+                code="sites-differ",
+                field=other.name,
             )
 
 
@@ -58,7 +60,9 @@ def admit(members: Mapping[int, Member], entries: Sequence[SiteEntry]) -> None:
                 claim = f"{told:.4g} of all training rows" if what == "max_share" else f"{told} {what}"
                 raise InputError(
                     f"site '{entry.name}' claims {claim}, and server.toml allows it {what} = {most:g}: ask the site, "
-                    f"then raise {what} or leave the site out"
+                    f"then raise {what} or leave the site out",
+                    code="site-limit",
+                    field=entry.name,
                 )
 
 
@@ -91,7 +95,9 @@ def standardisation_of(
         if part is None:
             raise InputError(
                 f"site '{name}' reports no statistics of its columns, by which inputs are standardised: that takes "
-                f"vectors of at most {MOST_COLUMNS} floating-point numbers; set standardise = false in server.toml"
+                f"vectors of at most {MOST_COLUMNS} floating-point numbers; set standardise = false in server.toml",
+                code="invalid-statistics",
+                field=name,
             )
         part.check(f"site '{name}'")
     found = bounded(list(told.values()))

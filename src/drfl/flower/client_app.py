@@ -125,11 +125,15 @@ class Site:
 
     def __post_init__(self) -> None:
         if self.data.n != 1:
-            raise InputError(f"a site holds one client's data, not those of {self.data.n}")
+            raise InputError(
+                f"a site holds one client's data, not those of {self.data.n}", code="count-mismatch", field="data"
+            )
         if self.data.standardisation is not None:
             raise InputError(
                 f"the data of site '{self.name}' are standardised by this site alone, so that they mean something else "
-                "at every site: load them with standardise=False, all sites are standardised alike"
+                "at every site: load them with standardise=False, all sites are standardised alike",
+                code="conflicting-options",
+                field="standardise",
             )
 
     @cached_property
@@ -145,14 +149,20 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
         InputError: there is no such model or loss here, the model does not take such inputs, or it would be too large.
     """
     if model.model not in MODELS or model.loss not in LOSSES:
-        raise InputError(f"this drfl has no model '{model.model}' with loss '{model.loss}': install the server's")
+        raise InputError(
+            f"this drfl has no model '{model.model}' with loss '{model.loss}': install the server's",
+            code="unknown-name",
+            field="model",
+        )
     # Counted before it is allocated, as shape and classes are what sites claim.
     with torch.device("meta"):
         size = sum(part.numel() for part in MODELS[model.model](shape, model.classes).parameters())
     if size > MOST_PARAMETERS:
         raise InputError(
             f"model '{model.model}' for inputs of shape {shape} and {model.classes} classes has {size} parameters, "
-            f"more than {MOST_PARAMETERS}: see what the sites claim, and set 'classes' for each in server.toml"
+            f"more than {MOST_PARAMETERS}: see what the sites claim, and set 'classes' for each in server.toml",
+            code="model-too-large",
+            field="model",
         )
     module = MODELS[model.model](shape, model.classes)
     score, *others = model.metrics
@@ -189,7 +199,9 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
     if ask.w.shape != task.w0.shape or ask.w.dtype != task.w0.dtype:
         raise InputError(
             f"the server sent a model of {ask.w.numel()} parameters in {ask.w.dtype}, this site's has "
-            f"{task.w0.numel()} in {task.w0.dtype}: see that both have the same model, shape of inputs and classes"
+            f"{task.w0.numel()} in {task.w0.dtype}: see that both have the same model, shape of inputs and classes",
+            code="sites-differ",
+            field="model",
         )
     request = ask.request
     if isinstance(request, TrainRequest) and ask.version:
@@ -343,7 +355,11 @@ def identity(site: Site) -> RecordDict:
     try:
         return write_identity(SiteIdentity.model_validate(about), moments)
     except ValidationError as error:
-        raise InputError(f"the site '{site.name}' cannot take part: {validation_message(error)}") from None
+        raise InputError(
+            f"the site '{site.name}' cannot take part: {validation_message(error)}",
+            code="invalid-value",
+            field=site.name,
+        ) from None
 
 
 def client_app(load: Callable[[Context], Site]) -> ClientApp:
@@ -402,7 +418,11 @@ def site_of(context: Context) -> Site:
     """
     path = context.node_config.get(SITE)
     if path is None:
-        raise InputError("this SuperNode names no site: start it with --node-config 'site=\"/path/to/site.toml\"'")
+        raise InputError(
+            "this SuperNode names no site: start it with --node-config 'site=\"/path/to/site.toml\"'",
+            code="missing-option",
+            field="site",
+        )
     return _site(Path(str(path)))
 
 

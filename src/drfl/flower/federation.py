@@ -172,7 +172,11 @@ class FlowerFederation(Federation):
     def _evaluation(self, tests: Mapping[int, Tested]) -> Evaluation:
         for client in range(self.n):
             if client not in tests:
-                raise InputError(f"site '{self._names[client]}' could not be tested: see the log for the reason")
+                raise InputError(
+                    f"site '{self._names[client]}' could not be tested: see the log for the reason",
+                    code="site-untested",
+                    field=self._names[client],
+                )
         score, loss, samples, others, sums = zip(*(tests[client] for client in range(self.n)), strict=True)
         double = torch.float64
         rest = tuple(torch.tensor(values, dtype=double) for values in zip(*others, strict=True))

@@ -385,6 +385,10 @@ def _request(plain: TrainNote | LossNote | GradientNote, client: int, w: Tensor)
         optimizer = local_optimizers.parse(plain.local.optimizer)
         local = LocalSGD(**plain.local.model_dump(exclude={"optimizer"}), optimizer=optimizer)
         if plain.snapshot is not None and plain.snapshot > local.tau:
-            raise InputError(f"there is no step {plain.snapshot} of {local.tau} to take a snapshot after")
+            raise InputError(
+                f"there is no step {plain.snapshot} of {local.tau} to take a snapshot after",
+                code="out-of-range",
+                field="snapshot",
+            )
         return TrainRequest(cohort, w, key, local, plain.prox, None, plain.snapshot, plain.average)
     return {"losses": LossRequest, "gradients": GradientRequest}[plain.kind](cohort, w, key, plain.batch)

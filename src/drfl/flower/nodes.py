@@ -320,7 +320,8 @@ def gathered(
         if time.monotonic() >= end:
             raise InputError(
                 f"after {wait:g} s these sites are not there: {', '.join(missing)}; see that their SuperNodes run and "
-                "are registered (drfl deploy check), or leave them out of server.toml"
+                "are registered (drfl deploy check), or leave them out of server.toml",
+                code="sites-missing",
             )
         time.sleep(PAUSE)
     told = identities(grid, [node.id for node in nodes.values()], timeout, audit)
@@ -328,7 +329,8 @@ def gathered(
     if silent:
         raise InputError(
             f"these sites do not say who they are: {', '.join(silent)}; the log has the reason of each: fix it there, "
-            "or leave them out of server.toml"
+            "or leave them out of server.toml",
+            code="sites-missing",
         )
     members = {client: told[node.id] for client, node in sorted(nodes.items())}
     for client, member in members.items() if audit is not None else ():
@@ -366,11 +368,16 @@ def enrolled(grid: Grid, least: int, wait: float, timeout: float) -> dict[int, M
         if time.monotonic() >= end:
             raise InputError(
                 f"after {wait:g} s {len(told)} of at least {least} sites have told their names, of {len(present)} "
-                'nodes: see that they run, and that their ClientApp answers @app.query("identity") with identity(site)'
+                'nodes: see that they run, and that their ClientApp answers @app.query("identity") with identity(site)',
+                code="sites-missing",
             )
         time.sleep(PAUSE)
     names = [member.name for member in told.values()]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"two sites call themselves '{name}': give each Site a name of its own")
+            raise InputError(
+                f"two sites call themselves '{name}': give each Site a name of its own",
+                code="duplicate-name",
+                field=name,
+            )
     return told

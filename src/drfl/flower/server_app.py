@@ -71,7 +71,9 @@ def main(grid: Grid, context: Context) -> None:
     path = context.run_config.get(DEPLOYMENT)
     if path is None:
         raise InputError(
-            f"the app's configuration names no server.toml: set '{DEPLOYMENT}' in its [tool.flwr.app.config]"
+            f"the app's configuration names no server.toml: set '{DEPLOYMENT}' in its [tool.flwr.app.config]",
+            code="missing-option",
+            field=DEPLOYMENT,
         )
     serve(grid, Path(str(path)))
 
@@ -156,7 +158,7 @@ def serve(grid: Grid, path: Path) -> Path:
         if is_finished(out):
             raise InputError(
                 f"{out} holds this run, finished: give another 'out' in {path} to run it again",
-                code="finished", field="out",
+                code="already-finished", field="out",
             )  # fmt: skip
         with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n), key=key) as claim:
             start = load_resume_point(claim, deployed, LOG.warning, key)
@@ -242,7 +244,9 @@ def deployment(
     classes = needed if config.classes is None else config.classes
     if classes < needed:
         raise InputError(
-            f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or leave it out"
+            f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or leave it out",
+            code="out-of-range",
+            field="classes",
         )
     names = tuple(metric.name for metric in config.measures())
     model = Model(config.model, config.loss, config.dtype, classes, config.engine, names)
@@ -278,7 +282,11 @@ def probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientDa
         return None
     shape, own = tuple(held.inputs.shape[1:]), sites.members[0].shape
     if shape != own:
-        raise InputError(f"the probes in server.toml have inputs of shape {shape}, and the sites' have {own}")
+        raise InputError(
+            f"the probes in server.toml have inputs of shape {shape}, and the sites' have {own}",
+            code="wrong-shape",
+            field="probe",
+        )
     return held if sites.standardisation is None else held.standardised(sites.standardisation)
 
 
@@ -340,9 +348,11 @@ def public_key(path: Path) -> bytes:
     try:
         key = serialization.load_ssh_public_key(content)
     except ValueError as error:
-        raise InputError(f"'{path}' is no OpenSSH public key: {error}") from None
+        raise InputError(f"'{path}' is no OpenSSH public key: {error}", code="invalid-key", field=str(path)) from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise InputError(f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384")
+        raise InputError(
+            f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384", code="invalid-key", field=str(path)
+        )
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 

@@ -31,7 +31,9 @@ def read(path: Path, kind: type[M]) -> M:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         told = str(first.get("ctx", {}).get("error", first["msg"]))
-        raise InputError(f"'{path}'{f', {where}' if where else ''}: {told}") from None
+        raise InputError(
+            f"'{path}'{f', {where}' if where else ''}: {told}", code="invalid-value", field=where or None
+        ) from None
 
 
 class SiteData(BaseModel):

@@ -77,11 +77,15 @@ def _loaded(name: str, folder: Path) -> ClientData:
     try:
         load: Callable[[], object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"there is no loader '{name}' ({error}): give it as module:function") from error
+        raise InputError(
+            f"there is no loader '{name}' ({error}): give it as module:function", code="unknown-name", field="loader"
+        ) from error
     found = load()
     if not isinstance(found, ClientData) or found.n != 1:
         raise InputError(
-            f"the loader '{name}' must give a drfl.data.ClientData of one client, not {type(found).__name__}"
+            f"the loader '{name}' must give a drfl.data.ClientData of one client, not {type(found).__name__}",
+            code="wrong-type",
+            field="loader",
         )
     return found
 
@@ -103,10 +107,12 @@ def _pairs(source: SiteData, folder: Path) -> tuple[Pair, Pair | None]:
 def _of_npz(path: Path) -> tuple[Pair, Pair | None]:
     with open_arrays(path) as arrays:
         if not set(ARRAYS[:2]) <= set(arrays.names):
-            raise InputError(f"'{path}' lacks {' or '.join(ARRAYS[:2])}")
+            raise InputError(f"'{path}' lacks {' or '.join(ARRAYS[:2])}", code="missing-column", field=str(path))
         values = [torch.from_numpy(each) for each in arrays.read([name for name in ARRAYS if name in arrays.names])]
     if len(values) == 3:
-        raise InputError(f"'{path}' has test_inputs or test_targets without the other")
+        raise InputError(
+            f"'{path}' has test_inputs or test_targets without the other", code="missing-column", field=str(path)
+        )
     values[::2] = [x if x.is_floating_point() else x.double() for x in values[::2]]  # a table's, which are no tokens
     return (values[0], values[1]), (values[2], values[3]) if len(values) == 4 else None
 
@@ -116,11 +122,15 @@ def _of_csv(path: Path, target: str) -> Pair:
 
     table = read_csv(path)
     if target not in table:
-        raise InputError(f"'{path}' has no column '{target}'")
+        raise InputError(f"'{path}' has no column '{target}'", code="missing-column", field=target)
     targets, inputs = table[target], table.drop(columns=target)
     odd = [str(name) for name in inputs if not pd.api.types.is_numeric_dtype(inputs[name])]
     if odd or not pd.api.types.is_numeric_dtype(targets):
-        raise InputError(f"'{path}': column '{[*odd, target][0]}' must hold numbers: encode it at all sites alike")
+        raise InputError(
+            f"'{path}': column '{[*odd, target][0]}' must hold numbers: encode it at all sites alike",
+            code="not-a-number",
+            field=[*odd, target][0],
+        )
     kind = np.int64 if pd.api.types.is_integer_dtype(targets) else np.float64
     return torch.from_numpy(np.array(inputs, np.float64)), torch.from_numpy(np.array(targets, kind))
 

@@ -141,7 +141,9 @@ class DrflStrategy(Strategy):
         """
         if train_config or evaluate_config:
             raise InputError(
-                "drfl's sites read no train_config or evaluate_config: give the strategy local=LocalSGD(steps, lr, …)"
+                "drfl's sites read no train_config or evaluate_config: give the strategy local=LocalSGD(steps, lr, …)",
+                code="unused-option",
+                field="train_config",
             )
         checks.whole("num_rounds", num_rounds, low=0)
         checks.positive("timeout", timeout)
@@ -178,7 +180,9 @@ class DrflStrategy(Strategy):
         Raises:
             InputError: always.
         """
-        raise InputError("drfl's strategies run whole rounds of several exchanges: call start()")
+        raise InputError(
+            "drfl's strategies run whole rounds of several exchanges: call start()", code="unsupported-combination"
+        )
 
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _alone
 
@@ -223,7 +227,9 @@ def flat(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
     if len(types) != 1 or not types <= {torch.float32, torch.float64}:
         raise InputError(
             f"initial_arrays must be all float32 or all float64, not {sorted(map(str, types)) or 'empty'}: give the "
-            "trainable parameters, without buffers (running statistics cannot be averaged: use nn.GroupNorm)"
+            "trainable parameters, without buffers (running statistics cannot be averaged: use nn.GroupNorm)",
+            code="wrong-type",
+            field="initial_arrays",
         )
     layout = Layout(tuple(values), tuple(tuple(value.shape) for value in values.values()), types.pop())
     return layout, torch.cat([value.flatten() for value in values.values()])

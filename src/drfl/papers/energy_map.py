@@ -106,7 +106,11 @@ def processor_of(planned: Planned, setting: str) -> Processor:
     """
     job = next(p.cell.job for p in planned.cells if p.setting == setting)
     if job.get("features") is not None:
-        raise InputError("an energy map needs a model on the data themselves: leave features out of its job")
+        raise InputError(
+            "an energy map needs a model on the data themselves: leave features out of its job",
+            code="unsupported-combination",
+            field="features",
+        )
     return Processor(_cycles(str(job["dataset"]), str(job["model"]), str(job.get("loss", "cross-entropy"))))
 
 
@@ -182,7 +186,11 @@ def draw(collected: Collected, folder: Path) -> list[str]:
 def _grid(planned: Planned) -> Energy:
     energy = planned.spec.energy
     if energy is None:
-        raise InputError(f"{planned.spec.name} is an energy map without [energy]: give target, snr and bandwidth")
+        raise InputError(
+            f"{planned.spec.name} is an energy map without [energy]: give target, snr and bandwidth",
+            code="missing-option",
+            field="energy",
+        )
     return energy
 
 

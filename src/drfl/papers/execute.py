@@ -104,7 +104,9 @@ def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
         if before.get(name) != value:
             raise InputError(
                 f"{folder} has a result with {name} = {before.get(name)}, this one would have {value}: "
-                "give another --out, or --overwrite"
+                "give another --out, or --overwrite",
+                code="other-run",
+                field=name,
             )
 
 

@@ -164,7 +164,7 @@ def check(spec: Specification) -> None:
         if spec.kind == "scatter":
             column(panel.x)
         elif panel.x not in plots.AXES:
-            raise unknown("x axis", panel.x, plots.AXES)
+            raise unknown("x axis", panel.x, plots.AXES, field="x")
 
 
 def check_plan(plan: Plan) -> None:

@@ -173,12 +173,18 @@ def hyperparameters(folder: Path, name: str) -> dict[str, object]:
         found = read_toml(path, remedy=f"make it with 'drfl tune {name}'")
         json.dumps(found)  # the summary quotes it
     except TypeError:
-        raise InputError(f"{path} has a date or a time, which is no hyperparameter: write it as text") from None
+        raise InputError(
+            f"{path} has a date or a time, which is no hyperparameter: write it as text",
+            code="wrong-type",
+            field=str(path),
+        ) from None
     tables = found.get("algorithms")
     for algorithm, table in tables.items() if isinstance(tables, dict) else ():
         if not isinstance(table, dict):
             raise InputError(
-                f"{path}: algorithms.{algorithm} is no table of parameters: make it with 'drfl tune {name}'"
+                f"{path}: algorithms.{algorithm} is no table of parameters: make it with 'drfl tune {name}'",
+                code="wrong-type",
+                field=str(path),
             )
     return found
 
@@ -230,5 +236,9 @@ def _cell(
 def _chosen(job: str, tuned: Mapping[str, object], method: str) -> dict[str, object]:
     known = tuned.get("algorithms")
     if not isinstance(known, dict) or method not in known:
-        raise InputError(f"the hyperparameters of {job} have nothing on '{method}': make them with 'drfl tune {job}'")
+        raise InputError(
+            f"the hyperparameters of {job} have nothing on '{method}': make them with 'drfl tune {job}'",
+            code="missing-option",
+            field=method,
+        )
     return known[method]

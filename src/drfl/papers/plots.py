@@ -79,7 +79,7 @@ def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
         InputError: there is no such x axis.
     """
     if x not in AXES:
-        raise unknown("x axis", x, AXES)
+        raise unknown("x axis", x, AXES, field="x")
     ended = [run for run in group if run.ended]
     if not ended:
         return None

@@ -239,13 +239,17 @@ class _Task(NamedTuple):
 def _distance(job: Job) -> Distance:
     for name in job:
         if name not in Distance.model_fields:
-            raise unknown("key of a distance figure's job", name, Distance.model_fields)
+            raise unknown("key of a distance figure's job", name, Distance.model_fields, field="key")
     try:
         distance = Distance.model_validate(job)
     except ValidationError as error:
         first = error.errors()[0]
         reason = first["msg"]
-        raise InputError(f"{first['loc'][0]} = {first['input']!r}: {reason[0].lower()}{reason[1:]}") from None
+        raise InputError(
+            f"{first['loc'][0]} = {first['input']!r}: {reason[0].lower()}{reason[1:]}",
+            code="invalid-value",
+            field=str(first["loc"][0]),
+        ) from None
     checks.whole("trial", distance.trial)
     _draw(distance, 0)  # so that what is out of range is found before anything runs
     return distance
@@ -280,9 +284,17 @@ def _points(work: Approach) -> list[dict[str, float]]:
     """
     for name, values in work.grid.items():
         if not values:
-            raise InputError(f"the grid of {work.algorithm} has no value for {name}: give one or leave it out")
+            raise InputError(
+                f"the grid of {work.algorithm} has no value for {name}: give one or leave it out",
+                code="missing-option",
+                field=name,
+            )
     if REACH in work.grid and "lr" in work.grid:
-        raise InputError(f"the grid of {work.algorithm} has both lr and reach = steps·lr·L: give one of them")
+        raise InputError(
+            f"the grid of {work.algorithm} has both lr and reach = steps·lr·L: give one of them",
+            code="conflicting-options",
+            field="lr",
+        )
     return [dict(zip(work.grid, values, strict=True)) for values in itertools.product(*work.grid.values())]
 
 

@@ -216,13 +216,16 @@ class Specification(_Part):
             for method, numbers in rows.items():
                 _known("method", method, methods)
                 if len(numbers) != len(self.metrics):
-                    raise InputError(f"{method}, {setting}: {len(numbers)} numbers for {len(self.metrics)} metrics")
+                    raise InputError(
+                        f"{method}, {setting}: {len(numbers)} numbers for {len(self.metrics)} metrics",
+                        code="count-mismatch",
+                    )
         return self
 
 
 def _distinct(kind: str, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
-        raise InputError(f"two {kind}s have the same name")
+        raise InputError(f"two {kind}s have the same name", code="duplicate-name", field=kind)
 
 
 def _known(kind: str, name: str, known: Sequence[str]) -> None:
@@ -244,7 +247,7 @@ def load_spec(name: str) -> Specification:
     known = names()
     plain = name.strip().lower().replace("_", "-")
     if plain not in known:
-        raise unknown("table or figure", name, known)
+        raise unknown("table or figure", name, known, field="name")
     path = PAPERS / "specs" / f"{plain}.toml"
     return parse({"name": plain, **tomllib.loads(path.read_text(encoding="utf-8"))})
 
@@ -261,7 +264,7 @@ def parse(values: Mapping[str, object]) -> Specification:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
         reason = cause if isinstance(cause, InputError) else f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise InputError(f"specification {values.get('name')}: {reason}") from None
+        raise InputError(f"specification {values.get('name')}: {reason}", code="invalid-value") from None
 
 
 def load_job(name: str) -> JobFile:

@@ -27,12 +27,16 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False,
     """
     if Path(text).suffix == ".toml":
         if stand_in:
-            raise InputError("--stand-in is for the papers' jobs: leave it out beside a file")
+            raise InputError(
+                "--stand-in is for the papers' jobs: leave it out beside a file", code="unused-option", field="stand_in"
+            )
         return from_file(Path(text), changes, trust=trust)
     name = _known(text)
     job = load_job(name)
     if stand_in and job.stand_in is None:
-        raise InputError(f"the job '{name}' has no stand-in: leave --stand-in out")
+        raise InputError(
+            f"the job '{name}' has no stand-in: leave --stand-in out", code="unused-option", field="stand_in"
+        )
     values = job.chosen(stand_in)
     config = load_config(None, {**values, **changes, **JUDGED})
     other = "or tune on what stands in for it, by --stand-in" if job.stand_in and not stand_in else ""
@@ -58,7 +62,11 @@ def methods_of(job: str) -> dict[str, Method]:
             more = {} if row.rounds is None else {"rounds": row.rounds}
             method = Method(row.algorithm, row.parameters, {**row.job, **more}, held=True)
             if found.setdefault(row.name, method) != method:
-                raise InputError(f"{spec.name}: {row.name} is another method than in the specifications before it")
+                raise InputError(
+                    f"{spec.name}: {row.name} is another method than in the specifications before it",
+                    code="duplicate-name",
+                    field=row.name,
+                )
     return found
 
 
@@ -67,4 +75,6 @@ def _known(text: str) -> str:
     try:
         return canonical("job", text, dict.fromkeys(known))
     except InputError as error:
-        raise InputError(f"{error}, or give a TOML file, whose name ends in .toml") from None
+        raise InputError(
+            f"{error}, or give a TOML file, whose name ends in .toml", code=error.code, field=error.field
+        ) from None

@@ -93,13 +93,19 @@ def _sums(run: RunRecord, own: Measure) -> Floats | None:
     second = rest[0] if rest else first
     sums = np.stack((first, n - first, second) if own.rows is Rows.RANKS else (n, first, second), 1)
     if not ((n >= 0) & (n == np.round(n))).all() or n.sum() >= MOST_ROWS:
-        raise InputError(f"{run.label}/clients.csv is damaged: its samples are no numbers of test rows; run it again")
+        raise InputError(
+            f"{run.label}/clients.csv is damaged: its samples are no numbers of test rows; run it again",
+            code="damaged-run",
+            field=f"{run.label}/clients.csv",
+        )
     for client, value, found in zip(run.clients["client"], values, sums.tolist(), strict=True):
         samples = int(found[0] + found[1] if own.rows is Rows.RANKS else found[0])
         # Where the model's outputs are not finite there are no sums.
         if samples and np.isfinite(found).all() and not possible_sums(own, value, samples, found):
             raise InputError(
                 f"{run.label}/clients.csv is damaged: the {own.name} of '{clean(client, 40)}' is not that of its sums; "
-                "run it again"
+                "run it again",
+                code="damaged-run",
+                field=f"{run.label}/clients.csv",
             )
     return sums

@@ -44,7 +44,9 @@ def render(records: Sequence[RunRecord], title: str | None = None) -> str:
         InputError: there is no run.
     """
     if not records:
-        raise InputError("a report needs at least one run: give a folder that `drfl run` wrote")
+        raise InputError(
+            "a report needs at least one run: give a folder that `drfl run` wrote", code="empty", field="runs"
+        )
     library, library_hash = _plotly()
     script = _resource("page.js")
     return _environment().get_template("report.html.j2").render(
@@ -71,12 +73,14 @@ def write_report(records: Sequence[RunRecord], path: Path, title: str | None = N
     path = Path(path)
     page = render(records, title)
     if not os.path.isdir(path.parent):  # which is not made: its name may be misspelt
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+        raise InputError(
+            f"cannot write {path}: there is no folder {path.parent}", code="folder-not-found", field=str(path.parent)
+        )
     try:
         with atomic_write(path) as file:
             file.write(page.encode())
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+        raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None
 
 
 def _page(groups: Sequence[Group], title: str | None) -> Page:
@@ -88,7 +92,9 @@ def _page(groups: Sequence[Group], title: str | None) -> Page:
     for group in groups[1:]:
         if group.measures != groups[0].measures:
             first, other = (", ".join(m.name for m in g.measures) for g in (groups[0], group))
-            raise InputError(f"the runs measure different things ({first}; {other}): give runs of one kind")
+            raise InputError(
+                f"the runs measure different things ({first}; {other}): give runs of one kind", code="runs-differ"
+            )
     figures = Figures()
     runs, told = [run for group in groups for run in group.runs], side_by_side(groups)
     found = standing(groups)

@@ -120,7 +120,11 @@ def load_run(directory: Path) -> RunRecord:
 
     directory = Path(directory)
     if not os.path.isdir(directory):  # unlike pathlib's, False for a name that is too long
-        raise InputError(f"{directory} is not a run directory: there is no such folder; {REMEDY}")
+        raise InputError(
+            f"{directory} is not a run directory: there is no such folder; {REMEDY}",
+            code="not-a-run",
+            field=str(directory),
+        )
     summary = _summary(directory)
     measures = measures_of(summary)
     score, names = measures[0].name, columns_of(measures[0].name)

@@ -206,7 +206,11 @@ class FailureModel:
         checks.whole("outage_rounds", self.outage_rounds)
         checks.positive("slowdown", self.slowdown)
         if self.slowdown < 1:
-            raise InputError(f"slowdown must be at least 1, not {self.slowdown}: 1 is an ordinary client's pace")
+            raise InputError(
+                f"slowdown must be at least 1, not {self.slowdown}: 1 is an ordinary client's pace",
+                code="out-of-range",
+                field="slowdown",
+            )
         if self.deadline is not None:
             checks.positive("deadline", self.deadline)
         if self.jitter is not None:
@@ -219,9 +223,15 @@ class FailureModel:
     def check(self, n: int) -> None:
         """Raise an :class:`InputError` unless this fits n clients."""
         if isinstance(self.drop, tuple) and len(self.drop) != n:
-            raise InputError(f"drop has {len(self.drop)} probabilities, but there are {n} clients: give one for each")
+            raise InputError(
+                f"drop has {len(self.drop)} probabilities, but there are {n} clients: give one for each",
+                code="count-mismatch",
+                field="drop",
+            )
         if self.groups > n:
-            raise InputError(f"groups={self.groups} must be at most the number of clients, {n}")
+            raise InputError(
+                f"groups={self.groups} must be at most the number of clients, {n}", code="out-of-range", field="groups"
+            )
 
     def dropped(self, n: int, key: Key) -> Tensor:
         """(n,) bool, who does not take part in the round with this key."""

@@ -274,7 +274,9 @@ class ServerProbe:
         found = self.fed.gradients(clients[order], w, _KEY)
         if len(found.clients) != len(clients):
             raise InputError(
-                "a probe's federation has to answer for every client: make it of rows that the server holds"
+                "a probe's federation has to answer for every client: make it of rows that the server holds",
+                code="invalid-value",
+                field="fed",
             )
         return found.values[found.clients.argsort()[order.argsort()]]
 

@@ -101,12 +101,16 @@ class Quorum(WrappedAlgorithm[S]):
         checks.whole("at_least", self.at_least)
         checks.whole("most", self.most)
         if self.then not in ("skip", "repeat"):
-            raise InputError(f"then must be 'skip' or 'repeat', not {self.then!r}")
+            raise InputError(f"then must be 'skip' or 'repeat', not {self.then!r}", code="invalid-value", field="then")
 
     def init(self, fed: Federation) -> S:
         """The state before the first round."""
         if self.at_least > fed.n:
-            raise InputError(f"at_least={self.at_least} must be at most the number of clients, {fed.n}")
+            raise InputError(
+                f"at_least={self.at_least} must be at most the number of clients, {fed.n}",
+                code="out-of-range",
+                field="at_least",
+            )
         return self.algorithm.init(fed)
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:

@@ -335,7 +335,9 @@ class Protected(Wrapper[S]):
         if most < self.aggregator.least:
             raise InputError(
                 f"{self.aggregator} needs {self.aggregator.least} replies or more, and at most {most} clients are "
-                "asked: take median-clip (MedianClip), which needs three, or leave the aggregator out"
+                "asked: take median-clip (MedianClip), which needs three, or leave the aggregator out",
+                code="few-clients",
+                field="aggregator",
             )
 
     def _after(self, memory: Memory, valid: Validated, guarded: Guarded, lam: Tensor) -> Memory:

@@ -110,7 +110,9 @@ class ReplayingFederation(WrappedFederation):
         if clients is None or not set(clients) <= set(request.cohort.tolist()):
             raise InputError(
                 f"the list of replies is of another run: it has no request '{request.kind}' to clients "
-                f"{request.cohort.tolist()} at this place; give the run's own algorithm, parameters and seed"
+                f"{request.cohort.tolist()} at this place; give the run's own algorithm, parameters and seed",
+                code="other-run",
+                field="replies",
             )
         request = request.only(torch.isin(request.cohort, torch.tensor(clients, dtype=torch.int64)))
         if not clients:
@@ -137,7 +139,11 @@ class Replayed(WrappedAlgorithm[S]):
 
     def __post_init__(self) -> None:
         if len({(one.kind, one.key) for one in self.record}) < len(self.record):
-            raise InputError("the list of replies has a request twice: give the list of one run alone")
+            raise InputError(
+                "the list of replies has a request twice: give the list of one run alone",
+                code="given-twice",
+                field="replies",
+            )
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """One round of the algorithm inside."""
@@ -172,7 +178,7 @@ class ReplyLog:
             with atomic_write(file) as out:
                 out.write(csv_text(COLUMNS, (row.values() for row in done)).encode())
         except OSError as error:
-            raise InputError(f"cannot write {file}: {error.strerror}") from None
+            raise InputError(f"cannot write {file}: {error.strerror}", code="cannot-write", field=str(file)) from None
 
     def __call__(self, step: Step) -> None:
         """Write the rows of a round that has ended."""
@@ -200,7 +206,9 @@ def read_replies(file: Path) -> tuple[UsedReplies, ...]:
             for row in _rows(file)
         )
     except ValueError:
-        raise InputError(f"'{file}' is no list of replies: clients are not numbers") from None
+        raise InputError(
+            f"'{file}' is no list of replies: clients are not numbers", code="damaged-file", field=str(file)
+        ) from None
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
@@ -212,5 +220,9 @@ def _rows(file: Path) -> list[dict[str, str]]:
         ) from None
     for row in rows:
         if tuple(row) != COLUMNS or None in row.values() or not row["round"].isdecimal():
-            raise InputError(f"'{file}' is no list of replies: it needs the columns {', '.join(COLUMNS)}")
+            raise InputError(
+                f"'{file}' is no list of replies: it needs the columns {', '.join(COLUMNS)}",
+                code="missing-column",
+                field=str(file),
+            )
     return rows

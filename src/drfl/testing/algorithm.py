@@ -71,16 +71,28 @@ def subject_of(
 ) -> Subject:
     """What the single checks take; the arguments are those of :func:`check_algorithm`."""
     if isinstance(algorithm, type):
-        raise InputError(f"{algorithm.__name__} is a class: give an algorithm, {algorithm.__name__}(…)")
+        raise InputError(
+            f"{algorithm.__name__} is a class: give an algorithm, {algorithm.__name__}(…)",
+            code="wrong-type",
+            field="algorithm",
+        )
     if not dataclasses.is_dataclass(algorithm) or not hasattr(algorithm, "local"):
-        raise InputError(f"{type(algorithm).__name__} must be a dataclass with a field local, as every algorithm")
+        raise InputError(
+            f"{type(algorithm).__name__} must be a dataclass with a field local, as every algorithm",
+            code="wrong-type",
+            field="algorithm",
+        )
     checks.whole("rounds", rounds)
     checks.positive("tolerance", tolerance)
     trial = least_squares() if problem is None else problem
     given = copy.deepcopy(algorithm)
     subject = Subject(given, trial, solves, tuple(reductions), reference, rounds, tolerance)
     if subject.n < FEWEST:
-        raise InputError(f"the problem has {subject.n} clients: a battery needs {FEWEST}, some of whom are silent")
+        raise InputError(
+            f"the problem has {subject.n} clients: a battery needs {FEWEST}, some of whom are silent",
+            code="few-clients",
+            field="problem",
+        )
     cases = [
         case._replace(ours=_with_a_step_size(case.ours, subject), theirs=_with_a_step_size(case.theirs, subject))
         for case in subject.reductions

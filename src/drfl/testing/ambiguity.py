@@ -309,13 +309,19 @@ def examine_ambiguity(
 ) -> Report:
     """The report of all checks, without raising anything where some fail; see :func:`check_ambiguity`."""
     if isinstance(ambiguity, str | type):
-        raise InputError(f"{ambiguity!r} is no ambiguity set: give one itself, such as CVaR(0.3)")
+        raise InputError(
+            f"{ambiguity!r} is no ambiguity set: give one itself, such as CVaR(0.3)",
+            code="wrong-type",
+            field="ambiguity",
+        )
     checks.whole("n", n)
     checks.whole("draws", draws, low=50)
     try:
         ambiguity.project(torch.zeros(n))
     except InputError as error:
-        raise InputError(f"{error}; give n=, a number of clients that the set takes (now {n})") from None
+        raise InputError(
+            f"{error}; give n=, a number of clients that the set takes (now {n})", code=error.code, field=error.field
+        ) from None
     except Exception:
         pass  # the checks say it
     return examine(repr(ambiguity), Tried(ambiguity, n, draws, seed), AMBIGUITY_CHECKS, waive)

@@ -311,9 +311,13 @@ def flipped_labels(data: ClientData, clients: Iterable[int]) -> ClientData:
 def _check_labels(data: ClientData, clients: Iterable[int]) -> None:
     for client in clients:
         if not 0 <= client < data.n:
-            raise InputError(f"there is no client {client}: they are numbered 0 to {data.n - 1}")
+            raise InputError(
+                f"there is no client {client}: they are numbered 0 to {data.n - 1}", code="out-of-range", field="client"
+            )
     if data.targets.is_floating_point():
-        raise InputError("the targets are numbers, and no labels, which are needed here")
+        raise InputError(
+            "the targets are numbers, and no labels, which are needed here", code="wrong-task", field="targets"
+        )
 
 
 def label_noise(data: ClientData, client: int, share: float, key: Key) -> ClientData:

@@ -93,7 +93,9 @@ class Configured:
             if value != free and own_spaces.of_name(name, self.own) is None:
                 raise InputError(
                     f"the job sets {parameter} = {value!r} for {name}, and --relative-step-size looks for multiples of "
-                    "the step size that a run finds: leave one out"
+                    "the step size that a run finds: leave one out",
+                    code="conflicting-options",
+                    field="relative_step_size",
                 )
 
     def draw(self, trial: optuna.Trial) -> Point:
@@ -166,7 +168,9 @@ def prepare(
     try:
         dataset = load_data(first[0].model_copy(update=where), log)
     except InputError as error:
-        raise InputError(", ".join(filter(None, (str(error), job.without_data)))) from None
+        raise InputError(
+            ", ".join(filter(None, (str(error), job.without_data))), code=error.code, field=error.field
+        ) from None
     jobs, references = [build(config, dataset) for config in first], own or {}
     eta = step_size_from_curvature(jobs)
     around, n = None if relative else eta, jobs[0].data.n

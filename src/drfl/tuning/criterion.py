@@ -104,7 +104,11 @@ class Criterion:
         if self.end(record) in BROKEN or not isinstance(rows, list) or not rows:
             return self.worst
         if self.metric not in rows[-1]:
-            raise InputError(f"the run's record has no {self.metric}: delete the folder of records, and run it again")
+            raise InputError(
+                f"the run's record has no {self.metric}: delete the folder of records, and run it again",
+                code="missing-results",
+                field=self.metric,
+            )
         value = float(rows[-1][self.metric])
         return self.worst if math.isnan(value) else value
 

@@ -136,7 +136,7 @@ def of_values(
         InputError: there is not a round to tune.
     """
     if config.rounds < 1:
-        raise InputError("rounds = 0: there is nothing to tune without a round")
+        raise InputError("rounds = 0: there is nothing to tune without a round", code="out-of-range", field="rounds")
     left_out = (*OURS, *NOT_IN_JOB, "algorithms")
     plain = {key: value for key, value in {**values, **changes}.items() if key not in left_out}
     return TuningJob(
@@ -178,15 +178,17 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
         key, equals, value = text.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            raise InputError(f"--set '{text}' is not of the form KEY=VALUE, e.g. clients=10")
+            raise InputError(
+                f"--set '{text}' is not of the form KEY=VALUE, e.g. clients=10", code="invalid-format", field="set"
+            )
         if key in OURS:
-            raise InputError(f"--set '{text}': tuning sets {key} itself, leave it out")
+            raise InputError(f"--set '{text}': tuning sets {key} itself, leave it out", code="unused-option", field=key)
         if key in ELSEWHERE:
-            raise InputError(f"--set '{text}': {ELSEWHERE[key]}")
+            raise InputError(f"--set '{text}': {ELSEWHERE[key]}", code="unused-option", field=key)
         if key not in Config.model_fields:
             raise unknown("key", key, [k for k in Config.model_fields if k not in OURS and k not in ELSEWHERE])
         if key in found:
-            raise InputError(f"--set gives {key} twice: leave one out")
+            raise InputError(f"--set gives {key} twice: leave one out", code="given-twice", field=key)
         found[key] = _plain(value.strip())
     return found
 

@@ -209,7 +209,11 @@ def tune_objects(
     check_stack(options.stack, workers_of(options.jobs))
     if not callable(space) or isinstance(space, type):
         what = space.__name__ if isinstance(space, type) else type(space).__name__
-        raise InputError(f"space is {what}: give a function of an Optuna trial that gives an algorithm")
+        raise InputError(
+            f"space is {what}: give a function of an Optuna trial that gives an algorithm",
+            code="wrong-type",
+            field="space",
+        )
     runs = ObjectRuns(space, of_seed("data", data, ClientData), of_seed("task", task, Task), settings, validation)
     search = _prepared(runs, options)
     if options.out is None:
@@ -261,7 +265,9 @@ def _tuned(search: Search, runs: ObjectRuns, out: Path, options: Options, *, kep
     own = trials[search.name]
     if not any("rounds" in trial.stopped for trial in own):
         how = " or ".join(sorted({how for trial in own for how in trial.stopped}))
-        raise DrflError(f"every run of {search.name} was {how}: give a space in which it can run")
+        raise DrflError(
+            f"every run of {search.name} was {how}: give a space in which it can run", code="no-results", field="space"
+        )
     best = search.best(own)
     algorithm = runs.algorithm(search.name, best.table)
     return Tuned(algorithm, best, search.criterion, tuple(own), tuple(search.seeds), out if kept else None)

@@ -34,14 +34,20 @@ def check_place(folder: Path, name: str) -> None:
         InputError: it is a file, holds something else or another file of that name, or cannot be read.
     """
     if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
-        raise InputError(f"{folder} is a file: give another --out")
+        raise InputError(f"{folder} is a file: give another --out", code="not-a-folder", field=str(folder))
     try:
         manifest = held(folder, "search", resume=True)
     except OSError as error:
-        raise InputError(f"cannot write into {folder} ({error.strerror}): give another --out") from None
+        raise InputError(
+            f"cannot write into {folder} ({error.strerror}): give another --out", code="cannot-write", field=str(folder)
+        ) from None
     path = folder / f"{name}.toml"
     if os.path.lexists(path) and (manifest is None or path.name not in manifest.files):
-        raise InputError(f"{path} is there already and was not made by drfl tune: give another --out")
+        raise InputError(
+            f"{path} is there already and was not made by drfl tune: give another --out",
+            code="foreign-file",
+            field=str(path),
+        )
 
 
 def make_place(folder: Path, name: str) -> None:
@@ -60,7 +66,9 @@ def make_place(folder: Path, name: str) -> None:
         files = {FILE, TRIALS, f"{name}.toml", *(() if before is None else before.files)}
         Manifest.new("search", tuple(files)).write(folder)
     except OSError as error:
-        raise InputError(f"cannot write into {folder} ({error.strerror}): give another --out") from None
+        raise InputError(
+            f"cannot write into {folder} ({error.strerror}): give another --out", code="cannot-write", field=str(folder)
+        ) from None
 
 
 def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, command: str) -> Path:
@@ -84,7 +92,11 @@ def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, c
             with atomic_write(place) as file:
                 file.write(text.encode())
     except OSError as error:
-        raise InputError(f"cannot write into {folder} ({error.strerror}): run it again when that is mended") from None
+        raise InputError(
+            f"cannot write into {folder} ({error.strerror}): run it again when that is mended",
+            code="cannot-write",
+            field=str(folder),
+        ) from None
     return path
 
 

@@ -36,7 +36,11 @@ def of_class(cls: type) -> OwnSpace | None:
     if found is None or not callable(getattr(cls, "space", None)):
         return None
     if not isinstance(found, staticmethod | classmethod):
-        raise InputError(f"{cls.__name__}.space is a method of objects: put @staticmethod before it, space(trial)")
+        raise InputError(
+            f"{cls.__name__}.space is a method of objects: put @staticmethod before it, space(trial)",
+            code="wrong-type",
+            field="space",
+        )
     return cast("OwnSpace", getattr(cls, "space"))  # noqa: B009 - of a class that need not have it
 
 
@@ -48,7 +52,11 @@ def referenced(reference: str) -> OwnSpace:
     """
     found = user_code.load("space", reference)
     if isinstance(found, type) or not callable(found):
-        raise InputError(f"space '{reference}' is a {type(found).__name__}: name a function of an Optuna trial")
+        raise InputError(
+            f"space '{reference}' is a {type(found).__name__}: name a function of an Optuna trial",
+            code="wrong-type",
+            field="space",
+        )
     return cast("OwnSpace", found)
 
 
@@ -63,14 +71,26 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
     for text in texts:
         label, equals, reference = (part.strip() for part in text.rpartition("="))
         if not user_code.is_reference(reference):
-            raise InputError(f"--space '{text}' is not of the form ALGORITHM=FILE.py:FUNCTION")
+            raise InputError(
+                f"--space '{text}' is not of the form ALGORITHM=FILE.py:FUNCTION", code="invalid-format", field="space"
+            )
         if not equals and len(algorithms) > 1:
-            raise InputError(f"--space '{text}': say of which algorithm, {user_code.label_of(algorithms[0])}={text}")
+            raise InputError(
+                f"--space '{text}': say of which algorithm, {user_code.label_of(algorithms[0])}={text}",
+                code="invalid-format",
+                field="space",
+            )
         name = labels.get(label.lower()) if equals else algorithms[0]
         if name is None:
-            raise InputError(f"--space '{text}' is for {label}, which is not tuned: leave it out")
+            raise InputError(
+                f"--space '{text}' is for {label}, which is not tuned: leave it out",
+                code="unused-option",
+                field="space",
+            )
         if name in found:
-            raise InputError(f"--space gives {user_code.label_of(name)} two spaces: leave one out")
+            raise InputError(
+                f"--space gives {user_code.label_of(name)} two spaces: leave one out", code="given-twice", field="space"
+            )
         referenced(reference)
         found[name] = reference
     return found
@@ -95,15 +115,19 @@ def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> 
     try:
         found = space(trial)
     except InputError as error:
-        raise InputError(f"the space of {name}: {error}") from error
+        raise InputError(f"the space of {name}: {error}", code=error.code, field=error.field) from error
     except Exception as error:
         why = " ".join(str(error).split()) or "no reason given"
-        raise InputError(f"the space of {name}: {type(error).__name__}: {why}") from error
+        raise InputError(
+            f"the space of {name}: {type(error).__name__}: {why}", code="user-code-failed", field="space"
+        ) from error
     for parameter, value in trial.params.items():
         if not isinstance(value, bool | int | float | str | None):
             raise InputError(
                 f"the space of {name} suggests {parameter} = a {type(value).__name__}: suggest a number or a text, "
-                "and make the object of it in the space"
+                "and make the object of it in the space",
+                code="wrong-type",
+                field=parameter,
             )
     return found
 
@@ -118,12 +142,16 @@ def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Val
     if not isinstance(found, Mapping):
         raise InputError(
             f"the space of {name} gave a {type(found).__name__}: give the parameters that are searched for, such as "
-            '{"beta": trial.suggest_float("beta", 0, 1)}'
+            '{"beta": trial.suggest_float("beta", 0, 1)}',
+            code="wrong-type",
+            field="space",
         )
     for parameter, value in found.items():
         if not isinstance(value, bool | int | float | str | None):
             raise InputError(
-                f"the space of {name} gave {parameter} = a {type(value).__name__}: give a number or a text"
+                f"the space of {name} gave {parameter} = a {type(value).__name__}: give a number or a text",
+                code="wrong-type",
+                field=parameter,
             )
     return {parameter: "none" if value is None else value for parameter, value in found.items()}
 

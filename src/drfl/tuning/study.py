@@ -119,14 +119,20 @@ class Store:
             self._studies[algorithm].add_trial(frozen)
         except optuna.exceptions.StorageInternalError as error:
             cause = error.__cause__ or error
-            raise DrflError(f"cannot write {self.path} ({cause}): run it again when it can be written to") from None
+            raise DrflError(
+                f"cannot write {self.path} ({cause}): run it again when it can be written to",
+                code="cannot-write",
+                field=str(self.path),
+            ) from None
 
     def _other(self, algorithm: str, known: Mapping[str, object], wanted: Mapping[str, object]) -> InputError:
         name = next(n for n in {**known, **wanted} if known.get(n, "nothing") != wanted.get(n, "nothing"))
         before, now = known.get(name, "nothing"), wanted.get(name, "nothing")
         return InputError(
             f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: "
-            f"give another --out, or delete {self.path}"
+            f"give another --out, or delete {self.path}",
+            code="other-run",
+            field=name,
         )
 
     @contextmanager
@@ -138,7 +144,11 @@ class Store:
             yield
         except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.OptunaError, RuntimeError) as error:
             cause = getattr(error, "orig", None) or error.__cause__ or error
-            raise InputError(f"cannot use {self.path} ({cause}): delete it, or give another --out") from None
+            raise InputError(
+                f"cannot use {self.path} ({cause}): delete it, or give another --out",
+                code="file-unreadable",
+                field=str(self.path),
+            ) from None
 
 
 def _run(numbers: Mapping[int, Trial]) -> Iterator[int]:

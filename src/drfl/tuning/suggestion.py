@@ -86,7 +86,9 @@ def needed() -> ModuleType:
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:
-        raise InputError("tuning needs optuna: pip install 'drfl[experiments]'") from None
+        raise InputError(
+            "tuning needs optuna: pip install 'drfl[experiments]'", code="package-missing", field="optuna"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of every parameter that not all trials have
     return optuna
 

@@ -67,13 +67,15 @@ def load(path: Path) -> tuple[AnyClaim, ...]:
         claims = Claims.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).claim
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise InputError(
+            f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}", code="invalid-value", field=path.name
+        ) from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path.name}: {error}") from None
+        raise InputError(f"{path.name}: {error}", code="invalid-value", field=path.name) from None
     ids = [claim.id for claim in claims]
     twice = next((name for name in ids if ids.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{path.name}: two claims have the id {twice}")
+        raise InputError(f"{path.name}: two claims have the id {twice}", code="duplicate-name", field=twice)
     return tuple(claims)
 
 

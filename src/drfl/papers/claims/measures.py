@@ -216,7 +216,9 @@ class LeastEnergySteps(_Measure):
         """
         channel = CHANNEL.fullmatch(setting)
         if channel is None:
-            raise InputError(f"{setting!r} is no channel: name it as '20 dB, 100 kHz'")
+            raise InputError(
+                f"{setting!r} is no channel: name it as '20 dB, 100 kHz'", code="invalid-format", field="setting"
+            )
         rounds = ToLevel(of="to level", metric="worst_accuracy", level=self.level).values
         return least_energy_steps(stored, result, rounds, float(channel[1]), 1e3 * float(channel[2]))
 

@@ -47,7 +47,9 @@ class StoredResults:
         except (OSError, ValueError):
             found = None
         if not isinstance(found, dict):
-            raise InputError(f"{path} is not the summary of a result: make it again")
+            raise InputError(
+                f"{path} is not the summary of a result: make it again", code="damaged-file", field=str(path)
+            )
         return cast("Mapping[str, object]", found)
 
     def _rows(self, result: str, file: str) -> tuple[Row, ...]:

@@ -57,7 +57,9 @@ class Channel:
         if self.bandwidth.dim() != 1 or self.bandwidth.shape != self.snr_db.shape or not self.bandwidth.numel():
             raise InputError(
                 f"bandwidth and snr_db must be two vectors of one length, a value a client, not of shapes "
-                f"{tuple(self.bandwidth.shape)} and {tuple(self.snr_db.shape)}"
+                f"{tuple(self.bandwidth.shape)} and {tuple(self.snr_db.shape)}",
+                code="wrong-shape",
+                field="bandwidth",
             )
         for hertz, db in zip(self.bandwidth.tolist(), self.snr_db.tolist(), strict=True):
             check(hertz, db)
@@ -86,7 +88,11 @@ def check(bandwidth: float, snr_db: float) -> None:
     """Raise an InputError unless the bandwidth in Hz is above 0 and the SNR in dB is finite and believable."""
     checks.positive("bandwidth", bandwidth)
     if not (math.isfinite(snr_db) and abs(snr_db) <= WIDEST_DB):
-        raise InputError(f"snr must be a number of dB between -{WIDEST_DB:.0f} and {WIDEST_DB:.0f}, not {snr_db}")
+        raise InputError(
+            f"snr must be a number of dB between -{WIDEST_DB:.0f} and {WIDEST_DB:.0f}, not {snr_db}",
+            code="out-of-range",
+            field="snr",
+        )
 
 
 @dataclass(frozen=True, eq=False)

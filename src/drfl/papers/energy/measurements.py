@@ -45,12 +45,20 @@ def read_csv(path: Path) -> list[Measurement]:
     try:
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
-            raise InputError(f"{path} lacks the column '{missing[0]}': its first line must name {', '.join(COLUMNS)}")
+            raise InputError(
+                f"{path} lacks the column '{missing[0]}': its first line must name {', '.join(COLUMNS)}",
+                code="missing-column",
+                field=missing[0],
+            )
         found = [_parsed(row, f"{path}, line {line}") for line, row in enumerate(reader, start=2)]
     except csv.Error as error:
-        raise InputError(f"cannot read the measurements {path}: {error}") from None
+        raise InputError(
+            f"cannot read the measurements {path}: {error}", code="file-unreadable", field=str(path)
+        ) from None
     if not found:
-        raise InputError(f"{path} holds no measurements: give at least one row {','.join(COLUMNS)}")
+        raise InputError(
+            f"{path} holds no measurements: give at least one row {','.join(COLUMNS)}", code="no-rows", field=str(path)
+        )
     return found
 
 
@@ -63,14 +71,16 @@ def _parsed(row: Mapping[str, str | None], where: str) -> Measurement:
     except ValueError:
         outage = math.nan
     if not 0 <= outage <= 1:
-        raise InputError(f"{where}: outage must lie between 0 and 1, not '{text}'")
+        raise InputError(f"{where}: outage must lie between 0 and 1, not '{text}'", code="out-of-range", field="outage")
     return Measurement(tau, seed, rounds, round(outage, 6))
 
 
 def _whole(row: Mapping[str, str | None], name: str, low: int, where: str) -> int:
     text = (row[name] or "").strip()
     if not text.isascii() or not text.isdigit() or len(text) > DIGITS or int(text) < low:
-        raise InputError(f"{where}: {name} must be an integer of at least {low}, not '{text}'")
+        raise InputError(
+            f"{where}: {name} must be an integer of at least {low}, not '{text}'", code="out-of-range", field=name
+        )
     return int(text)
 
 
@@ -108,14 +118,22 @@ def _number(value: object, default: int) -> int:
 def _tau(path: Path, run: RunRecord) -> int:
     tau = _number(_own(run).get("steps", run.config.get("steps")), 0)
     if tau < 1:
-        raise InputError(f"{path / 'config.toml'} does not say how many local steps were taken: run it again")
+        raise InputError(
+            f"{path / 'config.toml'} does not say how many local steps were taken: run it again",
+            code="damaged-run",
+            field=str(path / "config.toml"),
+        )
     return tau
 
 
 def _seed(path: Path, run: RunRecord) -> int:
     seed = _number(run.summary.get("seed"), -1)
     if seed < 0:
-        raise InputError(f"{path / 'summary.json'} does not say which seed was used: run it again")
+        raise InputError(
+            f"{path / 'summary.json'} does not say which seed was used: run it again",
+            code="damaged-run",
+            field=str(path / "summary.json"),
+        )
     return seed
 
 
@@ -127,7 +145,9 @@ def _rounds(path: Path, run: RunRecord, target: float) -> int | None:
     if stopped in ("target", "interrupted"):
         how = "by Ctrl-C" if stopped == "interrupted" else "at a target of its own"
         raise InputError(
-            f"{path} was stopped {how}, below a worst accuracy of {target:g}: run it again until that, or leave it out"
+            f"{path} was stopped {how}, below a worst accuracy of {target:g}: run it again until that, or leave it out",
+            code="unfinished-run",
+            field=str(path),
         )
     return None
 
@@ -139,5 +159,7 @@ def _check_alike(first: Path, one: RunRecord, path: Path, other: RunRecord) -> N
             if mine.get(name) != theirs.get(name):
                 raise InputError(
                     f"{first} and {path} differ in {name} ({mine.get(name)} and {theirs.get(name)}): runs must be of "
-                    "one job, with other local steps and seeds only"
+                    "one job, with other local steps and seeds only",
+                    code="runs-differ",
+                    field=name,
                 )

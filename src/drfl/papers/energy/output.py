@@ -91,7 +91,9 @@ METADATA = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 def require() -> None:
     """Raise an InputError unless matplotlib is there."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("the heat map needs matplotlib: pip install 'drfl[experiments]'")
+        raise InputError(
+            "the heat map needs matplotlib: pip install 'drfl[experiments]'", code="package-missing", field="matplotlib"
+        )
 
 
 def save_heatmap(plan: LocalStepsPlan, paths: Sequence[Path], title: str = "") -> None:

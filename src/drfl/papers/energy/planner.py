@@ -123,19 +123,27 @@ def plan(measurements: Sequence[Measurement], costs: Mapping[LinkConditions, Cos
 def check_complete(measurements: Sequence[Measurement]) -> None:
     """Raise an InputError unless every τ was measured once at each of the same seeds."""
     if not measurements:
-        raise InputError("there are no measurements: give at least one row tau,seed,rounds")
+        raise InputError(
+            "there are no measurements: give at least one row tau,seed,rounds", code="no-rows", field="measurements"
+        )
     for outage in {run.outage for run in measurements}:
         runs = [(run.tau, run.seed) for run in measurements if run.outage == outage]
         twice = next((pair for pair in runs if runs.count(pair) > 1), None)
         if twice is not None:
-            raise InputError(f"τ = {twice[0]} at seed {twice[1]} is measured twice: keep one of the two")
+            raise InputError(
+                f"τ = {twice[0]} at seed {twice[1]} is measured twice: keep one of the two",
+                code="given-twice",
+                field="measurements",
+            )
         seeds = {seed for _, seed in runs}
         for tau in sorted({tau for tau, _ in runs}):
             missing = seeds - {seed for t, seed in runs if t == tau}
             if missing:
                 raise InputError(
                     f"τ = {tau} is not measured at seed {min(missing)}, another τ is: add that run (with no number of "
-                    "rounds if it never reached the target)"
+                    "rounds if it never reached the target)",
+                    code="missing-values",
+                    field="measurements",
                 )
 
 

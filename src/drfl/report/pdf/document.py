@@ -33,11 +33,13 @@ def document(evidence: Evidence, title: str | None = None) -> Document:
         InputError: there is no run, or the runs are judged by different measures.
     """
     if not evidence.runs:
-        raise InputError("a report needs at least one run: give a folder that `drfl run` wrote")
+        raise InputError(
+            "a report needs at least one run: give a folder that `drfl run` wrote", code="empty", field="runs"
+        )
     measured = {run.record.measures for run in evidence.runs}
     if len(measured) > 1:
         each = "; ".join(sorted(", ".join(m.name for m in measures) for measures in measured))
-        raise InputError(f"the runs measure different things ({each}): give runs of one kind")
+        raise InputError(f"the runs measure different things ({each}): give runs of one kind", code="runs-differ")
     groups = evidence.groups
     return Document(
         title=printable(title or headline(groups), 200),
@@ -91,9 +93,11 @@ def write_pdf(evidence: Evidence, path: Path, title: str | None = None) -> None:
     path = Path(path)
     data = render_pdf(evidence, title)
     if not os.path.isdir(path.parent):  # which is not made: its name may be misspelt
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}")
+        raise InputError(
+            f"cannot write {path}: there is no folder {path.parent}", code="folder-not-found", field=str(path.parent)
+        )
     try:
         with atomic_write(path) as file:
             file.write(data)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+        raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None

@@ -47,7 +47,11 @@ def check() -> None:
         InputError: a package is not installed.
     """
     if any(importlib.util.find_spec(name) is None for name in ("fpdf", "matplotlib")):
-        raise InputError("a report as PDF needs fpdf2 and matplotlib's fonts: pip install 'drfl[pdf]'")
+        raise InputError(
+            "a report as PDF needs fpdf2 and matplotlib's fonts: pip install 'drfl[pdf]'",
+            code="package-missing",
+            field="fpdf2",
+        )
 
 
 def fonts() -> Fonts:

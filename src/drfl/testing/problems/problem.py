@@ -211,12 +211,20 @@ class Problem:
     def _mixture(self, name: str, lam: Tensor) -> Tensor:
         lam = lam.detach().to("cpu", torch.float64)
         if lam.shape != (self.N,) or not (lam.isfinite().all() and lam.min() >= 0 and lam.sum() > 0):
-            raise InputError(f"{name} must be a mixture of {self.N} clients, non-negative and not all 0")
+            raise InputError(
+                f"{name} must be a mixture of {self.N} clients, non-negative and not all 0",
+                code="invalid-value",
+                field=name,
+            )
         return lam
 
     def _model(self, w: Tensor) -> Tensor:
         if w.shape != (self.d,):
-            raise InputError(f"w must be a vector of {self.d} parameters, not of shape {tuple(w.shape)}")
+            raise InputError(
+                f"w must be a vector of {self.d} parameters, not of shape {tuple(w.shape)}",
+                code="wrong-shape",
+                field="w",
+            )
         return w
 
     def _minimiser(self, lam: Tensor) -> Tensor:

@@ -144,7 +144,11 @@ def mixtures_of(ambiguity: AmbiguitySet, n: int) -> Mixtures | Entropic | Ball:
             return Entropic(rho, tuple(ambiguity.prior_of(n).tolist())) if rho else Mixtures(n, 0.0, NEVER, 0.0)
         case KLBall(radius=radius):
             return Ball(radius, tuple(ambiguity.prior_of(n).tolist()), entropic=True)
-    raise InputError(f"no saddle point is known for {type(ambiguity).__name__}: take one of drfl.ambiguity's own sets")
+    raise InputError(
+        f"no saddle point is known for {type(ambiguity).__name__}: take one of drfl.ambiguity's own sets",
+        code="unsupported-combination",
+        field="ambiguity",
+    )
 
 
 def _cap(cap: float) -> float:

@@ -50,7 +50,11 @@ class Quadratic(Problem):
             InputError: the local solver is another one, or the weights are no mixture of N clients.
         """
         if local != LocalSGD(local.steps, local.lr, None):
-            raise InputError("the fixed point is known for plain local gradient descent: batch=None and nothing else")
+            raise InputError(
+                "the fixed point is known for plain local gradient descent: batch=None and nothing else",
+                code="unsupported-combination",
+                field="local",
+            )
         p = torch.full((self.N,), 1 / self.N, dtype=torch.float64)
         p = p if weights is None else self._mixture("weights", weights)
         functions = cast(LeastSquares, self.functions)
@@ -106,7 +110,7 @@ def curved_quadratics(n: int = 6, d: int = 4, seed: int = 0, ratio: float = 10.0
     checks.whole("d", d, low=1 if n > 1 else 2)
     checks.positive("ratio", ratio)
     if ratio <= 1:
-        raise InputError(f"ratio must be above 1, not {ratio}: it is L/μ")
+        raise InputError(f"ratio must be above 1, not {ratio}: it is L/μ", code="out-of-range", field="ratio")
     key = Key(seed).fold("curved_quadratics")
     logs = key.fold("curvature").generator().random((n, d))
     eigenvalues = ratio ** ((logs - logs.min()) / np.ptp(logs))
@@ -224,7 +228,11 @@ def _cut(source: Dataset, samples: int, key: Key) -> Dataset:
     checks.whole("samples", samples)
     total = len(source.targets)
     if samples > total:
-        raise InputError(f"samples={samples} is more than the {total} that {source.name} has: use fewer")
+        raise InputError(
+            f"samples={samples} is more than the {total} that {source.name} has: use fewer",
+            code="out-of-range",
+            field="samples",
+        )
     rows = np.sort(key.generator().permutation(total)[:samples])
     inputs, targets = source.inputs[rows], source.targets[rows]
     cut = dataclasses.replace(source, inputs=inputs, targets=targets, groups=None)
