@@ -83,7 +83,7 @@ def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
     assert not ({"torch", "numpy"} | PLOTTING) & modules
     ours = {name for name in modules if name.startswith("drfl")}
     grammar = ("app", "deploy", "options", "signals")
-    settings = ("drfl.experiments", "drfl.experiments.settings")
+    settings = ("drfl.experiments", "drfl.experiments.settings", "drfl.screen")
     assert ours == {"drfl", "drfl.errors", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar), *settings}
 
 

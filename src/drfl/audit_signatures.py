@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drfl.errors import InputError
+from drfl.files import read_bytes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 MISSING = "audit logs are signed with the package cryptography, which is not installed: pip install 'drfl[flower]'"
+
+
+KEY_LIMIT = 2**16
+"""Bytes of a file with a key."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def read_signing_key(path: Path) -> SigningKey:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise InputError(MISSING, code="package-missing", field="cryptography") from None
-    data = _bytes(path)
+    data = read_bytes(path, limit=KEY_LIMIT)
     load = serialization.load_ssh_private_key if b"OPENSSH" in data else serialization.load_pem_private_key
     try:
         private = load(data, None)
@@ -75,7 +80,7 @@ def read_public_key(path: Path) -> str:
     Raises:
         InputError: There is no such file, or it holds no such key.
     """
-    found = public_key(_bytes(path))
+    found = public_key(read_bytes(path, limit=KEY_LIMIT))
     if found is None:
         raise InputError(
             f"'{path}' is no public ECDSA key: give the .pub file that ssh-keygen made",
@@ -128,12 +133,3 @@ def _line(key: object) -> str:
 
     assert isinstance(key, ec.EllipticCurvePublicKey)
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot read the key '{path}': {error.strerror}", code="file-unreadable", field="key"
-        ) from None

@@ -84,7 +84,7 @@ CHANGES = {
     "no text": (lambda path: (path / "HMAC-SHA256").write_bytes(b"\xff" * 65), "its signature is not that"),
     "another's": (of_another, "its signature is not that"),
     "a folder": (lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()], "HMAC-SHA256: Is a"),
-    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: missing-file"),
+    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: file-not-found"),
     "tensors altered": (lambda path: (path / "state.safetensors").write_bytes(b"x"), "its checksums do not fit"),
 }
 

@@ -216,7 +216,7 @@ MISTAKES = [
     (["--fading"], "--fading needs --rate-min"),
     (["--rate-min", "1e5"], "--rate-min means nothing without --fading"),
     (["--fading", "--rate-min", "0"], "rate_min must be"),
-    (["--measurements", "none.csv"], "cannot read the measurements none.csv"),
+    (["--measurements", "none.csv"], "there is no file none.csv"),
     (["--measurements", "a.csv", "--runs", "a"], "--measurements has no effect beside --runs"),
     (["--measurements", "a.csv", "--steps", "1"], "--steps has no effect beside --measurements"),
     (["--measurements", "a.csv", "--rounds", "0"], "--rounds has no effect beside --measurements"),

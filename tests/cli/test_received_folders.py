@@ -424,7 +424,7 @@ def test_scripts_of_data_sets_are_not_executed(version, more, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: calls.append((names, options)))
     with pytest.raises(InputError):
         read_hub("hf:run/evil", Columns(targets=["label"]))
-    assert calls == [(("run/evil", None), more)]
+    assert calls == [(("run/evil", None), {"revision": None, **more})]
 
 
 def test_every_key_that_loads_code_is_checked(home, monkeypatch):

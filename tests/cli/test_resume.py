@@ -290,7 +290,7 @@ def test_a_configuration_of_a_finished_run_nested_too_deep(tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     (tmp_path / "a/config.toml").rename(tmp_path / "kept.toml")
     (tmp_path / "a/config.toml").write_text("x = " + "[" * 5000)
-    assert "start anew with --overwrite" in refused(["run", "kept.toml", "--out", "a", "--resume"], capsys)
+    assert "start again with --overwrite" in refused(["run", "kept.toml", "--out", "a", "--resume"], capsys)
 
 
 @pytest.mark.parametrize(

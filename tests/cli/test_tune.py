@@ -105,7 +105,7 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
     ("arguments", "said"),
     [
         (["mnist-lienar"], "did you mean 'mnist-linear'? known are"),
-        (["nothing.toml"], "cannot read the configuration nothing.toml"),
+        (["nothing.toml"], "there is no file nothing.toml"),
         (["job.toml", "--algorithms", "DRDN"], "did you mean 'DRDM'?"),
         (["job.toml", "--trials", "0"], "--trials"),
         (["job.toml", "--seeds", "0"], "--seeds"),

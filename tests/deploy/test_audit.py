@@ -289,7 +289,7 @@ def test_logs_that_are_compared_with_nothing_are_a_problem(deployed, capsys):
 
 def test_files_that_cannot_be_read_are_an_error_of_the_call(deployed, capsys):
     code, told = audited(capsys, deployed.root / "none")
-    assert (code, told["error"]["code"], told["error"]["field"]) == (2, "file-unreadable", str(deployed.root / "none"))
+    assert (code, told["error"]["code"], told["error"]["field"]) == (2, "file-not-found", str(deployed.root / "none"))
     assert audited(capsys, *deployed.logs(), "--deployment", deployed.root / "keys")[0] == 2
 
 

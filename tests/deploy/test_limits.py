@@ -19,11 +19,12 @@ from drfl.flower.settings import read_server
 def deployed(root, **rows):
     """A deployment whose sites have reported so many rows, and two classes."""
     write(DeploymentPlan(tuple(rows), port=18000, insecure=True), root)
-    log = AuditLog(root / "audit.jsonl")
+    log = AuditLog(root / "audit.jsonl", "server", "server")
+    about = {"name": "x", "data": "0" * 32, "digest": None, "head": None}
     for name in rows:
-        log.add("joined", site=name, rows=1, classes=9)  # an earlier run
+        log.add("joined", site=name, rows=1, classes=9, **about)  # an earlier run
     for name, count in rows.items():
-        log.add("joined", site=name, rows=count, classes=2)
+        log.add("joined", site=name, rows=count, classes=2, **about)
     return DeploymentFolder(root)
 
 

@@ -155,7 +155,7 @@ def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
             sent.append(line)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(deploy.typer, "echo", told)
+    monkeypatch.setattr(deploy, "say", told)
     before = signal.getsignal(signal.SIGTERM)
     assert call(["deploy", "follow", str(copy), "7"]) == 143
     assert signal.getsignal(signal.SIGTERM) is before

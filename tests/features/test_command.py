@@ -58,7 +58,7 @@ def test_train_convexify_train(tmp_path):
         (["--features", "entk"], "features = 'entk' needs a backbone, for example 'resnet18-imagenet'"),
         (["--features", "ntk", "--backbone", "cnn-digits"], "input should be 'penultimate' or 'entk'"),
         (["--features", "entk", "--backbone", "cnn-digit"], "did you mean 'cnn-digits'?"),
-        (["--features", "entk", "--backbone", "none.pth"], "there is no file of weights 'none.pth'"),
+        (["--features", "entk", "--backbone", "none.pth"], "there is no file none.pth"),
         (["--backbone", "cnn-digits"], "backbone means nothing without features"),
         (["--feature-count", "3"], "feature_count means nothing without features"),
         (["--resize", "3"], "resize means nothing without features"),

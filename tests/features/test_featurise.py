@@ -142,6 +142,7 @@ def test_too_many_features_are_refused_before_they_are_made(weights, monkeypatch
         check_memory(10**6, 10**7)
     module = importlib.import_module("drfl.features.featurise")  # the name in the package is the function
     monkeypatch.setattr(module, "entk", None)
+    monkeypatch.setenv("DRFL_FILE_LIMIT", "1G")  # as the opener asks the system, too
     monkeypatch.setattr(module.os, "sysconf", lambda name: 10)
     with pytest.raises(InputError, match="features of 40 images"):
         featurise(pictures(), Recipe("entk", weights))

@@ -199,12 +199,13 @@ def test_tests_alone_use_up_the_requests_of_a_day(tmp_path):
 
 
 def test_of_requests_at_once_none_is_overlooked(tmp_path):
-    log, policy = AuditLog(tmp_path / "log"), SitePolicy(requests_a_day=2)
+    log, policy = AuditLog(tmp_path / "log", "site", "a"), SitePolicy(requests_a_day=2)
+    about = {"site": "a", "run": "1", "what": "test"}
     for _ in range(3):
-        log.add("asked", what="test")  # three processes have begun, and none has answered yet
+        log.add("asked", **about, digest="0" * 32, server=None)  # three processes have begun, and none has answered yet
     with refused("too-many-requests", "requests_a_day", RefusedError):
         policy.check_count(log)
-    log.add("refused", what="test")
+    log.add("refused", **about, request=None, reason="")
     policy.check_count(log)
 
 

@@ -85,7 +85,7 @@ def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
     message = " ".join(str(error).split())
     say(f"drfl: {message}", err=True)
     if as_json:
-        say(json.dumps({"error": {"code": error.code, "field": error.field, "message": message}}))
+        print(json.dumps({"error": {"code": error.code, "field": error.field, "message": message}}))
     return exit_code
 
 

@@ -214,7 +214,7 @@ def audit(
         good = all(finding.kind != "problem" for finding in findings)
         if as_json:
             rows = [{"kind": f.kind, "code": f.text.code, "field": f.text.field, "message": f.text} for f in findings]
-            say(json.dumps({"ok": good, "findings": rows}))
+            print(json.dumps({"ok": good, "findings": rows}))
         else:
             for finding in findings:
                 say(f"{finding.kind:8} {finding.text}")

@@ -24,18 +24,6 @@ _HEADER = re.compile(r"\s*\[\[?[^\[\]]*\]\]?\s*(?:#.*)?$")
 _NAME = re.compile(r"""\s*(?:name|"name"|'name')\s*=""")
 
 
-def read_text(path: Path) -> str:
-    """The text of a file of settings, with its own ends of lines.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    try:
-        return path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}", code="file-unreadable", field=path.name) from None
-
-
 def without_site(text: str, name: str) -> str:
     """Take a site's ``[[sites]]`` table, and the comments that stand directly at it, out of server.toml.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from drfl.deploy.check_network import revoked_twin
 from drfl.deploy.flower_cli import GONE, ask, node_states
 from drfl.deploy.paths import DeploymentFolder, SitePaths
 from drfl.errors import DrflError, InputError, Notice, unknown
-from drfl.files import read_text
+from drfl.files import read_text, read_toml
 
 FEWEST = 2
 """Sites that must remain: of one alone nothing can be compared or averaged."""
@@ -141,7 +140,7 @@ def _without(folder: DeploymentFolder, name: str) -> str:
             code="too-few-sites",
             field="SITE",
         )
-    return edit_settings.without_site(edit_settings.read_text(folder.settings), name)
+    return edit_settings.without_site(read_text(folder.settings), name)
 
 
 def _consequences(folder: DeploymentFolder) -> list[Notice]:
@@ -157,7 +156,7 @@ def _consequences(folder: DeploymentFolder) -> list[Notice]:
         if any(site.max_share is not None for site in sites):
             text = "the shares of the sites that are left have grown: see that their max_share still allows them"
             found.append(Notice(text, "shares-grow", "max_share"))
-    out = str(tomllib.loads(folder.settings.read_text(encoding="utf-8")).get("out", "run"))
+    out = str(read_toml(folder.settings).get("out", "run"))
     if (folder.root / out).exists():
         text = f"'{out}' holds a run with the site: give another 'out' in server.toml for the next one"
         found.append(Notice(text, "run-with-other-sites", "out"))

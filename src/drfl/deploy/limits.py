@@ -12,6 +12,7 @@ from drfl.audit_log import read
 from drfl.deploy import edit_settings
 from drfl.deploy.paths import DeploymentFolder
 from drfl.errors import Notice
+from drfl.files import read_text
 from drfl.flower.settings import ServerSettings, read_server, share_limit
 
 Limits = Mapping[str, Mapping[str, int | float]]
@@ -98,5 +99,5 @@ def write(folder: DeploymentFolder, limits: Limits) -> Path:
     Raises:
         InputError: It cannot be edited or written to.
     """
-    text = edit_settings.with_limits(edit_settings.read_text(folder.settings), limits)
+    text = edit_settings.with_limits(read_text(folder.settings), limits)
     return edit_settings.replace(folder.settings, text)
