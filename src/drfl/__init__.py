@@ -14,7 +14,8 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False
+"""True to type checkers. Importing it from typing would take longer than all else before a command handles signals."""
 
 _NAMES = {
     "algorithm": ("Algorithm", "Info", "State"),
