@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ from tests.cli.test_run import FILES
 from tests.support.marks import only
 from tests.support.run_files import different, results_in
 
+import drfl
 from drfl.callbacks import Progress
 from drfl.checkpoint import store
 from drfl.checkpoint.files import sums_of
@@ -216,6 +218,34 @@ def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, ev
     assert same(tmp_path / "a", tmp_path / "w/a")
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert "a is finished" in capsys.readouterr().err
+
+
+def test_a_finished_run_that_failed_fails_again(tmp_path, capsys):
+    for more in ([], ["--resume"], ["--resume"]):
+        assert call(["run", *SMALL, "--lr", "1e9", "--out", "a", *more]) == 1
+        assert "the mean test loss over clients ended at" in capsys.readouterr().err
+
+
+def test_python_warns_of_a_run_that_was_interrupted(stop, tmp_path):
+    stop(4)
+    assert call(["run", *SMALL, "--out", "a"]) == 130
+    with pytest.warns(drfl.RunWarning) as told:
+        drfl.assess(tmp_path / "a")
+    assert [(one.message.code, one.message.field, one.filename) for one in told] == [
+        ("interrupted", str(tmp_path / "a"), __file__)
+    ]
+    stop(None)
+    assert call(["run", "--resume", "--out", "a"]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drfl.assess(tmp_path / "a")
+        drfl.assess_gain(tmp_path / "a", tmp_path / "a")
+    assert call(["run", *SMALL, "--out", "w/a"]) == 0
+    summary = tmp_path / "w/a/summary.json"
+    summary.write_text(summary.read_text().replace('"stopped": "rounds"', '"stopped": "interrupted"'))
+    with pytest.warns(drfl.RunWarning) as told:
+        drfl.assess_gain(tmp_path / "a", tmp_path / "w/a")
+    assert [(one.message.code, one.filename) for one in told] == [("interrupted", __file__)]
 
 
 def test_without_checkpoints_it_starts_from_the_beginning_after_any_round(stop, tmp_path, capsys):

@@ -146,10 +146,23 @@ def test_a_server_that_died_goes_on_and_ends_with_the_same_bytes(tmp_path):
     assert [one["since_round"] for one in traffic] == [1, 0]
 
 
-def test_a_finished_run_is_not_begun_again(tmp_path):
-    server_app.serve(grid_of(), settings(tmp_path))
-    with pytest.raises(InputError, match="holds this run, finished: give another 'out'"):
-        server_app.serve(grid_of(), settings(tmp_path))
+def test_a_finished_run_is_served_again_and_changes_nothing(tmp_path, caplog):
+    out = server_app.serve(grid_of(), settings(tmp_path))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    caplog.clear()
+    grid = grid_of()
+    assert server_app.serve(grid, settings(tmp_path)) == out
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2)  # its name, twice
+    assert [r.msg.code for r in caplog.records if isinstance(r.msg, Notice)][-1] == "nothing-to-resume"
+
+
+def test_a_finished_run_that_diverged_still_fails(tmp_path):
+    path = settings(tmp_path, more="classes = 3")
+    path.write_text(path.read_text().replace("lr = 0.05", "lr = 1e30"))
+    for _ in range(2):
+        with refused("loss-rose", "lr", DivergedError):
+            server_app.serve(grid_of(), path)
 
 
 def test_other_data_at_a_site_are_refused_when_a_run_goes_on(tmp_path):
