@@ -9,12 +9,11 @@ from drfl.cli import signals
 
 def main() -> None:
     """Entry point of ``drfl``; ends the process with 0, 1 (diverged), 2 (a mistake), 130 (SIGINT) or 143 (SIGTERM)."""
-    # For good: Python needs a moment to end, too.
     signals.at_once().set()
     from drfl.cli.app import call
 
     code = call(sys.argv[1:])
-    signals.ignored().set()
+    signals.ignore()
     sys.exit(code)
 
 

@@ -60,9 +60,14 @@ def as_stopped() -> Iterator[None]:
         raise StoppedError(exit_code=code_of(error)) from None
 
 
-def ignored() -> _Handled:
-    """Within it a signal does nothing. For the end of the process, whose exit code is that of the finished work."""
-    return _Handled(lambda number: None)
+def ignore() -> None:
+    """Let signals do nothing from now on. For the end of the process, whose exit code is that of the finished work.
+
+    Python sets other handlers back to the system's before it has ended, but leaves signals ignored.
+    """
+    for number in NUMBERS:
+        if isinstance(signal.getsignal(number), _Handled):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def deferred(act: Callable[[int], None]) -> _Handled:

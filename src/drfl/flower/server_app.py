@@ -163,7 +163,7 @@ def serve(grid: Grid, path: Path) -> Path:
             text = f"{out} is finished: there is nothing to resume; give another 'out' in {path} to run it again"
             LOG.warning(Notice(text, "nothing-to-resume", "out"))
             if failure is not None:
-                raise DivergedError(failure, code=failure.code)
+                raise DivergedError(failure, code=failure.code, field=failure.field)
             return out
         with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n), key=key) as claim:
             start = load_resume_point(claim, deployed, LOG.warning, key)
@@ -188,7 +188,8 @@ def serve(grid: Grid, path: Path) -> Path:
         LOG.warning(line)
     # After the results are written, so that nothing is lost; Flower then calls the run failed, and gives the reason.
     if finished.checks.failure is not None:
-        raise DivergedError(finished.checks.failure, code=finished.checks.failure.code)
+        failure = finished.checks.failure
+        raise DivergedError(failure, code=failure.code, field=failure.field)
     return out
 
 
