@@ -7,7 +7,6 @@ from benchmarks.tables import markdown
 CODES = {
     "already-closed": "An object that serves one run is used again.",
     "already-exists": "The output file or folder exists. Pass another one, or overwrite it.",
-    "already-finished": "The folder holds the finished results of this run.",
     "asked-again": "A request to a site was lost and is sent again.",
     "bad-signature": "A signed file or message has another signature than that of the key.",
     "cannot-edit": "A settings file is written in a way that drfl does not edit.",
@@ -48,7 +47,7 @@ CODES = {
     "given-twice": "The same option, value or entry is given twice.",
     "inputs-too-large": "No step size suits inputs of this size. Standardise them.",
     "insecure-deployment": "The deployment does not authenticate its sites.",
-    "interrupted": "The user stopped the command.",
+    "interrupted": "The user stopped the command, or results come from a run that was stopped.",
     "invalid-certificate": "A file is not a certificate.",
     "invalid-format": "A text does not have the expected form.",
     "invalid-key": "A file is not a usable key.",

@@ -14,7 +14,8 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False
+"""True to type checkers. Importing it from typing would take longer than all else before a command handles signals."""
 
 _NAMES = {
     "algorithm": ("Algorithm", "Info", "State"),
@@ -31,7 +32,7 @@ _NAMES = {
         "load",
     ),
     "engine": ("Auto", "Engine", "Loop", "RayWorkers", "Simulation", "Stacked", "Threads"),
-    "errors": ("DataWarning", "DivergedError", "DrflError", "InputError", "NonFiniteError"),
+    "errors": ("DataWarning", "DivergedError", "DrflError", "InputError", "NonFiniteError", "RunWarning"),
     "federation": ("Evaluation", "Federation", "Ledger"),
     "history": ("History", "Metrics", "Row"),
     "key": ("Key",),
@@ -96,7 +97,7 @@ if TYPE_CHECKING:
     from drfl.checkpoint import Checkpoints
     from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
     from drfl.engine import Auto, Engine, Loop, RayWorkers, Simulation, Stacked, Threads
-    from drfl.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError
+    from drfl.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError, RunWarning
     from drfl.federation import Evaluation, Federation, Ledger
     from drfl.history import History, Metrics, Row
     from drfl.key import Key
@@ -199,6 +200,7 @@ __all__ = [
     "Result",
     "Row",
     "Rows",
+    "RunWarning",
     "ScaffPD",
     "Simplex",
     "Simulation",

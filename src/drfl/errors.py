@@ -100,17 +100,31 @@ class Notice(str):
         return Notice(f"{place}: {self}", self.code, self.field)
 
 
-class DataWarning(UserWarning):
-    """The clients' data leave it uncertain who the worst client is; see :func:`drfl.data.checks.data_warnings`.
+class DrflWarning(UserWarning):
+    """Base of the warnings that drfl gives in Python.
 
     Args:
         notice: The sentence; its code and field become those of the warning.
     """
 
+    code = "warning"
+
     def __init__(self, notice: str) -> None:
         super().__init__(printable(notice))
-        self.code = notice.code if isinstance(notice, Notice) else "data"
+        self.code = notice.code if isinstance(notice, Notice) else type(self).code
         self.field = notice.field if isinstance(notice, Notice) else None
+
+
+class DataWarning(DrflWarning):
+    """The clients' data leave it uncertain who the worst client is; see :func:`drfl.data.checks.data_warnings`."""
+
+    code = "data"
+
+
+class RunWarning(DrflWarning):
+    """Results come from a run that did not reach its end; ``drfl run --resume`` continues it."""
+
+    code = "interrupted"
 
 
 def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None) -> InputError:

@@ -202,6 +202,9 @@ def assess(
         measure: one of what was measured; None = the score.
         level: of intervals and sets, in (0, 1).
 
+    Warns:
+        RunWarning: the folder's run did not reach its end.
+
     Raises:
         InputError: the folder is no run's; there is no such measure, or it says nothing of single rows.
 

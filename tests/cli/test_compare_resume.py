@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from tests.support.run_files import different, results_in
 
 from drfl.callbacks import Progress
 from drfl.cli.app import call
@@ -47,29 +47,12 @@ def stop(monkeypatch):
     monkeypatch.undo()
 
 
-def tree(folder):
-    """Every file of a comparison but for what wall time has a say in."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-    for name, data in found.items():
-        if name.endswith("summary.json"):
-            found[name] = re.sub(rb'"wall_seconds": [0-9.e-]+', b"", data)
-        elif name.endswith("timing.csv"):
-            found[name] = b""
-        elif name.endswith("report.html"):
-            found[name] = timeless(data)
-    return found
-
-
-def timeless(page):
-    """A report without its wall times."""
-    return re.sub(r"\d+(\.\d+)?\s(s|ms|min)\b", "", page.decode()).encode()  # the space is a narrow one
+def every_file(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def same(a, b):
-    first, second = tree(a), tree(b)
-    assert sorted(first) == sorted(second)
-    assert [name for name, data in first.items() if data != second[name]] == []
+    return different(results_in(a), results_in(b)) == []
     return True
 
 
@@ -196,7 +179,7 @@ def test_cells_that_broke_off_are_remembered(stop, tmp_path, capsys):
 def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys):
     stop("DRDM-seed0", 3)
     assert call(["compare", *JOB, "--out", "a"]) == 130
-    before = tree(tmp_path / "a")
+    before = every_file(tmp_path / "a")
     for options, difference in (
         (["--lr", "0.7"], "algorithms.FedAvg.lr = no value, not 0.7"),
         (["--param", "DRDM.mu=7"], "algorithms.DRDM.mu = "),
@@ -210,7 +193,7 @@ def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys)
     assert "holds a comparison, not a run" in refused(["run", "--resume", "--out", "a"], capsys)
     assert "--resume needs --out, the folder of the comparison" in refused(["compare", "--resume"], capsys)
     assert "there is no comparison in b to resume" in refused(["compare", "--resume", "--out", "b"], capsys)
-    assert tree(tmp_path / "a") == before
+    assert every_file(tmp_path / "a") == before
     stop("none-seed0", 0)
     again = ["compare", "--resume", "--out", "a", "--checkpoint-every", "1", *SMALL, "--rounds", "6"]
     assert call(again) == 0
@@ -265,7 +248,7 @@ def test_overwriting_takes_the_cells_too_and_leaves_what_is_not_theirs(tmp_path,
         capsys.readouterr().err.splitlines()
     )
     assert call(["compare", *JOB, "--seeds", "0,2", "--out", "w/a"]) == 0
-    a, b = tree(tmp_path / "a"), tree(tmp_path / "w/a")
+    a, b = results_in(tmp_path / "a"), results_in(tmp_path / "w/a")
     more = {"notes.txt", "FedAvg-seed0/notes.txt", "mine/history.csv", "DRDM-seed1/mine/summary.json"}
     assert set(a) == {*b, *more, "DRDM-seed1/manifest.json"}
     assert {a[name] for name in more} == {b"mine"}

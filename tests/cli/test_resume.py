@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pandas as pd
 import pytest
 from tests.cli.test_run import FILES
 from tests.support.marks import only
+from tests.support.run_files import different, results_in
 
+import drfl
 from drfl.callbacks import Progress
 from drfl.checkpoint import store
 from drfl.checkpoint.files import sums_of
@@ -48,15 +51,12 @@ def stop(monkeypatch):
 
 def same(a, b):
     """Whether two runs left the same files, but for wall time."""
-    timeless = FILES - {"timing.csv", "summary.json", "report.html"}
-    alike = all((a / name).read_bytes() == (b / name).read_bytes() for name in timeless)
-    first, second = (json.loads((run / "summary.json").read_text()) for run in (a, b))
-    return alike and {**first, "wall_seconds": 0} == {**second, "wall_seconds": 0}
+    return {path.name for path in a.iterdir()} >= FILES and different(results_in(a), results_in(b)) == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopped_and_resumed_it_is_the_undisturbed_run(number, code, stop, tmp_path, capsys):
-    assert call(["run", *SMALL, "--out", "whole"]) == 0
+    assert call(["run", *SMALL, "--out", "w/a"]) == 0
     stop(4, number)
     assert call(["run", *SMALL, "--out", "a", "--evaluate-every", "1"]) == code
     assert json.loads((tmp_path / "a/summary.json").read_text())["stopped"] == "interrupted"
@@ -65,7 +65,7 @@ def test_stopped_and_resumed_it_is_the_undisturbed_run(number, code, stop, tmp_p
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert "going on after round 4 of 6" in capsys.readouterr().err
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
-    assert same(tmp_path / "a", tmp_path / "whole")
+    assert same(tmp_path / "a", tmp_path / "w/a")
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert "a is finished" in capsys.readouterr().err
 
@@ -95,7 +95,7 @@ def test_another_run_is_refused_by_the_difference(stop, capsys):
     "job", only(1, [([],), (["--engine", "loop"],), (["--model", "mlp", "--algorithm", "ScaffPD"],)])
 )
 def test_another_number_of_threads_is_told_and_the_run_goes_on(job, stop, tmp_path, capsys):
-    assert call(["run", *SMALL, *job, "--out", "whole"]) == 0
+    assert call(["run", *SMALL, *job, "--out", "w/a"]) == 0
     stop(3)
     assert call(["run", *SMALL, *job, "--out", "a"]) == 130
     stop(None)
@@ -105,7 +105,7 @@ def test_another_number_of_threads_is_told_and_the_run_goes_on(job, stop, tmp_pa
     assert "the checkpoint was written with threads 1, this is 2: digits may differ" in told
     assert "going on after round 3 of 6" in told
     for name in ("history.csv", "lambda.csv"):  # the last digits differ on some machines, as they are told they may
-        one, other = (pd.read_csv(tmp_path / run / name) for run in ("a", "whole"))
+        one, other = (pd.read_csv(tmp_path / run / name) for run in ("a", "w/a"))
         pd.testing.assert_frame_equal(one, other, rtol=1e-4, atol=1e-6)
     assert call(["run", "--out", "a", "--resume", "--threads", "3"]) == 0
     assert "a is finished" in capsys.readouterr().err
@@ -121,7 +121,7 @@ def test_other_data_of_the_same_name_are_refused(what, message, stop, tmp_path, 
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path, capsys):
-    call(["run", *SMALL, "--out", "whole"])
+    call(["run", *SMALL, "--out", "w/a"])
     stop(5)
     call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])
     (tmp_path / "a/checkpoint/round-00000005/state.safetensors").write_bytes(b"x")
@@ -131,7 +131,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path,
     told = capsys.readouterr().err
     assert "round-00000005 cannot be used: its checksums do not fit" in told
     assert "going on after round 4 of 6" in told
-    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "whole/history.csv").read_bytes()
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "w/a/history.csv").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def altered(path, change):
 
 @pytest.mark.parametrize("damage", ["content", "missing"])
 def test_without_a_usable_checkpoint_it_starts_from_the_beginning(damage, stop, tmp_path, capsys):
-    assert call(["run", *SMALL, "--out", "whole"]) == 0
+    assert call(["run", *SMALL, "--out", "w/a"]) == 0
     stop(5)
     assert call(["run", *SMALL, "--out", "a"]) == 130
     for path in (tmp_path / "a/checkpoint").glob("round-*"):
@@ -190,7 +190,7 @@ def test_without_a_usable_checkpoint_it_starts_from_the_beginning(damage, stop, 
     capsys.readouterr()
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert "the run starts from the beginning" in capsys.readouterr().err
-    assert same(tmp_path / "a", tmp_path / "whole")
+    assert same(tmp_path / "a", tmp_path / "w/a")
 
 
 def stopped_record(folder):
@@ -201,7 +201,7 @@ def stopped_record(folder):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, every, tmp_path, capsys, monkeypatch):
     options = [*SMALL, *([] if every is None else ["--checkpoint-every", str(every)])]
-    assert call(["run", *options, "--out", "whole"]) == 0
+    assert call(["run", *options, "--out", "w/a"]) == 0
     load = run.load_data
     monkeypatch.setattr(run, "load_data", lambda *given: (signal.raise_signal(number), load(*given))[1])
     assert call(["run", *options, "--out", "a"]) == code
@@ -215,20 +215,48 @@ def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, ev
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unfinished-run"
     assert call(["run", "--out", "a", "--resume", "--seed", "4"]) == 2, "another run"
     assert call(["run", "--out", "a", "--resume"]) == 0
-    assert same(tmp_path / "a", tmp_path / "whole")
+    assert same(tmp_path / "a", tmp_path / "w/a")
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert "a is finished" in capsys.readouterr().err
 
 
+def test_a_finished_run_that_failed_fails_again(tmp_path, capsys):
+    for more in ([], ["--resume"], ["--resume"]):
+        assert call(["run", *SMALL, "--lr", "1e9", "--out", "a", *more]) == 1
+        assert "the mean test loss over clients ended at" in capsys.readouterr().err
+
+
+def test_python_warns_of_a_run_that_was_interrupted(stop, tmp_path):
+    stop(4)
+    assert call(["run", *SMALL, "--out", "a"]) == 130
+    with pytest.warns(drfl.RunWarning) as told:
+        drfl.assess(tmp_path / "a")
+    assert [(one.message.code, one.message.field, one.filename) for one in told] == [
+        ("interrupted", str(tmp_path / "a"), __file__)
+    ]
+    stop(None)
+    assert call(["run", "--resume", "--out", "a"]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drfl.assess(tmp_path / "a")
+        drfl.assess_gain(tmp_path / "a", tmp_path / "a")
+    assert call(["run", *SMALL, "--out", "w/a"]) == 0
+    summary = tmp_path / "w/a/summary.json"
+    summary.write_text(summary.read_text().replace('"stopped": "rounds"', '"stopped": "interrupted"'))
+    with pytest.warns(drfl.RunWarning) as told:
+        drfl.assess_gain(tmp_path / "a", tmp_path / "w/a")
+    assert [(one.message.code, one.filename) for one in told] == [("interrupted", __file__)]
+
+
 def test_without_checkpoints_it_starts_from_the_beginning_after_any_round(stop, tmp_path, capsys):
     options = [*SMALL, "--checkpoint-every", "0"]
-    assert call(["run", *options, "--out", "whole"]) == 0
+    assert call(["run", *options, "--out", "w/a"]) == 0
     stop(4, signal.SIGTERM)
     assert call(["run", *options, "--out", "a"]) == 143
     shutil.rmtree(tmp_path / "a/checkpoint")  # its results alone say that it did not end
     stop(None)
     assert call(["run", "--out", "a", "--resume"]) == 0
-    assert same(tmp_path / "a", tmp_path / "whole")
+    assert same(tmp_path / "a", tmp_path / "w/a")
 
 
 def test_an_overwritten_run_that_was_stopped_is_not_the_one_before(stop, tmp_path):
@@ -246,19 +274,19 @@ def test_an_overwritten_run_that_was_stopped_is_not_the_one_before(stop, tmp_pat
     assert (tmp_path / "a/history.csv").read_bytes() == before, "the results before stay until there are new ones"
     assert not is_finished(tmp_path / "a")
     assert call(["run", "--out", "a", "--resume"]) == 0
-    assert call(["run", *SMALL, "--rounds", "5", "--out", "whole"]) == 0
-    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "whole/history.csv").read_bytes()
+    assert call(["run", *SMALL, "--rounds", "5", "--out", "w/a"]) == 0
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "w/a/history.csv").read_bytes()
 
 
 def test_a_batch_of_all_samples_is_the_same_after_a_resume(stop, tmp_path):
     job = [*SMALL, "--algorithm", "ScaffPD"]
-    assert call(["run", *job, "--out", "whole"]) == 0
+    assert call(["run", *job, "--out", "w/a"]) == 0
     stop(3)
     assert call(["run", *job, "--out", "a"]) == 130
     stop(None)
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert json.loads((tmp_path / "a/summary.json").read_text())["parameters"]["dual_batch"] is None
-    assert same(tmp_path / "a", tmp_path / "whole")
+    assert same(tmp_path / "a", tmp_path / "w/a")
 
 
 def test_report_and_assess_tell_of_an_interruption(stop, tmp_path, capsys):
@@ -338,7 +366,7 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(monkeypatch, tmp_path, ca
 @pytest.mark.long
 def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_path, capsys):
     job = [*SMALL, "--rounds", "40", "--checkpoint-every", "3"]
-    assert call(["run", *job, "--out", "whole"]) == 0
+    assert call(["run", *job, "--out", "w/a"]) == 0
     process = subprocess.Popen(
         [sys.executable, "-m", "drfl", "run", *job, "--rounds", "40", "--out", "a"], cwd=tmp_path
     )
@@ -350,4 +378,4 @@ def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_pat
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=60)
     assert call(["run", "--out", "a", "--resume"]) == 0
-    assert same(tmp_path / "a", tmp_path / "whole")
+    assert same(tmp_path / "a", tmp_path / "w/a")

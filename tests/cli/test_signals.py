@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from tests.support.marks import only
@@ -47,6 +48,43 @@ def test_while_a_package_is_imported(number, code, package, command, tmp_path):
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "drfl: interrupted\n")
     assert [path.name for path in tmp_path.iterdir()] == [package]
+
+
+AT_THE_END = """
+import atexit, os, sys
+from drfl.cli import main
+
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid()):  # after Python has set its handlers back
+        kill(pid, {number})
+
+sys.late = Late()
+atexit.register(lambda: os.kill(os.getpid(), {number}))
+sys.argv = ["drfl", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_python_ends_the_exit_code_is_that_of_the_work(number):
+    code = AT_THE_END.format(number=int(number))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("drfl ")
+
+
+def test_little_is_imported_before_the_handlers_are_set():
+    # -S: no site-packages, whose .pth files import what they like.
+    code = "import sys; sys.path.insert(0, sys.argv[1]); before = {*sys.modules}; import drfl.cli; "
+    code += "print(*({*sys.modules} - before))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, str(Path(signals.__file__).parents[2])],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    drfl = {"drfl", "drfl.cli", "drfl.cli.signals"}
+    assert drfl <= set(done.stdout.split())
+    assert {name for name in done.stdout.split() if name.startswith("drfl")} == drfl
+    assert not {"typing", "re", "threading", "difflib"} & set(done.stdout.split())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

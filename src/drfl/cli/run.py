@@ -15,7 +15,7 @@ from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import score_columns
 from drfl.experiments.config import Config, config_of, read_file, references_of
 from drfl.experiments.data_warnings import warnings_of
-from drfl.experiments.manifest import interruption, is_finished
+from drfl.experiments.manifest import failure_of, interruption, is_finished
 from drfl.experiments.resume import (
     check_kept,
     check_received,
@@ -49,7 +49,11 @@ def run_command(options: RunOptions) -> int:
         if out is not None and resume and is_finished(out):
             tidy(out)
             console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
-            return 0
+            failure = failure_of(out)
+            if failure is None:
+                return 0
+            console.warn(failure)
+            return FAILED
         place, anew, begun = out or default, out is None, config_toml(config, job.data.n)
         with claimed(
             place, resume=resume, overwrite=options.overwrite, anew=anew, config=begun, tell=console.warn, key=key

@@ -1,15 +1,19 @@
-"""What SIGINT (Ctrl-C) and SIGTERM do to a command: exit code 130 or 143, one line, no traceback, nothing lost."""
+"""What SIGINT (Ctrl-C) and SIGTERM do to a command: exit code 130 or 143, one line, no traceback, nothing lost.
+
+The command imports this module before all others, and a signal that comes earlier ends Python its own way. So import
+only what is quickly loaded here.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
-from drfl.errors import StoppedError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
@@ -51,7 +55,19 @@ def as_stopped() -> Iterator[None]:
         with _Handled(raised):
             yield
     except KeyboardInterrupt as error:
+        from drfl.errors import StoppedError
+
         raise StoppedError(exit_code=code_of(error)) from None
+
+
+def ignore() -> None:
+    """Let signals do nothing from now on. For the end of the process, whose exit code is that of the finished work.
+
+    Python sets other handlers back to the system's before it has ended, but leaves signals ignored.
+    """
+    for number in NUMBERS:
+        if isinstance(signal.getsignal(number), _Handled):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def deferred(act: Callable[[int], None]) -> _Handled:
@@ -82,14 +98,19 @@ class _Handled:
         """Handle a signal."""
         self._act(number)
 
-    def __enter__(self) -> None:
-        """Set the handlers."""
-        if threading.current_thread() is not threading.main_thread():
-            return
+    def set(self) -> None:
+        """Set the handlers, for good if they are not set back."""
         for number in NUMBERS:
             now = signal.getsignal(number)
             if now in (signal.SIG_DFL, signal.default_int_handler) or isinstance(now, _Handled):
-                self._before[number] = signal.signal(number, self)
+                try:
+                    self._before[number] = signal.signal(number, self)
+                except ValueError:  # not the main thread
+                    return
+
+    def __enter__(self) -> None:
+        """Set the handlers."""
+        self.set()
 
     def __exit__(self, *error: object) -> None:
         """Set the handlers back."""

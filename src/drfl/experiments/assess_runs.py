@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 from drfl.assessment.clients import Assessment
 from drfl.engine.row_scores import RowScores
-from drfl.errors import InputError, unknown
+from drfl.errors import InputError, RunWarning, unknown
+from drfl.experiments.manifest import interruption
 from drfl.experiments.test_rows import FILE, read
 from drfl.measure import Measure, Rows
 from drfl.report.assessed import assessment_of
@@ -50,7 +52,7 @@ def assess_run(directory: Path, measure: str | None = None, level: float = 0.95)
 
 
 def assess_folder(directory: Path, measure: str | None = None, level: float = 0.95) -> Assessment:
-    """The assessment of a finished run.
+    """The assessment of a run; warns if it did not reach its end.
 
     Args:
         directory: its folder.
@@ -61,9 +63,17 @@ def assess_folder(directory: Path, measure: str | None = None, level: float = 0.
         InputError: see :func:`assess_run`; or the measure says nothing of single rows.
     """
     run = assess_run(directory, measure, level)
+    warn_of_interruption(directory)
     if run.assessment is None:
         raise InputError(nothing_said(run), code="no-results")
     return run.assessment
+
+
+def warn_of_interruption(directory: Path) -> None:
+    """Warn, with :class:`drfl.errors.RunWarning`, if a run did not reach its end."""
+    notice = interruption(directory)
+    if notice is not None:
+        warnings.warn(RunWarning(notice), stacklevel=4)
 
 
 def nothing_said(run: AssessedRun) -> str:

@@ -193,6 +193,12 @@ def is_finished(folder: Path) -> bool:
     return manifest.kind != "run" or has_ended(summary)
 
 
+def failure_of(folder: Path) -> Notice | None:
+    """Why the finished run in a folder failed, such as that it diverged; None if it did not."""
+    failure = (_json(folder / SUMMARY) or {}).get("failure")
+    return Notice(failure, "loss-rose", "lr") if isinstance(failure, str) else None
+
+
 def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
     """The runs of a comparison whose outcome is not among its results."""
     outcomes = (_json(folder / OUTCOMES) or {}).get("outcomes")

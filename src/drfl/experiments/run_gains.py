@@ -16,7 +16,7 @@ from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
 from drfl.engine.simulation import Simulation
 from drfl.errors import InputError, unknown
-from drfl.experiments.assess_runs import AssessedRun, assess_run, measure_of
+from drfl.experiments.assess_runs import AssessedRun, assess_run, measure_of, warn_of_interruption
 from drfl.files import read_csv
 
 PAIRED = "paired.csv"
@@ -68,6 +68,8 @@ def gain_of_folders(first: Path, second: Path, measure: str | None = None, level
             for a row.
     """
     runs = [assess_run(directory, measure, level) for directory in (first, second)]
+    for directory in (first, second):
+        warn_of_interruption(directory)
     found = _gain(*runs)
     if found is None:
         own = measure_of(runs[0].record, measure)

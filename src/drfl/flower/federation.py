@@ -47,9 +47,9 @@ class FlowerFederation(Federation):
     the same model, see :class:`drfl.federation.Bundling`. A client that fails, is offline or takes too long counts as
     silent, and so does one whose reply cannot be read or has the wrong shape or type; after several such exchanges it
     is skipped for a while, see :class:`drfl.flower.site_health.SiteHealth`. NaN and distance are for
-    :class:`drfl.resilience.Protected` to judge. A late or duplicate reply is ignored. The ledger counts vectors and
-    losses that really travel for requests, a repetition again and a shift that the site keeps not at all; ``traffic``
-    counts every byte, tests too.
+    :class:`drfl.resilience.Protected` to judge. A late or duplicate reply is ignored. The ledger counts the
+    vectors and losses of each request and reply once, as in a simulation, so that a resumed run ends with the same
+    numbers. ``traffic`` counts every byte: repetitions and tests too, a shift that the site keeps not at all.
 
     Args:
         grid: Flower's.

@@ -23,13 +23,13 @@ from drfl.audit_signatures import read_signing_key
 from drfl.callbacks import describe
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
-from drfl.errors import DivergedError, DrflError, InputError
+from drfl.errors import DivergedError, DrflError, InputError, Notice
 from drfl.experiments.artifacts import config_toml, json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
-from drfl.experiments.manifest import CHECKPOINT, CONFIG, REPLIES, is_finished
+from drfl.experiments.manifest import CHECKPOINT, CONFIG, REPLIES, failure_of, is_finished
 from drfl.experiments.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
-from drfl.experiments.run_directory import claimed
+from drfl.experiments.run_directory import claimed, tidy
 from drfl.experiments.run_gains import PAIRED
 from drfl.experiments.runner import execute, write_results
 from drfl.experiments.wrap import over_selection, wrap_algorithm
@@ -156,10 +156,15 @@ def serve(grid: Grid, path: Path) -> Path:
         deployed = deployment(grid, roster, members, settings, folder, audit)
         check_kept(out, deployed)
         if is_finished(out):
-            raise InputError(
-                f"{out} holds this run, finished: give another 'out' in {path} to run it again",
-                code="already-finished", field="out",
-            )  # fmt: skip
+            # As after a kill between the last result and the end of this program, which Flower takes for a failure.
+            tidy(out)
+            failure = failure_of(out)
+            audited.close("completed" if failure is None else "diverged")
+            text = f"{out} is finished: there is nothing to resume; give another 'out' in {path} to run it again"
+            LOG.warning(Notice(text, "nothing-to-resume", "out"))
+            if failure is not None:
+                raise DivergedError(failure, code=failure.code, field=failure.field)
+            return out
         with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n), key=key) as claim:
             start = load_resume_point(claim, deployed, LOG.warning, key)
             # Rows of rounds after the checkpoint are dropped: these rounds are played again.
@@ -183,7 +188,8 @@ def serve(grid: Grid, path: Path) -> Path:
         LOG.warning(line)
     # After the results are written, so that nothing is lost; Flower then calls the run failed, and gives the reason.
     if finished.checks.failure is not None:
-        raise DivergedError(finished.checks.failure, code=finished.checks.failure.code)
+        failure = finished.checks.failure
+        raise DivergedError(failure, code=failure.code, field=failure.field)
     return out
 
 

@@ -99,7 +99,7 @@ class Exchanged(NamedTuple):
 
     Args:
         answers: by client, of those that gave one in time.
-        cost: vectors and losses that travelled for requests; tests alone are not in it.
+        cost: vectors and losses of requests, each once; neither tests nor repetitions are in it.
     """
 
     answers: dict[int, Answer]
@@ -227,8 +227,9 @@ class Transport:
             pending.node, pending.whole = nodes[client], not known
             pending.sent += 1
             self.traffic.down(content, only_test)
-            if not only_test:
-                cost.down(1, ask.w.numel() * ask.w.element_size() * (1 if known else 2))
+            if not only_test and pending.sent == 1:
+                # As a simulation books it, whatever the site holds: a server that is resumed has forgotten that.
+                cost.down(1, ask.w.numel() * ask.w.element_size() * (1 if shift is None else 2))
         ids = list(self.grid.push_messages(messages)) if messages else []
         for message, (client, pending) in zip(ids, due.items(), strict=True):
             if message:
@@ -264,15 +265,14 @@ class Transport:
             self._log_reply("unusable", client, pending, one, reason=rejection_reason(error))
             self.bad(client, "rejected", f": reply rejected, as {rejection_reason(error)}")
             return
-        if not only_test:
-            # A reply that lacks the shift has travelled as well.
-            _book(answer, found.cost)
         if answer.lacking:  # it was restarted and has lost its shift
             self._log_reply("lacking", client, pending, one)
             self.held.pop(client, None)
             pending.again()
             return
         del waiting[client]
+        if not only_test:
+            _book(answer, found.cost)
         self.traffic.worked(answer.seconds)
         if answer.version:
             self.held[client] = answer.version

@@ -115,16 +115,14 @@ class UnreliableFederation(WrappedFederation):
 
     def ask(self, request: Request[R]) -> R:
         """Send a request to the available clients; returns the replies that arrive, in the order of arrival."""
-        down, up, asked = self.ledger.bytes_down, self.ledger.bytes_up, len(request.cohort)
+        up, asked = self.ledger.bytes_up, len(request.cohort)
         available = None if self.unavailable is None else ~self.unavailable[request.cohort]
         reached = asked if available is None else int(available.sum())
         if reached:
             reply = self.fed.ask(request if available is None or reached == asked else request.only(available))
-            # What the federation inside booked for one request: a deployment need not send every vector of it.
-            self.ledger.down(asked - reached, (self.ledger.bytes_down - down) // reached)
         else:
-            self.ledger.down(asked, request.vectors * request.w.numel() * request.w.element_size())
             reply = request.nobody()
+        self.ledger.down(asked - reached, request.vectors * request.w.numel() * request.w.element_size())
         size = (self.ledger.bytes_up - up) // max(1, len(reply.clients))  # bytes of one reply
         if self.lost is not None and request.kind in self.lost.kinds:
             kept = ~self.lost.clients[reply.clients]

@@ -1,0 +1,33 @@
+"""The files of results, without wall times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+ALWAYS_DIFFERENT = ("timing.csv", "traffic.json", "study.db")
+
+_DURATION = re.compile(r"(\d+\s(h|min)\s)?\d+(\.\d+)?(e-\d+)?\s(s|min)\b")
+"""As :func:`drfl.report.formatting.duration` writes it."""
+
+
+def results_in(folder: Path) -> dict[str, bytes]:
+    """The bytes of each file by name, which are the same for the same work however often it was interrupted."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if path.name in ALWAYS_DIFFERENT or name.startswith(".cells/"):
+            continue
+        data = path.read_bytes()
+        if path.name == "summary.json":
+            data = re.sub(rb'"wall_seconds": [0-9.e-]+', b"", data)
+        elif path.name == "report.html":
+            data = _DURATION.sub("", data.decode()).encode()
+        found[name] = data
+    return found
+
+
+def different(first: Mapping[str, bytes], second: Mapping[str, bytes]) -> list[str]:
+    """The names of the files that are not in both with the same bytes."""
+    return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
