@@ -13,7 +13,7 @@ from tests.papers.energy.jobs import ALGORITHMS, digits
 
 from drfl import run
 from drfl.checkpoint import Checkpoints, DamagedError, newest, read_key, resume_point
-from drfl.checkpoint.files import sums_of
+from drfl.checkpoint.store import sums_of
 from drfl.cli.app import call
 from drfl.errors import InputError
 from drfl.experiments.config import Config
@@ -83,8 +83,11 @@ CHANGES = {
     "emptied": (lambda path: (path / "HMAC-SHA256").write_bytes(b""), "its signature is not that"),
     "no text": (lambda path: (path / "HMAC-SHA256").write_bytes(b"\xff" * 65), "its signature is not that"),
     "another's": (of_another, "its signature is not that"),
-    "a folder": (lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()], "HMAC-SHA256: Is a"),
-    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: missing-file"),
+    "a folder": (
+        lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()],
+        ": not-a-file",
+    ),
+    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: file-not-found"),
     "tensors altered": (lambda path: (path / "state.safetensors").write_bytes(b"x"), "its checksums do not fit"),
 }
 

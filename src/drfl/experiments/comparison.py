@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from drfl.assessment.equal_clients import equal_clients
 from drfl.atomic_files import atomic_write
-from drfl.checkpoint import sign, unsigned
+from drfl.checkpoint import read_signed, sign
 from drfl.engine.lockstep import run_in_lockstep
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import config_toml, json_text, write_run
@@ -25,7 +25,7 @@ from drfl.experiments.manifest import CHECKPOINT, IDENTITY, is_finished, read_ma
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
 from drfl.experiments.runner import Finished, Outcome, StopSignal, execute
-from drfl.files import read_bytes, read_json, read_toml
+from drfl.files import read_json, read_toml
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
 from drfl.user_code import label_of
@@ -318,7 +318,7 @@ def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
     """How a cell has ended; None where it has not."""
     name = cell_name(algorithm, seed)
     try:
-        outcome = RECORD.validate_json(unsigned(read_bytes(claim.checkpoints / f"{name}.json", follow=False)))
+        outcome = RECORD.validate_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{name}.json"))
     except (InputError, ValidationError):
         return None
     folder = claim.directory / name
