@@ -192,7 +192,7 @@ def _covered(path: Path, extent: Extent) -> bytes:
         InputError: it is not, or cannot be read.
     """
     size, digest = extent
-    content = read_bytes(path, limit=None, follow=False)[:size]
+    content = read_bytes(path, limit=None, follow=False, remedy="restore it, or give another 'out'")[:size]
     if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
         raise InputError(
             f"{path} does not hold the rows that the checkpoint covers: restore the file, or give another 'out'",

@@ -80,8 +80,10 @@ def read_signed(key: bytes | None, folder: Path, name: str) -> bytes:
     """
     path = folder / name
     if not is_file(path):
-        raise InputError(f"{path} is missing from a signed folder: restore it", code="file-not-found", field=name)
-    data = read_bytes(path, limit=None, follow=False)
+        raise InputError(
+            f"there is no file {path}, which resuming needs: restore it", code="file-not-found", field=name
+        )
+    data = read_bytes(path, follow=False)
     line = SIGNED.match(data)
     content = data if line is None else (b"{" if data.startswith(b"{") else b"") + data[line.end() :]
     if key is None:

@@ -27,7 +27,7 @@ from drfl.files import read_json
 from drfl.run_end import has_ended
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
-REPLIES, OUTCOMES, SUMMARY = "replies.csv", "outcomes.json", "summary.json"
+OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
 """The sub-folder of work under way, and what may lie in it beside checkpoints and records of cells."""
 
 Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
@@ -265,7 +265,7 @@ def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
     """
     top = folder / CHECKPOINT
     record = rf"{CELL}\.json"
-    written = rf"{re.escape(REPLIES)}|{re.escape(IDENTITY)}|{record}"
+    written = rf"{re.escape(store.REPLIES)}|{re.escape(IDENTITY)}|{record}"
     known = (
         rf"(?:{written})|\.(?:{written}|{re.escape(CONFIG)}){_PART}"
         rf"|(?:round-[0-9]+|\.round-[0-9]+\.part)/(?:{store.FILES.pattern})?"
