@@ -10,10 +10,13 @@ import shutil
 
 import pytest
 from tests.papers.energy.jobs import ALGORITHMS, digits
+from tests.support.refusals import refused
 
 from drfl import run
 from drfl.checkpoint import Checkpoints, DamagedError, newest, read_key, resume_point
-from drfl.checkpoint.files import sums_of
+from drfl.checkpoint.record import record_of
+from drfl.checkpoint.schema import COUNTERS, FORMAT
+from drfl.checkpoint.store import sums_of
 from drfl.cli.app import call
 from drfl.errors import InputError
 from drfl.experiments.config import Config
@@ -83,7 +86,10 @@ CHANGES = {
     "emptied": (lambda path: (path / "HMAC-SHA256").write_bytes(b""), "its signature is not that"),
     "no text": (lambda path: (path / "HMAC-SHA256").write_bytes(b"\xff" * 65), "its signature is not that"),
     "another's": (of_another, "its signature is not that"),
-    "a folder": (lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()], "HMAC-SHA256: Is a"),
+    "a folder": (
+        lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()],
+        ": not-a-file",
+    ),
     "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: file-not-found"),
     "tensors altered": (lambda path: (path / "state.safetensors").write_bytes(b"x"), "its checksums do not fit"),
 }
@@ -107,6 +113,59 @@ def test_one_that_is_not_rightly_signed_is_passed_over(name, kept):
 def test_a_forged_one_is_used_where_nobody_gives_the_key(kept):
     forged(kept / NEW)
     assert point(kept, key=None).progress.seconds == 77.0
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """Two signed checkpoints that cover 6 and 12 bytes of a list of replies."""
+    folder, text = tmp_path / "listed", b"abcdef" * 3
+    written = []
+
+    def extent():
+        written.append(6)
+        return sum(written), hashlib.sha256(text[: sum(written)]).hexdigest()
+
+    keep = Checkpoints(folder, dict, 2, key=KEY, replies=extent)
+    run(ALGORITHMS["FedAvg"], digits(), rounds=5, keep=keep)
+    (folder / "replies.csv").write_bytes(text)
+    return folder
+
+
+def test_a_list_of_replies_is_covered_up_to_the_checkpoint(listed):
+    assert (point(listed).folder.name, point(listed).replies) == (NEW, b"abcdef" * 2)
+    (listed / "replies.csv").write_bytes(b"abcdefabcdefx")  # later rows do not matter
+    assert (point(listed).folder.name, point(listed).replies) == (NEW, b"abcdef" * 2)
+    for damage in (b"abcdefabcdxf", b"abcdefabcde", b"abcdef"):
+        (listed / "replies.csv").write_bytes(damage)
+        assert (point(listed).folder.name, point(listed).replies) == (OLD, b"abcdef")
+        assert [notice.code for notice in point(listed).told] == ["damaged-file"]
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_without_the_covered_list_nothing_is_lost(key, listed):
+    before = sorted(listed.rglob("*"))
+    (listed / "replies.csv").write_bytes(b"abcdeg")
+    with refused("damaged-file", "replies.csv"):
+        point(listed, key)
+    (listed / "replies.csv").unlink()
+    with refused("file-not-found"):
+        point(listed, key)
+    (listed / "replies.csv").symlink_to(listed / NEW / "run.json")
+    with pytest.raises(InputError):
+        point(listed, key)
+    assert sorted(listed.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "extent", [[6], [-1, "0" * 64], [2**53 + 1, "0" * 64], ["6", "0" * 64], [6, "x" * 64], {"bytes": 6}, "abc"]
+)
+def test_an_extent_that_cannot_be_is_damage(extent, tmp_path):
+    content = {"format": FORMAT, "round": 1, "skipped": 0, "ledger": dict.fromkeys(COUNTERS, 0), "seconds": 0.0,
+               "identity": {}, "replies": [6, "0" * 64]}  # fmt: skip
+    assert record_of(json.dumps(content).encode()).replies == (6, "0" * 64)
+    with pytest.raises(DamagedError) as caught:
+        record_of(json.dumps({**content, "replies": extent}).encode())
+    assert caught.value.field.startswith("replies")
 
 
 def test_another_name_is_another_checkpoint(kept):

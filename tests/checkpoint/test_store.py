@@ -14,7 +14,7 @@ from tests.support.marks import only
 from drfl import run
 from drfl.certificate import Certifier
 from drfl.checkpoint import Checkpoints, DamagedError, newest, resume_point, store
-from drfl.checkpoint.files import sums_of
+from drfl.checkpoint.store import sums_of
 from drfl.errors import DrflError
 from drfl.experiments.build import build
 from drfl.experiments.config import Config
@@ -73,7 +73,7 @@ def test_the_last_two_stay_and_sha256sum_can_check_them(tmp_path):
 
 def test_unless_told_they_take_a_small_share_of_the_time(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(store, "_write", lambda *_: now.__setitem__(0, now[0] + 2.0))
+    monkeypatch.setattr(store, "write", lambda *_: now.__setitem__(0, now[0] + 2.0))
     keep, written = Checkpoints(tmp_path, dict, clock=lambda: now[0]), []
     for _ in range(100):
         now[0] += 1.0

@@ -12,13 +12,19 @@ from torch import Tensor
 from drfl.algorithms import ALGORITHMS
 from drfl.averages import Average
 from drfl.checkpoint import DamagedError
-from drfl.checkpoint.state_tensors import restored, tensors_of
+from drfl.checkpoint.schema import check, restored, state_specs, tensors_of
 from drfl.client_table import ClientTable
 from drfl.experiments.hyperparameters import make, takes
 from drfl.key import Key
 from drfl.loop import run
 from drfl.resilience import Clip, FailureModel, Faulty, OverSelection, Protected, Quorum, RobustClip
 from drfl.run_state import first
+
+
+def back_from(first, tensors, name="state"):
+    """A state from its tensors, if they fit."""
+    check(state_specs(first, name), tensors)
+    return restored(first, tensors, name)
 
 
 class Some(NamedTuple):
@@ -47,7 +53,7 @@ def test_every_state_comes_back_whole(name):
     state = algorithm.init(fed)
     for r in (1, 2):
         state, _ = algorithm.round(state, fed, Key(r))
-    back = restored(algorithm.init(fed), tensors_of(state))
+    back = back_from(algorithm.init(fed), tensors_of(state))
     assert type(back) is type(state)
     assert same(back, state)
     ahead, again = (algorithm.round(s, fed, Key(3))[0] for s in (state, back))
@@ -64,6 +70,7 @@ def test_every_average_comes_back_whole(name):
     fresh, last = first(algorithm, fed, averaged=True), kept[-1]
     tensors = {**tensors_of(last.state), **tensors_of(last.average, "average")}
     assert {"average.w", "average.lam", "average.rounds"} <= tensors.keys()
+    check({**state_specs(fresh.state), **state_specs(fresh.average, "average")}, tensors)
     back = restored(fresh.state, tensors), restored(fresh.average, tensors, "average")
     assert type(back[1]) is Average
     assert same(back[0], last.state)
@@ -92,8 +99,8 @@ def test_what_wrappers_remember_keeps_its_shape_too(name, around):
     run(algorithm, fed, rounds=6, averaged=True, keep=lambda progress, stopping: kept.append(progress))
     assert len(kept) == 5
     for progress in kept:
-        assert same(restored(fresh.state, tensors_of(progress.state)), progress.state)
-        assert same(restored(fresh.average, tensors_of(progress.average)), progress.average)
+        assert same(back_from(fresh.state, tensors_of(progress.state)), progress.state)
+        assert same(back_from(fresh.average, tensors_of(progress.average)), progress.average)
 
 
 def test_rows_that_were_never_written_take_no_room():
@@ -104,7 +111,7 @@ def test_rows_that_were_never_written_take_no_room():
         "state.h.clients": (2,),
         "state.h.rows": (2, 3),
     }
-    assert restored(some(), tensors).h.clients.tolist() == [1, 3]
+    assert back_from(some(), tensors).h.clients.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,7 @@ def test_rows_that_were_never_written_take_no_room():
         ({"state.w": None}, "state.w is missing"),
         ({"state.w": torch.zeros(3, dtype=torch.float64)}, "state.w is torch.float64"),
         ({"state.w": torch.zeros(3, 1)}, r"of shape \(3, 1\)"),
-        ({"state.h.clients": torch.tensor([7])}, "state.h does not fit"),
+        ({"state.h.clients": torch.tensor([7])}, "state.h.clients holds 7"),
         ({"state.h.rows": torch.zeros(1, 2)}, r"state\.h\.rows is torch.float32 of shape \(1, 2\)"),
     ],
 )
@@ -121,7 +128,7 @@ def test_what_does_not_fit_is_refused(change, message):
     state = some()._replace(h=some().h.put(torch.tensor([2]), torch.ones(1, 3)))
     tensors = {k: t for k, t in {**tensors_of(state), **change}.items() if t is not None}
     with pytest.raises(DamagedError, match=message):
-        restored(some(), tensors)
+        back_from(some(), tensors)
 
 
 @pytest.mark.parametrize("part", [3.0, [1], (1, 2)])
@@ -129,4 +136,4 @@ def test_only_what_can_be_saved_is_a_state(part):
     with pytest.raises(TypeError, match=r"state\.average is a"):
         tensors_of(some(part))
     with pytest.raises(TypeError, match=r"state\.average is a"):
-        restored(some(part), tensors_of(some()))
+        back_from(some(part), tensors_of(some()))

@@ -20,7 +20,7 @@ from tests.support.run_files import different, results_in
 import drfl
 from drfl.callbacks import Progress
 from drfl.checkpoint import store
-from drfl.checkpoint.files import sums_of
+from drfl.checkpoint.store import sums_of
 from drfl.cli import run
 from drfl.cli.app import call
 from drfl.experiments.manifest import is_finished

@@ -257,7 +257,7 @@ def test_a_round_played_in_advance_is_dropped_where_a_callback_stops_the_run(sto
     def played(fed, folder, rounds, callbacks=()):
         folder.mkdir()
         log, keep, steps = ReplyLog(), Checkpoints(folder / "checkpoint", dict, 100), []
-        log.open(folder / "replies.csv", 0)
+        log.open(folder / "replies.csv")
         algorithm = Protected(Recorded(drfl.DRFA(m=3, local=LOCAL), log.add))
         options = {"evaluate_every": every, "averaged": True, "keep": keep}
         callbacks = [log, lambda step: steps.append(step.round), *callbacks]

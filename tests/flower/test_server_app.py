@@ -278,6 +278,26 @@ def test_the_key_of_checkpoints_lies_beside_server_toml(tmp_path):
     server_app.serve(grid_of(), path)  # without the key nobody looks
 
 
+def test_checkpoints_cover_the_list_of_replies(tmp_path):
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    path = settings(tmp_path, more='checkpoint_key = "key"')
+    with pytest.raises(KeyboardInterrupt):
+        server_app.serve(grid_of(grid=Dying), path)
+    replies = tmp_path / "run/checkpoint/replies.csv"
+    data = replies.read_bytes()
+    cut = data.index(b"\n1,") + 1
+    for damage in (data.replace(b"1,train", b"1,trAin", 1), data[:cut], b"", None):
+        replies.write_bytes(damage) if damage is not None else replies.unlink()
+        with refused("file-not-found" if damage is None else "damaged-file"):
+            server_app.serve(grid_of(), path)
+    # Rows that no checkpoint covers are dropped, a forged one of an earlier round and a half-written one among them.
+    replies.write_bytes(data + b"1,train,0000000000000000,0\n2,train,00")
+    out = server_app.serve(grid_of(), path)
+    lines = (out / "replies.csv").read_text().splitlines()
+    assert "1,train,0000000000000000,0" not in lines
+    assert [int(line.split(",")[0]) for line in lines[1:]] == [r for r in range(1, 5) for _ in ("train", "losses")]
+
+
 def test_an_error_on_purpose_is_one_line_of_flowers_log_and_any_other_keeps_its_traceback():
     def logged(error):
         record = logging.LogRecord("flwr", logging.ERROR, "", 1, "%s raised an exception", ("ServerApp",), None)

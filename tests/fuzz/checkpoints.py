@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load, save
 
 from drfl.checkpoint import Checkpoints, resume_point
-from drfl.checkpoint.files import signature, sums_of
+from drfl.checkpoint.signatures import signature
+from drfl.checkpoint.store import sums_of
 from drfl.errors import DivergedError, DrflError
 from drfl.experiments.artifacts import write_run
 from drfl.experiments.build import build

@@ -1,10 +1,14 @@
 """Which replies counted is written down, and a simulation that plays the list again ends with the same model."""
 
+import hashlib
+from types import SimpleNamespace
+
 import pytest
 import torch
+from tests.support.refusals import refused
 
 import drfl
-from drfl.errors import InputError
+from drfl.errors import DrflError, InputError
 from drfl.federation import WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -37,7 +41,7 @@ FAULTS = FailureModel(drop=0.4, deadline=3.0, slow=0.5, slowdown=2.0)
 
 def recorded(folder, algorithm, wrap, rounds=6):
     record = ReplyLog()
-    record.open(folder / "replies.csv", 0)
+    record.open(folder / "replies.csv")
     found = drfl.run(wrap(Recorded(algorithm, record.add)), simulation(), rounds=rounds, seed=3, callbacks=[record])
     return found, folder / "replies.csv"
 
@@ -75,11 +79,50 @@ def test_the_file_has_a_row_for_each_request_and_is_cut_where_a_run_goes_on(tmp_
         [str(r), kind] for r in (1, 2, 3) for kind in ("train", "losses")
     ]
     again = ReplyLog()
-    again.open(file, 2)
+    again.open(file, "".join(f"{line}\n" for line in lines[:5]).encode())
     assert file.read_text().splitlines() == lines[:5]
     fresh = ReplyLog()
-    fresh.open(file, 0)
+    fresh.open(file)
     assert file.read_text().splitlines() == lines[:1]
+
+
+def test_a_log_knows_the_length_and_digest_of_its_file(tmp_path):
+    log, file = ReplyLog(), tmp_path / "replies.csv"
+
+    def is_covered():
+        data = file.read_bytes()
+        return log.extent() == (len(data), hashlib.sha256(data).hexdigest())
+
+    log.open(file)
+    assert is_covered()
+    for r in (1, 2):
+        log.add(UsedReplies(r, "train", f"key{r}", (0, 2)))
+        log(SimpleNamespace(round=r))
+        assert is_covered()
+    whole = file.read_bytes()
+    log.open(file, whole)
+    assert is_covered()
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("rows", [b"\xff\n", b"a,b\n1,2\n", b"round,kind,key,clients\n1,train\n"])
+def test_a_log_begins_with_no_other_rows(rows, tmp_path):
+    with pytest.raises(InputError):
+        ReplyLog().open(tmp_path / "replies.csv", rows)
+    assert not (tmp_path / "replies.csv").exists()
+
+
+def test_a_full_disk_under_the_log_is_one_line(tmp_path, monkeypatch):
+    log = ReplyLog()
+    log.open(tmp_path / "replies.csv")
+    log.add(UsedReplies(1, "train", "key", (0,)))
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("drfl.resilience.reply_log.os.fsync", full)
+    with refused("cannot-write", str(tmp_path / "replies.csv"), DrflError):
+        log(SimpleNamespace(round=1))
 
 
 def test_a_list_of_another_run_is_refused_in_one_line(tmp_path):
@@ -116,7 +159,7 @@ class BundlingFederation(WrappedFederation):
 def test_a_round_that_was_played_in_advance_and_dropped_leaves_no_rows(at, tmp_path):
     def rows(fed, rounds, stop):
         record = ReplyLog()
-        record.open(tmp_path / "replies.csv", 0)
+        record.open(tmp_path / "replies.csv")
         algorithm, noted = drfl.DRFA(m=3, local=LOCAL), []
 
         def note(one):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from drfl.checkpoint.files import Files, check_signed, read_key, sign, unsigned
-from drfl.checkpoint.selection import ResumePoint, newest, resume_point
-from drfl.checkpoint.state_tensors import DamagedError
-from drfl.checkpoint.store import Checkpoints
+from drfl.checkpoint.resume import Checkpoints, ResumePoint, newest, resume_point
+from drfl.checkpoint.schema import DamagedError
+from drfl.checkpoint.signatures import read_key, read_signed, sign
+from drfl.checkpoint.store import Files
 
 __all__ = [
     "Checkpoints",
     "DamagedError",
     "Files",
     "ResumePoint",
-    "check_signed",
     "newest",
     "read_key",
+    "read_signed",
     "resume_point",
     "sign",
-    "unsigned",
 ]

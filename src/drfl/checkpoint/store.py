@@ -1,163 +1,152 @@
-"""The folder where a run keeps its last two checkpoints.
+"""The folder where a run keeps its last two checkpoints: written whole, signed, verified and read.
 
-Each is written under a temporary name, brought to the disk and renamed: it is whole or not there. What is in one, see
-:mod:`drfl.checkpoint.files`.
+Each checkpoint is a folder, which is written under a temporary name, brought to the disk and renamed: it is whole or
+not there. See :mod:`drfl.checkpoint.schema` for what it holds.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
-import logging
 import os
 import re
-import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
-from drfl import checks
-from drfl.algorithm import Algorithm
 from drfl.atomic_files import remove_known
-from drfl.checkpoint.files import (
-    RUN,
-    SIGNATURE,
-    STATE,
-    SUMS,
-    DamagedError,
-    Identity,
-    checkpoints,
-    name_of,
-    read,
-    signature,
-    sums_of,
-)
-from drfl.checkpoint.identity import check_same, run_identity
-from drfl.checkpoint.log import log_tensors
-from drfl.checkpoint.selection import resume_point
-from drfl.checkpoint.state_tensors import FORMAT, PARTS, tensors_of
-from drfl.errors import DrflError
-from drfl.federation import Federation
+from drfl.checkpoint.schema import FORMAT, DamagedError, run_tensors
+from drfl.checkpoint.signatures import LONGEST, signature
+from drfl.errors import InputError
+from drfl.files import read_bytes
 from drfl.run_state import RunState
 
-LOG = logging.getLogger("drfl")
+if TYPE_CHECKING:
+    from drfl.checkpoint.record import Extent, Record
+
+STATE, RUN, SUMS, SIGNATURE = "state.safetensors", "run.json", "SHA256SUMS", "HMAC-SHA256"
+
+REPLIES = "replies.csv"
+"""The file beside the checkpoints of a deployment that lists whose replies counted."""
+
+NAME = re.compile(r"round-(\d+)", re.ASCII)
+
+FILES = re.compile("|".join(map(re.escape, (STATE, RUN, SUMS, SIGNATURE))))
+"""The names of files that a checkpoint may have; nothing else is ever removed."""
 
 KEPT = 2
 
-FILES = re.compile(r"state\.safetensors|run\.json|SHA256SUMS|HMAC-SHA256")
-"""The names of files that a checkpoint may have; nothing else is ever removed."""
-
-SHARE = 0.05
-"""Unless told how often, checkpoints take at most this share of the time."""
+Identity = Mapping[str, object]
+"""What a run must have in common with its checkpoint, as plain values."""
 
 
-class Checkpoints:
-    """Keeps a run's progress in a folder, and has the same run go on from there: for ``drfl.run(…, checkpoints=…)``.
+class Files(NamedTuple):
+    """A checkpoint whose files are whole.
 
     Args:
-        folder: where; made if need be.
-        identity: what the run is known by, plain values, asked for when the first checkpoint is written, as it may take
-            a while; None = its algorithm, settings, data and initial model.
-        every: a checkpoint every so many rounds; None = as often as takes a twentieth of the time at most. In any case
-            one where a run is stopped.
-        key: to sign them with, see :func:`drfl.checkpoint.read_key`; None = they are not signed.
-        clock: seconds that the run has taken, from any moment on.
-
-    Raises:
-        InputError: ``every`` is out of range.
-        DrflError: the folder cannot be written to, or the disk is full. The checkpoints before are whole.
+        folder: where.
+        record: its ``run.json``.
+        tensors: its tensors by name, not checked yet.
+        signed: whether it has a signature.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        identity: Callable[[], Identity] | None = None,
-        every: int | None = None,
-        key: bytes | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        if every is not None:
-            checks.whole("every", every)
-        self.folder, self.every, self.key = Path(folder), every, key
-        self._given, self._identity = identity, identity or dict
-        self._known: Identity | None = None
-        self._clock = clock
-        self._ended, self._took = clock(), 0.0
-
-    def resume(
-        self, algorithm: Algorithm, fed: Federation, rounds: int, fresh: RunState, settings: Mapping[str, object]
-    ) -> RunState | None:
-        """Where a run goes on, which is kept here from now on; None where the folder has no checkpoint.
-
-        What is wrong with newer checkpoints that cannot be used is in the log.
-
-        Args:
-            algorithm: the run's.
-            fed: its clients.
-            rounds: how many it has in all.
-            fresh: where it is before its first round.
-            settings: of the run, plain values.
-
-        Raises:
-            InputError: the checkpoints are of another run.
-            DamagedError: none of them can be used.
-        """
-        self._identity, self._known = self._given or partial(run_identity, algorithm, fed, settings), None
-        same = partial(check_same, self._identity)
-        point = resume_point(self.folder, algorithm, fed, rounds=rounds, fresh=fresh, same=same, key=self.key)
-        self._ended = self._clock()
-        if point is None:
-            return None
-        for line in point.told:
-            LOG.warning(line)
-        LOG.info("going on after round %d of %d", point.progress.round, rounds)
-        return point.progress
-
-    def __call__(self, progress: RunState, stopping: bool) -> None:
-        """Write a checkpoint if one is due."""
-        if stopping or self._due(progress.round):
-            self.write(progress)
-
-    def write(self, progress: RunState) -> None:
-        """Write a checkpoint now."""
-        began = self._clock()
-        self._known = self._known or self._identity()
-        try:
-            _write(self.folder, progress, self._known, self.key)
-        except OSError as error:
-            reason = error.strerror or error
-            where = f"round {progress.round} to {self.folder}"
-            raise DrflError(
-                f"cannot write a checkpoint of {where} ({reason}); {self._intact()}",
-                code="cannot-write",
-                field=str(self.folder),
-            ) from None
-        self._ended = self._clock()
-        self._took = self._ended - began
-
-    def _intact(self) -> str:
-        for path in checkpoints(self.folder):
-            try:
-                return f"that of round {read(path, self.key).record.round} is intact: make room and resume"
-            except DamagedError:  # passed over when the run was resumed
-                continue
-        return "there is none yet"
-
-    def _due(self, r: int) -> bool:
-        if self.every is not None:
-            return r % self.every == 0
-        return SHARE * (self._clock() - self._ended) >= self._took
+    folder: Path
+    record: Record
+    tensors: Mapping[str, Tensor]
+    signed: bool
 
 
-def _write(folder: Path, progress: RunState, identity: Identity, key: bytes | None) -> None:
+def name_of(r: int) -> str:
+    """Name the checkpoint after round r."""
+    return f"round-{r:08d}"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """List everything in a folder that is called like a checkpoint, newest first."""
+    found = ((NAME.fullmatch(path.name), path) for path in folder.glob("round-*"))
+    return [path for _, path in sorted(((int(m[1]), path) for m, path in found if m), reverse=True)]
+
+
+def sums_of(files: Mapping[str, bytes]) -> bytes:
+    """Write checksums as ``sha256sum`` does."""
+    return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()).encode()
+
+
+def read(path: Path, key: bytes | None) -> Files:
+    """Read a checkpoint: verify its signature and checksums, then parse the bytes that were verified.
+
+    Args:
+        path: its folder.
+        key: it must be signed with; None = whatever its signature.
+
+    Raises:
+        DamagedError: a file is missing or cannot be read, the checksums or the signature do not fit, or the record
+            holds what it cannot hold.
+    """
+    signed = (path / SIGNATURE).exists()
+    try:
+        sums = read_bytes(path / SUMS, limit=LONGEST, follow=False)
+        if key is not None:  # before anything else is looked at
+            if not signed:
+                raise DamagedError("it is not signed, and a checkpoint_key was given", field=SIGNATURE)
+            given = read_bytes(path / SIGNATURE, limit=LONGEST, follow=False)
+            # The time that this takes does not tell how much of the signature is right.
+            if not hmac.compare_digest(signature(key, path.name, sums), given):
+                raise DamagedError("its signature is not that of the checkpoint_key that was given", field=SIGNATURE)
+        files = {name: read_bytes(path / name, limit=None, follow=False) for name in (STATE, RUN)}
+        if sums != sums_of(files):
+            raise DamagedError("its checksums do not fit", field=SUMS)
+        from drfl.checkpoint.record import record_of  # which loads pydantic
+
+        record = record_of(files[RUN])
+    except InputError as error:
+        raise DamagedError(f"{Path(error.field or path).name}: {error.code}", field=error.field) from None
+    if path.name != name_of(record.round):
+        raise DamagedError(f"it is of round {record.round}, which its name is not", field="round")
+    try:
+        tensors = load_tensors(files[STATE])
+    except MemoryError:
+        raise
+    except Exception as error:  # its reader raises half a dozen kinds for types and shapes that cannot be
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DamagedError(f"{STATE} is no such file ({reason})", field=STATE) from None
+    return Files(path, record, tensors, signed)
+
+
+def write(folder: Path, progress: RunState, identity: Identity, replies: Extent | None, key: bytes | None) -> None:
+    """Write a checkpoint, and remove those before the last two.
+
+    Args:
+        folder: for checkpoints; made if need be.
+        progress: where the run is.
+        identity: of the run.
+        replies: what is written of a deployment's ``replies.csv``.
+        key: to sign with; None = it is not signed.
+
+    Raises:
+        OSError: the folder cannot be written to, or the disk is full. The checkpoints before are whole.
+    """
+    record = {name: getattr(progress, name) for name in ("round", "skipped", "ledger", "seconds")}
+    record |= {"identity": identity, "replies": replies, "format": FORMAT}
+    files = {
+        STATE: save_tensors(run_tensors(progress)),
+        RUN: (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(),
+    }
+    files[SUMS] = sums_of(files)
+    if key is not None:
+        files[SIGNATURE] = signature(key, name_of(progress.round), files[SUMS])
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / name_of(progress.round)
     temporary = folder / f".{final.name}.part"
     remove_known(temporary, FILES)
     temporary.mkdir()
     try:
-        for name, data in _files(progress, identity, key).items():
+        for name, data in files.items():
             _put(temporary / name, data)
         _flush(temporary)
         remove_known(final, FILES)
@@ -170,22 +159,6 @@ def _write(folder: Path, progress: RunState, identity: Identity, key: bytes | No
     mine = [path for path in checkpoints(folder) if int(path.name[6:]) <= progress.round]
     for old in mine[KEPT:]:
         remove_known(old, FILES)
-
-
-def _files(progress: RunState, identity: Identity, key: bytes | None) -> dict[str, bytes]:
-    """The files of a checkpoint by name."""
-    content = {**progress._asdict(), "identity": identity, "format": FORMAT}
-    tensors = log_tensors(content.pop("rows"))
-    for name in PARTS:
-        tensors.update(tensors_of(content.pop(name), name))
-    point = content.pop("point")
-    files = {
-        STATE: save_tensors(tensors if point is None else {**tensors, "point": point.cpu()}),
-        RUN: (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode(),
-    }
-    sums = sums_of(files)
-    signed = {} if key is None else {SIGNATURE: signature(key, name_of(progress.round), sums)}
-    return {**files, SUMS: sums, **signed}
 
 
 def _put(path: Path, data: bytes) -> None:

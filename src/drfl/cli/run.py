@@ -58,7 +58,8 @@ def run_command(options: RunOptions) -> int:
         with claimed(
             place, resume=resume, overwrite=options.overwrite, anew=anew, config=begun, tell=console.warn, key=key
         ) as claim:
-            start = load_resume_point(claim, job, console.warn, key) if resume else None
+            point = load_resume_point(claim, job, console.warn, key) if resume else None
+            start = None if point is None else point.progress
             for line in warnings_of(job):
                 console.warn(line)
             with console.progress(label_of(config.algorithm), quiet) as show:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from drfl.assessment.equal_clients import equal_clients
 from drfl.atomic_files import atomic_write
-from drfl.checkpoint import sign, unsigned
+from drfl.checkpoint import read_signed, sign
 from drfl.engine.lockstep import run_in_lockstep
 from drfl.errors import DivergedError, InputError
 from drfl.experiments.artifacts import config_toml, json_text, write_run
@@ -25,7 +25,7 @@ from drfl.experiments.manifest import CHECKPOINT, IDENTITY, is_finished, read_ma
 from drfl.experiments.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
 from drfl.experiments.runner import Finished, Outcome, StopSignal, execute
-from drfl.files import read_bytes, read_json, read_toml
+from drfl.files import parse_json, read_json, read_toml
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
 from drfl.user_code import label_of
@@ -194,7 +194,7 @@ def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) 
     design = ready.design
     if path.is_file():
         job = ready.build(*design.order[0])
-        for line in check_same(job, _identity(path)):
+        for line in check_same(job, _identity(claim)):
             warn(line)
     try:
         with atomic_write(path) as file:
@@ -234,9 +234,10 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
     return found.outcomes
 
 
-def _identity(path: Path) -> dict[str, object]:
+def _identity(claim: Claim) -> dict[str, object]:
+    path = claim.checkpoints / IDENTITY
     try:
-        kept = read_json(path, follow=False)
+        kept = parse_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{IDENTITY}"), path)
         if not isinstance(kept, dict):
             raise TypeError("it is not an object")
         tables = all(isinstance(kept[name], dict) for name in ("config", "versions"))
@@ -318,7 +319,7 @@ def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
     """How a cell has ended; None where it has not."""
     name = cell_name(algorithm, seed)
     try:
-        outcome = RECORD.validate_json(unsigned(read_bytes(claim.checkpoints / f"{name}.json", follow=False)))
+        outcome = RECORD.validate_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{name}.json"))
     except (InputError, ValidationError):
         return None
     folder = claim.directory / name
@@ -345,9 +346,9 @@ def _run(
     config = config_toml(job.config, job.data.n)
     with claimed(claim.directory / name, resume=True, config=config, key=key) as cell:
         before = load_resume_point(cell, job, lambda notice: warn(notice.within(name)), key)
-        keep = checkpoint_writer(cell, job, key)
+        start, keep = None if before is None else before.progress, checkpoint_writer(cell, job, key)
         outcome, finished = ran(
-            algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=before, keep=keep)
+            algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=start, keep=keep)
         )
         if finished is not None and not finished.ended:
             return None

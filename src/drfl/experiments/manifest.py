@@ -18,7 +18,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from drfl.atomic_files import atomic_write, is_file, is_folder, remove_known
-from drfl.checkpoint import check_signed, sign, store
+from drfl.checkpoint import read_signed, sign, store
 from drfl.checkpoint.record import first_fault
 from drfl.errors import InputError, Notice
 from drfl.experiments.artifacts import FILES
@@ -27,7 +27,7 @@ from drfl.files import read_json
 from drfl.run_end import has_ended
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
-REPLIES, OUTCOMES, SUMMARY = "replies.csv", "outcomes.json", "summary.json"
+OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
 """The sub-folder of work under way, and what may lie in it beside checkpoints and records of cells."""
 
 Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
@@ -271,7 +271,7 @@ def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
     """
     top = folder / CHECKPOINT
     record = rf"{CELL}\.json"
-    written = rf"{re.escape(REPLIES)}|{re.escape(IDENTITY)}|{record}"
+    written = rf"{re.escape(store.REPLIES)}|{re.escape(IDENTITY)}|{record}"
     known = (
         rf"(?:{written})|\.(?:{written}|{re.escape(CONFIG)}){_PART}"
         rf"|(?:round-[0-9]+|\.round-[0-9]+\.part)/(?:{store.FILES.pattern})?"
@@ -328,13 +328,13 @@ def check_signatures(folder: Path, key: bytes) -> None:
     """
     if not folder.is_dir() or not entries(folder):
         return
-    check_signed(key, folder, NAME)
+    read_signed(key, folder, NAME)
     top = folder / CHECKPOINT
     configs = [name for name in (f"{CHECKPOINT}/{CONFIG}", CONFIG) if os.path.lexists(folder / name)]
     begun = any(top.glob("round-*")) or os.path.lexists(folder / SUMMARY)
     results = [SUMMARY] if os.path.lexists(folder / SUMMARY) else []
     for name in [*(configs or ([CONFIG] if begun else [])), *results]:
-        check_signed(key, folder, name)
+        read_signed(key, folder, name)
     names = {f"{CHECKPOINT}/{path.name}" for path in top.glob("*.json")}
     cells = sorted(path.parent for path in folder.glob(f"*/{NAME}"))
     if os.path.lexists(top / CONFIG):
@@ -344,7 +344,7 @@ def check_signatures(folder: Path, key: bytes) -> None:
     elif cells:
         names.add(OUTCOMES)
     for name in sorted(names):
-        check_signed(key, folder, name)
+        read_signed(key, folder, name)
     for cell in cells:
         check_signatures(cell, key)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from drfl.checkpoint import Checkpoints, DamagedError, read_key, resume_point
+from drfl.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, resume_point
 from drfl.checkpoint.record import first_fault
 from drfl.engine.lockstep import own_seconds
 from drfl.errors import InputError, Notice
@@ -22,7 +22,7 @@ from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
 from drfl.experiments.run_directory import Claim, held
 from drfl.files import read_toml
 from drfl.hashing import digest_of
-from drfl.run_state import CheckpointWriter, RunState
+from drfl.run_state import CheckpointWriter
 
 FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that have no say in the results."""
@@ -246,8 +246,8 @@ def check_received(directory: Path | None, path: object) -> None:
 
 def load_resume_point(
     claim: Claim, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
-) -> RunState | None:
-    """Where a run was when it was stopped; None if it starts from the beginning, as no checkpoint can be used.
+) -> ResumePoint | None:
+    """Find where a run was when it was stopped; None if it starts from the beginning, as no checkpoint can be used.
 
     Args:
         claim: its folder.
@@ -256,7 +256,8 @@ def load_resume_point(
         key: from :func:`key_of`.
 
     Raises:
-        InputError: the checkpoint is of another run, or none has the signature that the key asks for.
+        InputError: the checkpoint is of another run, none has the signature that the key asks for, or the
+            ``replies.csv`` of a deployment is not the one that they cover.
     """
     try:
         point = resume_point(
@@ -281,20 +282,24 @@ def load_resume_point(
     resumed = Notice(f"going on after round {point.progress.round} of {job.config.rounds}", "resumed")
     for notice in (*point.told, resumed):
         warn(notice)
-    return point.progress
+    return point
 
 
-def checkpoint_writer(claim: Claim, job: Running, key: bytes | None = None) -> CheckpointWriter | None:
+def checkpoint_writer(
+    claim: Claim, job: Running, key: bytes | None = None, replies: Callable[[], tuple[int, str]] | None = None
+) -> CheckpointWriter | None:
     """What keeps the progress of a run in its folder, in which work begins here; None if it keeps no checkpoints.
 
     Args:
         claim: its folder.
         job: the run.
         key: from :func:`key_of`.
+        replies: see :class:`drfl.checkpoint.Checkpoints`.
 
     Raises:
         InputError: the folder cannot be written to.
     """
     claim.begin(config_toml(job.config, job.data.n))
     every = job.config.checkpoint_every
-    return None if every == 0 else Checkpoints(claim.checkpoints, partial(identity, job), every, key, own_seconds)
+    same = partial(identity, job)
+    return None if every == 0 else Checkpoints(claim.checkpoints, same, every, key, own_seconds, replies)

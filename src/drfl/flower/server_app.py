@@ -21,13 +21,14 @@ from drfl.assessment.sentences import interval_line
 from drfl.audit_log import AuditLog
 from drfl.audit_signatures import read_signing_key
 from drfl.callbacks import describe
+from drfl.checkpoint.store import REPLIES
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
 from drfl.errors import DivergedError, DrflError, InputError, Notice
 from drfl.experiments.artifacts import config_toml, json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
-from drfl.experiments.manifest import CHECKPOINT, CONFIG, REPLIES, failure_of, is_finished
+from drfl.experiments.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
 from drfl.experiments.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run_directory import claimed, tidy
 from drfl.experiments.run_gains import PAIRED
@@ -166,13 +167,13 @@ def serve(grid: Grid, path: Path) -> Path:
                 raise DivergedError(failure, code=failure.code, field=failure.field)
             return out
         with claimed(out, resume=True, config=config_toml(deployed.config, deployed.data.n), key=key) as claim:
-            start = load_resume_point(claim, deployed, LOG.warning, key)
-            # Rows of rounds after the checkpoint are dropped: these rounds are played again.
+            point, log = load_resume_point(claim, deployed, LOG.warning, key), deployed.replies
+            start = None if point is None else point.progress
             since = 0 if start is None else start.round
-            deployed.replies.open(claim.checkpoints / REPLIES, since)
-            finished = execute(
-                deployed, [deployed.replies, _told], start=start, keep=checkpoint_writer(claim, deployed, key)
-            )
+            # Rows of rounds after the checkpoint are dropped: these rounds are played again.
+            log.open(claim.checkpoints / REPLIES, b"" if point is None else point.replies)
+            keep = checkpoint_writer(claim, deployed, key, log.extent)
+            finished = execute(deployed, [log, _told], start=start, keep=keep)
             # Before the results are written: a server that is killed here is resumed, and closes its log then.
             audited.close("completed" if finished.checks.failure is None else "diverged")
             replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)

@@ -19,9 +19,9 @@ import torch
 
 from drfl.algorithm import Info
 from drfl.atomic_files import atomic_write
-from drfl.errors import InputError
+from drfl.errors import DrflError, InputError
 from drfl.federation import Federation, WrappedFederation
-from drfl.files import read_text
+from drfl.files import read_bytes
 from drfl.history import csv_text
 from drfl.key import Key
 from drfl.loop import Step
@@ -155,43 +155,71 @@ class Replayed(WrappedAlgorithm[S]):
 class ReplyLog:
     """Collects which replies counted, and writes them to a file when a round ends: a callback of a run.
 
-    Rows of rounds that were done when the program ended are in the file, so that a run that goes on loses none.
+    Checkpoints cover the file by its length and digest, see :meth:`extent`. A resumed run begins it with the rows that
+    its checkpoint covers: later rows, and one that was half written when the program ended, are dropped.
     """
 
     def __init__(self) -> None:
         self._file: Path | None = None
         self._pending: list[UsedReplies] = []
+        self._size, self._digest = 0, hashlib.sha256()
 
     def add(self, counted: UsedReplies) -> None:
         """Take note of a request's replies in the present round."""
         self._pending.append(counted)
 
-    def open(self, file: Path, since: int) -> None:
-        """Write to this file from round ``since`` + 1 on; what it holds of later rounds goes.
+    def open(self, file: Path, rows: bytes = b"") -> None:
+        """Write to this file from now on.
+
+        Args:
+            file: what it holds is replaced.
+            rows: what it begins with, see :attr:`drfl.checkpoint.ResumePoint.replies`; empty = nothing yet.
 
         Raises:
-            InputError: it cannot be read or written.
+            InputError: it cannot be written, or the rows are not those of a list of replies.
         """
-        done = [row for row in _rows(file) if int(row["round"]) <= since] if since and file.exists() else []
-        self._file = file
+        _parse(rows, file)
+        content = rows or csv_text(COLUMNS, ()).encode()
         try:
             with atomic_write(file) as out:
-                out.write(csv_text(COLUMNS, (row.values() for row in done)).encode())
+                out.write(content)
         except OSError as error:
             raise InputError(f"cannot write {file}: {error.strerror}", code="cannot-write", field=str(file)) from None
+        self._file, self._size, self._digest = file, len(content), hashlib.sha256(content)
+
+    def extent(self) -> tuple[int, str]:
+        """How many bytes the file has, and their SHA-256 in hexadecimal digits."""
+        return self._size, self._digest.hexdigest()
 
     def __call__(self, step: Step) -> None:
-        """Write the rows of a round that has ended."""
+        """Write the rows of a round that has ended.
+
+        Raises:
+            DrflError: the disk is full or fails. The rows that the last checkpoint covers are whole.
+        """
         done = [one for one in self._pending if one.round <= step.round]
         # A federation that bundles plays the next round before this callback hears of this one.
         self._pending = [one for one in self._pending if one.round > step.round]
+        if self._file is None or not done:
+            return
+        text = io.StringIO()
         rows = [(one.round, one.kind, one.key, " ".join(map(str, one.clients))) for one in done]
-        if self._file is not None and rows:
-            with self._file.open("a", encoding="utf-8", newline="") as out:
-                csv.writer(out, lineterminator="\n").writerows(rows)
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        content = text.getvalue().encode()
+        try:
+            with self._file.open("ab") as out:
+                out.write(content)
                 out.flush()
                 # On the disk before a checkpoint of this round is: a resumed run must find the rows of all its rounds.
                 os.fsync(out.fileno())
+        except OSError as error:
+            raise DrflError(
+                f"cannot write round {step.round} to {self._file} ({error.strerror}): make room and resume",
+                code="cannot-write",
+                field=str(self._file),
+            ) from None
+        self._size += len(content)
+        self._digest.update(content)
 
 
 def read_replies(file: Path) -> tuple[UsedReplies, ...]:
@@ -203,7 +231,7 @@ def read_replies(file: Path) -> tuple[UsedReplies, ...]:
     try:
         return tuple(
             UsedReplies(int(row["round"]), row["kind"], row["key"], tuple(map(int, row["clients"].split())))
-            for row in _rows(file)
+            for row in _parse(read_bytes(file, limit=None, follow=False), file)
         )
     except ValueError:
         raise InputError(
@@ -211,10 +239,10 @@ def read_replies(file: Path) -> tuple[UsedReplies, ...]:
         ) from None
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
+def _parse(data: bytes, file: Path) -> list[dict[str, str]]:
     try:
-        rows = list(csv.DictReader(io.StringIO(read_text(file, limit=None, follow=False), newline="")))
-    except csv.Error as error:
+        rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+    except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(
             f"cannot read the list of replies '{file}': {error}", code="damaged-file", field=str(file)
         ) from None
