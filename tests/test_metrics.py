@@ -168,3 +168,55 @@ def test_what_is_wrong_with_a_metric_is_one_line(make, words):
     with pytest.raises(InputError, match=words) as raised:
         make()
     assert "\n" not in str(raised.value)
+
+
+def logits_of(draw, n, k, scale):
+    """Logits (n, k) with ties, all of them multiplied by a scale."""
+    return torch.randint(-4, 5, (n, k), generator=draw).double() * scale
+
+
+@pytest.mark.parametrize("scale", [1e-18, 1.0, 60.0, 1e6])
+@pytest.mark.parametrize("seed", range(5))
+def test_auc_depends_on_the_order_of_scores_alone(scale, seed):
+    draw = torch.Generator().manual_seed(seed)
+    z = logits_of(draw, 50, 1, 1.0)
+    y = torch.randint(0, 2, (50,), generator=draw)
+    right = reference.roc_auc_score(y, z[:, 0])
+    two = torch.cat([-z / 2, z / 2], 1)
+    assert METRICS["auc"].of(scale * two, y) == pytest.approx(right, abs=1e-12)
+    assert METRICS["auc"].of(scale * z, y) == pytest.approx(right, abs=1e-12)
+    rows = METRICS["auc"].of_rows(scale * two, y)
+    assert reference.roc_auc_score(rows[:, 1], rows[:, 0]) == pytest.approx(right, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_auc_of_several_classes_is_not_saturated(seed):
+    """Against exact log-odds: large logits are whole numbers, of which all others but the largest hardly count."""
+    draw = torch.Generator().manual_seed(seed)
+    z, y = logits_of(draw, 60, 4, 100.0), torch.randint(0, 4, (60,), generator=draw)
+    odds = []
+    for k in range(4):
+        rest = z[:, [j for j in range(4) if j != k]]
+        odds.append(reference.roc_auc_score(y == k, z[:, k] - rest.logsumexp(1)))
+    assert METRICS["auc"].of(z, y) == pytest.approx(sum(odds) / 4, abs=1e-12)
+    small = z / 100
+    right = [reference.roc_auc_score(y == k, small.softmax(1)[:, k].numpy().round(12)) for k in range(4)]
+    assert METRICS["auc"].of(small, y) == pytest.approx(sum(right) / 4, abs=1e-3)
+
+
+def test_labels_are_ranked_by_their_logits():
+    z = torch.tensor([[40.0, 1.0], [50.0, 2.0], [60.0, 3.0], [70.0, 4.0]], dtype=torch.float64)
+    y = torch.tensor([[0, 1], [0, 1], [1, 0], [1, 0]])
+    assert METRICS["auc"].of(z, y) == pytest.approx(0.5)
+    assert (
+        METRICS["balanced_accuracy"].of(torch.tensor([[1e-20], [-1e-20]], dtype=torch.float64), torch.tensor([1, 0]))
+        == 1
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rmse_of_several_outputs_is_the_mean_over_outputs(seed):
+    draw = torch.Generator().manual_seed(seed)
+    one, other = (torch.randn(30, 3, generator=draw, dtype=torch.float64) * torch.tensor([1, 10, 100]) for _ in "ab")
+    right = reference.root_mean_squared_error(other, one)
+    assert METRICS["rmse"].of(one, other) == pytest.approx(right, rel=1e-12)

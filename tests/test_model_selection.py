@@ -60,8 +60,8 @@ def test_the_best_round_by_the_worst_validation_client_is_returned():
     result = run(data, best=Best("worst"), callbacks=[lambda step: models.append(step.model.clone())])
     fed = simulation(data)
     worst = [float(fed.validate(w).score.min()) for w in models]
-    at = worst.index(max(worst))
-    assert result.selection == ("validation", "worst_accuracy", at, max(worst), False)
+    at = max(range(1, len(worst)), key=lambda r: (worst[r], r))
+    assert result.selection == ("validation", "worst_accuracy", at, worst[at], False)
     assert torch.equal(result.model, models[at])
     assert result.returned == "selected"
     assert torch.equal(result.evaluation.score, fed.evaluate(models[at]).score)
@@ -93,13 +93,66 @@ def test_patience_counts_from_the_last_gain_that_is_large_enough():
     assert at.w.tolist() == [6.0]
 
 
+def selected_after(values, best=None, patience=None):
+    """What is selected from the worst scores of rounds 0, 1, …, and whether patience is at its end after each."""
+    select = ModelSelection(best, patience, ACCURACY)
+    at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
+    for r, worst in enumerate(values):
+        at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), metrics(worst))
+        ends.append(select.stops(at, r))
+    return at, ends
+
+
+@pytest.mark.parametrize(
+    ("worst", "chosen"),
+    [
+        ([0.9, 0.1, 0.2, 0.1], 2),
+        ([0.0, 0.0, 0.0, 0.0], 3),
+        ([math.nan, 0.4, math.nan, 0.4, math.nan], 3),
+        ([0.5, math.nan, 0.3, -math.inf], 2),
+    ],
+)
+def test_the_untrained_model_is_no_candidate_ties_go_to_the_later_round_and_undefined_rounds_are_skipped(worst, chosen):
+    at, _ = selected_after(worst, Best())
+    assert (int(at.round), at.w.tolist(), at.is_empty) == (chosen, [float(chosen)], False)
+
+
+def test_patience_does_not_end_a_run_whose_score_was_never_defined():
+    at, ends = selected_after([math.nan] * 9, Best(), Patience(2))
+    assert at.is_empty
+    assert not any(ends)
+
+
+def one_class_each():
+    """Three clients of one class each, on whose rows an AUC is undefined."""
+    draw = torch.Generator().manual_seed(3)
+    parts = {f"c{i}": (torch.randn(40, 5, generator=draw), torch.full((40,), i % 2)) for i in range(3)}
+    return drfl.ClientData.from_arrays(parts).with_validation(0.3)
+
+
+@pytest.mark.parametrize("returned", ["average", "last"])
+def test_if_no_round_can_be_selected_the_usual_model_is_returned_with_one_warning(returned, caplog):
+    def auc(best):
+        with Key(1).torch_scope():
+            fed = drfl.Simulation(one_class_each(), drfl.Task(nn.Linear(5, 2), score="auc"))
+        return drfl.run(ALGORITHM, fed, rounds=5, returned=returned, best=best, check_data=False)
+
+    usual, caught = auc(None), auc(Best())
+    assert torch.equal(caught.model, usual.model)
+    assert caught.returned == returned
+    assert caught.selection is not None
+    assert caught.selection.metric is None
+    assert caught.selection.round == 5
+    assert sum("selected" in record.message for record in caplog.records) == 1
+
+
 def test_scores_of_which_less_is_better_and_losses():
     for metric, score in (("worst", METRICS["rmse"]), ("loss", ACCURACY), ("worst_rmse", METRICS["rmse"])):
         select, at = ModelSelection(Best(metric), None, score), Selected.start(torch.zeros(1), torch.ones(1))
-        for r, value in enumerate([3.0, 1.0, 2.0]):
+        for r, value in enumerate([0.5, 3.0, 1.0, 2.0]):
             found = metrics(value)._replace(worst_loss=value)
             at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), found)
-        assert (int(at.round), float(at.value)) == (1, -1.0), metric
+        assert (int(at.round), float(at.value)) == (2, -1.0), metric
 
 
 def test_a_resumed_run_selects_what_one_that_never_stopped_would(tmp_path):

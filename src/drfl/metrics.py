@@ -69,7 +69,7 @@ class Metric(Measure):
     def of_rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(n, k) float64, what it says of each row; NaN where an output is not finite.
 
-        k is 1 where it has a number for each row, further dimensions averaged; 2 where it ranks rows: the score by
+        k is 1 where it has a number for each row, further dimensions averaged; 2 where it ranks rows: the log-odds by
         which it does and whether the row is of the positive class; 0 where it says nothing.
 
         Args:
@@ -81,8 +81,8 @@ class Metric(Measure):
         """
         finite = torch.isfinite(outputs.flatten(1)).all(1)
         if self.rows is Rows.RANKS:
-            p, truth = _columns(outputs, targets)
-            return torch.cat([p.where(finite[:, None], math.nan), truth.double()], 1)
+            score, truth = _scores(outputs, targets), _truth(outputs, targets)
+            return torch.cat([score.where(finite[:, None], math.nan), truth.double()], 1)
         if not self.rows.mean:
             return torch.empty(len(outputs), 0, dtype=torch.float64)
         if not bool(finite.all()):
@@ -176,10 +176,38 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 def _columns(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities and truths (n, K) of each class or label; of two classes or one logit, of the second alone."""
     if are_classes(outputs, targets):
-        first = 0 if outputs.shape[1] > 2 else 1
-        classes = torch.arange(first, outputs.shape[1])
-        return outputs.softmax(1)[:, first:], targets[:, None] == classes
-    return outputs.reshape(len(outputs), -1).sigmoid(), targets.reshape(len(outputs), -1) > 0.5
+        return outputs.softmax(1)[:, _first(outputs) :], _truth(outputs, targets)
+    return outputs.reshape(len(outputs), -1).sigmoid(), _truth(outputs, targets)
+
+
+def _truth(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(n, K) whether a row is of each class or has each label; of two classes, of the second alone."""
+    if are_classes(outputs, targets):
+        return targets[:, None] == torch.arange(_first(outputs), outputs.shape[1])
+    return targets.reshape(len(outputs), -1) > 0.5
+
+
+def _first(outputs: Tensor) -> int:
+    """The first class that has a column: of two classes the second says all."""
+    return 0 if outputs.shape[1] > 2 else 1
+
+
+def _scores(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(n, K) log-odds of each class or label, which order rows as probabilities do but never saturate.
+
+    In float64 the sigmoid of every logit above 37 is 1: a confident model's rows would all be tied.
+    """
+    if not are_classes(outputs, targets):
+        return outputs.reshape(len(outputs), -1)
+    if outputs.shape[1] == 2:
+        return outputs[:, 1:] - outputs[:, :1]
+    # log(p / (1 - p)) = z - log Σ_{others} exp(z). The largest class is left out of its own sum exactly; for the rest
+    # p ≤ 1/2, so that log(1 - p) loses nothing.
+    top = outputs.argmax(1, keepdim=True)
+    log_p = outputs.log_softmax(1)
+    odds = log_p - torch.log1p(-log_p.exp())
+    others = outputs.scatter(1, top, -math.inf).logsumexp(1, keepdim=True)
+    return odds.scatter(1, top, outputs.gather(1, top) - others)
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -188,9 +216,9 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
         truth = targets[:, None] == torch.arange(outputs.shape[1])
         right = truth & (outputs.argmax(1) == targets)[:, None]
         return float((right.sum(0) / truth.sum(0).double()).nanmean())
-    p, truth = _columns(outputs, targets)
+    truth = _truth(outputs, targets)
     both = torch.stack([truth, ~truth])
-    recalls = (both & ((p > 0.5) == truth)).sum(1) / both.sum(1).double()  # (2, K)
+    recalls = (both & ((_scores(outputs, targets) > 0) == truth)).sum(1) / both.sum(1).double()  # (2, K)
     return float(recalls.nanmean(0).mean())
 
 
@@ -201,21 +229,20 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
     """
     from scipy.stats import rankdata
 
-    p, truth = _columns(outputs, targets)
+    scores, truth = _scores(outputs, targets), _truth(outputs, targets)
     positive = truth.sum(0).double()
     # Mann and Whitney's count of the pairs in order, ties for half: all columns at once, where scikit-learn spends
     # milliseconds a column on checking its input, more than a small client's training takes
-    ranks = torch.from_numpy(rankdata(p.numpy(), axis=0))
+    ranks = torch.from_numpy(rankdata(scores.numpy(), axis=0))
     in_order = (ranks * truth).sum(0) - positive * (positive + 1) / 2
-    return float((in_order / (positive * (len(p) - positive))).nanmean())  # 0/0 where all are so, or none
+    return float((in_order / (positive * (len(scores) - positive))).nanmean())  # 0/0 where all are so, or none
 
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """F1 of the second of two classes; of more classes, or labels, the mean over those that occur or are predicted."""
-    p, truth = _columns(outputs, targets)
-    guess = p > 0.5
+    guess, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
     if are_classes(outputs, targets):
-        guess = outputs.argmax(1)[:, None] == torch.arange(outputs.shape[1])[-p.shape[1] :]
+        guess = _truth(outputs, outputs.argmax(1))
     return float((2 * (guess & truth).sum(0) / (guess.sum(0) + truth.sum(0)).double()).nanmean())
 
 
@@ -265,8 +292,9 @@ def mae(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> float:
-    """Root of the mean squared error."""
-    return float((outputs - targets.reshape(outputs.shape)).square().mean().sqrt())
+    """Root of the mean squared error; of several outputs, the mean of each one's, as scikit-learn has it."""
+    squares = (outputs - targets.reshape(outputs.shape)).square().reshape(len(outputs), -1)
+    return float(squares.mean(0).sqrt().mean())
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:

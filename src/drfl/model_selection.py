@@ -35,8 +35,10 @@ def selection_field(metric: str, score: Measure) -> str:
 class Best:
     """Return the model of the evaluated round that does best on the clients' validation rows.
 
-    By the worst client, as group DRO is evaluated (Sagawa et al. 2020, §3.1), for every algorithm alike. The first of
-    equal rounds wins. Test rows have no say.
+    The default is the worst client, as group DRO is evaluated (Sagawa et al. 2020, §3.1). Every evaluated round after
+    the start is a candidate; the untrained model is not. The later of two equal rounds wins. Rounds whose metric is
+    undefined or infinite are skipped; if it is so in all of them, the run returns its usual model and logs a warning.
+    Test rows are not used.
 
     Args:
         metric: "worst", "worst20" or "average", of the score; "loss", the worst client's; or a column of the history.
@@ -47,10 +49,12 @@ class Best:
 
 @dataclass(frozen=True)
 class Patience:
-    """Stop when the clients' validation rows have shown no gain for so many rounds.
+    """Stop when the clients' validation rows have shown no gain for a number of rounds.
+
+    A run whose metric has not been defined in any round yet goes on.
 
     Args:
-        rounds: how many; they count from the last evaluated round that was better than all before.
+        rounds: The number, counted from the last evaluated round that was better than all before.
         metric: see :class:`Best`.
         delta: how much better it must be, ≥ 0, in the metric's unit.
 
@@ -87,6 +91,11 @@ class Selected(NamedTuple):
     level: Tensor
     since: Tensor
     models: ClientTable | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no round could be selected yet."""
+        return bool(self.value == -math.inf)
 
     @classmethod
     def start(cls, w: Tensor, lam: Tensor, models: ClientTable | None = None) -> Selected:
@@ -138,7 +147,7 @@ class ModelSelection(NamedTuple):
         """
         found, here = before, torch.tensor(r)
         value = self._value(self.best, metrics)
-        if self.best is not None and bool(value > before.value):  # NaN is not
+        if self.best is not None and r > 0 and bool(value >= before.value) and math.isfinite(value):
             found = found._replace(w=w.clone(), lam=lam.clone(), round=here, value=value, models=models)
         gain = self._value(self.patience, metrics)
         if self.patience is not None and bool(gain > before.level + self.patience.delta):
@@ -147,7 +156,9 @@ class ModelSelection(NamedTuple):
 
     def stops(self, selected: Selected, r: int) -> bool:
         """Whether patience is at its end after round r."""
-        return self.patience is not None and r - int(selected.since) >= self.patience.rounds
+        if self.patience is None or selected.level == -math.inf:
+            return False
+        return r - int(selected.since) >= self.patience.rounds
 
     def _value(self, rule: Best | Patience | None, metrics: Metrics) -> Tensor:
         if rule is None:
@@ -162,7 +173,8 @@ class Selection(NamedTuple):
 
     Args:
         part: which rows it went by: "validation".
-        metric: the metric of the model that is returned; None where only patience was asked for.
+        metric: the metric of the model that is returned; None if only patience was asked for, or no round could be
+            selected.
         round: of that model.
         value: of the metric, on validation rows.
         stopped: whether patience ended the run.

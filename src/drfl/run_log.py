@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
@@ -35,6 +36,8 @@ from drfl.step_size import StepSize, with_step_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+LOG = logging.getLogger("drfl")
 
 
 class Result(NamedTuple):
@@ -203,7 +206,13 @@ class RunLog:
             self.add(at, tested, self.cost())
         lam, average = mixture_of(self.algorithm, at.state, self.fed), at.average
         model, returned = at.model, "last" if at.decaying is None else "average"
-        if self.selected is not None and self.select.best is not None:
+        if self.selected is not None and self.select.best is not None and at.round > 0 and self.selected.is_empty:
+            LOG.warning(
+                "no round could be selected: the %s of the validation rows was undefined in every round, so the run "
+                "returns its usual model",
+                self.select.best.metric,
+            )
+        elif self.selected is not None and self.select.best is not None and at.round > 0:
             model, returned = self.selected.w, "selected"
             own = self.personal = self.selected.models
             tested = Tested(self.fed.evaluate(model) if own is None else self.fed.evaluate_each(own), tested.last)
@@ -233,7 +242,7 @@ class RunLog:
         if self.selected is None:
             return None
         best, stopped = self.select.best, self.impatient(at)
-        if best is None:
+        if best is None or self.selected.is_empty:
             return Selection("validation", None, at.round, math.nan, stopped)
         field = selection_field(best.metric, self.history.score)
         sign = -1 if smaller_is_better(field, self.history.score) else 1
