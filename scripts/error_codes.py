@@ -75,6 +75,7 @@ CODES = {
     "no-features": "No column is left to learn from.",
     "no-reports": "No site has reported its rows and classes yet.",
     "no-results": "No run has results to show.",
+    "no-round-selected": "Model selection had no defined score in any round.",
     "no-rows": "A table, client or part has no rows.",
     "no-validation": "The setting needs validation rows, and there are none.",
     "node-rejected": "A node's description of itself was rejected.",

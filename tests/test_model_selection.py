@@ -143,7 +143,7 @@ def test_if_no_round_can_be_selected_the_usual_model_is_returned_with_one_warnin
     assert caught.selection is not None
     assert caught.selection.metric is None
     assert caught.selection.round == 5
-    assert sum("selected" in record.message for record in caplog.records) == 1
+    assert [getattr(record.msg, "code", None) for record in caplog.records].count("no-round-selected") == 1
 
 
 def test_scores_of_which_less_is_better_and_losses():

@@ -25,6 +25,7 @@ from drfl.algorithm import (
 from drfl.averages import Average
 from drfl.certificate import Certificate, Certifier
 from drfl.client_table import ClientTable
+from drfl.errors import Notice
 from drfl.federation import Evaluation, Federation
 from drfl.history import History, Metrics, Row, columns_of, others_of, smaller_is_better
 from drfl.html_table import html_table
@@ -208,9 +209,12 @@ class RunLog:
         model, returned = at.model, "last" if at.decaying is None else "average"
         if self.selected is not None and self.select.best is not None and at.round > 0 and self.selected.is_empty:
             LOG.warning(
-                "no round could be selected: the %s of the validation rows was undefined in every round, so the run "
-                "returns its usual model",
-                self.select.best.metric,
+                Notice(
+                    f"no round could be selected: the {self.select.best.metric} of the validation rows was undefined in "
+                    "every round, so the run returns its usual model",
+                    "no-round-selected",
+                    self.select.best.metric,
+                )
             )
         elif self.selected is not None and self.select.best is not None and at.round > 0:
             model, returned = self.selected.w, "selected"
