@@ -210,8 +210,8 @@ class RunLog:
         if self.selected is not None and self.select.best is not None and at.round > 0 and self.selected.is_empty:
             LOG.warning(
                 Notice(
-                    f"no round could be selected: the {self.select.best.metric} of the validation rows was undefined in "
-                    "every round, so the run returns its usual model",
+                    f"no round could be selected: the {self.select.best.metric} of the validation rows was undefined "
+                    "in every round, so the run returns its usual model",
                     "no-round-selected",
                     self.select.best.metric,
                 )
