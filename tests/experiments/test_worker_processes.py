@@ -103,3 +103,40 @@ def test_a_killed_process_group_leaves_no_semaphores(tmp_path):
     assert (process.returncode, out) == (-signal.SIGKILL, b"call 1\n")
     left = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("sem.mp-")}
     assert left == set()
+
+
+class DiesWhereItArrives:
+    """Ends the process that unpickles it, as a signal during a worker's start does."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+def test_a_worker_that_dies_in_its_start_is_an_error_however_much_it_was_sent():
+    """multiprocessing waits for ever for a process that dies before it has read more than a pipe holds."""
+    with WorkerProcesses(2, begin, DiesWhereItArrives(), b"x" * 2**20) as workers:
+        assert isinstance(workers.submit(answer, 1).exception(timeout=120), LostWorkerError)
+
+
+MASKS = """
+import signal
+from multiprocessing import popen_spawn_posix as spawn
+from drfl.experiments.worker_processes import WorkerProcesses
+
+masks, launch = [], spawn.Popen._launch
+
+def launched(self, process):
+    launch(self, process)
+    masks.append({signal.SIGINT, signal.SIGTERM} <= signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+spawn.Popen._launch = launched
+with WorkerProcesses(2, repr):
+    pass
+print(masks)
+"""
+
+
+def test_signals_are_blocked_while_every_worker_starts():
+    """The first process of all starts multiprocessing's tracker, which unblocks them."""
+    ended = subprocess.run([sys.executable, "-c", MASKS], capture_output=True, text=True, timeout=300, check=True)
+    assert ended.stdout.strip() == "[True, True]"

@@ -14,7 +14,9 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
@@ -30,7 +32,7 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM}
 class LostWorkerError(DrflError):
     """A worker process died, for example because the system killed it for its memory."""
 
-    code = "lost-worker"
+    code = "worker-lost"
 
     def __init__(self) -> None:
         why = "a worker process was killed, perhaps for its memory"
@@ -77,16 +79,21 @@ class WorkerProcesses:
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         asked, self._stop = context.Pipe(duplex=False)
+        # Not among a process's own arguments: what these hold beyond a pipe's buffer is written before the process
+        # reads, and if it dies first multiprocessing waits for ever.
+        self._first = bytes(ForkingPickler.dumps((begin, arguments)))
         self._lost = False
         self._processes, self._threads = [], []
         before = {name: os.environ.get(name) for name in THREADS}
         os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a worker loads its libraries
+        # Started with the first process, the tracker would unblock the signals that are blocked next.
+        resource_tracker.ensure_running()
         # A worker inherits the mask, so that no signal ends it before it ignores them.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             for _ in range(count):
                 here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, asked, begin, arguments))
+                process = context.Process(target=_work, args=(there, asked))
                 process.start()
                 there.close()
                 thread = threading.Thread(target=self._serve, args=(here,), daemon=True)
@@ -151,6 +158,10 @@ class WorkerProcesses:
     def _serve(self, pipe: Connection) -> None:
         """Pass calls to one worker, in a thread of its own."""
         with pipe:
+            try:
+                pipe.send_bytes(self._first)
+            except OSError:
+                self._lost = True
             while (call := self._calls.get()) is not None:
                 if not call.future.set_running_or_notify_cancel():
                     continue
@@ -169,7 +180,7 @@ class WorkerProcesses:
                     call.future.set_exception(answer)
 
 
-def _work(pipe: Connection, asked: Connection, begin: Callable[..., None], arguments: tuple[object, ...]) -> None:
+def _work(pipe: Connection, asked: Connection) -> None:
     """A worker's life."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -180,6 +191,10 @@ def _work(pipe: Connection, asked: Connection, begin: Callable[..., None], argum
     import torch
 
     torch.set_num_threads(1)
+    try:
+        begin, arguments = pipe.recv()
+    except EOFError:
+        return
     begin(*arguments, StopFlag(asked))
     while True:
         try:
