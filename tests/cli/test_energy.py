@@ -221,7 +221,7 @@ MISTAKES = [
     (["--measurements", "a.csv", "--steps", "1"], "--steps has no effect beside --measurements"),
     (["--measurements", "a.csv", "--rounds", "0"], "--rounds has no effect beside --measurements"),
     (["--runs", "a", "--dataset", "mnist"], "--dataset has no effect beside --runs"),
-    (["--runs", "a"], "cannot read the configuration a/config.toml"),
+    (["--runs", "a"], "there is no file a/config.toml"),
     (["job.toml", "--runs", "a"], "a configuration has no effect beside --runs"),
     (["--algorithm", "DRDN"], "did you mean 'DRDM'?"),
     (["--param", "steps=3"], "--steps has no effect beside --param steps=3"),

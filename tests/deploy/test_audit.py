@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from flwr.app import Error, Message
 from tests.support.audited import NAMES, Deployed, make_key
+from tests.support.refusals import refused
 
 from drfl.audit_log import Head, read
 from drfl.audit_signatures import read_public_key, read_signing_key
@@ -487,8 +488,10 @@ def test_a_site_can_audit_in_its_own_folder(secure, capsys, tmp_path):
 def test_a_run_that_fails_is_closed_in_all_logs(tmp_path, capsys):
     deployed = Deployed(tmp_path / "fl")
     server_app.serve(deployed.grid(), deployed.settings())
-    with pytest.raises(DrflError):  # it is finished
-        server_app.serve(deployed.grid(), deployed.settings())
+    path = deployed.settings()
+    path.write_text(path.read_text().replace("lr = ", "lr = 1"))
+    with refused("other-run"):  # its folder holds the first
+        server_app.serve(deployed.grid(), path)
     assert problems(capsys, *deployed.logs()) == set()
     assert deployed.records("server")[-1]["outcome"] == "failed"
     assert deployed.records("a")[-1]["event"] == "closed"
