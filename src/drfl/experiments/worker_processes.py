@@ -14,7 +14,9 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
@@ -81,15 +83,18 @@ class WorkerProcesses:
         self._processes, self._threads = [], []
         before = {name: os.environ.get(name) for name in THREADS}
         os.environ.update(dict.fromkeys(THREADS, "1"))  # read when a worker loads its libraries
+        resource_tracker.ensure_running()  # which a first worker would start, and which unblocks the signals
         # A worker inherits the mask, so that no signal ends it before it ignores them.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
+            # Not an argument of the process: starting one that dies at once would wait for ever for it to read this.
+            beginning = bytes(ForkingPickler.dumps((begin, arguments)))
             for _ in range(count):
                 here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, asked, begin, arguments))
+                process = context.Process(target=_work, args=(there, asked))
                 process.start()
                 there.close()
-                thread = threading.Thread(target=self._serve, args=(here,), daemon=True)
+                thread = threading.Thread(target=self._serve, args=(here, beginning), daemon=True)
                 thread.start()
                 self._processes.append(process)
                 self._threads.append(thread)
@@ -148,9 +153,13 @@ class WorkerProcesses:
             process.join()
         self.ask_to_stop()
 
-    def _serve(self, pipe: Connection) -> None:
+    def _serve(self, pipe: Connection, beginning: bytes) -> None:
         """Pass calls to one worker, in a thread of its own."""
         with pipe:
+            try:
+                pipe.send_bytes(beginning)
+            except OSError:
+                self._lost = True
             while (call := self._calls.get()) is not None:
                 if not call.future.set_running_or_notify_cancel():
                     continue
@@ -169,7 +178,7 @@ class WorkerProcesses:
                     call.future.set_exception(answer)
 
 
-def _work(pipe: Connection, asked: Connection, begin: Callable[..., None], arguments: tuple[object, ...]) -> None:
+def _work(pipe: Connection, asked: Connection) -> None:
     """A worker's life."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -180,6 +189,10 @@ def _work(pipe: Connection, asked: Connection, begin: Callable[..., None], argum
     import torch
 
     torch.set_num_threads(1)
+    try:
+        begin, arguments = pipe.recv()
+    except EOFError:
+        return
     begin(*arguments, StopFlag(asked))
     while True:
         try:
