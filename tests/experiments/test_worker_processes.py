@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,48 @@ def until_asked():
 
 def lambda_of():
     return lambda: None
+
+
+def size_of(text, flag):
+    Kept.text = str(len(text))
+
+
+NEWBORN = """
+import os, signal, sys, time
+from multiprocessing import util
+from drfl.experiments.worker_processes import LostWorkerError, WorkerProcesses
+from tests.experiments.test_worker_processes import answer, size_of
+
+spawn = util.spawnv_passfds
+
+def struck(path, args, fds):
+    pid = spawn(path, args, fds)
+    if b"resource_tracker" not in b"".join(map(os.fsencode, args)):
+        os.kill(pid, int(sys.argv[1]))
+        time.sleep(0.5)
+    return pid
+
+util.spawnv_passfds = struck
+if __name__ == "__main__":
+    with WorkerProcesses(1, size_of, "x" * 1_000_000) as workers:
+        try:
+            print(workers.submit(answer, 1).result())
+        except LostWorkerError:
+            print("lost")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"), [(signal.SIGINT, "1000000 1"), (signal.SIGTERM, "1000000 1"), (signal.SIGKILL, "lost")]
+)
+def test_a_signal_to_a_worker_that_has_only_just_begun(number, outcome, tmp_path):
+    (tmp_path / "newborn.py").write_text(NEWBORN)
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "newborn.py", str(int(number))], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == (f"{outcome}\n", 0), done.stderr
 
 
 def test_calls_errors_and_signals():

@@ -100,4 +100,4 @@ def test_the_security_page_is_one_page_with_a_way_to_report():
     assert "private vulnerability reporting" in text
     assert "SECURITY.md" in (ROOT / "MANIFEST.in").read_text(encoding="utf-8")
     for name in re.findall(r"\]\(([^)]+)\)", text):
-        assert (ROOT / name).is_file()
+        assert (ROOT / name.partition("#")[0]).is_file()
