@@ -110,7 +110,7 @@ MISTAKES = {
     ),
     "steps=3 and epochs=2 both": lambda: LocalSGD(steps=3, epochs=2),
     "adam needs lr": lambda: LocalSGD(optimizer=Adam()),
-    "momentum means nothing to optimizer adam": lambda: LocalSGD(lr=0.1, optimizer=Adam(), momentum=0.5),
+    "momentum has no effect on optimizer adam": lambda: LocalSGD(lr=0.1, optimizer=Adam(), momentum=0.5),
     "optimizer='adam' must be an object": lambda: LocalSGD(lr=0.1, optimizer="adam"),
     "DRFA cannot take epochs": lambda: DRFA(local=LocalSGD(epochs=1)),
     "AFL cannot take epochs": lambda: AFL(local=LocalSGD(epochs=1)),

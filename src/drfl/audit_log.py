@@ -101,7 +101,7 @@ class Head(NamedTuple):
         """
         found = _HEAD.fullmatch(text)
         if found is None:
-            raise ValueError("it is no head of an audit log")
+            raise ValueError("it is not the head of an audit log")
         n, digest, by, signature = found.groups()
         return cls(int(n), digest, by.strip("-"), signature.strip("-"))
 
@@ -168,7 +168,9 @@ class AuditLog:
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, DrflError):
                 raise
-            raise self._error(f"cannot write to the audit log {self.path} ({error}): see that it is whole") from None
+            raise self._error(
+                f"cannot write to the audit log {self.path} ({error}): check that the file is complete"
+            ) from None
 
     def head(self) -> Head | None:
         """The head of the log as it is now; None if it has no line.
@@ -183,7 +185,9 @@ class AuditLog:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise self._error(f"cannot read the audit log {self.path} ({error}): see that it is whole") from None
+            raise self._error(
+                f"cannot read the audit log {self.path} ({error}): check that the file is complete"
+            ) from None
 
     def since(self, time: str) -> Iterator[Record]:
         """The records from a time on, as ISO text in UTC such as "2026-11-24", the latest first.
@@ -205,12 +209,13 @@ class AuditLog:
         first, _ = _parsed(file.readline().removesuffix(b"\n"))
         if first.get("event") != "opened" or first.get("format") != FORMAT:
             raise self._error(
-                f"the audit log {self.path} is not of format {FORMAT}: move it away, and a new one begins", "log-format"
+                f"the audit log {self.path} does not have format {FORMAT}: move it away to begin a new one",
+                "log-format",
             )
         if (first.get("role"), first.get("name")) != (self.role, self.name):
             raise self._error(
-                f"the audit log {self.path} belongs to the {first.get('role')} '{first.get('name')}', not to the "
-                f"{self.role} '{self.name}': give each its own file",
+                f"the audit log {self.path} belongs to the {first.get('role')} '{first.get('name')}', not "
+                f"to the {self.role} '{self.name}': use one file for each",
                 "log-of-another",
             )
         record, head = _parsed(last)
@@ -295,22 +300,22 @@ def read(path: Path) -> Audited:
         try:
             record, head = _parsed(line)
         except (ValueError, RecursionError) as error:
-            raise _broken(path, number, f"it is no record ({error})") from None
+            raise _broken(path, number, f"it is not a record ({error})") from None
         if number == 1 and (record["event"], record.get("format")) != ("opened", FORMAT):
-            raise _broken(path, number, f"it does not open an audit log of format {FORMAT}", "log-format")
+            raise _broken(path, number, f"it does not begin an audit log of format {FORMAT}", "log-format")
         if number == 1 and record.get("role") not in EVENTS:
-            raise _broken(path, number, "it opens the log of neither a server nor a site", "bad-record")
+            raise _broken(path, number, "it begins the log of neither a server nor a site", "bad-record")
         if record["n"] != number or record["previous"] != (heads[-1].digest if heads else FIRST):
             raise _broken(
                 path,
                 number,
-                "it does not follow from the line before: this line or that one was changed, or one between them was "
-                "removed",
+                "it does not follow from the previous line: one of the two was changed, or a line "
+                "between them was removed",
             )
         records.append(record)
         heads.append(head)
     if not records:
-        raise BrokenLogError(f"'{path}' is empty: no line of a log is left", code="empty-log", field=str(path))
+        raise BrokenLogError(f"'{path}' is empty", code="empty-log", field=str(path))
     return Audited(path, records, heads)
 
 
@@ -349,7 +354,7 @@ def _parsed(line: bytes) -> tuple[Record, Head]:
     """
     record = json.loads(line)
     if not isinstance(record, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     n, at, by, signature = record.get("n"), record.get("at"), record.get("by"), record.get("signature", "")
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n < 10**15:
         raise ValueError("it has no number")
@@ -357,14 +362,14 @@ def _parsed(line: bytes) -> tuple[Record, Head]:
         raise ValueError("it has no time")
     datetime.fromisoformat(at)
     if not isinstance(record.get("event"), str) or not isinstance(record.get("previous"), str):
-        raise ValueError("it has no event, or names no line before")
+        raise ValueError("it has no event, or no digest of the previous line")
     if not isinstance(by, str | None) or not isinstance(signature, str):
-        raise ValueError("its signature is no text")
+        raise ValueError("its signature is not a string")
     plain = {name: value for name, value in record.items() if name != "signature"}
     body = _body(plain)
     # A line has one form only: else two readers could see different records in it, as with a name that appears twice.
     if line != (body[:-1] + SIGNATURE + signature.encode() + b'"}' if "signature" in record else body):
-        raise ValueError("it is not in the form in which logs are written")
+        raise ValueError("it does not have the form in which drfl writes lines")
     head = Head(n, _digest(body), by or "", signature)
     if _HEAD.fullmatch(str(head)) is None:
         raise ValueError("its signature has the wrong form")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from drfl.errors import InputError
 from drfl.files import read_bytes
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
 MISSING = "audit logs are signed with the package cryptography, which is not installed: pip install 'drfl[flower]'"
-
 
 KEY_LIMIT = 2**16
 """Bytes of a file with a key."""
@@ -65,29 +64,46 @@ def read_signing_key(path: Path) -> SigningKey:
         private = load(data, None)
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"'{path}' is no private key without a passphrase: {error}", code="invalid-key", field="key"
+            f"'{path}' is not a private key without a passphrase: {error}", code="invalid-key", field="key"
         ) from None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise InputError(
-            f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384 -N ''", code="invalid-key", field="key"
+            f"'{path}' is not an ECDSA key: make one with ssh-keygen -t ecdsa -b 384 -N ''",
+            code="invalid-key",
+            field="key",
         )
     return SigningKey(_line(private.public_key()), private)
 
 
-def read_public_key(path: Path) -> str:
-    """Read a public key of OpenSSH, and give it as a line without a comment.
+def load_public_key(path: Path, remedy: str = "") -> EllipticCurvePublicKey:
+    """Load an OpenSSH file with a public ECDSA key, such as ssh-keygen makes.
+
+    Args:
+        path: The file.
+        remedy: What to do if it cannot be read, for the message.
 
     Raises:
-        InputError: There is no such file, or it holds no such key.
+        InputError: The file does not exist or does not hold such a key.
     """
-    found = public_key(read_bytes(path, limit=KEY_LIMIT))
-    if found is None:
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    line = public_key(read_bytes(path, limit=KEY_LIMIT, remedy=remedy))
+    if line is None:
         raise InputError(
-            f"'{path}' is no public ECDSA key: give the .pub file that ssh-keygen made",
+            f"'{path}' does not hold a public ECDSA key: give the .pub file of ssh-keygen -t ecdsa -b 384",
             code="invalid-key",
             field=str(path),
         )
-    return found
+    return cast("EllipticCurvePublicKey", load_ssh_public_key(line.encode()))
+
+
+def read_public_key(path: Path, remedy: str = "") -> str:
+    """Read a public ECDSA key as an OpenSSH line without a comment; arguments as of :func:`load_public_key`.
+
+    Raises:
+        InputError: The file does not exist or does not hold such a key.
+    """
+    return _line(load_public_key(path, remedy))
 
 
 def public_key(data: bytes) -> str | None:

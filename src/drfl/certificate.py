@@ -275,7 +275,7 @@ class Certifier:
         reason = None if self.assume_convex else convexity(self.task)
         if reason:
             raise InputError(
-                f"no certificate: {reason}; leave it out, or train a linear model",
+                f"no certificate: {reason}; remove it, or train a linear model",
                 code="no-certificate",
                 field="certificate",
             )

@@ -32,7 +32,7 @@ class RowFile:
     def __init__(self, folder: str, like: Tensor) -> None:
         if like.device.type != "cpu":
             raise InputError(
-                f"table_dir needs models on the CPU, not on {like.device}: leave it out there",
+                f"table_dir needs models on the CPU, not on {like.device}: remove it there",
                 code="unsupported-combination",
                 field="table_dir",
             )

@@ -428,7 +428,7 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
             kind = schema.field(name).type
             if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
                 raise InputError(
-                    f"{_shown(path)}: column '{name}' holds {kind}, not numbers or words: leave it out with drop",
+                    f"{_shown(path)}: column '{name}' holds {kind}, not numbers or words: exclude it with drop",
                     code="wrong-type",
                     field=name,
                 )

@@ -98,7 +98,7 @@ class LocalSGD:
                 )
             if self.momentum:
                 raise InputError(
-                    "momentum means nothing to optimizer adam, which has beta1: leave one of them out",
+                    "momentum has no effect on optimizer adam, which has beta1: leave one of them out",
                     code="unused-option",
                     field="momentum",
                 )

@@ -108,7 +108,7 @@ def digests(reference: str) -> dict[str, str]:
     place = reference.rpartition(":")[0].strip()
     is_path = place.endswith(SUFFIX)
     file = _resolved(str(sys.modules[_module_name(Path(place)) if is_path else place].__file__))
-    found = {Path(place).as_posix() if is_path else place: _sha256(file)}
+    found = {Path(place).as_posix() if is_path else place: sha256_of(file)}
     if _is_installed(file):
         return found
     for other in list(sys.modules.values()):
@@ -116,9 +116,12 @@ def digests(reference: str) -> dict[str, str]:
         if not _is_helper(other, beside, file.parent) or _resolved(beside) == file:
             continue
         if is_path:
-            found[(Path(place).parent / _resolved(beside).relative_to(file.parent)).as_posix()] = _sha256(Path(beside))
+            name = (Path(place).parent / _resolved(beside).relative_to(file.parent)).as_posix()
         elif not other.__name__.startswith(PREFIX):
-            found[other.__name__] = _sha256(Path(beside))
+            name = other.__name__
+        else:
+            continue
+        found[name] = sha256_of(Path(beside))
     return dict(sorted(found.items()))
 
 
@@ -186,9 +189,9 @@ def _doubt(name: str, recorded: Mapping[str, object], folder: Path) -> str | Non
     if name not in recorded:
         return f"the folder records no digest of {name}"
     try:
-        digest = _sha256(file)
-    except OSError as error:
-        return f"{name} cannot be read ({error.strerror})"
+        digest = sha256_of(file)
+    except InputError as error:
+        return str(error)
     if digest != recorded[name]:
         return f"{name} is not what it was when the run was begun"
     if name.endswith(SUFFIX) and (_is_installed(file.resolve()) or lies_in(file, Path(sysconfig.get_path("stdlib")))):
@@ -285,10 +288,6 @@ def _is_installed(file: Path) -> bool:
 def _resolved(file: str) -> Path:
     """A module's file without links; a process has thousands of modules, and asks for every run."""
     return Path(file).resolve()
-
-
-def _sha256(path: Path) -> str:
-    return sha256_of(path)
 
 
 def _module_name(path: Path) -> str:

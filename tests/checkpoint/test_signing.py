@@ -88,9 +88,9 @@ CHANGES = {
     "another's": (of_another, "its signature is not that"),
     "a folder": (
         lambda path: [(path / "HMAC-SHA256").unlink(), (path / "HMAC-SHA256").mkdir()],
-        ": not-a-file",
+        "is a folder, not a regular file",
     ),
-    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "SHA256SUMS: file-not-found"),
+    "no checksums": (lambda path: (path / "SHA256SUMS").unlink(), "there is no file"),
     "tensors altered": (lambda path: (path / "state.safetensors").write_bytes(b"x"), "its checksums do not fit"),
 }
 

@@ -214,7 +214,7 @@ MISTAKES = [
     (["--joules-per-step", "-1"], "joules_per_step"),
     (["--joules-per-step", "1", "--capacitance", "0"], "--capacitance has no effect beside --joules-per-step"),
     (["--fading"], "--fading needs --rate-min"),
-    (["--rate-min", "1e5"], "--rate-min means nothing without --fading"),
+    (["--rate-min", "1e5"], "--rate-min requires --fading"),
     (["--fading", "--rate-min", "0"], "rate_min must be"),
     (["--measurements", "none.csv"], "there is no file none.csv"),
     (["--measurements", "a.csv", "--runs", "a"], "--measurements has no effect beside --runs"),

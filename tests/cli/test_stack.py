@@ -69,5 +69,5 @@ def test_a_search_hands_over_stacks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("command", [["compare", *SMALL], ["tune", "job.toml"]])
 def test_a_cluster_has_no_stacks(command, tmp_path, capsys):
     assert call([*command, "--stack", "2", "--ray", "local", "--out", "a"]) == 2
-    assert "leave it out" in capsys.readouterr().err
+    assert "remove it" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()

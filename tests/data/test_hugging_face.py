@@ -232,7 +232,7 @@ def refused(words, capsys):
         ("--dataset hf:./gone --target y", "dataset 'hf:./gone' is a folder that is not there: give one"),
         ("--dataset hf:. --target y", "dataset 'hf:.' is no folder that save_to_disk wrote: give one"),
         ("--dataset hf:saved --data saved --target ill", "give either data or dataset 'hf:saved', a folder"),
-        ("--dataset hf:a --target y --data-dir .", "data_dir means nothing to dataset 'hf:a'"),
+        ("--dataset hf:a --target y --data-dir .", "data_dir has no effect on dataset 'hf:a'"),
         ("--dataset hf:a --target y --target y --task regression", "target 'y' is given twice"),
         ("--dataset hf:a --target y --features entk --backbone cnn-mnist", "not of your own: leave them out"),
         ("--data saved --data saved --target ill", "which stands alone"),

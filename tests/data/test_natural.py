@@ -129,7 +129,7 @@ def test_the_command_divides_the_pool_otherwise_when_asked(here):
     ("arguments", "message"),
     [
         ([*RUN, "--clients", "5"], "makes at most 4 clients, not 5: give fewer"),
-        ([*RUN, "--alpha", "0.3"], "alpha means nothing to partition 'natural'"),
+        ([*RUN, "--alpha", "0.3"], "alpha has no effect on partition 'natural'"),
         (["run", "--partition", "natural"], "does not say who its rows belong to"),
     ],
 )

@@ -139,7 +139,7 @@ def test_keys_that_do_not_fit(copy):
     (copy / "keys/a.pub").unlink()
     assert "a.pub; run ./make-keys.sh" in problems(check_network.keys(folder, folder.sites()))[0]
     (copy / "keys/a.pub").write_text("ssh-rsa nonsense")
-    assert "is no public key" in problems(check_network.keys(folder, folder.sites()))[0]
+    assert "does not hold a public ECDSA key" in problems(check_network.keys(folder, folder.sites()))[0]
 
 
 def nodes(monkeypatch, **states):

@@ -91,7 +91,7 @@ def test_check_shows_the_proposal_as_advice_and_how_many_requests_a_run_takes(tm
     found = list(check.limits(folder))
     assert all(one.ok and isinstance(one.text, Notice) for one in found)
     assert [one.text.code for one in found] == ["unprotected-sites", "proposed-limits", "requests-of-a-run"]
-    assert "rows = 14" in found[1].text
+    assert tomllib.loads("\n".join(found[1].below))["sites"][1]["rows"] == 14
     call(["deploy", "check", str(folder.root), "--write"])
     assert [one.subject for one in check.limits(folder)] == ["limits", "requests"]
 
@@ -101,3 +101,12 @@ def test_limits_are_written_at_the_server_alone(tmp_path, capsys):
     for arguments in ([str(folder.root), "--site", "a"], [str(folder.root / "sites/a")]):
         assert call(["deploy", "check", *arguments, "--write"]) == 2
         assert "--write" in capsys.readouterr().err
+
+
+def test_the_proposal_is_printed_as_toml_that_can_be_copied(tmp_path, capsys):
+    folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
+    call(["deploy", "check", str(folder.root)])
+    lines = capsys.readouterr().out.splitlines()
+    start = next(k for k, line in enumerate(lines) if line.strip() == "[[sites]]")
+    end = next(k for k, line in enumerate(lines) if line.startswith("note     requests"))
+    assert tomllib.loads("\n".join(lines[start:end]))["sites"][1]["rows"] == 14

@@ -109,5 +109,5 @@ def test_a_search_is_that_of_single_runs(sizes):
 def test_what_cannot_be_stacked_is_refused(call):
     with pytest.raises(drfl.InputError, match="stack"):
         call(PAIR if call is drfl.compare else lambda trial: PAIR["DRFA"], DATA, TASK, stack=0)
-    with pytest.raises(drfl.InputError, match="leave it out"):
+    with pytest.raises(drfl.InputError, match="remove it"):
         call(PAIR if call is drfl.compare else lambda trial: PAIR["DRFA"], DATA, TASK, stack=2, jobs="ray")

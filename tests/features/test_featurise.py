@@ -120,7 +120,7 @@ def test_the_cache_tells_recipes_backbones_and_images_apart(weights, tmp_path, l
     for recipe, before in zip(recipes, first, strict=True):
         assert featurise(data, recipe, folder, lines.append).inputs.equal(before.inputs)
     assert len(lines) == made
-    featurise(data, Recipe("penultimate", weights, count=3), folder, lines.append)  # the count means nothing to it
+    featurise(data, Recipe("penultimate", weights, count=3), folder, lines.append)  # the count has no effect on it
     assert len(lines) == made
     featurise(pictures(seed=1), recipes[0], folder, lines.append)
     assert len(lines) == made + 1

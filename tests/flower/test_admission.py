@@ -88,7 +88,7 @@ def test_limits_that_are_none_are_refused(tmp_path, more, told):
 @pytest.mark.parametrize(
     ("head", "job", "told"),
     [
-        ("grace = 5.0", "", "grace means nothing without job.min_replies"),
+        ("grace = 5.0", "", "grace requires job.min_replies"),
         ("grace = inf", "min_replies = 1", "grace"),
         ("timeout = inf", "", "timeout"),
         ("", "min_replies = 3", "job.min_replies = 3, and there are 1 sites"),

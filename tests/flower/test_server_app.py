@@ -189,8 +189,8 @@ def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("dataset = 'mnist'", "'dataset' means nothing"),
-        ("alpha = 0.1", "'alpha' means nothing"),
+        ("dataset = 'mnist'", "'dataset' has no effect"),
+        ("alpha = 0.1", "'alpha' has no effect"),
         ("algorithm = 'no'", "line|algorithm"),
         ("classes = 2", "labels up to 2"),
         ("guards = ['probe']", "take 'peers'"),
@@ -213,12 +213,12 @@ def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     (tmp_path / "a.pub").write_bytes(key.public_bytes(*openssh))
-    assert server_app.public_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
+    assert server_app.registered_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
     (tmp_path / "b.pub").write_bytes(ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(*openssh))
-    with pytest.raises(InputError, match="no ECDSA key"):
-        server_app.public_key(tmp_path / "b.pub")
+    with refused("invalid-key", str(tmp_path / "b.pub")):
+        server_app.registered_key(tmp_path / "b.pub")
     with refused("file-not-found"):
-        server_app.public_key(tmp_path / "c.pub")
+        server_app.registered_key(tmp_path / "c.pub")
 
 
 def test_sites_know_themselves_by_their_tensors():

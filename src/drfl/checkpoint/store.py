@@ -105,7 +105,7 @@ def read(path: Path, key: bytes | None) -> Files:
 
         record = record_of(files[RUN])
     except InputError as error:
-        raise DamagedError(f"{Path(error.field or path).name}: {error.code}", field=error.field) from None
+        raise DamagedError(str(error), field=error.field) from None
     if path.name != name_of(record.round):
         raise DamagedError(f"it is of round {record.round}, which its name is not", field="round")
     try:

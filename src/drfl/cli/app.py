@@ -61,9 +61,9 @@ def call(arguments: Sequence[str]) -> int:
 def _known(error: Exception) -> DrflError | None:
     """The line for what typer, the system or the memory refuses; None for what is a fault of drfl's."""
     if isinstance(error, MemoryError):
-        return InputError("this needs more memory than there is", code="out-of-memory")
+        return InputError("not enough memory", code="out-of-memory")
     if isinstance(error, RecursionError):
-        return InputError("something given is nested too deeply", code="nested-too-deeply")
+        return InputError("the input is nested too deeply", code="nested-too-deeply")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = str(error.filename)[:100]
         return InputError(f"a path is too long: {name}…", code="file-unreadable", field=name)

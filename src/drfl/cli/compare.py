@@ -223,7 +223,7 @@ def _title(comparison: Comparison) -> str:
 
 def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> Table:
     """Some columns; how many rounds a target took stands with the first, which has a title."""
-    head, rows = table(comparison, "[bold]{}[/bold]", shown)
+    head, rows = table(comparison, lambda text: Text(text, "bold"), shown)
     # lines between seven columns would leave too little of 80 characters for the numbers
     view = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     reached = title is not None and comparison.config.until is not None
@@ -231,8 +231,7 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
         view.add_column("\n".join(textwrap.wrap(text, HEADING)), justify="right", no_wrap=True)
     for cells in rows:
-        texts = (Text(c[6:-7], "bold") if c.startswith("[bold]") else c for c in cells[1:])
-        view.add_row(cells[0], *texts, *(_reached(comparison, cells[0]) if reached else []))
+        view.add_row(*cells, *(_reached(comparison, str(cells[0])) if reached else []))
     return view
 
 

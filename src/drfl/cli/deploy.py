@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from drfl.cli import signals
 from drfl.screen import say
+
+if TYPE_CHECKING:
+    from drfl.deploy.paths import DeploymentFolder
 
 app = typer.Typer(
     name="deploy",
@@ -62,7 +65,7 @@ def check(
     with signals.as_stopped():
         _require()
         from drfl.deploy.check import check_deployment, check_site
-        from drfl.deploy.paths import DeploymentFolder, SiteFolder, find
+        from drfl.deploy.paths import SiteFolder, find
         from drfl.errors import InputError, Notice, unknown
 
         place = find(directory)
@@ -72,20 +75,8 @@ def check(
                 code="wrong-folder",
                 field="--write",
             )
-        if write and isinstance(place, DeploymentFolder):
-            from drfl.deploy.limits import propose
-            from drfl.deploy.limits import write as write_limits
-
-            proposal = propose(place)
-            for notice in proposal.notices:
-                say(f"drfl: {notice}", err=True)
-            if proposal.limits:
-                kept = write_limits(place, proposal.limits)
-                names = ", ".join(proposal.limits)
-                say(f"server.toml: limits added for {names}; its old text is {kept}")
-            else:
-                say("server.toml: no limits to add")
-            return 0
+        if write and not isinstance(place, SiteFolder):
+            return _write_limits(place)
         if isinstance(place, SiteFolder):
             if site is not None:
                 raise InputError(
@@ -104,6 +95,8 @@ def check(
             good = good and verdict.ok
             kind = "note" if isinstance(verdict.text, Notice) else "ok" if verdict.ok else "problem"
             say(f"{kind:8} {verdict.subject}: {verdict.text}")
+            for line in verdict.below:
+                say(f"         {line}".rstrip())
     return 0 if good else 1
 
 
@@ -219,6 +212,21 @@ def audit(
             for finding in findings:
                 say(f"{finding.kind:8} {finding.text}")
     return 0 if good else 1
+
+
+def _write_limits(folder: DeploymentFolder) -> int:
+    from drfl.deploy.limits import propose
+    from drfl.deploy.limits import write as write_limits
+
+    proposal = propose(folder)
+    for notice in proposal.notices:
+        say(f"drfl: {notice}", err=True)
+    if proposal.limits:
+        kept = write_limits(folder, proposal.limits)
+        say(f"server.toml: added limits for {', '.join(proposal.limits)}; the old file is {kept}")
+    else:
+        say("server.toml: no limits to add")
+    return 0
 
 
 def _require() -> None:

@@ -237,9 +237,7 @@ def _check_contradictions(options: EnergyOptions) -> None:
             field="fading",
         )
     if options.rate_min is not None and not options.fading:
-        raise InputError(
-            "--rate-min means nothing without --fading: give both or none", code="unused-option", field="rate_min"
-        )
+        raise InputError("--rate-min requires --fading: give both or none", code="unused-option", field="rate_min")
     if not 0 < options.target_worst <= 1:
         raise InputError(
             f"--target-worst must lie above 0 and be at most 1, not {options.target_worst}",

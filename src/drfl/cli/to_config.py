@@ -79,7 +79,7 @@ def _parsed(text: str, names: Sequence[str]) -> _Param:
     target = canonical("algorithm", algorithm, {**ALGORITHMS, **{label_of(name): None for name in names}})
     if target not in map(label_of, names):
         raise InputError(
-            f"--param '{text}' is for {target}, which does not run: leave it out", code="unused-option", field="param"
+            f"--param '{text}' is for {target}, which does not run: remove it", code="unused-option", field="param"
         )
     return _Param(text, next(name for name in names if label_of(name) == target), own, _plain(value))
 
@@ -102,7 +102,7 @@ def _check_used(option: str, parameter: str, names: Sequence[str], params: Seque
     takers = [name for name in names if takes(name, parameter)]
     if not takers:
         raise InputError(
-            f"--{option} means nothing to {', '.join(names)}: leave it out", code="unused-option", field=option
+            f"--{option} has no effect on {', '.join(names)}: remove it", code="unused-option", field=option
         )
     rivals = [param for param in params if param.name == parameter]
     if all(any(rival.algorithm in (None, name) for rival in rivals) for name in takers):

@@ -98,7 +98,7 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
             continue
         if len(cells) != len(COLUMNS):
             raise InputError(
-                f"{where}, line {number} has {len(cells)} columns, not the {len(COLUMNS)} of UCI's Adult: get it anew",
+                f"{where}, line {number} has {len(cells)} columns, not the {len(COLUMNS)} of UCI's Adult: get it again",
                 code="damaged-file",
                 field=str(where),
             )
@@ -106,20 +106,20 @@ def _rows(tree: Tree, name: str) -> list[list[str]]:
         for column in NUMBERS:
             if not row[column].isdecimal():
                 raise InputError(
-                    f"{where}, line {number}: {column} is '{row[column]}', which is no number: get it anew",
+                    f"{where}, line {number}: {column} is '{row[column]}', which is no number: get it again",
                     code="damaged-file",
                     field=str(where),
                 )
         if row["income"] not in INCOMES:
             raise InputError(
-                f"{where}, line {number}: the income '{row['income']}' is not <=50K or >50K: get it anew",
+                f"{where}, line {number}: the income '{row['income']}' is not <=50K or >50K: get it again",
                 code="damaged-file",
                 field=str(where),
             )
         found.append(list(row.values()))
     if len(found) != PARTS[name]:
         raise InputError(
-            f"{where} has {len(found):,} rows, where UCI's has {PARTS[name]:,}: get it anew",
+            f"{where} has {len(found):,} rows, where UCI's has {PARTS[name]:,}: get it again",
             code="damaged-file",
             field=str(where),
         )

@@ -62,7 +62,7 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, by
     lacking = [name for name in names if name not in found]
     if lacking:
         raise InputError(
-            f"'{path}' lacks {', '.join(f'{folder}/{name}' for name in lacking)}; get the file anew",
+            f"'{path}' lacks {', '.join(f'{folder}/{name}' for name in lacking)}; get the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -208,4 +208,4 @@ def open_tree(path: Path, top: str) -> Iterator[Tree]:
 
 def lacks(tree: Tree, name: str) -> InputError:
     """The error for a file that should be in a tree and is not."""
-    return InputError(f"'{tree.path}' lacks {name}; get it anew", code="damaged-file", field=str(tree.path))
+    return InputError(f"'{tree.path}' lacks {name}; get it again", code="damaged-file", field=str(tree.path))

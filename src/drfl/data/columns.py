@@ -88,8 +88,8 @@ def check_size(features: pd.DataFrame, row_name: RowName) -> None:
         bad = ~(np.abs(features[name].to_numpy(dtype=np.float64)) < LARGEST)
         if bad.any():
             raise InputError(
-                f"{row_name(int(bad.argmax()))}: column '{name}' is infinite or beyond {LARGEST:g}: cap it, or "
-                "leave it out with drop",
+                f"{row_name(int(bad.argmax()))}: column '{name}' is infinite or beyond {LARGEST:g}: cap "
+                "it, or exclude it with drop",
                 code="not-finite",
                 field=str(name),
             )
@@ -122,7 +122,7 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
         count = features[name].nunique()
         if count > CATEGORIES:
             raise InputError(
-                f"{place}: column '{name}' has {count} different words, more than {CATEGORIES}: leave it out with drop",
+                f"{place}: column '{name}' has {count} different words, more than {CATEGORIES}: exclude it with drop",
                 code="too-many-categories",
                 field=str(name),
             )

@@ -126,7 +126,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
         )
     if not len(x):
         raise InputError(
-            f"client '{name}' has no {part} samples: leave it out or give it some", code="no-rows", field=name
+            f"client '{name}' has no {part} samples: remove it or give it some", code="no-rows", field=name
         )
     return x, y
 
@@ -184,7 +184,7 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
     length = len(cast(Sequence[object], dataset))
     if not length:
         raise InputError(
-            f"client '{name}': its dataset is empty; leave it out or give it samples", code="no-rows", field=name
+            f"client '{name}': its dataset is empty; remove it or give it samples", code="no-rows", field=name
         )
     try:
         inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
@@ -233,7 +233,7 @@ def feature_columns(
             )
         if target in chosen:
             raise InputError(
-                f"column '{target}' is the target and cannot be a feature too: leave it out of features",
+                f"column '{target}' is the target and cannot be a feature too: remove it from features",
                 code="conflicting-options",
                 field=target,
             )

@@ -155,7 +155,7 @@ def _below(name: str, source: DownloadSource, stems: Sequence[str], data_dir: Pa
         return (data_dir,)
     if not os.path.isdir(data_dir):
         raise InputError(
-            f"dataset '{name}': there is no folder '{data_dir}'; check data_dir, or leave it out",
+            f"dataset '{name}': there is no folder '{data_dir}'; check data_dir, or remove it",
             code="folder-not-found",
             field="data_dir",
         )

@@ -75,7 +75,9 @@ def _parse(path: Path, file: BinaryIO) -> np.ndarray:
     sizes = _read_up_to(file, 4 * head[3])
     if len(sizes) < 4 * head[3]:
         raise InputError(
-            f"'{path}' is cut short: it ends inside its header; get the file anew", code="damaged-file", field=str(path)
+            f"'{path}' is cut short: it ends inside its header; get the file again",
+            code="damaged-file",
+            field=str(path),
         )
     shape = struct.unpack(f">{head[3]}I", sizes)
     dtype = np.dtype(_TYPES[head[2]])
@@ -88,7 +90,7 @@ def _parse(path: Path, file: BinaryIO) -> np.ndarray:
     if len(body) != expected:
         fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"
         raise InputError(
-            f"'{path}' {fault} the {expected} bytes that its shape {shape} needs; get the file anew",
+            f"'{path}' {fault} the {expected} bytes that its shape {shape} needs; get the file again",
             code="damaged-file",
             field=str(path),
         )
@@ -231,8 +233,8 @@ def _records(where: str, data: bytes, labels: tuple[int, ...]) -> tuple[np.ndarr
     width = len(labels) + _BYTES
     if not data or len(data) % width:
         raise InputError(
-            f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut short or of "
-            "another data set; get the file anew",
+            f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut "
+            "short or of another data set; get the file again",
             code="damaged-file",
             field=str(where),
         )
@@ -240,8 +242,8 @@ def _records(where: str, data: bytes, labels: tuple[int, ...]) -> tuple[np.ndarr
     for k, values in enumerate(labels):
         if table[:, k].max() >= values:
             raise InputError(
-                f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get the "
-                "file anew",
+                f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get "
+                "the file again",
                 code="damaged-file",
                 field=str(where),
             )
@@ -281,8 +283,8 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
         train = [(path, k) for k, wnid in enumerate(classes) for path in _of_class(tree, wnid)]
         if len(train) % len(classes) or any(k != i * len(classes) // len(train) for i, (_, k) in enumerate(train)):
             raise InputError(
-                f"'{tree.path}' has more training pictures of some classes than of others: it is not whole; "
-                "get it anew",
+                f"'{tree.path}' has more training pictures of some classes than of others: it is not "
+                "whole; get it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
@@ -295,14 +297,14 @@ def _classes(tree: Tree) -> list[str]:
     wnids = _lines(tree, "wnids.txt")
     if not wnids or len(set(wnids)) < len(wnids) or not all(_CLASS.fullmatch(wnid) for wnid in wnids):
         raise InputError(
-            f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it anew",
+            f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it again",
             code="damaged-file",
             field=str(tree.path),
         )
     odd = sorted(set(wnids) ^ {folder for folder in tree.folders("train") if _CLASS.fullmatch(folder)})
     if odd:
         raise InputError(
-            f"'{tree.path}': only one of wnids.txt and train/ has the class {odd[0]}; get it anew",
+            f"'{tree.path}': only one of wnids.txt and train/ has the class {odd[0]}; get it again",
             code="damaged-file",
             field=str(tree.path),
         )
@@ -325,15 +327,15 @@ def _test(tree: Tree, classes: Sequence[str]) -> list[tuple[str, int]]:
         # What is no plain name could lead out of the folder.
         if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
             raise InputError(
-                f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of wnids.txt; "
-                "get it anew",
+                f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
+                "wnids.txt; get it again",
                 code="damaged-file",
                 field=str(tree.path),
             )
         listed.append((f"val/images/{fields[0]}", number[fields[1]]))
     if not listed:
         raise InputError(
-            f"'{tree.path}': {_ANNOTATIONS} is empty; get it anew", code="damaged-file", field=str(tree.path)
+            f"'{tree.path}': {_ANNOTATIONS} is empty; get it again", code="damaged-file", field=str(tree.path)
         )
     return listed
 
@@ -365,7 +367,7 @@ def _picture(tree: Tree, name: str) -> np.ndarray:
         raise
     except Exception as error:  # for crafted bytes the decoders raise a dozen kinds
         raise InputError(
-            f"{where} is no whole JPEG file; get it anew", code="damaged-file", field=str(where)
+            f"{where} is no whole JPEG file; get it again", code="damaged-file", field=str(where)
         ) from error
     raise InputError(
         f"{where} is of {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}: it is of another data set",

@@ -145,8 +145,8 @@ class Natural:
         if lone:
             part = "test" if lone[0] in groups else "training"
             raise InputError(
-                f"dataset '{name}': client '{lone[0]}' has no {part} rows: give it some, or a test fraction, by which "
-                "all test rows are drawn anew",
+                f"dataset '{name}': client '{lone[0]}' has no {part} rows: give it some, or a test "
+                "fraction, by which all test rows are redrawn",
                 code="no-rows",
                 field=lone[0],
             )

@@ -64,7 +64,7 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
             )
         if not len(indices):
             raise InputError(
-                f"client '{name}' has no {part} samples: leave it out or give it some", code="no-rows", field=name
+                f"client '{name}' has no {part} samples: remove it or give it some", code="no-rows", field=name
             )
     # One look at all indices together; only where something is wrong, at each client, to name it.
     together = torch.cat(lists)

@@ -111,7 +111,7 @@ def _text(path: Path) -> str:
     start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
     if start is not None and end is None:
         raise InputError(
-            f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file anew",
+            f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file again",
             code="damaged-file",
             field=str(path),
         )

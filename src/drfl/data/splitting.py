@@ -150,7 +150,7 @@ def split_rows(
     n = len(rows)
     if n < 2:
         few = f"{name} has {n} row{'s' * (n != 1)}: at least two are needed to train and to test"
-        raise InputError(f"{few}; leave it out or give test data of its own", code="few-rows")
+        raise InputError(f"{few}; remove it or give test data of its own", code="few-rows")
     rng = key.generator()
     held = min(max(round(test_fraction * n), 1), n - 1)
     if targets is None:

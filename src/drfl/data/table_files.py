@@ -194,7 +194,7 @@ def _arrays(
     """The rows of npz files, inputs (n, …) float32."""
     if drop:
         raise InputError(
-            "drop means nothing to npz files, which have no columns: leave it out", code="unused-option", field="drop"
+            "drop has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
         )
     check_roles(targets, group, drop)
     inputs: list[np.ndarray] = []

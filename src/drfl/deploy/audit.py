@@ -38,9 +38,9 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
         yield from _alone(log, SERVER if log.role == "server" else names[log.path] or log.name, trusted)
     yield from same_history(sites)
     if server is None:
-        reason = "there are logs of several servers" if servers else "no server's log is there"
+        reason = "there are logs of several servers" if servers else "there is no server's log"
         for log in logs:
-            text = f"it is compared with nothing, as {reason}: give the log of one server"
+            text = f"it was not compared, because {reason}: give the log of one server"
             yield say(log, "problem", text, "not-compared")
     else:
         yield from _beside(server, sites, names, without)
@@ -68,11 +68,13 @@ def _beside(
             text = f"{quoted(server)} knows no site with this log, which is that of '{log.name}'"
             yield say(log, "problem", text, "unknown-site")
         elif name in by_name:
-            yield say(log, "problem", f"{quoted(by_name[name])} is the log of {name}, too: give one", "two-logs")
+            yield say(
+                log, "problem", f"{quoted(by_name[name])} is also the log of {name}: give one of them", "two-logs"
+            )
         else:
             by_name[name] = log
     if not by_name:
-        yield say(server, "problem", "it is compared with nothing: give the logs of its sites", "not-compared")
+        yield say(server, "problem", "it was not compared: give the logs of its sites", "not-compared")
     joined = [str(record.get("site")) for record in server.records if record["event"] == "joined"]
     for name in without:
         if name not in joined:
@@ -81,9 +83,9 @@ def _beside(
         if name in by_name:
             yield from compared(server, by_name[name], name)
         elif name in without:
-            yield say(server, "note", f"{name}: its log is left out, and nothing that concerns it compared", "left-out")
+            yield say(server, "note", f"{name}: not compared, because its log was not given", "left-out")
         else:
-            text = f"{name}: the log of this site is missing; give it, too, or --without {name}"
+            text = f"{name}: the log of this site is missing. Give it too, or use --without {name}"
             yield say(server, "problem", text, "missing-log")
 
 

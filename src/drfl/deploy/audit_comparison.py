@@ -20,7 +20,7 @@ def same_history(sites: Sequence[Audited]) -> Iterator[Finding]:
                 continue
             digest, other, n = told.setdefault(head.n, (head.digest, log, record["n"]))
             if digest != head.digest:
-                text = f"another line {head.n} of the server's log is noted here than in {quoted(other)}, line {n}"
+                text = f"it notes another line {head.n} of the server's log than line {n} of {quoted(other)}"
                 yield say(log, "problem", text, "two-histories", record["n"])
                 break
 
@@ -49,13 +49,13 @@ def _noted(log: Audited, record: Record, name: str, other: Audited, keys: dict[s
     signed = head.by in keys and head.is_signed_by(keys[head.by])
     proof = "it is signed with a key of that log" if signed else "the head is not signed with a key of that log"
     if head.n > len(other.heads):
-        text = f"it has line {head.n} of {quoted(other)}, which ends with line {len(other.heads)}: lines were removed"
+        text = f"it notes line {head.n} of {quoted(other)}, which has only {len(other.heads)} lines: lines were removed"
         return say(log, "problem", f"{text} there ({proof})", "truncated-log", n)
     if other.heads[head.n - 1].digest != head.digest:
-        text = f"line {head.n} of {quoted(other)} was another one when this was written: that log was rewritten"
+        text = f"line {head.n} of {quoted(other)} has changed since this line was written: that log was rewritten"
         return say(log, "problem", f"{text}, or this note was ({proof})", "rewritten-log", n)
     if other.heads[head.n - 1].by and not signed:
-        text = f"the signature of line {head.n} of {quoted(other)} is another one here"
+        text = f"it notes another signature of line {head.n} of {quoted(other)}"
         return say(log, "problem", text, "bad-signature", n)
     return head.n
 
@@ -97,13 +97,15 @@ def _site_by_server(server: Audited, site: Audited, name: str) -> Iterator[Findi
             yield found
             continue
         if record.get("run") != runs[found - 1]:
-            text = f"run {record.get('run')}, where line {found} of {quoted(server)} is of run '{runs[found - 1]}'"
+            text = (
+                f"it is of run {record.get('run')}, but line {found} of {quoted(server)} is of run '{runs[found - 1]}'"
+            )
             yield say(site, "problem", text, "other-run", record["n"])
         if record["event"] == "asked":
             yield from _request(server, site, record, found, name)
         elif record["event"] == "closed" and (server.records[found - 1]["event"] != "closing" or ends[-1:] < [found]):
-            text = f"the server closed run {record.get('run')}, and the end of it is missing from {quoted(server)}"
-            text = f"{text}; if the server was killed then, resume the run"
+            text = f"the server closed run {record.get('run')}, but its end is missing from {quoted(server)}"
+            text = f"{text}. If the server was killed at that moment, resume the run"
             yield say(site, "problem", text, "end-missing", record["n"])
 
 
@@ -111,12 +113,12 @@ def _request(server: Audited, site: Audited, record: Record, line: int, name: st
     """Whether a request that a site has noted is that of a line of the server's log."""
     theirs, n = server.records[line - 1], record["n"]
     if theirs["event"] != "asked":
-        text = f"a request that is not in {quoted(server)}, whose line {line} it names"
+        text = f"it names line {line} of {quoted(server)}, which does not record this request"
         yield say(site, "problem", text, "request-not-recorded", n)
         return
     for field, value in (("site", name), ("what", record.get("what")), ("digest", record.get("digest"))):
         if theirs.get(field) != value:
-            text = f"another request than that of line {line} of {quoted(server)}: the {field} differs"
+            text = f"it differs in its {field} from the request in line {line} of {quoted(server)}"
             yield say(site, "problem", text, "other-request", n)
 
 
@@ -135,10 +137,10 @@ def _server_by_site(server: Audited, site: Audited, name: str) -> Iterator[Findi
             continue
         theirs, n = site.records[found - 1], record["n"]
         if theirs["event"] != expected[event]:
-            text = f"'{event}', where line {found} of {quoted(site)} is '{theirs['event']}'"
+            text = f"it is '{event}', but line {found} of {quoted(site)} is '{theirs['event']}'"
             yield say(server, "problem", text, "reply-not-sent", n)
             continue
         for field_name in ("digest", "request"):
             if field_name in record and field_name in theirs and theirs[field_name] != record[field_name]:
-                text = f"another {field_name} than that of line {found} of {quoted(site)}, which the site wrote"
+                text = f"it differs in its {field_name} from line {found} of {quoted(site)}, which the site wrote"
                 yield say(server, "problem", text, "other-reply", n)

@@ -48,7 +48,7 @@ def few(findings: Iterator[Finding]) -> Iterator[Finding]:
     for code, count in counts.items():
         if count > MOST:
             text = Notice(
-                f"'{last[code].text.field}': and {count - MOST} more of the kind {code}", code, last[code].text.field
+                f"'{last[code].text.field}': {count - MOST} more findings of kind {code}", code, last[code].text.field
             )
             yield Finding(last[code].kind, text)
 

@@ -75,34 +75,34 @@ def signatures(log: Audited, name: str, trusted: TrustedKeys) -> Iterator[Findin
     if not isinstance(first, str):
         signed = next((head.n for head in log.heads if head.by or head.signature), None)
         if signed is not None:
-            yield say(log, "problem", "it is signed, in a log without a key", "bad-signature", signed)
+            yield say(log, "problem", "it is signed, but the log names no key", "bad-signature", signed)
         if trusted.secure:
-            yield say(
-                log, "problem", "it is unsigned, in a deployment whose sites have keys: set 'key'", "unsigned-log"
-            )
+            yield say(log, "problem", "it is unsigned, but the deployment's sites have keys: set 'key'", "unsigned-log")
         else:
-            yield say(log, "note", "it is unsigned: whoever can write to the file could have written it", "unsigned")
+            yield say(
+                log, "note", "it is unsigned: anybody who can write to the file could have written it", "unsigned"
+            )
         return
     key, revoked = first, trusted.revoked.get(name, set())
     for record, head in zip(log.records, log.heads, strict=True):
         new = record.get("key") if record["event"] == "key" else None
         signer = new if isinstance(new, str) and head.by == fingerprint(new) else key
         if head.by != fingerprint(signer) or not head.is_signed_by(signer):
-            text = "it is not signed with the key of the log: somebody without that key has written it"
+            text = "it is not signed with the log's key, so somebody without that key wrote it"
             yield say(log, "problem", text, "bad-signature", head.n)
             return
         if isinstance(new, str):
             if signer == key:
-                yield say(log, "note", "a new key takes over, introduced by the one before", "new-key", head.n)
+                yield say(log, "note", "a new key, signed by the previous one", "new-key", head.n)
             elif key in revoked:
-                text = "a new key takes over, after the operator revoked the one before"
+                text = "a new key, after the operator revoked the previous one"
                 yield say(log, "note", text, "new-key", head.n)
             else:
-                text = "a new key takes over, without the signature of the one before, which nobody has revoked"
+                text = "a new key that the previous key did not sign, although that key was not revoked"
                 yield say(log, "problem", text, "new-key-without-the-old", head.n)
             key = new
     if key not in {trusted.current.get(name), *revoked}:
         known = "is not that of" if name in trusted.current else "cannot be compared with that of"
         where = "give --deployment DIR, the folder with the keys" if name not in trusted.current else "see keys/"
-        text = f"the key {fingerprint(key)} that signs it {known} '{name}': {where}"
+        text = f"it is signed with key {fingerprint(key)}, which {known} '{name}': {where}"
         yield say(log, "problem", text, "unknown-key")

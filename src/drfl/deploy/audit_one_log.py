@@ -17,7 +17,7 @@ def records(log: Audited) -> Iterator[Finding]:
     for record in log.records:
         n, wrong = record["n"], wrong_field(log.role, record)
         if wrong:
-            yield say(log, "problem", f"it is no record that drfl writes: {wrong}", "bad-record", n)
+            yield say(log, "problem", f"drfl does not write this record: {wrong}", "bad-record", n)
         if record["event"] == "opened" and n != 1:
             yield say(log, "problem", "the log is opened a second time", "bad-record", n)
         if str(record["at"]) < before:
@@ -80,14 +80,16 @@ class ServerRuns:
                 continue
             elif self.run is None:
                 yield self._problem(
-                    f"'{event}' outside a run: the start of the run was removed", "outside-a-run", record
+                    f"'{event}' is outside a run: the start of the run was removed", "outside-a-run", record
                 )
             elif "site" in record and record["site"] not in self.sites:
                 yield self._problem(f"the run has no site '{record['site']}'", "unknown-site", record)
             elif event in steps:
                 yield from steps[event](record)
         if self.run is not None:
-            text = f"it ends within run {self.run}: the server was killed, still runs, or the end was removed"
+            text = (
+                f"the log ends during run {self.run}: the server was killed or is still running, or the end was removed"
+            )
             yield say(self.log, "note", text, "unfinished-run")
 
     def _problem(self, text: str, code: str, record: Record) -> Finding:
@@ -100,7 +102,7 @@ class ServerRuns:
     def _asked(self, record: Record) -> Iterator[Finding]:
         site = record["site"]
         if site not in self.joined:
-            yield self._problem(f"'{site}' was asked and had not joined", "not-joined", record)
+            yield self._problem(f"'{site}' received a request before it joined", "not-joined", record)
         # A server asks a site again once it knows what became of the request before.
         yield from self._left_open({n: one for n, one in self.pending.items() if one["site"] == site})
         self.pending = {n: one for n, one in self.pending.items() if one["site"] != site}
@@ -122,32 +124,30 @@ class ServerRuns:
         stream = record.get("stream")
         for name in _names(record):
             if stream is None or self.usable.get((name, record.get("what"))) != stream:
-                text = f"a reply of '{name}' was used that was not received, or was rejected"
+                text = f"it uses a reply of '{name}' that was not received or was rejected"
                 yield self._problem(text, "used-without-reply", record)
 
     def _closing(self, record: Record) -> Iterator[Finding]:
         if self.closing is not None or record.get("run") != self.run:
-            yield self._problem("it closes another run, or a run twice", "wrong-end", record)
+            yield self._problem("it closes another run, or closes the run twice", "wrong-end", record)
         if record.get("outcome") != "failed":  # an error may end a run in the middle of an exchange
             yield from self._left_open(self.pending)
         self.pending, self.closing = {}, record
 
     def _parted(self, record: Record) -> Iterator[Finding]:
         if self.closing is None or record["site"] in self.parted:
-            yield self._problem(
-                f"the run was not closed before, or '{record['site']}' left it twice", "wrong-end", record
-            )
+            yield self._problem(f"the run is not closed yet, or '{record['site']}' left it twice", "wrong-end", record)
         self.parted.add(str(record["site"]))
 
     def _finished(self, record: Record) -> Iterator[Finding]:
         ends = None if self.closing is None else [self.closing.get(name) for name in ("run", "outcome")]
         if ends != [record.get("run"), record.get("outcome")]:
-            yield self._problem("it ends a run otherwise than it was closed", "wrong-end", record)
+            yield self._problem("it does not match how the run was closed", "wrong-end", record)
         self.run = None
 
     def _left_open(self, requests: dict[object, Record]) -> Iterator[Finding]:
         for request in requests.values():
-            text = f"what became of this request to '{request['site']}' is missing"
+            text = f"the outcome of this request to '{request['site']}' is missing"
             yield self._problem(text, "outcome-missing", request)
 
 

@@ -155,10 +155,10 @@ def limits(folder: DeploymentFolder) -> Iterator[Finding]:
         yield note("limits", text)
     if proposal.limits:
         text = (
-            f"server.toml lacks limits for {', '.join(proposal.limits)}; by what the sites reported last these would "
-            f"do, which 'drfl deploy check {folder.root} --write' adds:\n\n{proposal.toml()}"
+            f"server.toml lacks limits for {', '.join(proposal.limits)}. "
+            f"'drfl deploy check {folder.root} --write' adds these, by what the sites reported last:"
         )
-        yield note("limits", Notice(text, "proposed-limits", "sites"))
+        yield note("limits", Notice(text, "proposed-limits", "sites"), tuple(proposal.toml().splitlines()))
     elif not proposal.notices:
         yield ok("limits", "server.toml has limits for all sites")
     most = settings.job.most_requests

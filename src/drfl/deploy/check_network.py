@@ -15,12 +15,14 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as forms
-from cryptography.hazmat.primitives.asymmetric import ec, types
-from cryptography.hazmat.primitives.serialization import ssh as ssh_types
+from cryptography.hazmat.primitives.asymmetric import types
 
+from drfl.audit_signatures import read_public_key, read_signing_key
 from drfl.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths
 from drfl.errors import DrflError, InputError, Notice
 from drfl.files import read_bytes
+
+MAKE_KEYS = "run ./make-keys.sh, as the user that owns the folder"
 
 
 class Finding(NamedTuple):
@@ -30,11 +32,13 @@ class Finding(NamedTuple):
         subject: what was checked.
         ok: whether it is right.
         text: what was found; for a problem also the remedy, after a semicolon. A Notice is advice, and no problem.
+        below: Lines to show below the text.
     """
 
     subject: str
     ok: bool
     text: str
+    below: tuple[str, ...] = ()
 
 
 def ok(subject: str, text: str) -> Finding:
@@ -42,9 +46,9 @@ def ok(subject: str, text: str) -> Finding:
     return Finding(subject, True, text)
 
 
-def note(subject: str, text: Notice) -> Finding:
+def note(subject: str, text: Notice, below: tuple[str, ...] = ()) -> Finding:
     """Advice: nothing is wrong."""
-    return Finding(subject, True, text)
+    return Finding(subject, True, text, below)
 
 
 def bad(subject: str, text: str) -> Finding:
@@ -68,7 +72,7 @@ def superlink(folder: DeploymentFolder, address: Address) -> Iterator[Finding]:
     """The authority's and the SuperLink's certificates: present, valid now, signed and for this host."""
     place = folder.certificates
     authority, certificate = _certificate(place / "ca.crt"), _certificate(place / "superlink.crt")
-    key = _private(place / "superlink.key", ssh=False)
+    key = _private(place / "superlink.key")
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
@@ -101,10 +105,10 @@ def covers(certificate: x509.Certificate, host: str) -> bool:
 
 def keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterator[Finding]:
     """The sites' public keys: present, of the right kind, distinct, not revoked; and private keys that are here."""
-    owners: dict[bytes, str] = {}
+    owners: dict[str, str] = {}
     for site in sites:
         try:
-            public = _public(_ssh_public(site.public_key))
+            public = read_public_key(site.public_key, MAKE_KEYS)
             twin = revoked_twin(folder.keys / "revoked", site.public_key)
             if twin is not None:
                 yield bad(site.name, f"its key was revoked, see {twin}; delete {site.public_key} and get a new one")
@@ -128,10 +132,10 @@ def revoked_twin(revoked: Path, path: Path) -> Path | None:
     Raises:
         InputError: The file at the path holds no such key.
     """
-    public = _public(_ssh_public(path))
+    public = read_public_key(path)
     for old in sorted(revoked.glob("*.pub")):
         with suppress(InputError):
-            if _public(_ssh_public(old)) == public:
+            if read_public_key(old) == public:
                 return old
     return None
 
@@ -141,10 +145,7 @@ def own_key(site: SiteFolder, registered: Path | None) -> list[Finding]:
     if not site.key.exists():
         return []
     name = site.root.name
-    key = _private(site.key, ssh=True)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        return [bad(name, f"{site.key} is no ECDSA key; make one with ssh-keygen -t ecdsa -b 384")]
-    if registered is not None and _public(key.public_key()) != _public(_ssh_public(registered)):
+    if registered is not None and read_signing_key(site.key).public != read_public_key(registered):
         return [bad(name, f"{site.key} does not belong to {registered}; make both again, or restore the right one")]
     return list(_open_to_others(site.key)) or [ok(name, "its key is there" if registered is None else "its keys match")]
 
@@ -191,39 +192,23 @@ def _certificate(path: Path) -> x509.Certificate:
         ) from None
 
 
-def _private(path: Path, ssh: bool) -> types.PrivateKeyTypes | ssh_types.SSHPrivateKeyTypes:
-    load = forms.load_ssh_private_key if ssh else forms.load_pem_private_key
+def _private(path: Path) -> types.PrivateKeyTypes:
     content = _bytes(path)
     try:
-        return load(content, None)
+        return forms.load_pem_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(
-            f"{path} is no private key, or has a password; make one without", code="invalid-key", field=str(path)
+            f"{path} is not a private key without a password; make one", code="invalid-key", field=str(path)
         ) from None
 
 
-def _ssh_public(path: Path) -> ec.EllipticCurvePublicKey:
-    content = _bytes(path)
-    try:
-        found = forms.load_ssh_public_key(content)
-    except (ValueError, UnsupportedAlgorithm):
-        raise InputError(
-            f"{path} is no public key of OpenSSH; have the site send its key.pub", code="invalid-key", field=str(path)
-        ) from None
-    if not isinstance(found, ec.EllipticCurvePublicKey):
-        raise InputError(
-            f"{path} is no ECDSA key; make one with ssh-keygen -t ecdsa -b 384", code="invalid-key", field=str(path)
-        )
-    return found
-
-
-def _public(key: types.PublicKeyTypes | ssh_types.SSHPublicKeyTypes) -> bytes:
+def _public(key: types.PublicKeyTypes) -> bytes:
     """A public key in a form that compares."""
     return key.public_bytes(forms.Encoding.DER, forms.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _bytes(path: Path) -> bytes:
-    return read_bytes(path, remedy="run ./make-keys.sh, as the user that owns the folder")
+    return read_bytes(path, remedy=MAKE_KEYS)
 
 
 PATIENCE = 5.0

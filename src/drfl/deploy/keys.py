@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from drfl.audit_signatures import read_public_key
 from drfl.deploy import edit_settings
 from drfl.deploy.check_network import revoked_twin
 from drfl.deploy.flower_cli import GONE, ask, node_states
@@ -80,14 +81,12 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
         InputError: there is no such site, the file holds no public key that Flower takes, or the key was revoked.
         DrflError: the SuperLink does not answer, or has the key already.
     """
-    from drfl.flower.server_app import public_key
-
     site = _site(folder, name)
-    public_key(key)
+    read_public_key(key)
     twin = revoked_twin(_revoked(site), key)
     if twin is not None:
         raise InputError(
-            f"this key was revoked, see {twin}: have the site make a new one with ssh-keygen -t ecdsa -b 384",
+            f"this key was revoked, see {twin}: the site needs a new one from ssh-keygen -t ecdsa -b 384",
             code="revoked-key",
             field="--key",
         )
@@ -151,7 +150,7 @@ def _consequences(folder: DeploymentFolder) -> list[Notice]:
     try:
         sites = read_server(folder.settings).sites
     except InputError as error:
-        found.append(Notice(f"correct it before the next run: {error}", "invalid-settings", "server.toml"))
+        found.append(Notice(f"correct this before the next run: {error}", "invalid-settings", "server.toml"))
     else:
         if any(site.max_share is not None for site in sites):
             text = "the shares of the sites that are left have grown: see that their max_share still allows them"

@@ -32,8 +32,9 @@ class Proposal:
     notices: tuple[Notice, ...] = ()
 
     def toml(self) -> str:
-        """The lines to add, each site's below its header and name."""
-        return tomli_w.dumps({"sites": [{"name": name, **values} for name, values in self.limits.items()]})
+        """Write the lines to add, each site's below its header and name."""
+        tables = (tomli_w.dumps({"name": name, **values}) for name, values in self.limits.items())
+        return "\n".join(f"[[sites]]\n{table}" for table in tables)  # tomli_w would write one inline array
 
 
 def propose(folder: DeploymentFolder) -> Proposal:

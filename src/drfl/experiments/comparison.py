@@ -168,8 +168,8 @@ def check_cells_same(directory: Path, design: Design) -> None:
     for what, kept, asked in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
         if kept and tuple(kept) != tuple(asked):
             raise InputError(
-                f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: resume with the same "
-                "options, or start anew in another --out",
+                f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: resume with "
+                "the same options, or start again in another --out",
                 code="other-run",
                 field=what,
             )
@@ -226,7 +226,7 @@ def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
         found = _Finished.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(
-            f"cannot read {path} ({type(error).__name__}): start anew with --overwrite",
+            f"cannot read {path} ({type(error).__name__}): start again with --overwrite",
             code="file-unreadable",
             field=str(path),
         ) from None
@@ -247,7 +247,7 @@ def _identity(claim: Claim) -> dict[str, object]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = error
     raise InputError(
-        f"cannot read {path} ({why}): start anew with --overwrite", code="file-unreadable", field=str(path)
+        f"cannot read {path} ({why}): start again with --overwrite", code="file-unreadable", field=str(path)
     )
 
 

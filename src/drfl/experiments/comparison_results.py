@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from drfl.report.read_run import RunRecord
+
+T = TypeVar("T")
 
 
 def cell_name(algorithm: str, seed: int) -> str:
@@ -81,7 +83,7 @@ class Comparison(NamedTuple):
 
     def to_latex(self) -> str:
         """The same table as a LaTeX tabular, in booktabs' style."""
-        head, rows = table(self, "\\textbf{{{}}}")
+        head, rows = table(self, "\\textbf{{{}}}".format)
         lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
@@ -136,7 +138,7 @@ class Comparison(NamedTuple):
         )
 
     def _repr_html_(self) -> str:
-        head, rows = table(self, "<b>{}</b>")
+        head, rows = table(self, "<b>{}</b>".format)
         cells = [
             "".join(f"<{tag}>{cell}</{tag}>" for cell in line)
             for tag, line in [("th", head), *(("td", r) for r in rows)]
@@ -251,14 +253,14 @@ def _records(comparison: Comparison, directory: Path) -> list[RunRecord]:
 
 def markdown(comparison: Comparison) -> str:
     """The table as Markdown, see :func:`table`."""
-    head, rows = table(comparison, "**{}**")
+    head, rows = table(comparison, "**{}**".format)
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
 
 
 def table(
-    comparison: Comparison, bold: str, shown: Mapping[str, str] | None = None
-) -> tuple[list[str], list[list[str]]]:
+    comparison: Comparison, bold: Callable[[str], T], shown: Mapping[str, str] | None = None
+) -> tuple[list[str], list[list[str | T]]]:
     """Head and rows of a table of average, worst and std, mean ± std over seeds.
 
     Behind the worst client stands the interval of its true score at the lowest seed, which is one model on one test
@@ -267,7 +269,7 @@ def table(
 
     Args:
         comparison: what ran.
-        bold: a format for the best of a column.
+        bold: Makes the cell of the best of a column from its text.
         shown: column → its heading; None = the score's and those of the measures beside it. Certificates stand in a
             table that has the score's.
     """
@@ -278,15 +280,15 @@ def table(
     winners = {name: best(known, name, measures) for name in shown}
     beside = _beside_worst(comparison) if worst in shown else {}
     gap = gaps(comparison.outcomes) if comparison.config.certificate is not None and worst in shown else None
-    rows = []
+    rows: list[list[str | T]] = []
     for name, row in known.items():
-        cells = [name]
+        cells: list[str | T] = [name]
         for of in shown:
             text = endings(comparison.outcomes, name)
             if of in row:
                 look = column(of, measures)
                 text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
-            cells.append(bold.format(text) if name in winners[of] else text)
+            cells.append(bold(text) if name in winners[of] else text)
             if of == worst:
                 cells += [texts.get(name, "–") for texts in beside.values()]
         if gap is not None:

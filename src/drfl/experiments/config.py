@@ -130,7 +130,7 @@ class Config(BaseModel, Settings):
         failures_of(self.faults or {})
         if self.repeats is not None and self.min_replies is None:
             raise InputError(
-                "repeats means nothing without min_replies: leave it out, or give both",
+                "repeats requires min_replies: remove it, or give both",
                 code="unused-option",
                 field="repeats",
             )
@@ -148,7 +148,7 @@ class Config(BaseModel, Settings):
             for name in ("backbone", "feature_count", "resize"):
                 if getattr(self, name) is not None:
                     raise InputError(
-                        f"{name} means nothing without features: leave it out, or give features = 'entk'",
+                        f"{name} requires features: remove it, or give features = 'entk'",
                         code="unused-option",
                         field=name,
                     )
@@ -173,7 +173,7 @@ class Config(BaseModel, Settings):
             )
         if self.features != "entk" and self.feature_count is not None:
             raise InputError(
-                f"feature_count means nothing to features = '{self.features}': leave it out",
+                f"feature_count has no effect on features = '{self.features}': remove it",
                 code="unused-option",
                 field="feature_count",
             )
@@ -194,7 +194,7 @@ class Config(BaseModel, Settings):
         for name in values:
             if name not in fields:
                 raise InputError(
-                    f"{name} means nothing to partition '{self.partition}': leave it out",
+                    f"{name} has no effect on partition '{self.partition}': remove it",
                     code="unused-option",
                     field=name,
                 )
@@ -251,7 +251,7 @@ class Config(BaseModel, Settings):
             )
         if self.validation is not None and self.judged_on != "validation" and not (best or patience):
             raise InputError(
-                "validation means nothing without select or patience: leave it out, or give one of them",
+                "validation requires select or patience: remove it, or give one of them",
                 code="unused-option",
                 field="validation",
             )

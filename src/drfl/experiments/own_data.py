@@ -59,7 +59,7 @@ def completed(values: Mapping[str, object]) -> dict[str, object]:
         for name in OWN_DATA:
             if found.get(name) is not None and not (groups and name == "group"):
                 raise InputError(
-                    f"{name} means nothing without data: leave it out, or give data, the files",
+                    f"{name} requires data: remove it, or give data, the files",
                     code="unused-option",
                     field=name,
                 )
@@ -135,7 +135,7 @@ def _check_hub(values: Mapping[str, object]) -> None:
         )
     if values.get("data_dir") is not None:
         raise InputError(
-            f"data_dir means nothing to dataset '{name}': leave it out", code="unused-option", field="data_dir"
+            f"data_dir has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
         )
     _check_roles(values, may_have_columns=True)
 
@@ -165,7 +165,7 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         )
     if values.get("data_dir") is not None:
         raise InputError(
-            "data_dir means nothing to data, which names the files: leave it out",
+            "data_dir has no effect on data, which names the files: remove it",
             code="unused-option",
             field="data_dir",
         )

@@ -102,7 +102,7 @@ def check_stack(stack: int, workers: Workers) -> None:
     checks.whole("stack", stack)
     if stack > 1 and isinstance(workers, Cluster):
         raise InputError(
-            "stack computes runs of one process together, and on a Ray cluster each has its own: leave it out",
+            "stack computes runs of one process together, and on a Ray cluster each has its own: remove it",
             code="conflicting-options",
             field="stack",
         )

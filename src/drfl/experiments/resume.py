@@ -96,8 +96,9 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
     for what in ("data", "model"):
         if getattr(own, what) != getattr(theirs, what):
             raise InputError(
-                f"the run to resume is one on {'other data' if what == 'data' else 'another initial model'} of the "
-                "same name: resume with what it started with, or start anew in another --out",
+                "the run to resume is one on "
+                f"{('other data' if what == 'data' else 'another initial model')} of the same name: "
+                "resume with what it started with, or start again in another --out",
                 code="other-run",
                 field=what,
             )
@@ -124,15 +125,15 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     for name in sorted({*ours, *theirs} - {*ROUNDING}):
         if ours.get(name) != theirs.get(name) and name.startswith(FILES):
             raise InputError(
-                f"{name.removeprefix(FILES)} is not what it was when the run to resume was begun: resume with what it "
-                "was, or start anew in another --out",
+                f"{name.removeprefix(FILES)} is not what it was when the run to resume was begun: resume "
+                "with what it was, or start again in another --out",
                 code="other-run",
                 field=name.removeprefix(FILES),
             )
         if ours.get(name) != theirs.get(name):
             raise InputError(
-                f"the run to resume has {name} = {_shown(theirs, name)}, not {_shown(ours, name)}: resume with the "
-                "same options, or start anew in another --out",
+                f"the run to resume has {name} = {_shown(theirs, name)}, not {_shown(ours, name)}: resume "
+                "with the same options, or start again in another --out",
                 code="other-run",
                 field=name,
             )
@@ -272,7 +273,8 @@ def load_resume_point(
     except DamagedError as error:
         if key is not None:  # the key may be the wrong one: new checkpoints must not push out good ones
             raise InputError(
-                f"{error}: nothing can be resumed with this key; give the right one, or start anew with --overwrite",
+                f"{error}: nothing can be resumed with this key; give the right one, or start "
+                "again with --overwrite",
                 code="damaged-checkpoint", field="checkpoint_key",
             ) from None  # fmt: skip
         warn(Notice(f"{error}; the run starts from the beginning", "damaged-checkpoint", str(claim.checkpoints)))

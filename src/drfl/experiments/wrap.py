@@ -51,7 +51,7 @@ def over_selection(config: Config, clients: int) -> tuple[dict[str, Value], int 
     m = values.get("m")
     if not takes(config.algorithm, "m"):
         raise InputError(
-            f"over_select means nothing to {config.algorithm}, which has no cohort of size m: leave it out",
+            f"over_select has no effect on {config.algorithm}, which has no cohort of size m: remove it",
             code="unsupported-combination",
             field="over_select",
         )

@@ -14,6 +14,7 @@ from flwr.app import Array, ConfigRecord, RecordDict
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from drfl.errors import InputError
+from drfl.errors import printable as one_line
 
 PROTOCOL = 6
 """Both ends must have the same; changed with every change of the messages that the other end would misread."""
@@ -279,6 +280,4 @@ def rejection_reason(error: Exception) -> str:
 
 def printable(text: object, most: int = MOST_SHOWN) -> str:
     """A site's text for a line of the log: what a terminal would not print becomes a space, and the end is cut."""
-    plain = str(text)[: most + 1]
-    cut = "".join(c if c.isprintable() else " " for c in plain)
-    return cut if len(cut) <= most else f"{cut[:most]} …"
+    return one_line(text, most)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
@@ -19,7 +18,7 @@ from drfl.algorithm import Algorithm
 from drfl.assessment.evaluation import worst_interval
 from drfl.assessment.sentences import interval_line
 from drfl.audit_log import AuditLog
-from drfl.audit_signatures import read_signing_key
+from drfl.audit_signatures import load_public_key, read_signing_key
 from drfl.callbacks import describe
 from drfl.checkpoint.store import REPLIES
 from drfl.data import ClientData
@@ -34,7 +33,7 @@ from drfl.experiments.run_directory import claimed, tidy
 from drfl.experiments.run_gains import PAIRED
 from drfl.experiments.runner import execute, write_results
 from drfl.experiments.wrap import over_selection, wrap_algorithm
-from drfl.files import read_bytes, read_text
+from drfl.files import read_text
 from drfl.flower.claims import admit, standardisation_of
 from drfl.flower.client_app import task_of
 from drfl.flower.closing import SERVER, AuditedRun
@@ -251,7 +250,7 @@ def deployment(
     classes = needed if config.classes is None else config.classes
     if classes < needed:
         raise InputError(
-            f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or leave it out",
+            f"classes = {classes}, and site '{most}' has labels up to {needed - 1}: raise it, or remove it",
             code="out-of-range",
             field="classes",
         )
@@ -342,24 +341,16 @@ def roster_of(settings: ServerSettings, folder: Path, audit: AuditLog | None = N
     names = tuple(site.name for site in settings.sites)
     if settings.insecure:
         return SelfNamed(names, settings.timeout, audit)
-    return Registered(names, tuple(public_key(folder / str(site.public_key)) for site in settings.sites))
+    return Registered(names, tuple(registered_key(folder / str(site.public_key)) for site in settings.sites))
 
 
-def public_key(path: Path) -> bytes:
-    """An OpenSSH file's key in the form in which the SuperLink has it.
+def registered_key(path: Path) -> bytes:
+    """Read a site's public key in the form in which the SuperLink lists it, PEM.
 
     Raises:
-        InputError: there is no such file, or it holds no such key.
+        InputError: The file does not exist or does not hold an ECDSA key.
     """
-    content = read_bytes(path)
-    try:
-        key = serialization.load_ssh_public_key(content)
-    except ValueError as error:
-        raise InputError(f"'{path}' is no OpenSSH public key: {error}", code="invalid-key", field=str(path)) from None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise InputError(
-            f"'{path}' is no ECDSA key: make one with ssh-keygen -t ecdsa -b 384", code="invalid-key", field=str(path)
-        )
+    key = load_public_key(path)
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 

@@ -183,7 +183,7 @@ class DeployedConfig(Config):
         given = values if isinstance(values, dict) else {}
         for name in MEANINGLESS:
             if name in given and given[name] != SITES:
-                raise ValueError(f"'{name}' means nothing where the data are the sites' own: leave it out")
+                raise ValueError(f"'{name}' has no effect when sites hold their own data: remove it")
         return values
 
 
@@ -258,7 +258,7 @@ class ServerSettings(BaseModel):
                 f"site '{keyless[0]}' has no public_key: give it one, or set insecure = true to try things out"
             )
         if self.grace is not None and self.job.min_replies is None:
-            raise ValueError("grace means nothing without job.min_replies, how many replies are enough: give both")
+            raise ValueError("grace requires job.min_replies, how many replies are enough: give both")
         unprobed = [site.name for site in self.sites if site.probe is None]
         if 0 < len(unprobed) < len(self.sites):
             raise ValueError(

@@ -285,7 +285,7 @@ def _points(work: Approach) -> list[dict[str, float]]:
     for name, values in work.grid.items():
         if not values:
             raise InputError(
-                f"the grid of {work.algorithm} has no value for {name}: give one or leave it out",
+                f"the grid of {work.algorithm} has no value for {name}: give one or remove it",
                 code="missing-option",
                 field=name,
             )

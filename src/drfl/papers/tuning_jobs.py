@@ -28,7 +28,7 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False,
     if Path(text).suffix == ".toml":
         if stand_in:
             raise InputError(
-                "--stand-in is for the papers' jobs: leave it out beside a file", code="unused-option", field="stand_in"
+                "--stand-in is for the papers' jobs: remove it beside a file", code="unused-option", field="stand_in"
             )
         return from_file(Path(text), changes, trust=trust)
     name = _known(text)

@@ -146,7 +146,7 @@ JITTER = 0.5
 MOST = {
     "outage_rounds": (1_000_000, "more is an outage for good"),
     "slowdown": (1_000_000, "a slower client is as good as dropped"),
-    "deadline": (1_000_000_000, "leave it out to wait for everybody"),
+    "deadline": (1_000_000_000, "remove it to wait for everybody"),
     "jitter": (10, "e^10 is a factor of 22026 either way"),
 }
 """The largest values, far beyond any use, at which no time overflows; and what to say of larger ones."""

@@ -182,7 +182,7 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
                 f"--set '{text}' is not of the form KEY=VALUE, e.g. clients=10", code="invalid-format", field="set"
             )
         if key in OURS:
-            raise InputError(f"--set '{text}': tuning sets {key} itself, leave it out", code="unused-option", field=key)
+            raise InputError(f"--set '{text}': tuning sets {key} itself, remove it", code="unused-option", field=key)
         if key in ELSEWHERE:
             raise InputError(f"--set '{text}': {ELSEWHERE[key]}", code="unused-option", field=key)
         if key not in Config.model_fields:

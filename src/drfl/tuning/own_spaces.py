@@ -83,7 +83,7 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
         name = labels.get(label.lower()) if equals else algorithms[0]
         if name is None:
             raise InputError(
-                f"--space '{text}' is for {label}, which is not tuned: leave it out",
+                f"--space '{text}' is for {label}, which is not tuned: remove it",
                 code="unused-option",
                 field="space",
             )

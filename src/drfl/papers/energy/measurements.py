@@ -145,7 +145,7 @@ def _rounds(path: Path, run: RunRecord, target: float) -> int | None:
     if stopped in ("target", "interrupted"):
         how = "by Ctrl-C" if stopped == "interrupted" else "at a target of its own"
         raise InputError(
-            f"{path} was stopped {how}, below a worst accuracy of {target:g}: run it again until that, or leave it out",
+            f"{path} was stopped {how}, below a worst accuracy of {target:g}: run it again until that, or remove it",
             code="unfinished-run",
             field=str(path),
         )
