@@ -127,12 +127,13 @@ def who_was_used(trial: Trial) -> str:
 
 
 def audited(trial: Trial, server: Path, *sites: str) -> str:
-    """`drfl deploy audit` on a log of the server and on those of sites."""
+    """`drfl deploy audit` on a log of the server and on those of sites: its first problems, or what it approves of."""
     logs = [trial.folder / "sites" / name / "audit.jsonl" for name in sites]
     found = trial.drfl("audit", server, *logs, check=False)
     lines = [line.replace(str(trial.folder), "").replace("'/", "'") for line in found.stdout.strip().splitlines()]
     told = [re.sub(r"[0-9a-f]{32,}", lambda digest: f"{digest[0][:8]}…", line) for line in lines]
-    return f"exit code {found.returncode}: " + "; ".join(told)
+    problems = [line for line in told if line.startswith("problem")]
+    return f"exit code {found.returncode}: " + "; ".join(problems[:2] or told)
 
 
 def with_a_changed_line(trial: Trial) -> str:
@@ -145,8 +146,8 @@ def with_a_changed_line(trial: Trial) -> str:
     return audited(trial, path)
 
 
-def with_a_log_written_anew(trial: Trial) -> str:
-    """The liar takes what it sent out of its log, and chains the rest anew."""
+def with_a_rewritten_log(trial: Trial) -> str:
+    """The liar removes what it sent from its log, and chains and signs the rest again."""
     path, before = trial.folder / "sites" / LIAR / "audit.jsonl", "0" * 64
     whole, kept, key = path.read_text(), [], read_signing_key(path.parent / "key")
     for line in whole.splitlines():
@@ -158,9 +159,9 @@ def with_a_log_written_anew(trial: Trial) -> str:
             signature = key.sign(f"drfl audit log {FORMAT}, line {plain['n']}, {before}".encode())
             kept.append(json.dumps({**plain, "signature": signature}, ensure_ascii=False))
     path.write_text("\n".join([*kept, ""]))
-    told = audited(trial, trial.folder / "audit.jsonl", LIAR)
+    told = audited(trial, trial.folder / "audit.jsonl", *HOSPITALS)
     path.write_text(whole)
-    return told[:400]
+    return told
 
 
 def stranger(trial: Trial, *command: str) -> str:
@@ -218,8 +219,8 @@ def tried(trial: Trial) -> Rows:
     event(rows, what, ("exit code 0", *agrees), lambda: audited(trial, server, *trial.sites))
     what = "the same after a word of the server's log was changed"
     event(rows, what, ("exit code 1", "it does not follow"), lambda: with_a_changed_line(trial))
-    what = f"after {LIAR} took what it sent out of its log, and chained the rest anew"
-    event(rows, what, ("exit code 1", "lines were removed"), lambda: with_a_log_written_anew(trial))
+    what = f"after {LIAR} removed what it sent from its log, and chained and signed the rest again"
+    event(rows, what, ("exit code 1", f"{LIAR}/audit.jsonl"), lambda: with_a_rewritten_log(trial))
     app = str(trial.folder / "app")
     event(rows, "a stranger's flwr run", ("403",), lambda: stranger(trial, "run", app, "there"))
     event(rows, "a stranger's flwr supernode list", ("403",), lambda: stranger(trial, "supernode", "list", "there"))
