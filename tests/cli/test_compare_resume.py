@@ -64,6 +64,7 @@ def refused(arguments, capsys):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.one_in(2)
 def test_stopped_before_its_first_run_has_ended(number, code, tmp_path, capsys, monkeypatch):
     job = [*JOB, "--checkpoint-every", "0"]
     assert call(["compare", *job, "--out", "w/a"]) == 0
@@ -76,6 +77,7 @@ def test_stopped_before_its_first_run_has_ended(number, code, tmp_path, capsys, 
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
+@pytest.mark.long
 def test_a_comparison_that_is_half_overwritten_is_not_finished(tmp_path, capsys):
     assert call(["compare", *JOB, "--out", "w/a"]) == 0
     assert call(["compare", *JOB, "--out", "a"]) == 0

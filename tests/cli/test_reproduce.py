@@ -48,6 +48,7 @@ def refused(capsys, *arguments):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.one_in(2)
 def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, monkeypatch, tmp_path):
     def here(workers, run, *given, **more):
         if number is not None:

@@ -199,6 +199,7 @@ def stopped_record(folder):
 
 @pytest.mark.parametrize("every", [None, 0])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.one_in(4)
 def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, every, tmp_path, capsys, monkeypatch):
     options = [*SMALL, *([] if every is None else ["--checkpoint-every", str(every)])]
     assert call(["run", *options, "--out", "w/a"]) == 0
@@ -226,6 +227,7 @@ def test_a_finished_run_that_failed_fails_again(tmp_path, capsys):
         assert "the mean test loss over clients ended at" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_python_warns_of_a_run_that_was_interrupted(stop, tmp_path):
     stop(4)
     assert call(["run", *SMALL, "--out", "a"]) == 130

@@ -31,6 +31,7 @@ raise SystemExit("went on without it")
 @pytest.mark.parametrize("package", ["typer", "torch", "pydantic"])
 @pytest.mark.parametrize("command", only(["run"], ["run", "compare", "algorithms", "datasets"]))
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.one_in(4)
 def test_while_a_package_is_imported(number, code, package, command, tmp_path):
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(STUBBORN)

@@ -50,6 +50,7 @@ def test_seeds_of_an_algorithm_are_run_side_by_side(tmp_path, monkeypatch, capsy
     assert rows == [(name, seed) for seed in "012" for name in ("FedAvg", "DRFA")]
 
 
+@pytest.mark.long
 def test_a_search_hands_over_stacks(tmp_path, monkeypatch):
     class Stacks(Here):
         def submit(self, stack, folder):

@@ -50,6 +50,7 @@ def disturbed(number, lines, folder):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.one_in(2)
 def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "pool_of", Here())
     assert call(["tune", *SMALL, "--trials", "2", "--out", "undisturbed"]) == 0

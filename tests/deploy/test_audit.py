@@ -363,6 +363,7 @@ def rotate(deployed, name, keep):
 
 
 @pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.one_in(3)
 def test_a_chain_survives_a_new_key(secure, capsys, keep):
     for again in range(2):
         rotate(secure, "a", keep)

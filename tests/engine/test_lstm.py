@@ -30,6 +30,7 @@ def simulation(clients, engine, dtype):
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize("engine", [Threads(2), Stacked()], ids=repr)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch maps its fast LSTM client by client
+@pytest.mark.one_in(2)
 def test_engines_agree(clients, engine, dtype, close):
     loop, other = (simulation(clients, each, dtype) for each in (Loop(), engine))
     everybody, local = torch.arange(3), LocalSGD(steps=4, batch=7, lr=0.5)

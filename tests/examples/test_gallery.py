@@ -36,6 +36,7 @@ def is_picture(path):
 
 
 @each
+@pytest.mark.one_in(3)
 def test_shortened_it_draws_its_picture(path, tmp_path):
     module = script(str(path.relative_to(ROOT)))
     for name in SHORT.keys() & vars(module).keys():

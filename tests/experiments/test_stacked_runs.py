@@ -34,6 +34,7 @@ def test_a_comparison_is_that_of_single_runs(tmp_path, sizes):
     assert content(tmp_path / "one").keys() == content(tmp_path / "several").keys()
 
 
+@pytest.mark.long
 def test_one_that_was_stopped_goes_on_stacked_or_not(tmp_path, monkeypatch):
     whole = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "whole", stack=3, **SETTINGS)
 
@@ -95,6 +96,7 @@ def test_stacks_in_processes(tmp_path):
     assert content(tmp_path / "1") == content(tmp_path / "2")
 
 
+@pytest.mark.long
 def test_a_search_is_that_of_single_runs(sizes):
     def space(trial):
         return drfl.DRFA(m=3, local=drfl.LocalSGD(steps=2, batch=8, lr=trial.suggest_float("lr", 0.01, 1, log=True)))

@@ -134,6 +134,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="the system has no such folder")
+@pytest.mark.long
 def test_a_killed_process_group_leaves_no_semaphores(tmp_path):
     (tmp_path / "group.py").write_text(GROUP)
     before = set(os.listdir("/dev/shm"))
@@ -180,6 +181,7 @@ print(masks)
 """
 
 
+@pytest.mark.long
 def test_signals_are_blocked_while_every_worker_starts():
     """The first process of all starts multiprocessing's tracker, which unblocks them."""
     ended = subprocess.run([sys.executable, "-c", MASKS], capture_output=True, text=True, timeout=300, check=True)

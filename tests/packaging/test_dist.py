@@ -46,6 +46,7 @@ def test_a_file_that_is_missing_and_one_too_many_are_named(archives, names):
     ]
 
 
+@pytest.mark.long
 def test_data_that_git_has_lost_are_missed(names, tmp_path):
     less = [name for name in names if name != TABLE]
     with pytest.raises(CommandFailedError, match=r"whl lacks drfl/data/embedded/heart_disease\.csv\n.*tar\.gz lacks"):
@@ -58,6 +59,7 @@ def test_a_tracked_file_that_is_not_there_is_named(names, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_what_was_built_before_is_taken_away(names, tmp_path):
     (tmp_path / "drfl-0.0.1-py3-none-any.whl").touch()
     made = dist.build(names, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 import torch
 from tests.support.scripts import ROOT
 
@@ -45,6 +46,7 @@ def test_every_page_with_code_is_in_one_of_the_tests():
             assert page.split("/")[0] in text, f"{file} does not name {page}"
 
 
+@pytest.mark.long
 def test_the_checkpoints_of_the_library_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("library")

@@ -100,6 +100,7 @@ def test_each_recipe_has_a_new_file_changes_commands_and_an_example():
         assert {line.split()[0] for line in commands(page)} == {"drfl", "pytest", "make"}, page
 
 
+@pytest.mark.long
 def test_the_recipes_work_together(tmp_path):
     """All changes fit; a run with each new part ends well, and the first page's example prints what it shows."""
     for page in RECIPES:

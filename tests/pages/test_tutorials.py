@@ -31,6 +31,7 @@ def tagged(cell, tag):
 
 
 @pytest.mark.parametrize("name", SHORT)
+@pytest.mark.one_in(3)
 def test_it_runs_shortened(name, tmp_path, monkeypatch):
     """Without the cells that start processes for many seconds, which the long test has."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

@@ -115,6 +115,7 @@ def test_all_baselines_are_there():
 
 
 @pytest.mark.parametrize("stand_in", [False, True])
+@pytest.mark.one_in(2)
 def test_tables_and_figures_share_their_runs(stand_in, tuned):
     scale = Scale(stand_in=stand_in, tuned=tuned)
     made = {name: plan(load_spec(name), scale) for name in TRAINED}

@@ -307,6 +307,7 @@ def test_the_figure_has_the_intervals_the_worst_first_and_what_equal_clients_wou
     assert f"{int(found.candidates.sum())} of 6 could be the worst" in in_words([told])
 
 
+@pytest.mark.long
 def test_algorithms_are_told_apart_without_colours_and_clients_are_not_too_many(record):
     runs = [record(f"A{k}", f"A{k}", clients=31, rounds=1) for k in range(14)]
     (told,) = side_by_side(group_runs(runs))
