@@ -27,7 +27,7 @@ def outcome(rows):
     "laws",
     [((0.5, 0.1, 0.1, 0.3), (0.5, 0.1, 0.1, 0.3)), ((0.2, 0.6, 0.0, 0.2), (0.7, 0.0, 0.3, 0.0))],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.long
 def test_the_gain_of_the_worst_is_covered_over_all_outcomes(laws):
     alpha, n = 0.2, 4
     truth = min(p[0] + p[1] for p in laws) - min(p[0] + p[2] for p in laws)

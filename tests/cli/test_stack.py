@@ -33,6 +33,7 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.long
 def test_seeds_of_an_algorithm_are_run_side_by_side(tmp_path, monkeypatch, capsys):
     groups = []
 

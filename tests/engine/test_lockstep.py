@@ -83,6 +83,7 @@ ALGORITHMS = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.one_in(4)
 def test_each_run_is_what_it_is_alone(name, sizes):
     together = run_in_lockstep([maker(ALGORITHMS[name], seed) for seed in range(3)])
     for seed, future in enumerate(together):
@@ -91,6 +92,7 @@ def test_each_run_is_what_it_is_alone(name, sizes):
     assert sizes.count(3) >= ROUNDS
 
 
+@pytest.mark.long
 def test_a_model_with_dropout(sizes):
     algorithm = DRFA(m=4, local=LocalSGD(lr=0.1, **LOCAL))
     for seed, future in enumerate(run_in_lockstep([maker(algorithm, seed, task=TANH) for seed in range(3)])):

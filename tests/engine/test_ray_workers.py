@@ -174,6 +174,7 @@ def pids(engine):
 
 
 @pytest.mark.usefixtures("ray")
+@pytest.mark.long
 def test_a_stacked_network_on_workers_is_the_plain_one_up_to_rounding():
     """For three rounds: in the fourth a rounding of 1e-8 puts a unit on the other side of its kink."""
     options = {**IMAGES, "dtype": torch.float32}

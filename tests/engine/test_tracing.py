@@ -95,6 +95,7 @@ def test_other_models_losses_and_metrics_have_their_own():
     assert len(tracing._traced) == len(tasks)
 
 
+@pytest.mark.long
 def test_few_structures_are_kept_and_no_data():
     pools = []
     for n in range(2, 3 + tracing.STRUCTURES):

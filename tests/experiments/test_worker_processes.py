@@ -157,6 +157,7 @@ class DiesWhereItArrives:
         return os._exit, (9,)
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_in_its_start_is_an_error_however_much_it_was_sent():
     """multiprocessing waits for ever for a process that dies before it has read more than a pipe holds."""
     with WorkerProcesses(2, begin, DiesWhereItArrives(), b"x" * 2**20) as workers:

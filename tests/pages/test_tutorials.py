@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from scripts import notebook_pages, tutorials
+from tests.support.marks import only
 from tests.support.scripts import ROOT
 
 SHORT = {
@@ -30,8 +31,7 @@ def tagged(cell, tag):
     return tag in cell.metadata.get("tags", [])
 
 
-@pytest.mark.parametrize("name", SHORT)
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", only(["table"], SHORT))
 def test_it_runs_shortened(name, tmp_path, monkeypatch):
     """Without the cells that start processes for many seconds, which the long test has."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

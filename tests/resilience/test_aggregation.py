@@ -94,6 +94,7 @@ def robust_of(name, rule):
 @pytest.mark.parametrize("factor", [-90.0, -1.0])
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
 @pytest.mark.parametrize("name", ["FedAvg", "SCAFFOLD", "DRFA", "DRDM", "DualDRDM", "ScaffPD"])
+@pytest.mark.one_in(5)
 def test_two_of_eight_that_push_backwards_in_every_round_do_not_take_over(name, rule, factor):
     """−90 is within the bound that is on by default."""
     clean = rounds(robust_of(name, None), fed_of(), 60).w
@@ -169,6 +170,7 @@ def test_the_probe_knows_every_clients_own_gradient():
         ProbeCosine(silent).expected(clients, w, w)
 
 
+@pytest.mark.long
 def test_an_honest_outlier_is_no_liar_to_the_probe():
     """Client 3's optimum is far from that of all others, who nearly agree; the saddle point is half way."""
     optima = torch.linspace(-0.1, 0.1, N * 3, dtype=torch.float64).view(N, 3)
