@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 
 from drfl.cli.app import call
@@ -185,12 +186,19 @@ def run_command(item, folder):
         return
     if "Traceback" in said or not said.strip().splitlines()[-1].startswith("drfl: "):
         raise CommandError(f"no line of drfl's own: {said!r}")
-    if code == 2 and (len(said.splitlines()) != 1 or out.getvalue()):
+    if code == 2 and (len(said.splitlines()) != 1 or not is_error(out.getvalue(), "--json" in item)):
         raise CommandError(f"more than one line: {said!r} and {out.getvalue()[:200]!r}")
     if after != before:
         clean(here, before)
         raise CommandError(f"files left after a refusal: {sorted(after - before)}, gone: {sorted(before - after)}")
     raise InputError("refused")
+
+
+def is_error(printed, as_json):
+    """Whether standard output is empty or, as JSON, one error with its code."""
+    if not (printed and as_json):
+        return not printed
+    return bool(json.loads(printed)["error"]["code"])
 
 
 def listing(folder):

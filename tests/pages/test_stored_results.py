@@ -40,8 +40,11 @@ def test_nothing_is_off_in_a_deployment():
     for row in summary["same"] + summary["cold"]:
         assert max(row["max |w - w_sim|"], row["max |lambda - lambda_sim|"]) < 1e-6
     for row in summary["large"]:
-        for way, booked in (("of these for training", "down"), ("of these from training", "up")):
-            assert row[way] == pytest.approx(row[f"ledger's bytes {booked}"], rel=0.05)
+        down, up = (row[f"ledger's bytes {way}"] for way in ("down", "up"))
+        assert row["of these from training"] == pytest.approx(up, rel=0.05)
+        # DRDM's ledger also counts shifts, which the sites keep.
+        assert row["of these for training"] == pytest.approx(down, rel=0.05 if row["algorithm"] == "FedAvg" else 0.2)
+        assert row["of these for training"] < 1.001 * down
     seen = {row["event"] for part in ("killed", "faults", "servers", "refusals") for row in summary[part]}
     assert {"a client that raises", "SIGKILL of the SuperLink, started again", "plain HTTP against TLS"} <= seen
 
