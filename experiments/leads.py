@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.tables import markdown
 
 from drfl.assessment.seeds import T_FROM, SeedDifference, holm_family, seed_difference, verdict
-from drfl.experiments.measures import NONE, column, signed
+from drfl.experiments.measures import column, signed
+from drfl.measure import NOTHING
 from drfl.papers.claims.results import BROKEN
 
 RESULTS = Path(__file__).parent / "results"
@@ -103,7 +104,7 @@ def leads(asked: Leads) -> dict[str, Lead]:
 def told(lead: Lead | None) -> str:
     """A lead in points with its interval, bold where it is shown, and in how many settings of several it is."""
     if lead is None:
-        return NONE
+        return NOTHING
     n, mean, low, high, *_ = lead.difference
     text = signed(100 * mean, 1)
     text = f"**{text}**" if lead.shown else text

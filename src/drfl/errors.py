@@ -7,7 +7,7 @@ Programs and tests go by these: the wording may change.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def printable(text: object, limit: int = 10_000) -> str:
@@ -125,6 +125,16 @@ class RunWarning(DrflWarning):
     """Results come from a run that did not reach its end; ``drfl run --resume`` continues it."""
 
     code = "interrupted"
+
+
+SHOWN = 3
+"""How many names a message lists; it counts the rest."""
+
+
+def listed(texts: Sequence[str], what: str) -> str:
+    """The first of them, and how many more: "A, B, C and 7 more clients"."""
+    rest = len(texts) - SHOWN
+    return ", ".join(texts[:SHOWN]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
 
 
 def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None) -> InputError:

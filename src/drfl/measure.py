@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -17,6 +19,9 @@ WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score", "mae": "MAE", "rmse":
 TAKEN = {"loss": "files have the loss", "rows": "files have the rows", "starts": "files have the clients"}
 """Names that no measure can have, as files have something else under them."""
 
+
+NOTHING = "–"
+"""What is shown in place of a value that is undefined or unknown."""
 
 LARGEST_SUM = 1e100
 """No sum over rows of a run comes near; what is beyond is taken for none, and its square would be infinite."""
@@ -106,14 +111,44 @@ class Measure:
         """Its name in a sentence."""
         return WORDS.get(self.name, self.name.replace("_", " "))
 
+    def number(self, value: float) -> str:
+        """A value without its unit, as in "87.9" or "0.912"; a dash if it is undefined."""
+        return number(self.scale * value, self.digits)
+
     def shown(self, value: float) -> str:
-        """A value with its unit, as in "87.9 %" or "0.912"."""
-        return f"{self.scale * value:.{self.digits}f} {self.unit}".rstrip()
+        """A value with its unit, as in "87.9 %" or "0.912"; a dash if it is undefined."""
+        return self.number(value) if math.isnan(value) else f"{self.number(value)} {self.unit}".rstrip()
 
     def interval(self, low: float, high: float) -> str:
-        """Both ends without the unit, as in "80.1 – 90.0"."""
-        return " – ".join(f"{self.scale * end:.{self.digits}f}" for end in (low, high))
+        """Both ends without the unit, as in "80.1 – 90.0"; a dash if there is no interval."""
+        if math.isnan(low) or math.isnan(high):
+            return NOTHING
+        return " – ".join(self.number(end).replace("-", "−").replace("inf", "∞") for end in (low, high))
 
 
 PLAIN = Measure("accuracy", percent=True)
 """What a run measures that says nothing else."""
+
+
+def number(value: float, digits: int) -> str:
+    """A number with so many decimals; a dash if it is NaN."""
+    return NOTHING if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def undefined_share(undefined: Sequence[int], clients: Sequence[int]) -> str:
+    """How many clients a statistic over clients leaves out, as in "2 of 45" or "2 to 3 of 45"; "" if none.
+
+    Args:
+        undefined: the clients at which the measure is undefined, for each of the models that the statistic is of.
+        clients: all clients, for each of these models.
+    """
+    if not any(undefined):
+        return ""
+    ends = ([min(counts), max(counts)] for counts in (undefined, clients))
+    return " of ".join(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in ends)
+
+
+def undefined_note(undefined: Sequence[int], clients: Sequence[int]) -> str:
+    """What follows such a statistic in a line, as in " (2 of 45 clients undefined)"; see :func:`undefined_share`."""
+    share = undefined_share(undefined, clients)
+    return f" ({share} clients undefined)" if share else ""

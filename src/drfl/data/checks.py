@@ -10,14 +10,11 @@ from torch import Tensor
 
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
-from drfl.errors import Notice
+from drfl.errors import SHOWN, Notice, listed
 
 FEW = 20
 """Test rows below which a client's score is coarse: one answer of twenty is 5 points of accuracy, and the 95 % interval
 where four of five are right is wider than ±17 points."""
-
-SHOWN = 3
-"""So many are named in a line; the rest is counted."""
 
 FAR = 1e4
 """A value so many interquartile ranges from the median of its column is taken for a slip, or a code for "unknown"."""
@@ -62,12 +59,6 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
         found += [_far(data, inputs), _large(data, inputs)]
         found += [] if by_class else [_units(data, inputs), _constant(data, inputs)]
     return tuple(line for line in found if line is not None)
-
-
-def listed(texts: Sequence[str], what: str) -> str:
-    """The first of them, and how many more: "A, B, C and 7 more clients"."""
-    rest = len(texts) - SHOWN
-    return ", ".join(texts[:SHOWN]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
 
 
 def _single(names: Sequence[str]) -> str | None:

@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 from drfl.errors import unknown
 from drfl.history import columns_of, other_columns, smaller_is_better
-from drfl.metrics import ACCURACY, Measure
-
-NONE = "–"
-"""What stands where there is no number."""
+from drfl.measure import Measure, number
+from drfl.metrics import ACCURACY
 
 
 class Column(NamedTuple):
@@ -39,7 +37,7 @@ class Column(NamedTuple):
 
     def text(self, value: float) -> str:
         """A value as it stands in a table under the label."""
-        return f"{self.scale * value:.{self.digits}f}"
+        return number(self.scale * value, self.digits)
 
 
 _WORDS = {"avg": "average", "worst": "worst", "worst20": "worst-20 %", "best20": "best-20 %"}
@@ -100,7 +98,7 @@ class Interval(NamedTuple):
 
     def text(self, digits: int, scale: float = 1.0) -> str:
         """Both, times scale, as "87.9 ± 0.4"; one value has no ±."""
-        middle = f"{scale * self.mean:.{digits}f}"
+        middle = number(scale * self.mean, digits)
         return middle if math.isnan(self.half) else f"{middle} ± {scale * self.half:.{digits}f}"
 
 

@@ -12,8 +12,9 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from drfl import figures
-from drfl.experiments.measures import NONE, signed
+from drfl.experiments.measures import signed
 from drfl.history import csv_text
+from drfl.measure import NOTHING
 from drfl.papers import plots
 from drfl.papers.plan import Collected
 from drfl.papers.plots import spaced, title
@@ -97,7 +98,7 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
     header = ("method", f"last {DISTANCE}", f"rounds to {LEVEL:g}", "log10 per round", "R²")
     note = (
         f"Medians over the seeds, of R² the least. The rate is fitted to {DISTANCE} between {FIT[0]:g} and "
-        f"{FIT[1]:g}; {NONE} = never that near."
+        f"{FIT[1]:g}; {NOTHING} = never that near."
     )
     *most, last = (
         ResultTable(setting, header, tuple(_row(method, found[setting, method]) for method in methods))
@@ -170,12 +171,12 @@ def _common(group: Sequence[ErrorCurve]) -> Iterator[np.ndarray]:
 def _row(method: str, group: Sequence[ErrorCurve]) -> tuple[TableEntry, ...]:
     errors, how = [way.errors for way in group if way.errors], fate([way.stopped for way in group])
     if not errors:
-        return (TableEntry(method), TableEntry(how), *[TableEntry(NONE)] * 3)
+        return (TableEntry(method), TableEntry(how), *[TableEntry(NOTHING)] * 3)
     left = f"{statistics.median(e[-1] for e in errors):.1e}"
     if how:
         left += f" ({len(group) - len(errors)} of {len(group)} {how})"
     rates = [r for r in map(rate, errors) if r is not None]
-    texts = [NONE, NONE]
+    texts = [NOTHING, NOTHING]
     if rates:
         texts = [signed(statistics.median(r.slope for r in rates), 4), f"{min(r.r2 for r in rates):.4f}"]
     return tuple(map(TableEntry, (method, left, _rounds([first(e) for e in errors]), *texts)))
@@ -185,7 +186,7 @@ def _rounds(found: Sequence[int | None]) -> str:
     """The median, or how many seeds came there."""
     known = [r for r in found if r is not None]
     if not known:
-        return NONE
+        return NOTHING
     return f"{statistics.median(known):g}" if len(known) == len(found) else f"{len(known)} of {len(found)} seeds"
 
 

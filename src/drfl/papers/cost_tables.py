@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from drfl.experiments.measures import NONE
+from drfl.measure import NOTHING
 from drfl.papers.plan import Plan
 from drfl.papers.records import Run, Runs
 from drfl.papers.tables import ResultTable, TableEntry
@@ -43,7 +43,7 @@ def _halved(plan: Plan, found: Runs) -> list[str]:
 
 def _texts(ended: Sequence[Run]) -> list[str]:
     if not ended:
-        return [NONE] * (len(HEADER) - 1)
+        return [NOTHING] * (len(HEADER) - 1)
     gradients = fmean(run.final["gradient_evaluations"] for run in ended) / MEGA
     return [
         f"{fmean(run.rounds for run in ended):.4g}",

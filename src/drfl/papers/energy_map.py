@@ -15,8 +15,8 @@ import torch
 
 from drfl.data import DATASETS
 from drfl.errors import InputError
-from drfl.experiments.measures import NONE
 from drfl.history import LEDGER_COLUMNS, csv_text
+from drfl.measure import NOTHING
 from drfl.models import LOSSES, MODELS
 from drfl.papers.energy import (
     Channel,
@@ -133,7 +133,7 @@ def tables(collected: Collected) -> tuple[ResultTable, ...]:
         rows = []
         for hz in energy.bandwidth:
             best = [cells[snr, hz] for snr in energy.snr]
-            texts = [NONE if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best]
+            texts = [NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best]
             rows.append((TableEntry(hertz(hz)), *map(TableEntry, texts)))
         notes = tuple(f"{sentence(note)}." for note in planned.notes)
         where = f", {setting}" if len(collected.plan.settings) > 1 else ""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from drfl.experiments.measures import NONE, column
+from drfl.experiments.measures import column
+from drfl.measure import NOTHING
 from drfl.papers.plan import Plan
 from drfl.papers.records import Run, Runs, fate
 from drfl.papers.tables import ResultTable, TableEntry, sentence
@@ -50,7 +51,7 @@ def _table(plan: Plan, found: Runs, metric: str, name: str) -> ResultTable:
 def _text(group: Sequence[Run], metric: str, name: str) -> str:
     known = [run for run in group if run.equal]
     if not known:
-        return fate([run.stopped for run in group]) or NONE
+        return fate([run.stopped for run in group]) or NOTHING
     shown = column(metric)
     equal = shown.text(fmean(run.equal[name] for run in known))
     measured = shown.text(fmean(run.final[metric] for run in known))

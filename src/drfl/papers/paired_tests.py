@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
-from drfl.experiments.measures import NONE, column, signed
+from drfl.experiments.measures import column, signed
 from drfl.history import DIGITS, csv_text
+from drfl.measure import NOTHING
 from drfl.papers.plan import Plan
 from drfl.papers.records import Runs, finals
 from drfl.papers.specification import Specification
@@ -171,7 +172,7 @@ def _table_over_settings(found: Sequence[Difference], stored: bool) -> ResultTab
 def _text(d: Difference) -> str:
     n, mean, low, high, *_ = d.found
     if not n:
-        return NONE
+        return NOTHING
     scale = column(d.metric).scale
     middle = signed(scale * mean, 2)
     if n < 2:

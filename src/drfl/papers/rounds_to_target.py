@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from drfl.experiments.measures import NONE, Column, Interval, column
+from drfl.experiments.measures import Column, Interval, column
 from drfl.history import csv_text
+from drfl.measure import NOTHING
 from drfl.papers.plan import Collected
 from drfl.papers.records import Place, Run, runs
 from drfl.papers.specification import Energy, Specification, TargetLevel
@@ -108,7 +109,7 @@ def _table(
         each = [str(a.round) if a else _missing(run) for a, run in zip(arrivals, group, strict=True)]
         texts = [method.name, ", ".join(each), _mean([a and a.round for a in arrivals])]
         if papers:
-            texts.append(str(papers.get(method.name, NONE)))
+            texts.append(str(papers.get(method.name, NOTHING)))
         rows.append(tuple(map(TableEntry, [*texts, _mean([a and a.iterations for a in arrivals])])))
     title = f"Rounds to {_level(target, shown)}"
     if len(collected.plan.settings) > 1:
@@ -119,7 +120,8 @@ def _table(
 def _note(spec: Specification) -> str:
     every = "after every round" if spec.evaluate_every == 1 else f"every {spec.evaluate_every} rounds"
     text = (
-        f"The first round found at the level, where the models are tested {every}; {NONE} = not within the rounds run."
+        f"The first round found at the level, where the models are tested {every}; {NOTHING} = not within the rounds "
+        "run."
     )
     return f"{text} Means ± half the width of their 95 % t-intervals, where every seed came there."
 
@@ -127,14 +129,14 @@ def _note(spec: Specification) -> str:
 def _mean(values: Sequence[int | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
-        return NONE
+        return NOTHING
     if len(known) < len(values):
         return f"{len(known)} of {len(values)} seeds"
     return Interval.of(known).text(1 if len(known) > 1 else 0)
 
 
 def _missing(run: Run) -> str:
-    return NONE if run.ended else run.stopped
+    return NOTHING if run.ended else run.stopped
 
 
 def _level(target: TargetLevel, shown: Column) -> str:

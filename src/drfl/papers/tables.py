@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from drfl.experiments.measures import NONE, Column, Interval, as_printed, column
+from drfl.experiments.measures import Column, Interval, as_printed, column
+from drfl.measure import NOTHING
 from drfl.papers.plan import Plan
 from drfl.papers.records import Run, Runs, fate, finals
 from drfl.papers.specification import Specification
@@ -103,7 +104,7 @@ def _papers(spec: Specification, setting: str, metric: str, shown: Column) -> li
     return [
         TableEntry(as_printed(numbers[method.name]), numbers[method.name] == top)
         if method.name in numbers
-        else TableEntry(NONE)
+        else TableEntry(NOTHING)
         for method in spec.methods
     ]
 
