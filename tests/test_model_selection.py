@@ -61,7 +61,7 @@ def test_the_best_round_by_the_worst_validation_client_is_returned():
     fed = simulation(data)
     worst = [float(fed.validate(w).score.min()) for w in models]
     at = max(range(1, len(worst)), key=lambda r: (worst[r], r))
-    assert result.selection == ("validation", "worst_accuracy", at, worst[at], False)
+    assert result.selection == ("validation", "worst_accuracy", at, worst[at], False, ())
     assert torch.equal(result.model, models[at])
     assert result.returned == "selected"
     assert torch.equal(result.evaluation.score, fed.evaluate(models[at]).score)

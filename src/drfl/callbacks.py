@@ -100,7 +100,7 @@ class Progress:
             print(f"{where}: nobody answered, the model is as it was", file=sys.stderr, flush=True)
         every = -(-step.rounds // self.lines) or 1
         if step.row is not None and (step.round % every == 0 or step.round == step.rounds):
-            print(f"{where}, {describe(step.row.metrics, step.score)}", file=sys.stderr, flush=True)
+            print(f"{where}, {describe(step.row.metrics, step.score, step.row.note)}", file=sys.stderr, flush=True)
 
 
 class ProgressBar:
@@ -122,7 +122,7 @@ class ProgressBar:
             self._bar = bar(step.rounds, self.label, "round")
         self._bar.n = step.round
         if step.row is not None:
-            self._bar.set_postfix_str(describe(step.row.metrics, step.score), refresh=False)
+            self._bar.set_postfix_str(describe(step.row.metrics, step.score, step.row.note), refresh=False)
         self._bar.update(0)
         if step.round == step.rounds:
             self._bar.refresh()
@@ -140,7 +140,7 @@ def bar(total: int, label: str, unit: str) -> tqdm[NoReturn]:
     return any_tqdm(total=total, desc=printable(label), unit=unit, file=sys.stderr)
 
 
-def describe(metrics: Metrics, score: Measure = ACCURACY) -> str:
-    """Worst and average score in a few words; accuracy goes without saying."""
+def describe(metrics: Metrics, score: Measure = ACCURACY, note: str = "") -> str:
+    """Worst and average score in a few words, with the note on undefined clients; accuracy goes without saying."""
     name = "" if score.name == ACCURACY.name else f"{score.words} "
-    return f"worst {name}{score.shown(metrics.worst_score)}, average {score.shown(metrics.avg_score)}"
+    return f"worst {name}{score.shown(metrics.worst_score)}{note}, average {score.shown(metrics.avg_score)}"

@@ -300,7 +300,13 @@ class Bundling(Protocol):
 
 @runtime_checkable
 class DataChecked(Protocol):
-    """A federation that can check its clients' data."""
+    """A federation that can check its clients' data.
+
+    Attributes:
+        names: (N,) of the clients, for messages.
+    """
+
+    names: tuple[str, ...]
 
     def data_warnings(self) -> tuple[str, ...]:
         """A sentence each, best a :class:`drfl.errors.Notice`, see :func:`drfl.data.checks.data_warnings`."""

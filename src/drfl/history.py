@@ -14,10 +14,11 @@ from torch import Tensor
 
 from drfl.certificate import Certificate
 from drfl.csv_cells import quoted
-from drfl.errors import unknown
+from drfl.errors import Notice, listed, unknown
 from drfl.federation import Evaluation
 from drfl.html_table import html_table
-from drfl.metrics import ACCURACY, Measure
+from drfl.measure import Measure, number, undefined_note, undefined_share
+from drfl.metrics import ACCURACY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +29,8 @@ class Metrics(NamedTuple):
     """Statistics of the score and the loss over clients, each client counting once whatever its size.
 
     ``std`` is the population standard deviation; worst20 and best20 are means over the worst and best 20 % of clients
-    (at least one client). Where the score is accuracy, values are fractions. Clients on whose rows the score is not
-    defined have no say in it; NaN where none has.
+    (at least one client). Where the score is accuracy, values are fractions. Statistics of the score leave out the
+    clients at which it is undefined, which :attr:`Row.undefined` counts; NaN if it is undefined at all clients.
     """
 
     avg_score: float
@@ -43,7 +44,7 @@ class Metrics(NamedTuple):
     @classmethod
     def of(cls, evaluation: Evaluation, score: Measure = ACCURACY) -> Metrics:
         """The metrics of an evaluation by this score."""
-        ranked = evaluation.score[~evaluation.score.isnan()].sort(descending=not score.more_is_better).values
+        ranked = defined(evaluation.score).sort(descending=not score.more_is_better).values
         fifth, loss = max(1, ranked.numel() // 5), evaluation.loss
         if not ranked.numel():
             none = math.nan
@@ -57,6 +58,10 @@ class Metrics(NamedTuple):
             avg_loss=float(loss.mean()),
             worst_loss=float(loss.max()),
         )
+
+    def summary(self, score: Measure, note: str) -> str:
+        """The worst and the average score in a few words, with the note on undefined clients, if any."""
+        return f"worst {score.words} {number(self.worst_score, 3)}{note}, average {number(self.avg_score, 3)}"
 
     def named(self, score: str) -> dict[str, float]:
         """The metrics under the names that files have, see :func:`columns_of`."""
@@ -85,11 +90,58 @@ def field_of(name: str, score: str) -> str:
     return known.get(name, name)
 
 
+def defined(values: Tensor) -> Tensor:
+    """The values of those of the clients (N,) at which the measure is defined; the one rule for all statistics."""
+    return values[~values.isnan()]
+
+
+def undefined_counts(evaluation: Evaluation) -> tuple[int, ...]:
+    """The number of clients at which each measure is undefined, the score first."""
+    return tuple(int(values.isnan().sum()) for values in (evaluation.score, *evaluation.others))
+
+
+def undefined_names(
+    evaluation: Evaluation, measures: Sequence[Measure], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """The clients at which a measure is undefined, by its name; measures that all clients have are left out."""
+    found: dict[str, tuple[str, ...]] = {}
+    for measure, values in zip(measures, (evaluation.score, *evaluation.others), strict=True):
+        clients = zip(names, values.isnan().tolist(), strict=True)
+        found[measure.name] = tuple(name for name, is_undefined in clients if is_undefined)
+    return {name: clients for name, clients in found.items() if clients}
+
+
+def undefined_notices(
+    measures: Sequence[Measure], undefined: Sequence[Mapping[str, Sequence[str]]], clients: int
+) -> list[Notice]:
+    """A warning for each measure that is undefined at some clients.
+
+    Args:
+        measures: what was measured.
+        undefined: what :func:`undefined_names` gives, for each of the models that were tested.
+        clients: number of all clients.
+    """
+    notices = []
+    for measure in measures:
+        found = [own.get(measure.name, ()) for own in undefined]
+        named = list(dict.fromkeys(name for names in found for name in names))
+        if named:
+            share = undefined_share([len(names) for names in found], [clients])
+            notice = Notice(
+                f"{measure.words} is undefined at {share} clients ({listed(named, 'client')}), and no statistic over "
+                "clients includes them: look for rows of one class, too few rows, or outputs that are not finite",
+                "undefined-metric",
+                measure.name,
+            )
+            notices.append(notice)
+    return notices
+
+
 def others_of(evaluation: Evaluation, measures: Sequence[Measure]) -> dict[str, float]:
     """Average and worst over clients of every measure but the score, by the names that files have."""
     found: dict[str, float] = {}
     for metric, values in zip(measures[1:], evaluation.others, strict=True):
-        known = values[~values.isnan()]
+        known = defined(values)
         worst = math.nan if not known.numel() else float(known.min() if metric.more_is_better else known.max())
         found |= {f"avg_{metric.name}": float(known.mean()), f"worst_{metric.name}": worst}
     return found
@@ -109,6 +161,7 @@ class Row(NamedTuple):
         last: over clients, of the last iterate; None where that is what the run returns.
         others: average and worst over clients of the measures beside the score, see :func:`others_of`.
         validation: over clients, of the model on their validation rows; None where nothing is selected by them.
+        undefined: the number of clients that ``metrics`` and ``others`` leave out, for each measure, the score first.
     """
 
     round: int
@@ -121,6 +174,12 @@ class Row(NamedTuple):
     last: Metrics | None = None
     others: Mapping[str, float] = {}
     validation: Metrics | None = None
+    undefined: tuple[int, ...] = (0,)
+
+    @property
+    def note(self) -> str:
+        """What follows the score's statistics in a line; see :func:`drfl.measure.undefined_note`."""
+        return undefined_note(self.undefined[:1], [len(self.lam)])
 
     @property
     def last_metrics(self) -> Metrics:
@@ -182,8 +241,7 @@ class History:
     def __repr__(self) -> str:
         if not self.rows:
             return "<History without a row>"
-        m, name = self.last.metrics, self.score.words
-        end = f"worst {name} {m.worst_score:.3f}, average {m.avg_score:.3f}"
+        end = self.last.metrics.summary(self.score, self.last.note)
         return f"<History of {len(self.rows)} rows, the last of round {self.last.round}: {end}>"
 
     def to_frame(self) -> pd.DataFrame:

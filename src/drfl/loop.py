@@ -15,7 +15,7 @@ from drfl.averages import Average
 from drfl.certificate import Certifier
 from drfl.errors import DataWarning, DrflError, InputError
 from drfl.federation import Bundling, DataChecked, Federation
-from drfl.history import Row
+from drfl.history import Row, undefined_names, undefined_notices
 from drfl.intraop import VECTORS, threads_for
 from drfl.key import Key
 from drfl.metrics import ACCURACY, Measure
@@ -100,8 +100,9 @@ def run(
         start: the progress of an earlier run of the same call; None = from the beginning. With the same algorithm,
             federation and seed the result is that of a run that never stopped, bit for bit.
         keep: called with the progress after every round, to start from later.
-        check_data: warn, with :class:`drfl.errors.DataWarning`, of what is conspicuous in the clients' data, where
-            the federation is one that knows them, such as :class:`drfl.Simulation`.
+        check_data: warn, with :class:`drfl.errors.DataWarning`, of what is conspicuous in the clients' data, and at the
+            end of clients at which a metric is undefined. The federation must know its clients' data, as
+            :class:`drfl.Simulation` does.
 
     Where the algorithm's local solver has no step size, one is found before the first round, see
     :func:`drfl.step_size.find`. After the rounds 4, 6, 8, 12, 16, …, and those in which the model goes far, the loss is
@@ -173,7 +174,9 @@ def run(
         evaluation = _test(fed, at, log)
         if not log.has(at.round):
             log.add(at, evaluation, log.cost())
-    return log.result(at, evaluation, key.fold("best") if returned == "best" else None)
+    found = log.result(at, evaluation, key.fold("best") if returned == "best" else None)
+    _warn_of_undefined(fed, check_data, found)
+    return found
 
 
 def _kept(
@@ -219,6 +222,14 @@ def _warn_of_data(fed: Federation, asked: bool) -> None:
     """At the line that called :func:`run`."""
     if asked and isinstance(fed, DataChecked):
         for line in fed.data_warnings():
+            warnings.warn(line, DataWarning, stacklevel=3)
+
+
+def _warn_of_undefined(fed: Federation, asked: bool, found: Result) -> None:
+    """At the line that called :func:`run`."""
+    if asked and isinstance(fed, DataChecked):
+        undefined = undefined_names(found.evaluation, fed.measures, fed.names)
+        for line in undefined_notices(fed.measures, [undefined], fed.n):
             warnings.warn(line, DataWarning, stacklevel=3)
 
 

@@ -122,6 +122,12 @@ class ModelSelection(NamedTuple):
     patience: Patience | None
     score: Measure
 
+    @property
+    def by_score(self) -> bool:
+        """Whether it goes by a statistic of the score, rather than by losses alone."""
+        rules = (rule for rule in (self.best, self.patience) if rule is not None)
+        return any(selection_field(rule.metric, self.score).endswith("_score") for rule in rules)
+
     def check(self) -> None:
         """Refuse metrics that there are not.
 
@@ -178,6 +184,7 @@ class Selection(NamedTuple):
         round: of that model.
         value: of the metric, on validation rows.
         stopped: whether patience ended the run.
+        undefined: the clients that it left out, as the score was undefined on their validation rows at the last test.
     """
 
     part: str
@@ -185,3 +192,4 @@ class Selection(NamedTuple):
     round: int
     value: float
     stopped: bool
+    undefined: tuple[int, ...] = ()

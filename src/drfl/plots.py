@@ -39,13 +39,15 @@ def plot_history(history: History) -> Figure:
                 axes[0].plot(frame["round"], values, color=style.colour, dashes=(4, 2), label=f"{label}, validation")
         for field, place in (("worst_loss", 0), ("avg_loss", 2)):
             axes[1].plot(frame["round"], frame[field], color=figures.look(place).colour)
-        _name(axes[0], axis_title(score))
+        _name(axes[0], axis_title(score) + history.last.note)
         _name(axes[1], "loss")
         figures.legend(figure, axes)
     return figure
 
 
-def plot_histories(histories: pd.DataFrame, score: Measure, shown: tuple[str, ...] = ("worst", "avg")) -> Figure:
+def plot_histories(
+    histories: pd.DataFrame, score: Measure, shown: tuple[str, ...] = ("worst", "avg"), note: str = ""
+) -> Figure:
     """A curve an algorithm: the mean over its seeds, with the 95 % t-interval of that mean as a band.
 
     A curve ends where the first of its runs does.
@@ -55,6 +57,7 @@ def plot_histories(histories: pd.DataFrame, score: Measure, shown: tuple[str, ..
             :meth:`drfl.history.History.to_frame`.
         score: what the metrics are statistics of.
         shown: a panel each: "worst", "worst20", "avg", "best20" or "std".
+        note: on clients at which the score is undefined, see :func:`drfl.measure.undefined_note`.
 
     Raises:
         InputError: matplotlib is not installed, there is no row, or no such statistic.
@@ -84,7 +87,7 @@ def plot_histories(histories: pd.DataFrame, score: Measure, shown: tuple[str, ..
                     half = float(stdtrit(n - 1, 0.975)) / math.sqrt(n) * values.std(axis=1)
                     axis.fill_between(mean.index, mean - half, mean + half, color=style.colour, alpha=0.15, linewidth=0)
             better = " (less is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
-            _name(axis, axis_title(score, name.partition("_")[0]) + better)
+            _name(axis, axis_title(score, name.partition("_")[0]) + better + note)
         figures.legend(figure, axes)
     return figure
 

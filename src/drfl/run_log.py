@@ -27,7 +27,7 @@ from drfl.certificate import Certificate, Certifier
 from drfl.client_table import ClientTable
 from drfl.errors import Notice
 from drfl.federation import Evaluation, Federation
-from drfl.history import History, Metrics, Row, columns_of, others_of, smaller_is_better
+from drfl.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
 from drfl.html_table import html_table
 from drfl.key import Key
 from drfl.model_selection import ModelSelection, Selected, Selection, selection_field
@@ -79,8 +79,8 @@ class Result(NamedTuple):
     personal: ClientTable | None = None
 
     def __repr__(self) -> str:
-        m, name = self.history.last.metrics, self.history.score.words
-        end = f"worst {name} {m.worst_score:.3f}, average {m.avg_score:.3f}"
+        last = self.history.last
+        end = last.metrics.summary(self.history.score, last.note)
         return f"<Result of {self.rounds} rounds, the {self.returned} model of {len(self.model):,} parameters: {end}>"
 
     def plot(self) -> Figure:
@@ -131,6 +131,8 @@ class RunLog:
         self.point: Tensor | None = None
         # What the model tested last has become at each client; the model to return is tested after the last iterate.
         self.personal: ClientTable | None = None
+        # The clients at which the score was undefined on the validation rows tested last.
+        self.unjudged: tuple[int, ...] = ()
         # The federation's ledger goes on from run to run: a run's cost is a difference.
         self.start, self.before = time.perf_counter(), fed.ledger.totals()
         if start is not None:
@@ -175,7 +177,10 @@ class RunLog:
         """The metrics on validation rows of the model to return, which model selection sees."""
         models = self._personal(at, at.model)
         found = self.fed.validate(at.model) if models is None else self.fed.evaluate_each(models, "validation")
-        metrics = Metrics.of(found, self.history.score)
+        metrics, self.unjudged = (
+            Metrics.of(found, self.history.score),
+            tuple(found.score.isnan().nonzero().flatten().tolist()),
+        )
         self.selected = self.select.after(selected, at.round, at.model, lam, metrics, models)
         return metrics
 
@@ -189,7 +194,8 @@ class RunLog:
         metrics, last = (Metrics.of(tests, self.history.score) for tests in tested)
         others, seconds = others_of(tested.model, self.fed.measures), self._seconds()
         flags = flagged(at.state)
-        row = Row(at.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation)
+        undefined = undefined_counts(tested.model)
+        row = Row(at.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation, undefined)
         self.history.rows.append(row)
 
     def result(self, at: Played[S], tested: Tested, best: Key | None) -> Result:
@@ -239,19 +245,22 @@ class RunLog:
         certificate = self._certificate(self.selected.w, lam)
         validation = next((r.validation for r in self.history.rows if r.round == int(self.selected.round)), None)
         self.history.rows[-1] = row._replace(
-            metrics=metrics, others=others, certificate=certificate, validation=validation
-        )
+            metrics=metrics, others=others, certificate=certificate, validation=validation,
+            undefined=undefined_counts(tested),
+        )  # fmt: skip
 
     def _selection(self, at: Played[S]) -> Selection | None:
         if self.selected is None:
             return None
         best, stopped = self.select.best, self.impatient(at)
+        undefined = self.unjudged if self.select.by_score else ()
         if best is None or self.selected.is_empty:
-            return Selection("validation", None, at.round, math.nan, stopped)
+            return Selection("validation", None, at.round, math.nan, stopped, undefined)
         field = selection_field(best.metric, self.history.score)
         sign = -1 if smaller_is_better(field, self.history.score) else 1
         name = dict(zip(Metrics._fields, columns_of(self.history.score.name), strict=True))[field]
-        return Selection("validation", name, int(self.selected.round), sign * float(self.selected.value), stopped)
+        value = sign * float(self.selected.value)
+        return Selection("validation", name, int(self.selected.round), value, stopped, undefined)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.start

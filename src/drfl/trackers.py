@@ -32,6 +32,9 @@ def scalars(row: Row, score: Measure) -> dict[str, float]:
         score: what its metrics are statistics of.
     """
     found = row.metrics.named(score.name) | dict(row.others)
+    if any(row.undefined):
+        names = (name.removeprefix("avg_") for name in row.others if name.startswith("avg_"))
+        found |= {f"undefined_{name}": float(n) for name, n in zip((score.name, *names), row.undefined, strict=True)}
     for prefix, metrics in (("last", row.last), ("validation", row.validation)):
         if metrics is not None:
             found |= {f"{prefix}_{name}": value for name, value in metrics.named(score.name).items()}

@@ -22,14 +22,15 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
         ),
         algorithm=algorithm or drfl.FedAvg(m=1),
         partition=SimpleNamespace(recipe={"partition": partition}),
-        data=SimpleNamespace(names=tuple(f"site {i}" for i in range(n))),
+        data=SimpleNamespace(n=n, names=tuple(f"site {i}" for i in range(n))),
     )
     rows = [SimpleNamespace(metrics=SimpleNamespace(avg_loss=loss)) for loss in losses]
     result = SimpleNamespace(
         rounds=rounds,
         skipped=skipped,
         history=SimpleNamespace(rows=rows, last=rows[-1]),
-        evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64)),
+        evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64), others=()),
+        selection=None,
     )
     return job, result
 

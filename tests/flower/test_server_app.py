@@ -17,18 +17,20 @@ from tests.support.run_files import different, results_in
 
 import drfl
 from drfl.algorithms import ALGORITHMS, EVERYBODY
+from drfl.data import ClientData
 from drfl.errors import DivergedError, InputError, Notice
 from drfl.experiments.hyperparameters import make
 from drfl.experiments.report_evidence import gathered
 from drfl.experiments.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
-from drfl.flower.client_app import client_app
+from drfl.flower.client_app import Site, client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.settings import ServerSettings, read_server
+from drfl.measure import undefined_note
 from drfl.report.pdf import Evidence, render_pdf
 from drfl.resilience import Replayed, read_replies
 
-from .conftest import grid_of, simulation, site
+from .conftest import clients, grid_of, simulation, site
 
 SETTINGS = """
 out = "run"
@@ -112,6 +114,21 @@ def test_both_models_of_the_last_test_are_paired_client_by_client(tmp_path):
     (tmp_path / "last").mkdir()
     out = server_app.serve(grid_of(), settings(tmp_path / "last", more='returned = "last"'))
     assert not (out / "paired.csv").exists()
+
+
+def test_a_site_of_one_class_is_left_out_of_the_auc_and_named(tmp_path, caplog):
+    train, test = clients()
+    test["d"] = (test["d"][0], torch.zeros(15, dtype=torch.int64))
+    sites = {name: Site(name, ClientData.from_arrays({name: train[name]}, {name: test[name]})) for name in "abcd"}
+    caplog.set_level(logging.INFO, logger="drfl")
+    path = settings(tmp_path, more='score = "auc"')
+    out = server_app.serve(grid_of(load=lambda context: sites[context.node_config["name"]]), path)
+    assert json.loads((out / "summary.json").read_text())["undefined"] == {"auc": 1}
+    (notice,) = (r.msg for r in caplog.records if getattr(r.msg, "code", "") == "undefined-metric")
+    assert (notice.field, notice.count("(d)")) == ("auc", 1)
+    rounds = [r.getMessage() for r in caplog.records if r.getMessage().startswith("round ")]
+    assert rounds
+    assert all(undefined_note([1], [4]) in line for line in rounds)
 
 
 def test_its_folder_makes_a_report_to_print(tmp_path):

@@ -23,7 +23,7 @@ from drfl.assessment.unseen import UnseenClient, unseen_client
 from drfl.assessment.worst import WorstScore, could_be_worst, worst_score
 from drfl.errors import InputError
 from drfl.html_table import html_table
-from drfl.measure import Measure, Rows
+from drfl.measure import Measure, Rows, undefined_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +82,16 @@ class Assessment:
         return np.argsort(turned(self.values, self.measure), kind="stable").tolist()
 
     @property
+    def undefined(self) -> list[str]:
+        """The clients on whose rows the measure is undefined: only :attr:`candidates` speaks of them."""
+        return [name for name, value in zip(self.names, self.values, strict=True) if np.isnan(value)]
+
+    @property
+    def note(self) -> str:
+        """What follows a statistic over the other clients in a line, see :func:`drfl.measure.undefined_note`."""
+        return undefined_note([len(self.undefined)], [len(self.names)])
+
+    @property
     def method(self) -> str:
         """What the intervals are made by."""
         return METHODS[self.measure.rows]
@@ -106,7 +116,7 @@ class Assessment:
         shown, i = self.measure.shown, self.order[0]
         return (
             f"<Assessment of {len(self.names)} clients: worst {self.measure.words} {shown(self.values[i])} "
-            f"({self.names[i]}), truly {shown(self.worst.low)} to {shown(self.worst.high)}, "
+            f"({self.names[i]}){self.note}, truly {shown(self.worst.low)} to {shown(self.worst.high)}, "
             f"{int(self.candidates.sum())} could be it>"
         )
 
@@ -165,6 +175,15 @@ def check_level(level: float) -> None:
         raise InputError(f"level {level} must be between 0 and 1, e.g. 0.95", code="out-of-range", field="level")
 
 
+def undefined_everywhere(measure: Measure) -> InputError:
+    """The error of a measure that no client has a value of."""
+    return InputError(
+        f"{measure.words} is undefined on every client's test rows: assess another measure",
+        code="undefined-metric",
+        field=measure.name,
+    )
+
+
 def assess_clients(
     measure: Measure,
     names: Sequence[str],
@@ -191,11 +210,7 @@ def assess_clients(
     every = scores_of(measure, sums)
     known = np.isfinite(every.values)
     if not known.any():
-        raise InputError(
-            f"{measure.words} is not defined on any client's test rows: assess another measure",
-            code="undefined-metric",
-            field=measure.name,
-        )
+        raise undefined_everywhere(measure)
     scores, alpha = select(every, known), 1 - level
 
     def in_place(values: Floats, otherwise: float = np.nan) -> Floats:

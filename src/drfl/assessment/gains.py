@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from drfl.assessment.clients import check_level, scores_of
+from drfl.assessment.clients import check_level, scores_of, undefined_everywhere
 from drfl.assessment.differences import BinaryGains, Gains, MeanGains, WorstGain, worst_gain
 from drfl.assessment.scores import Floats
 from drfl.assessment.seeds import holm
 from drfl.errors import InputError
 from drfl.html_table import html_table
-from drfl.measure import Measure, Rows
+from drfl.measure import Measure, Rows, undefined_note
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+WITH_ROWS = "run with --metric accuracy too, or mae for numbers"
+"""The remedy for a measure that has no value for a single row."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,12 +34,12 @@ class GainAssessment:
         level: of every interval, e.g. 0.95.
         names: (N,) of the clients.
         samples: (N,) test rows.
-        values: (N,) measured gains.
-        low: (N,) lower ends of their intervals, simultaneous over clients.
+        values: (N,) measured gains; NaN where the measure is undefined with either model.
+        low: (N,) lower ends of their intervals, simultaneous over clients; NaN where there is no gain.
         high: (N,) upper ends.
         p_holm: (N,) two-sided p-values of "no gain", after Holm's correction: at most 1 − level where a gain or a loss
             is shown.
-        worst: by how much B's worst client is better than A's, whoever they are.
+        worst: by how much B's worst client is better than A's, whoever they are, of those that have a gain.
     """
 
     measure: Measure
@@ -58,6 +62,16 @@ class GainAssessment:
         """The clients at which B is shown to be worse."""
         return self._shown(self.values < 0)
 
+    @property
+    def undefined(self) -> list[str]:
+        """The clients at which the measure is undefined with either model, which are in neither of the two."""
+        return [name for name, value in zip(self.names, self.values, strict=True) if np.isnan(value)]
+
+    @property
+    def note(self) -> str:
+        """What follows the worst client's gain in a line, see :func:`drfl.measure.undefined_note`."""
+        return undefined_note([len(self.undefined)], [len(self.names)])
+
     def _shown(self, which: NDArray[np.bool_]) -> list[str]:
         shown = which & (self.p_holm <= 1 - self.level)
         return [name for name, own in zip(self.names, shown, strict=True) if own]
@@ -74,7 +88,8 @@ class GainAssessment:
         low, high = (f"{scale * end:+.{digits}f}" for end in (found.low, found.high))
         return (
             f"<GainAssessment of {len(self.names)} clients: the worst one's {self.measure.words}: {found.shown}, gain "
-            f"between {low} and {high}; shown at single clients: {len(self.better)} better, {len(self.worse)} worse>"
+            f"between {low} and {high}{self.note}; shown at single clients: {len(self.better)} better, "
+            f"{len(self.worse)} worse>"
         )
 
     def _repr_html_(self) -> str:
@@ -103,15 +118,15 @@ def assess_gain(
         independent: whether no two clients share a test row.
 
     Raises:
-        InputError: the measure is no mean over rows, or the level is none.
+        InputError: the measure is no mean over rows, the level is none, or no client has a value with both models.
     """
     check_level(level)
     if not measure.rows.mean:
-        raise InputError(
-            f"{measure.words} has no value for a single row: compare two models by another measure",
-            code="unsupported-metric",
-            field=measure.name,
-        )
+        raise no_row_values(measure)
+    samples, known = first[:, 0].astype(np.int64), np.isfinite(first + second).all(1) & np.isfinite(products)
+    if not known.any():
+        raise undefined_everywhere(measure)
+    first, second, products = first[known], second[known], products[known]
     a, b, n = scores_of(measure, first), scores_of(measure, second), first[:, 0]
     total, squares = second[:, 1] - first[:, 1], second[:, 2] + first[:, 2] - 2 * products
     gains: Gains = BinaryGains(n, second[:, 1] - products, first[:, 1] - products)
@@ -120,16 +135,38 @@ def assess_gain(
     if not measure.more_is_better:
         gains = gains.turned()
     each = (1 - level) / (2 * len(n))
+
+    def in_place(values: Floats) -> Floats:
+        found = np.full(len(names), np.nan)
+        found[known] = values
+        return found
+
     return GainAssessment(
         measure=measure,
         level=level,
         names=tuple(names),
-        samples=n.astype(np.int64),
-        values=gains.values,
-        low=gains.lower(each),
-        high=gains.upper(each),
-        p_holm=holm(gains.p()),
+        samples=samples,
+        values=in_place(gains.values),
+        low=in_place(gains.lower(each)),
+        high=in_place(gains.upper(each)),
+        p_holm=in_place(holm(gains.p())),
         worst=worst_gain(a, b, gains, 1 - level, independent=independent),
+    )
+
+
+def no_row_values(measure: Measure, others: Sequence[Measure] = ()) -> InputError:
+    """The error of two models that are compared by a measure that has no value for a single row.
+
+    Args:
+        measure: which.
+        others: what else was measured.
+    """
+    able = [other.name for other in others if other.rows.mean]
+    remedy = f"use drfl assess --measure {able[0]}" if able else WITH_ROWS
+    return InputError(
+        f"{measure.words} has no value for a single row: {remedy}",
+        code="unsupported-metric",
+        field=measure.name,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sample_size import rows_for_worst
 from drfl.errors import InputError
-from drfl.measure import Measure
+from drfl.measure import NOTHING, Measure
 
 NAMED = 5
 """Clients that a sentence names at most."""
@@ -29,28 +29,26 @@ def sentences(found: Assessment) -> list[str]:
 
 def headline(found: Assessment) -> str:
     """Of the worst client, with its interval, in a line."""
-    i, shown = found.order[0], found.measure.shown
+    i, words, shown = found.order[0], found.measure.words, found.measure.shown
     return (
-        f"{found.names[i]} measures worst, {shown(float(found.values[i]))} on {found.samples[i]:,} test rows; the true "
-        f"{found.measure.words} of the worst client, whoever it is, is between {shown(found.worst.low)} and "
+        f"{found.names[i]} measures worst, {shown(float(found.values[i]))} on {found.samples[i]:,} test rows"
+        f"{found.note}; the true {words} of the worst client, whoever it is, is between {shown(found.worst.low)} and "
         f"{shown(found.worst.high)} ({_level(found)})"
     )
 
 
-def interval_line(measure: Measure, low: float, high: float) -> str:
-    """The interval of the worst client's true value at 95 %, as commands print it."""
-    return (
-        f"the worst client's true {measure.words}, whoever it is: {measure.interval(low, high)} {measure.unit}".rstrip()
-        + " (95 % confidence)"
-    )
+def interval_line(measure: Measure, low: float, high: float, note: str = "") -> str:
+    """The interval of the worst client's true value at 95 %, as commands print it, with a note on undefined clients."""
+    ends = f"{measure.interval(low, high)} {measure.unit}".rstrip()
+    return f"the worst client's true {measure.words}, whoever it is{note}: {ends} (95 % confidence)"
 
 
 def _worst(found: Assessment) -> list[str]:
     lines = [f"{headline(found)}."]
-    without = [name for name, value in zip(found.names, found.values, strict=True) if np.isnan(value)]
-    if without:
+    if found.undefined:
         lines.append(
-            f"Of {_listed(without)} nothing is said, as {found.measure.words} is not defined on the test rows there."
+            f"{found.measure.words[:1].upper()}{found.measure.words[1:]} is undefined on the test rows of "
+            f"{_listed(found.undefined)}: their true {found.measure.words} is unknown."
         )
     return lines
 
@@ -73,21 +71,22 @@ def equality(found: Assessment) -> list[str]:
         return []
     lines, shown = [], found.measure.shown
     if equal is not None:
+        ends = f"between {shown(equal.low)} and {shown(equal.high)} in 95 of 100 federations with these test sizes"
         lines.append(
-            f"If all clients were equally good the worst of them would measure {shown(equal.worst)} on average, and "
-            f"between {shown(equal.low)} and {shown(equal.high)} in 95 of 100 federations with these test sizes."
+            "If all clients were equally good the worst of them would measure "
+            f"{shown(equal.worst)} on average{found.note}, and {ends}."
         )
     differ = test.p_spread if np.isnan(test.p_worst) else min(1.0, 2 * min(test.p_spread, test.p_worst))
     verdict = "The clients differ" if differ <= 1 - found.level else "No difference between the clients is shown"
     by = "" if np.isnan(test.p_worst) else f", by the worst one p = {_p(test.p_worst)}"
     how = "exact test" if test.exact else "approximate test"
-    lines.append(f"{verdict} ({how} that all are equally good: by the spread p = {_p(test.p_spread)}{by}).")
+    lines.append(f"{verdict} ({how} that all are equally good: by the spread p = {_p(test.p_spread)}{by}){found.note}.")
     if not np.isnan(test.std_true):
         unit = " points" if found.measure.percent else ""
         digits = found.measure.digits
         lines.append(
             f"The standard deviation over clients is {scale * test.std:.{digits}f}{unit} as measured, "
-            f"{scale * test.std_true:.{digits}f} with the noise of the test sets taken out."
+            f"{scale * test.std_true:.{digits}f} with the noise of the test sets taken out{found.note}."
         )
     return lines
 
@@ -114,7 +113,7 @@ def _rows_needed(found: Assessment) -> list[str]:
         return []
     return [
         f"To show, with a probability of 80 %, that a client is {100 * DIFFERENCE:g} points below the average of "
-        f"{found.measure.shown(rest)}, it needs {rows:,} test rows; here clients have {_range(found)}."
+        f"{found.measure.shown(rest)}{found.note}, it needs {rows:,} test rows; here clients have {_range(found)}."
     ]
 
 
@@ -144,6 +143,6 @@ def signed_interval(measure: Measure, value: float, low: float, high: float) -> 
     """A difference and its interval as they are shown, in points where the measure is shown in percent."""
 
     def text(number: float) -> str:
-        return "–" if np.isnan(number) else f"{measure.scale * number:+.{measure.digits}f}".replace("-", "−")
+        return NOTHING if np.isnan(number) else f"{measure.scale * number:+.{measure.digits}f}".replace("-", "−")
 
     return text(value), f"{text(low)} to {text(high)}"

@@ -27,7 +27,7 @@ from drfl.run_state import RunState
 if TYPE_CHECKING:
     from drfl.checkpoint.record import Record
 
-FORMAT = 6
+FORMAT = 7
 """Goes up when a checkpoint is written that older versions would misread."""
 
 PARTS = ("state", "average", "decaying", "step_size", "selected")
@@ -229,6 +229,7 @@ def history_specs(fresh: RunState, lam: Tensor, record: Record, measures: Sequen
         "metrics": metrics,
         "last": metrics,
         "others": open_column._replace(shape=("rows", len(other_columns(measures)))),
+        "undefined": Spec(torch.int64, ("rows", len(measures)), low=none, high=torch.tensor(len(lam))),
         "ledger": Spec(torch.int64, ("rows", len(COUNTERS)), low=none, high=torch.tensor(MOST)),
         "seconds": Spec(double, ("rows",), low=none, high=torch.tensor(LONGEST)),
         "certificate": open_column._replace(shape=("rows", len(Certificate._fields))),
@@ -255,6 +256,7 @@ def run_tensors(progress: RunState) -> dict[str, Tensor]:
         "metrics": torch.tensor([row.metrics for row in rows], dtype=double),
         "last": torch.tensor([row.last_metrics for row in rows], dtype=double),
         "others": torch.tensor([list(row.others.values()) for row in rows], dtype=double),
+        "undefined": torch.tensor([row.undefined for row in rows]),
         "ledger": torch.tensor([[row.ledger[name] for name in COUNTERS] for row in rows]),
         "seconds": torch.tensor([row.seconds for row in rows], dtype=double),
         "certificate": torch.tensor([row.certificate or nothing for row in rows], dtype=double),
@@ -346,5 +348,6 @@ def _rows(columns: Mapping[str, Tensor], record: Record, others: Sequence[str]) 
             last=Metrics(*plain["last"][k]),
             others=dict(zip(others, plain["others"][k], strict=True)),
             validation=Metrics(*plain["validation"][k]) if "validation" in plain else None,
+            undefined=tuple(plain["undefined"][k]),
         ))  # fmt: skip
     return tuple(found)

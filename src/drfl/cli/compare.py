@@ -97,6 +97,8 @@ def compare_command(options: CompareOptions) -> int:
         print(json_text({**comparison.summary(), "directory": str(claim.directory)}))
     else:
         _print(comparison, claim.directory)
+    for notice in comparison.notices:
+        console.warn(notice)
     unfinished = None if claim.finished else interruption(claim.directory)
     if unfinished is not None:
         console.warn(unfinished)
@@ -156,7 +158,8 @@ def _outcomes(
         for outcome in found:
             outcomes.append(outcome)
             if several and not quiet and outcome.metrics is not None:
-                told = describe(outcome.metrics, ready.design.config.measures()[0])
+                score = ready.design.config.measures()[0]
+                told = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
                 head = f"[{len(outcomes)}/{total}] {outcome.algorithm}, seed {outcome.seed}"
                 console.err.print(f"{head}: {told}", markup=False)
             if outcome.reason and not quiet:
@@ -229,7 +232,7 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     reached = title is not None and comparison.config.until is not None
     view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
-        view.add_column("\n".join(textwrap.wrap(text, HEADING)), justify="right", no_wrap=True)
+        view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)
     for cells in rows:
         view.add_row(*cells, *(_reached(comparison, str(cells[0])) if reached else []))
     return view

@@ -13,6 +13,7 @@ from drfl.certificate import Certificate
 from drfl.cli import signals
 from drfl.experiments.runner import StopSignal
 from drfl.loop import Callback, Step
+from drfl.measure import NOTHING
 from drfl.screen import Screen
 
 out = Screen()
@@ -61,7 +62,7 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
             def live(step: Step) -> None:
                 bar.update(task, completed=step.round, total=step.rounds)
                 if step.row is not None:
-                    bar.update(task, metrics=callbacks.describe(step.row.metrics, step.score))
+                    bar.update(task, metrics=callbacks.describe(step.row.metrics, step.score, step.row.note))
 
             yield live
     else:
@@ -85,7 +86,7 @@ def percent(fraction: float) -> str:
 
 def gap(certificate: Certificate | None) -> str:
     """The duality gap with three digits; a dash where there is none."""
-    return "–" if certificate is None else f"{certificate.gap:.3g}"
+    return NOTHING if certificate is None else f"{certificate.gap:.3g}"
 
 
 def certificate(found: Certificate | None) -> str:

@@ -17,6 +17,7 @@ from drfl.experiments.config import Config, config_of, load_config, read_file, r
 from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.run_directory import check_free, claimed, filled
 from drfl.experiments.runner import execute, parse_seeds
+from drfl.measure import NOTHING
 from drfl.papers.energy import measurements, output
 from drfl.papers.energy.channel import LinkConditions, OverChannel, check
 from drfl.papers.energy.cost import (
@@ -120,7 +121,9 @@ def measure(
                 job = job._replace(algorithm=OverChannel(job.algorithm, fading))
             try:
                 rows = execute(job, [show]).result.history.rows
-                rounds = next((row.round for row in rows if row.metrics.worst_score >= target), None)
+                # A client whose accuracy is undefined, as its outputs are not finite, has not reached the target.
+                reached = (row for row in rows if row.metrics.worst_score >= target and not row.undefined[0])
+                rounds = next((row.round for row in reached), None)
             except DivergedError as error:
                 rounds = None
                 if not quiet:
@@ -373,9 +376,7 @@ def _print(made: LocalStepsPlan, title: str, directory: Path) -> None:
         view.add_column(f"{snr:g} dB", justify="right")
     for bandwidth in bandwidths:
         best = (cells[snr, bandwidth].best for snr in snrs)
-        view.add_row(
-            output.hertz(bandwidth), *(output.NONE if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best)
-        )
+        view.add_row(output.hertz(bandwidth), *(NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best))
     console.out.print(view)
     for note in made.notes:
         console.out.print(f"note: {note}", markup=False)

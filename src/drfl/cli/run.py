@@ -12,7 +12,7 @@ from drfl.cli.to_config import overrides
 from drfl.errors import Notice
 from drfl.experiments.artifacts import config_toml, json_text, summary
 from drfl.experiments.build import build, load_data
-from drfl.experiments.comparison_results import score_columns
+from drfl.experiments.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config import Config, config_of, read_file, references_of
 from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.manifest import failure_of, interruption, is_finished
@@ -26,7 +26,9 @@ from drfl.experiments.resume import (
 )
 from drfl.experiments.run_directory import check_free, claimed, tidy
 from drfl.experiments.runner import Finished, execute, write_results
-from drfl.history import Metrics
+from drfl.federation import Evaluation
+from drfl.history import Metrics, undefined_counts
+from drfl.measure import number, undefined_note, undefined_share
 from drfl.screen import Table
 from drfl.step_size import StepSize
 from drfl.user_code import keep_out, label_of
@@ -115,32 +117,34 @@ def _print(finished: Finished, directory: Path) -> None:
 
     config, result = finished.job.config, finished.result
     row, returned, score = result.history.last, result.returned, result.history.score
-    rows: dict[str, tuple[Metrics, Certificate | None]] = {returned: (row.metrics, row.certificate)}
+    rows: dict[str, tuple[Evaluation, Certificate | None]] = {returned: (result.evaluation, row.certificate)}
     if returned != "last":
-        rows["last"] = (row.last_metrics, None)
+        rows["last"] = (result.last, None)
     if result.averaged is not None:
-        rows["averaged"] = (Metrics.of(result.averaged, score), result.averaged_certificate)
-    asked = finished.job.certify is not None
+        rows["averaged"] = (result.averaged, result.averaged_certificate)
+    counts = {name: undefined_counts(found)[:1] for name, (found, _) in rows.items()}
+    asked, some, clients = finished.job.certify is not None, any(map(any, counts.values())), [finished.job.data.n]
     what = f"{label_of(config.algorithm)} on {config.dataset}"
     table = Table(title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds", title_justify="left")
     table.add_column("iterate")
     headings = score_columns(result.history.score, fifth=True).values()
-    for heading in (*headings, "avg loss", "worst loss", *(("gap",) if asked else ())):
-        table.add_column(heading, justify="right")
-    for name, (m, certificate) in rows.items():
-        scores = (m.avg_score, m.worst_score, m.std_score, m.worst20_score)
-        gap = [console.gap(certificate)] if asked else []
+    more = (*([UNDEFINED] if some else []), "avg loss", "worst loss", *(["gap"] if asked else []))
+    for heading in (*headings, *more):
+        table.add_column(heading, justify="right", no_wrap=heading == UNDEFINED)
+    for name, (found, certificate) in rows.items():
+        m = Metrics.of(found, score)
         table.add_row(
             name,
-            *(f"{score.scale * x:.{score.digits}f}" for x in scores),
-            f"{m.avg_loss:.3f}",
-            f"{m.worst_loss:.3f}",
-            *gap,
+            *map(score.number, (m.avg_score, m.worst_score, m.std_score, m.worst20_score)),
+            *([undefined_share(counts[name], clients)] if some else []),
+            number(m.avg_loss, 3),
+            number(m.worst_loss, 3),
+            *([console.gap(certificate)] if asked else []),
         )
     console.out.print(table)
-    interval = worst_interval(result.evaluation, score)
+    interval, note = worst_interval(result.evaluation, score), undefined_note(counts[returned], clients)
     if interval is not None:
-        console.out.print(f"{interval_line(score, *interval)}; drfl assess says more", markup=False)
+        console.out.print(f"{interval_line(score, *interval, note)}; drfl assess says more", markup=False)
     for name, (_, certificate) in rows.items():
         if asked and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")
@@ -148,5 +152,5 @@ def _print(finished: Finished, directory: Path) -> None:
     if size is not None:
         console.out.print(_step_size(size, finished.job.data.names), markup=False)
     if finished.stopped == "target":
-        console.out.print(f"target {config.until} reached in round {result.rounds}")
+        console.out.print(f"target {config.until} reached in round {result.rounds}{note}")
     console.out.print(f"report: {directory / 'report.html'}", markup=False)

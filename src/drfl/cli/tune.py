@@ -15,9 +15,11 @@ from drfl.cli import console, signals
 from drfl.cli.options import TuneOptions
 from drfl.errors import InputError
 from drfl.experiments.artifacts import json_text
+from drfl.experiments.comparison_results import UNDEFINED
 from drfl.experiments.measures import Column
 from drfl.experiments.pool import check_stack, pool_of, workers_by_options
 from drfl.experiments.training_cells import run_cell
+from drfl.measure import undefined_share
 from drfl.papers.tuning_jobs import resolve
 from drfl.screen import Table
 from drfl.tuning.configured import prepare
@@ -112,13 +114,15 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
         title_justify="left",
     )
     table.add_column("algorithm")
-    for heading in (column.label, "default"):
+    some = any(search.best(own).note for own in trials.values())
+    for heading in (column.label, "default", *([UNDEFINED] if some else [])):
         table.add_column(heading, justify="right")
     table.add_column("chosen")
     for name, own in trials.items():
         chosen = search.best(own)
         text = " ".join(f"{key}={value}" for key, value in chosen.table.items()) or "the defaults"
-        table.add_row(label_of(name), column.text(chosen.score), column.text(own[0].score), text)
+        left_out = [undefined_share(chosen.undefined, chosen.clients)] if some else []
+        table.add_row(label_of(name), column.text(chosen.score), column.text(own[0].score), *left_out, text)
     console.out.print(table)
     for name, own in trials.items():
         if not any("rounds" in trial.stopped for trial in own):

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from drfl.deploy.flower_cli import ask, environment, program
 from drfl.deploy.paths import DeploymentFolder
 from drfl.errors import DrflError, InputError
-from drfl.experiments.comparison_results import columns_beside, score_columns
+from drfl.experiments.comparison_results import UNDEFINED, columns_beside, score_columns
 from drfl.experiments.manifest import is_finished, read_manifest
 from drfl.experiments.measures import column
 from drfl.files import read_json
-from drfl.report.read_run import measures_of
+from drfl.measure import undefined_share
+from drfl.report import read_run as parts
 from drfl.screen import Screen, Table
 
 
@@ -29,17 +30,23 @@ def print_result(folder: DeploymentFolder) -> None:
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
     table = Table(title=title, title_justify="left")
-    measures = measures_of(summary)
+    measures = parts.measures_of(summary)
     headings = {
         **score_columns(measures[0], fifth=True),
         **columns_beside(measures[1:]),
         "avg_loss": "avg loss",
         "worst_loss": "worst loss",
     }
-    for heading in headings.values():
+    cells: list[str] = []
+    undefined, clients = parts.table(summary, "undefined"), parts.number(summary, "clients")
+    counts = {f"worst_{name}": parts.number(undefined, name) for name in undefined}
+    for name, heading in headings.items():
         table.add_column(heading, justify="right")
-    looks = {name: column(name, measures) for name in headings}
-    table.add_row(*(_shown(final.get(name), look.scale, f".{look.digits}f") for name, look in looks.items()))
+        cells.append(column(name, measures).text(parts.number(final, name)))
+        if counts.get(name, 0) > 0 and clients > 0:
+            table.add_column(UNDEFINED, justify="right", no_wrap=True)
+            cells.append(undefined_share([int(counts[name])], [int(clients)]))
+    table.add_row(*cells)
     out = Screen()
     out.print(table)
     out.print(f"folder: {path.parent}", markup=False, soft_wrap=True)
@@ -52,10 +59,6 @@ def can_go_on(folder: DeploymentFolder) -> bool:
         return read_manifest(run) is not None and not is_finished(run)
     except (OSError, InputError):
         return False
-
-
-def _shown(value: object, factor: float, form: str) -> str:
-    return format(factor * value, form) if isinstance(value, int | float) else "–"
 
 
 COMPLETED = "finished:completed"

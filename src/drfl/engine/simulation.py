@@ -93,7 +93,7 @@ class Simulation(Federation):
         self._train = train._replace(autocast=_autocast(precision, dtype))
         self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
         self._validation_rows = None if data.validation is None else ClientRows.of(data.validation)
-        self._first, self.data = first, data
+        self._first, self.data, self.names = first, data, data.names
         self.sizes = self._rows.sizes
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
         self.majority, self.measures = data.majority, task.measures

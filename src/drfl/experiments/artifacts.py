@@ -23,7 +23,7 @@ from drfl.experiments.config import Config
 from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.federation import Evaluation
-from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, LAMBDA_CLIENTS, Metrics, csv_text
+from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, LAMBDA_CLIENTS, Metrics, csv_text, undefined_names
 from drfl.loop import Result
 from drfl.measure import Measure, Rows
 from drfl.resilience import Memory
@@ -77,6 +77,7 @@ def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]
     """The run in one object: what ran, on what, how it ended, what it cost."""
     config, last, asked, score = job.config, result.history.last, job.certify is not None, job.fed.measures[0].name
     checks = end_checks(job, result) if stopped in ENDS else EndChecks()
+    undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     averaged = None
     if result.averaged is not None:
         found = Metrics.of(result.averaged, job.fed.measures[0])
@@ -100,7 +101,7 @@ def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]
         "precision": config.precision,
         **_protection(result.state, job.data.names),
         "returned": result.returned,
-        "selection": None if result.selection is None else {**result.selection._asdict(), "test_rows_had_a_say": False},
+        "selection": _selection(result),
         "step_size": _step_size(result.step_size, job.data.names),
         "failure": checks.failure,
         "warnings": [*warnings_of(job), *checks.warnings],
@@ -108,6 +109,7 @@ def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]
             {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent, "rows": m.rows}
             for m in job.fed.measures
         ],
+        "undefined": {name: len(clients) for name, clients in undefined.items()},
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
         "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
         "last": rounded(last.last_metrics.named(score)),
@@ -116,6 +118,13 @@ def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]
         "wall_seconds": round(last.seconds, 3),
         "versions": versions(),
     }
+
+
+def _selection(result: Result) -> dict[str, object] | None:
+    found = result.selection
+    if found is None:
+        return None
+    return {**found._asdict(), "undefined": len(found.undefined), "test_rows_had_a_say": False}
 
 
 def _step_size(found: StepSize | None, names: Sequence[str]) -> dict[str, object] | None:

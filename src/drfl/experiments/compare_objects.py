@@ -116,7 +116,7 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
         return Comparison(*design, kept_outcomes(out, ready), ready.clients, out, ready.warnings)
     watch, outcomes = StopSignal(), list[Outcome]()
     with (
-        _shown(options.progress, design) as (tell, show),
+        _shown(options.progress, design, ready.clients) as (tell, show),
         claimed(
             out, "comparison", resume=options.resume, overwrite=options.overwrite, cells=design.cells,
             config=ready.config, tell=tell, key=key_of(design.config, out),
@@ -138,32 +138,35 @@ def _compared(build: Build, design: Design, out: Path, options: Options, own: Co
         with filled(claim) as folder:
             write_comparison(comparison, folder, claim.directory, ready.identity)
         claim.finished = len(outcomes) == len(design.cells)
+        for notice in comparison.notices:
+            tell(notice)
     return comparison
 
 
 @contextmanager
 def _shown(
-    progress: Callable[[str], None] | Literal["bar"], design: Design
+    progress: Callable[[str], None] | Literal["bar"], design: Design, clients: int
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Outcome, int], None]]]:
     """What is told a line, and what is told of a run that ended and how many have."""
     if progress != "bar":
-        yield progress, lambda outcome, done: progress(_told(outcome, done, design))
+        yield progress, lambda outcome, done: progress(_told(outcome, done, design, clients))
         return
     with bar(len(design.cells), "drfl.compare", "run") as shown:
 
         def ended(outcome: Outcome, done: int) -> None:
-            shown.set_postfix_str(_told(outcome, done, design).partition("] ")[2], refresh=False)
+            shown.set_postfix_str(_told(outcome, done, design, clients).partition("] ")[2], refresh=False)
             shown.update(done - shown.n)
 
         yield partial(shown.write, file=sys.stderr), ended
 
 
-def _told(outcome: Outcome, done: int, design: Design) -> str:
+def _told(outcome: Outcome, done: int, design: Design, clients: int) -> str:
     """A line on a run that ended."""
     head = f"[{done}/{len(design.cells)}] {outcome.algorithm}, seed {outcome.seed}: "
     if outcome.metrics is None:
         return f"{head}{outcome.stopped}: {outcome.reason}"
-    return head + describe(outcome.metrics, design.config.measures()[0])
+    score = design.config.measures()[0]
+    return head + describe(outcome.metrics, score, outcome.note(score.name, clients))
 
 
 def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from drfl.experiments.resume import check_same, check_settings, checkpoint_write
 from drfl.experiments.run_directory import Claim, claimed, filled, tidy
 from drfl.experiments.runner import Finished, Outcome, StopSignal, execute
 from drfl.files import parse_json, read_json, read_toml
+from drfl.history import undefined_names
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
 from drfl.user_code import label_of
@@ -378,12 +379,14 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
         return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
     from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
 
-    equal = None
-    if score.name == ACCURACY.name:
-        equal = equal_clients(last.metrics.avg_score, result.evaluation.samples.numpy())
+    evaluation, measures = result.evaluation, finished.job.fed.measures
+    equal, defined = None, ~evaluation.score.isnan()
+    if score.name == ACCURACY.name and bool(defined.any()):
+        equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
     outcome = Outcome(
         label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
-        finished.checks.failure or "", equal, dict(last.others), worst_interval(result.evaluation, score),
+        finished.checks.failure or "", equal, dict(last.others), worst_interval(evaluation, score),
+        undefined_names(evaluation, measures, finished.job.data.names),
     )  # fmt: skip
     return outcome, finished
 

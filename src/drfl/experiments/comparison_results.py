@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from drfl.errors import Notice
 from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
 from drfl.experiments.measures import column
@@ -22,8 +23,10 @@ from drfl.history import (
     columns_of,
     csv_text,
     other_columns,
+    undefined_notices,
 )
-from drfl.metrics import ACCURACY, Measure
+from drfl.measure import NOTHING, Measure, undefined_note, undefined_share
+from drfl.metrics import ACCURACY
 from drfl.user_code import label_of
 
 if TYPE_CHECKING:
@@ -70,6 +73,17 @@ class Comparison(NamedTuple):
         """What was measured, the score first."""
         return self.config.measures()
 
+    @property
+    def notices(self) -> list[Notice]:
+        """A warning for each measure that is undefined at some clients in any of the runs."""
+        ended = [outcome.undefined for outcome in self.outcomes if outcome.metrics is not None]
+        return undefined_notices(self.measures, ended, self.clients)
+
+    def undefined(self, measure: str, *algorithms: str) -> list[int]:
+        """At how many clients a measure is undefined, in each run that ended of these algorithms, or of all."""
+        ended = (o for o in self.outcomes if o.metrics is not None and (not algorithms or o.algorithm in algorithms))
+        return [len(outcome.undefined.get(measure, ())) for outcome in ended]
+
     def to_frame(self) -> pd.DataFrame:
         """A row per run that ended: algorithm, seed, rounds, how it ended and the metrics, those of compare.csv."""
         import pandas as pd
@@ -111,7 +125,8 @@ class Comparison(NamedTuple):
         Returns:
             a row for each other algorithm: the seeds that both came to the end of; the mean difference with its 95 %
             t-interval, in the column's unit; the paired t-test's p-value after Holm's correction over the rows, NaN
-            below five seeds; and a verdict, see :func:`drfl.assessment.seeds.verdict`.
+            below five seeds; a verdict, see :func:`drfl.assessment.seeds.verdict`; and the share of clients that the
+            column leaves out as the measure is undefined there, such as "2 of 45".
 
         Raises:
             InputError: there is no such algorithm or column.
@@ -119,7 +134,11 @@ class Comparison(NamedTuple):
         from drfl.experiments.differences import differences
 
         names = tuple(label_of(name) for name in self.algorithms)
-        return differences(self.to_frame(), names, self.measures, against, column)
+        first, of = against or names[0], column or f"worst_{self.measures[0].name}"
+        found = differences(self.to_frame(), names, self.measures, first, of)
+        counts = [self.undefined(of.partition("_")[2], first, name) for name in found.index]
+        shares = [undefined_share(own, [self.clients]) for own in counts]
+        return found.assign(undefined=shares)
 
     def plot(self, *shown: str) -> Figure:
         """Curves of the algorithms over the rounds, see :func:`drfl.plots.plot_histories`.
@@ -129,7 +148,9 @@ class Comparison(NamedTuple):
         """
         from drfl.plots import plot_histories
 
-        return plot_histories(self.to_histories(), self.measures[0], shown or ("worst", "avg"))
+        score = self.measures[0]
+        note = undefined_note(self.undefined(score.name), [self.clients])
+        return plot_histories(self.to_histories(), score, shown or ("worst", "avg"), note)
 
     def __repr__(self) -> str:
         ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
@@ -157,7 +178,7 @@ class Comparison(NamedTuple):
             "until": self.config.until,
             "seeds": list(self.seeds),
             "measures": [m.name for m in self.measures],
-            "warnings": list(self.warnings),
+            "warnings": [*self.warnings, *self.notices],
             "device": self.config.device,
             "dtype": self.config.dtype,
             "algorithms": {
@@ -174,6 +195,7 @@ class Comparison(NamedTuple):
                         for metric, spread in row.items()
                     },
                     **({"gap": _rounded(gap[name])} if name in gap else {}),
+                    "undefined": {m.name: counts for m in self.measures if any(counts := self.undefined(m.name, name))},
                 }
                 for name, row in table.items()
             },
@@ -265,7 +287,8 @@ def table(
 
     Behind the worst client stands the interval of its true score at the lowest seed, which is one model on one test
     set, see :func:`drfl.assessment.worst.worst_score`; "if equal" is what it would be on average if all clients were
-    equally good: see :mod:`drfl.assessment.equal_clients`.
+    equally good: see :mod:`drfl.assessment.equal_clients`. If a measure is undefined at some clients, which no
+    statistic includes, their number stands there too.
 
     Args:
         comparison: what ran.
@@ -278,7 +301,9 @@ def table(
         shown = score_columns(measures[0]) | columns_beside(measures[1:])
     known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
     winners = {name: best(known, name, measures) for name in shown}
-    beside = _beside_worst(comparison) if worst in shown else {}
+    beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
+    if worst in shown:
+        beside[worst] = _beside_worst(comparison) | beside[worst]
     gap = gaps(comparison.outcomes) if comparison.config.certificate is not None and worst in shown else None
     rows: list[list[str | T]] = []
     for name, row in known.items():
@@ -289,12 +314,11 @@ def table(
                 look = column(of, measures)
                 text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
             cells.append(bold(text) if name in winners[of] else text)
-            if of == worst:
-                cells += [texts.get(name, "–") for texts in beside.values()]
+            cells += [texts.get(name, NOTHING) for texts in beside.get(of, {}).values()]
         if gap is not None:
-            cells.append(gap[name].text(".3g", ".2g") if name in gap else "–")
+            cells.append(gap[name].text(".3g", ".2g") if name in gap else NOTHING)
         rows.append(cells)
-    heads = [text for of, head in shown.items() for text in (head, *(beside if of == worst else ()))]
+    heads = [text for of, head in shown.items() for text in (head, *beside.get(of, ()))]
     return ["algorithm", *heads, *([] if gap is None else ["gap"])], rows
 
 
@@ -313,6 +337,16 @@ def _beside_worst(comparison: Comparison) -> dict[str, dict[str, str]]:
     return found
 
 
+def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, str]]:
+    """The column of the clients at which a measure is undefined: heading → algorithm → cell; none if there are none."""
+    names = dict.fromkeys(outcome.algorithm for outcome in comparison.outcomes)
+    counts = {name: comparison.undefined(measure.name, name) for name in names}
+    if not any(map(any, counts.values())):
+        return {}
+    head = UNDEFINED if measure == comparison.measures[0] else f"{measure.words} {UNDEFINED}"
+    return {head: {name: undefined_share(own, [comparison.clients]) for name, own in counts.items()}}
+
+
 def score_columns(score: Measure, *, fifth: bool = False) -> dict[str, str]:
     """The columns of the score with their headings; ``fifth``: the worst fifth of the clients too."""
     plain = score.name == ACCURACY.name
@@ -329,6 +363,9 @@ def columns_beside(others: Sequence[Measure]) -> dict[str, str]:
 
 WORDS = {"avg": "average", "worst": "worst"}
 
+UNDEFINED = "undefined"
+"""The heading above the share of clients at which a measure is undefined, see :func:`drfl.measure.undefined_share`."""
+
 
 def _rounded(gap: Spread) -> dict[str, float]:
     return {"mean": round(gap.mean, GAP_DIGITS), "std": round(gap.std, GAP_DIGITS)}
@@ -339,18 +376,22 @@ def _columns(comparison: Comparison) -> list[str]:
     score, others = comparison.measures[0].name, other_columns(comparison.measures)
     names = columns_of(score)
     worst = (f"worst_{score}_low", f"worst_{score}_high")
-    return ["algorithm", "seed", "rounds", "stopped", *names, *worst, f"equal_worst_{score}", *others, *extra]
+    undefined = (f"undefined_{measure.name}" for measure in comparison.measures)
+    head = ("algorithm", "seed", "rounds", "stopped", *names, *worst, f"equal_worst_{score}")
+    return [*head, *others, *undefined, *extra]
 
 
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
     asked = comparison.config.certificate is not None
+    measures = [measure.name for measure in comparison.measures]
     for outcome in comparison.outcomes:
         others = other_columns(comparison.measures)
-        values = ["" for _ in (*Metrics._fields, "low", "high", "equal", *others)]
+        values = ["" for _ in (*Metrics._fields, "low", "high", "equal", *others, *measures)]
         if outcome.metrics is not None:
             equal = math.nan if outcome.equal is None else outcome.equal.worst
             ends = outcome.worst_interval or (math.nan, math.nan)
             values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, *ends, equal, *outcome.others.values())]
+            values += [str(len(outcome.undefined.get(name, ()))) for name in measures]
         if asked:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
         yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, *values]

@@ -17,7 +17,7 @@ COLUMNS = ("seeds", "difference", "low", "high", "p", "verdict")
 
 
 def differences(
-    runs: pd.DataFrame, names: tuple[str, ...], measures: tuple[Measure, ...], against: str | None, of: str | None
+    runs: pd.DataFrame, names: tuple[str, ...], measures: tuple[Measure, ...], against: str, of: str
 ) -> pd.DataFrame:
     """A row for each other algorithm; see :meth:`drfl.experiments.comparison_results.Comparison.differences`.
 
@@ -25,18 +25,16 @@ def differences(
         runs: a row per run: algorithm, seed and the column.
         names: of the algorithms, in the order of the rows.
         measures: what was measured, the score first.
-        against: which of them the others are compared with; None = the first one.
-        of: the column; None = the worst client's score.
+        against: which of them the others are compared with.
+        of: the column.
 
     Raises:
         InputError: there is no such algorithm or column.
     """
     import pandas as pd
 
-    if against is not None and against not in names:
+    if against not in names:
         raise unknown("algorithm", against, names)
-    against = names[0] if against is None else against
-    of = f"worst_{measures[0].name}" if of is None else of
     less_is_better = column(of, measures).small
     known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
     # a run that diverged has no value, and its seed no pair

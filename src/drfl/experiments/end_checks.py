@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 from drfl.algorithm import core_of
 from drfl.algorithms import FineTuned
-from drfl.errors import Notice
+from drfl.errors import Notice, listed
 from drfl.experiments.build import Running
+from drfl.history import undefined_names, undefined_notices
 from drfl.loop import Result
+from drfl.measure import undefined_share
 from drfl.metrics import ACCURACY
 from drfl.rounds import FIRST
 from drfl.step_size import RISE
-
-SHOWN = 3
-"""So many clients are named in a line; the rest is counted."""
 
 MOST_SKIPPED = 0.1
 """Share of the rounds of a run that may not count without a word."""
@@ -53,8 +52,24 @@ def end_checks(job: Running, result: Result) -> EndChecks:
             "loss-rose",
             "lr",
         )
-    told = _skipped(result), _no_better_than_constant(job, result)
-    return EndChecks(failure, tuple(line for line in told if line is not None))
+    told = _skipped(result), _no_better_than_constant(job, result), _selected_without(job, result)
+    undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
+    notices = undefined_notices(job.fed.measures, [undefined], job.data.n)
+    return EndChecks(failure, (*(line for line in told if line is not None), *notices))
+
+
+def _selected_without(job: Running, result: Result) -> Notice | None:
+    """A sentence on clients that model selection could not see; if it saw none, the run has warned already."""
+    left_out = () if result.selection is None else result.selection.undefined
+    if not left_out or len(left_out) == job.data.n:
+        return None
+    score, named = job.fed.measures[0], listed([job.data.names[i] for i in left_out], "client")
+    return Notice(
+        f"model selection leaves out {undefined_share([len(left_out)], [job.data.n])} clients ({named}): {score.words} "
+        "is undefined on their validation rows; select by loss, or raise the share of validation rows",
+        "undefined-metric",
+        "validation",
+    )
 
 
 def _skipped(result: Result) -> Notice | None:
@@ -83,13 +98,9 @@ def _no_better_than_constant(job: Running, result: Result) -> Notice | None:
     if not poor.numel():
         return None
     poor = poor[(accuracy - majority)[poor].argsort()].tolist()
-    named = ", ".join(
-        f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor[:SHOWN]
-    )
-    rest = len(poor) - SHOWN
-    more = f" and {rest} more client{'s' * (rest > 1)}" if rest > 0 else ""
+    named = [f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor]
     return Notice(
-        f"the model is no better than always answering the most frequent class at {named}{more}",
+        f"the model is no better than always answering the most frequent class at {listed(named, 'client')}",
         "no-better-than-constant",
         job.data.names[poor[0]] if len(poor) == 1 else None,
     )

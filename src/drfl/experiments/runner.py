@@ -23,7 +23,7 @@ from drfl.experiments.measures import column, deviation
 from drfl.experiments.run_directory import Claim, filled
 from drfl.history import Metrics
 from drfl.loop import Callback, Result, Step, run
-from drfl.metrics import Measure
+from drfl.measure import NOTHING, Measure, undefined_note
 from drfl.run_end import ENDS, Stopped
 from drfl.run_state import CheckpointWriter, RunState
 
@@ -169,6 +169,7 @@ class Outcome(NamedTuple):
         others: average and worst over clients of the measures beside the score, see :func:`drfl.history.others_of`.
         worst_interval: 95 % interval of the worst client's true score, see
             :func:`drfl.assessment.worst.worst_score`; None where it broke off, or no row has a score of its own.
+        undefined: the clients at which a measure is undefined, by its name, see :func:`drfl.history.undefined_names`.
     """
 
     algorithm: str
@@ -181,6 +182,11 @@ class Outcome(NamedTuple):
     equal: EqualClients | None = None
     others: dict[str, float] = {}  # noqa: RUF012 - nobody writes to it
     worst_interval: tuple[float, float] | None = None
+    undefined: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - nobody writes to it
+
+    def note(self, measure: str, clients: int) -> str:
+        """What follows a statistic of a measure in a line, see :func:`drfl.measure.undefined_note`."""
+        return undefined_note([len(self.undefined.get(measure, ()))], [clients])
 
 
 def endings(outcomes: Sequence[Outcome], algorithm: str) -> str:
@@ -200,7 +206,9 @@ class Spread(NamedTuple):
         return cls(statistics.fmean(values), deviation(values))
 
     def text(self, mean: str, std: str, scale: float = 1.0) -> str:
-        """Both, in these formats and times scale, as "87.9 ± 0.4"; one value has no ±."""
+        """Both, in these formats and times scale, as "87.9 ± 0.4"; one value has no ±; a dash if one is NaN."""
+        if math.isnan(self.mean):
+            return NOTHING
         middle = format(scale * self.mean, mean)
         return middle if math.isnan(self.std) else f"{middle} ± {format(scale * self.std, std)}"
 
@@ -257,7 +265,7 @@ def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Meas
         name: of a column.
         measures: what was measured, the score first.
     """
-    means = {algorithm: row[name].mean for algorithm, row in table.items() if row}
+    means = {algorithm: row[name].mean for algorithm, row in table.items() if row and not math.isnan(row[name].mean)}
     if not means:
         return set()
     top = (min if column(name, measures).small else max)(means.values())

@@ -182,7 +182,7 @@ def serve(grid: Grid, path: Path) -> Path:
     score = deployed.fed.measures[0]
     interval = worst_interval(finished.result.evaluation, score)
     if interval is not None:
-        LOG.info("%s", interval_line(score, *interval))
+        LOG.info("%s", interval_line(score, *interval, finished.result.history.last.note))
     LOG.info("results: %s", out)
     for line in finished.checks.warnings:
         LOG.warning(line)
@@ -386,5 +386,5 @@ def _told(step: Step) -> None:
     if step.row is None:
         LOG.info("round %d of %d", step.round, step.rounds)
     else:
-        metrics = step.row.metrics
-        LOG.info("round %d of %d: %s", step.round, step.rounds, describe(metrics, step.score))
+        told = describe(step.row.metrics, step.score, step.row.note)
+        LOG.info("round %d of %d: %s", step.round, step.rounds, told)

@@ -203,10 +203,12 @@ class _Book:
         if step.row is not None:
             found: dict[str, MetricRecordValues] = {
                 **step.row.metrics.named(step.score.name),
+                f"undefined_{step.score.name}": step.row.undefined[0],
                 "lambda": step.row.lam.tolist(),
             }
             self.result.evaluate_metrics_clientapp[step.round] = MetricRecord(found)
-            log(INFO, "[ROUND %d/%d] %s", step.round, step.rounds, describe(step.row.metrics, step.score))
+            told = describe(step.row.metrics, step.score, step.row.note)
+            log(INFO, "[ROUND %d/%d] %s", step.round, step.rounds, told)
         if self.evaluate_fn is not None:
             central = self.evaluate_fn(step.round, record(self.layout, step.state.w))
             if central is not None:

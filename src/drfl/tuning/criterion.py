@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from drfl.errors import InputError, unknown
 from drfl.experiments.cells import Record
@@ -90,6 +91,17 @@ class Criterion:
             record: of a training cell.
         """
         return "diverged" if self.halving_diverges and record.get("halved", 0) else str(record["stopped"])
+
+    def undefined(self, record: Record) -> tuple[int, int]:
+        """At how many clients the score of a run is undefined, and of how many; of no client if the run broke off.
+
+        A loss is never undefined.
+
+        Args:
+            record: of a training cell.
+        """
+        values = cast("list[float]", record.get("accuracy", []))
+        return 0 if self._field.endswith("_loss") else sum(math.isnan(float(x)) for x in values), len(values)
 
     def of(self, record: Record) -> float:
         """One run's: of its last model; the worst value where it broke off, or the score is not defined.

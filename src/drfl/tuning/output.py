@@ -15,6 +15,7 @@ from drfl.experiments.hyperparameters import Value
 from drfl.experiments.manifest import Manifest, read_manifest
 from drfl.experiments.run_directory import held
 from drfl.history import DIGITS, csv_text
+from drfl.measure import undefined_share
 from drfl.tuning.criterion import BROKEN
 from drfl.tuning.search import Search
 from drfl.tuning.study import FILE
@@ -132,6 +133,7 @@ def _scores(search: Search, name: str, trials: Sequence[Trial]) -> dict[str, obj
         **({"default": trials[0].score} if defaults else {}),
         "trials": len(trials),
         **{how: ends.count(how) for how in BROKEN},
+        **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
     }
 
 

@@ -29,7 +29,7 @@ FILE = "study.db"
 """Its name within the folder of results."""
 
 _FINGERPRINT = "fingerprint"
-_TRIAL = "trial"
+_TRIAL = "trial with clients"
 
 
 class Store:
@@ -92,8 +92,9 @@ class Store:
                 own = frozen.user_attrs.get(_TRIAL)
                 if own is not None:
                     trial = Trial(
-                        own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions
-                    )
+                        own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions,
+                        tuple(own[4]), tuple(own[5]),
+                    )  # fmt: skip
                     found.setdefault(trial.number, trial)
         return [found[number] for number in _run(found)]
 
@@ -108,7 +109,7 @@ class Store:
             DrflError: the file cannot be written to.
         """
         optuna = needed()
-        own = [trial.number, trial.table, trial.scores, trial.stopped]
+        own = [trial.number, trial.table, trial.scores, trial.stopped, trial.undefined, trial.clients]
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,
@@ -192,7 +193,7 @@ class Ended(NamedTuple):
         fate = f", {' and '.join(broken)} at some seeds" if broken else ""
         score, best = (f"{column.text(value)} {column.unit}".rstrip() for value in (self.trial.score, self.best))
         name = label_of(self.algorithm)
-        return f"{name} trial {self.trial.number}: {column.name} {score} (best {best}){fate}"
+        return f"{name} trial {self.trial.number}: {column.name} {score}{self.trial.note} (best {best}){fate}"
 
 
 @dataclass
@@ -303,6 +304,7 @@ class _Loop:
 
     def _end(self, algorithm: str, running: _Running) -> None:
         records = [running.records[cell.key] for cell in running.cells]
+        tested = [pair for pair in map(self._search.criterion.undefined, records) if pair[1]]
         mine = self._trials[algorithm]
         trial = Trial(
             number=len(mine),
@@ -311,6 +313,8 @@ class _Loop:
             scores=tuple(self._search.criterion.of(record) for record in records),
             stopped=tuple(map(self._search.criterion.end, records)),
             places=running.point.places,
+            undefined=tuple(undefined for undefined, _ in tested),
+            clients=tuple(clients for _, clients in tested),
         )
         self._store.add(algorithm, trial)
         mine.append(trial)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from drfl.errors import InputError
 from drfl.experiments.hyperparameters import Value
 from drfl.key import Key
+from drfl.measure import undefined_note
 from drfl.tuning.criterion import BROKEN, mean
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Trial(NamedTuple):
         scores: by seed, see :meth:`drfl.tuning.criterion.Criterion.of`.
         stopped: by seed, how the run ended: "rounds", "diverged" or "refused".
         places: what the values of the point were drawn from.
+        undefined: for each run that has a model, the number of clients at which the score is undefined; 0 for a loss.
+        clients: the number of all clients, for each of these runs.
     """
 
     number: int
@@ -54,6 +57,13 @@ class Trial(NamedTuple):
     scores: tuple[float, ...]
     stopped: tuple[str, ...]
     places: Places = NOWHERE
+    undefined: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What follows its score in a line, see :func:`drfl.measure.undefined_note`."""
+        return undefined_note(self.undefined, self.clients)
 
     @property
     def score(self) -> float:

@@ -64,4 +64,5 @@ class Tuned(NamedTuple):
         found = ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.best_params.items())
         head = f"<Tuned {type(self.best_algorithm).__name__}: {found or 'nothing was searched for'}"
         place = f"trial {self.best_trial.number} of {len(self.trials)}"
-        return f"{head}; {self.criterion.shown.name} {self.best_value:.3f} on validation rows, {place}>"
+        value = f"{self.criterion.shown.name} {self.best_value:.3f}{self.best_trial.note}"
+        return f"{head}; {value} on validation rows, {place}>"

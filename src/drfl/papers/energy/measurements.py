@@ -11,6 +11,7 @@ from pathlib import Path
 from drfl.errors import InputError
 from drfl.files import read_text
 from drfl.history import csv_text
+from drfl.measure import PLAIN, undefined_note
 from drfl.papers.energy.planner import Measurement
 from drfl.report.read_run import RunRecord, load_run, table
 
@@ -98,11 +99,23 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
         InputError: a folder is no run, the runs are not of one job, or one ended early without the target.
     """
     runs = [(path, load_run(path)) for path in directories]
+    for path, run in runs:
+        if run.score.name != PLAIN.name:
+            raise InputError(
+                f"{path} has the score {run.score.words}, and the target is a worst accuracy: run it with "
+                "--score accuracy",
+                code="unsupported-metric",
+                field=str(path),
+            )
     found = [Measurement(_tau(path, run), _seed(path, run), _rounds(path, run, target)) for path, run in runs]
     for path, run in runs[1:]:
         _check_alike(runs[0][0], runs[0][1], path, run)
     every = max((_number(run.config.get("evaluate_every"), 1) for _, run in runs), default=1)
     notes = [f"the runs were tested every {every} rounds only, so rounds are rounded up to such"] if every > 1 else []
+    for path, run in runs:
+        note = undefined_note([run.undefined(run.score)], [len(run.clients)])
+        if note:
+            notes.append(f"{path}: the worst accuracy is that of the other clients{note}")
     return found, notes
 
 

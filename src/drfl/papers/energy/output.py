@@ -9,11 +9,9 @@ from pathlib import Path
 
 from drfl.errors import InputError
 from drfl.history import csv_text
+from drfl.measure import NOTHING
 from drfl.papers.energy.channel import LinkConditions
 from drfl.papers.energy.planner import Candidate, LocalStepsPlan, PlannedSteps
-
-NONE = "–"
-"""Where no number of local steps reaches the target."""
 
 HEADER = (
     "snr_db", "bandwidth_hz", "outage", "tau", "joules", "seconds", "rounds", "runner_up_tau", "runner_up_joules",
@@ -61,7 +59,7 @@ def to_markdown(plan: LocalStepsPlan) -> str:
     top = ["| bandwidth | " + " | ".join(f"{snr:g} dB" for snr in snrs) + " |", "| --- |" + " ---: |" * len(snrs)]
     for bandwidth in bandwidths:
         best = (cells[snr, bandwidth].best for snr in snrs)
-        top.append(f"| {hertz(bandwidth)} | " + " | ".join(NONE if b is None else str(b.tau) for b in best) + " |")
+        top.append(f"| {hertz(bandwidth)} | " + " | ".join(NOTHING if b is None else str(b.tau) for b in best) + " |")
     below = [
         "| SNR | bandwidth | outage | best τ | energy, J | time, s | rounds | next best τ | its energy, J |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -79,7 +77,7 @@ def _line(cell: PlannedSteps) -> str:
 
 def _numbers(candidate: Candidate | None) -> list[str]:
     if candidate is None:
-        return [NONE] * 4
+        return [NOTHING] * 4
     tau, rounds, joules, seconds = candidate
     return [str(tau), f"{joules:.3g}", f"{seconds:.3g}", f"{rounds:.4g}"]
 
@@ -130,7 +128,7 @@ def save_heatmap(plan: LocalStepsPlan, paths: Sequence[Path], title: str = "") -
         for y, row in enumerate(best):
             for x, candidate in enumerate(row):
                 dark = candidate is not None and candidate.tau < (low + max(high, low + 1)) / 2
-                text = NONE if candidate is None else str(candidate.tau)
+                text = NOTHING if candidate is None else str(candidate.tau)
                 axis.text(x, y, text, ha="center", va="center", color="white" if dark else "black")
         axis.set_xticks(range(len(snrs)), [f"{snr:g}" for snr in snrs])
         axis.set_yticks(range(len(bandwidths)), [hertz(bandwidth) for bandwidth in bandwidths])
