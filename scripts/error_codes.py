@@ -134,7 +134,7 @@ CODES = {
     "too-many-requests": "The site has answered all requests that it allows in a day.",
     "tracker-failed": "An experiment tracker reported an error.",
     "unchecked-signature": "A checkpoint is signed, and no key was given to verify it.",
-    "undefined-metric": "The metric has no value on any client's test rows.",
+    "undefined-metric": "A metric has no value on the rows of some clients, or of any client.",
     "unfinished-run": "The folder holds a run that has not ended.",
     "unit-mismatch": "A client's values suggest another unit of measurement.",
     "unknown-name": "A name does not exist. The message lists those that do.",

@@ -150,7 +150,9 @@ def without_rows(run):
 
 def test_a_measure_of_all_rows_together_has_no_interval(run):
     evidence = Evidence((without_rows(run()),))
-    assert "There are no intervals" in answers(evidence)[0]
+    why = evidence.runs[0].nothing
+    assert (why.code, why.field) == ("unsupported-metric", "f1")
+    assert why in answers(evidence)[0]
     assert "--measure accuracy" in text_of(evidence)
 
 

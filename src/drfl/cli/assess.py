@@ -11,8 +11,10 @@ from drfl.cli import console
 from drfl.cli.options import AssessOptions
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said
+from drfl.experiments.comparison_results import UNDEFINED
 from drfl.experiments.manifest import interruption, runs_in
 from drfl.experiments.run_gains import OverSeeds, PairedRuns, over_last, over_seeds, paired
+from drfl.measure import NOTHING, undefined_share
 from drfl.run_end import has_ended
 from drfl.screen import Table
 
@@ -26,14 +28,14 @@ def assess_command(options: AssessOptions) -> int:
     for notice in filter(None, map(interruption, options.runs)):
         console.warn(notice)
     runs = [assess_run(folder, options.measure, options.level) for folder in folders]
-    pairs, seeds = paired(runs), over_seeds(runs)
+    (pairs, unpaired), seeds = paired(runs), over_seeds(runs)
     if options.as_json:
-        print(json_text(_content(runs, pairs, seeds)))
+        print(json_text(_content(runs, pairs, unpaired, seeds)))
         return 0
     if len(runs) == 1:
         _print_one(runs[0])
     else:
-        _print_several(runs, pairs, seeds)
+        _print_several(runs, pairs, unpaired, seeds)
     return 0
 
 
@@ -51,7 +53,7 @@ def _print_one(run: AssessedRun) -> None:
         value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
         console.out.print(
             f"The returned model against the last iterate, row by row: {gain.worst.shown}, the worst client's gain "
-            f"{value} ({interval}, {_percent(gain.level)} confidence).",
+            f"{value} ({interval}, {_percent(gain.level)} confidence){gain.note}.",
             markup=False,
         )
 
@@ -65,7 +67,7 @@ def _clients(found: Assessment, title: str) -> Table:
     table.add_column("could be the worst")
     for i in found.order[:MOST]:
         if math.isnan(found.values[i]):
-            cells = ("–", "–", "not known")
+            cells = (NOTHING, NOTHING, "not known")
         else:
             low, high = found.measure.shown(float(found.low[i])), found.measure.shown(float(found.high[i]))
             cells = (found.measure.shown(float(found.values[i])), f"{low} – {high}", _yes(bool(found.candidates[i])))
@@ -79,15 +81,17 @@ def _yes(truth: bool) -> str:
     return "yes" if truth else ""
 
 
-def _print_several(runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], seeds: Sequence[OverSeeds]) -> None:
+def _print_several(
+    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
+) -> None:
     _print_worst([(run, run.assessment) for run in runs if run.assessment is not None])
     for run in runs:
         if run.assessment is None:
             console.out.print(nothing_said(run), markup=False)
     if pairs:
         _print_pairs(pairs)
-    elif len({run.record.algorithm for run in runs}) > 1:
-        console.out.print("No two of these runs can be compared row by row: they have other test rows, or keep none.")
+    for reason in unpaired:
+        console.out.print(f"not compared row by row: {reason}", markup=False)
     if seeds:
         _print_seeds(seeds, runs)
 
@@ -96,21 +100,18 @@ def _print_worst(runs: Sequence[tuple[AssessedRun, Assessment]]) -> None:
     """A line a run: its worst client."""
     if not runs:
         return
-    own = runs[0][1].measure
+    own, some = runs[0][1].measure, any(found.undefined for _, found in runs)
     table = Table(title=f"The worst client's {own.words}", title_justify="left")
-    for head in (
-        "run",
-        "measured worst",
-        own.unit or "value",
-        f"truly, {_percent(runs[0][1].level)}",
-        "could be worst",
-    ):
-        table.add_column(head, justify="left" if head in ("run", "measured worst") else "right")
+    heads = ("run", "measured worst", own.unit or "value", f"truly, {_percent(runs[0][1].level)}", "could be worst")
+    for head in (*heads, *([UNDEFINED] if some else [])):
+        words = head in ("run", "measured worst")
+        table.add_column(head, justify="left" if words else "right", no_wrap=some and head in ("run", UNDEFINED))
     for run, found in runs:
         i = found.order[0]
-        value = f"{own.scale * found.values[i]:.{own.digits}f}"
+        value = own.number(found.values[i])
         ends, who = own.interval(found.worst.low, found.worst.high), f"{found.candidates.sum()} of {len(found.names)}"
-        table.add_row(run.record.label, f"{found.names[i]} ({found.samples[i]:,} rows)", value, ends, who)
+        left_out = [undefined_share([len(found.undefined)], [len(found.names)])] if some else []
+        table.add_row(run.record.label, f"{found.names[i]} ({found.samples[i]:,} rows)", value, ends, who, *left_out)
     console.out.print(table)
 
 
@@ -120,18 +121,20 @@ def _percent(level: float) -> str:
 
 def _print_pairs(pairs: Sequence[PairedRuns]) -> None:
     first = pairs[0].first
-    own, level = pairs[0].gain.measure, pairs[0].gain.level
+    own, level, some = pairs[0].gain.measure, pairs[0].gain.level, any(pair.gain.undefined for pair in pairs)
     table = Table(
         title=f"Against {first.record.algorithm}, seed {first.record.seed}, row by row: the worst client's {own.words}",
         title_justify="left",
     )
-    for head in ("algorithm", "gain", f"{_percent(level)} interval", "verdict", "better at", "worse at"):
+    heads = ("algorithm", "gain", f"{_percent(level)} interval", "verdict", "better at", "worse at")
+    for head in (*heads, *([UNDEFINED] if some else [])):
         table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
     for pair in pairs:
         worst, gain = pair.gain.worst, pair.gain
         value, interval = signed_interval(own, worst.value, worst.low, worst.high)
         shown = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
-        table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *shown)
+        left_out = [undefined_share([len(gain.undefined)], [len(gain.names)])] if some else []
+        table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *shown, *left_out)
     console.out.print(table)
     console.out.print(
         "gain: of the worst client, whoever it is with either; better at, worse at: clients where that is shown (Holm)",
@@ -142,11 +145,13 @@ def _print_pairs(pairs: Sequence[PairedRuns]) -> None:
 def _print_seeds(seeds: Sequence[OverSeeds], runs: Sequence[AssessedRun]) -> None:
     own = next(run.assessment.measure for run in runs if run.assessment is not None)
     table = Table(title=f"Against {seeds[0].first} over seeds: the worst client's {own.words}", title_justify="left")
-    for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict"):
+    some = any(row.undefined for row in seeds)
+    for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict", *([UNDEFINED] if some else [])):
         table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
     for row in seeds:
         value, interval = signed_interval(own, row.gain.mean, row.gain.low, row.gain.high)
-        table.add_row(row.second, value, interval, str(row.gain.n), row.verdict)
+        left_out = [row.undefined] if some else []
+        table.add_row(row.second, value, interval, str(row.gain.n), row.verdict, *left_out)
     console.out.print(table)
     few = "; not decided: five seeds are needed" if any(row.verdict == "not decided" for row in seeds) else ""
     console.out.print(
@@ -156,7 +161,9 @@ def _print_seeds(seeds: Sequence[OverSeeds], runs: Sequence[AssessedRun]) -> Non
     )
 
 
-def _content(runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], seeds: Sequence[OverSeeds]) -> dict[str, object]:
+def _content(
+    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[OverSeeds]
+) -> dict[str, object]:
     return {
         "runs": [_run(run) for run in runs],
         "paired": [
@@ -164,12 +171,21 @@ def _content(runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], seeds: Se
                 "first": pair.first.record.label,
                 "second": pair.second.record.label,
                 "worst": {**pair.gain.worst._asdict(), "verdict": pair.gain.worst.shown},
+                "undefined": pair.gain.undefined,
                 "clients": pair.gain.to_frame().to_dict("records"),
             }
             for pair in pairs
         ],
+        "unpaired": list(unpaired),
         "seeds": [
-            {"first": row.first, "second": row.second, **row.gain._asdict(), "verdict": row.verdict} for row in seeds
+            {
+                "first": row.first,
+                "second": row.second,
+                **row.gain._asdict(),
+                "verdict": row.verdict,
+                "undefined": row.undefined,
+            }
+            for row in seeds
         ],
     }
 
@@ -191,6 +207,7 @@ def _run(run: AssessedRun) -> dict[str, object]:
         "method": found.method,
         "worst": {"client": found.names[found.order[0]], **found.worst._asdict()},
         "could_be_worst": [name for name, could in zip(found.names, found.candidates, strict=True) if could],
+        "undefined": found.undefined,
         "equal": None if found.equal is None else found.equal._asdict(),
         "homogeneity": None if found.homogeneity is None else found.homogeneity._asdict(),
         "unseen": found.unseen._asdict(),

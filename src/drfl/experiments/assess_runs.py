@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from drfl.assessment.clients import Assessment
 from drfl.engine.row_scores import RowScores
-from drfl.errors import InputError, RunWarning, unknown
+from drfl.errors import InputError, Notice, RunWarning, unknown
 from drfl.experiments.manifest import interruption
 from drfl.experiments.test_rows import FILE, read
-from drfl.measure import Measure, Rows
-from drfl.report.assessed import assessment_of
+from drfl.measure import Measure
+from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.read_run import RunRecord, load_run
 
 
@@ -23,12 +23,14 @@ class AssessedRun(NamedTuple):
     Args:
         directory: its folder.
         record: its files.
-        assessment: of its returned model; None where the measure says nothing of single rows.
+        measure: what it is assessed by.
+        assessment: of its returned model; None for the reason of :func:`nothing_said`.
         rows: what that model scores on every test row; None of a deployment.
     """
 
     directory: Path
     record: RunRecord
+    measure: Measure
     assessment: Assessment | None
     rows: RowScores | None
 
@@ -48,7 +50,7 @@ def assess_run(directory: Path, measure: str | None = None, level: float = 0.95)
     rows = read(file) if os.path.lexists(file) else None
     shared = rows is not None and rows.shared
     own = measure_of(record, measure)
-    return AssessedRun(directory, record, assessment_of(record, own, level, independent=not shared), rows)
+    return AssessedRun(directory, record, own, assessment_of(record, own, level, independent=not shared), rows)
 
 
 def assess_folder(directory: Path, measure: str | None = None, level: float = 0.95) -> Assessment:
@@ -60,12 +62,13 @@ def assess_folder(directory: Path, measure: str | None = None, level: float = 0.
         level: of intervals and sets.
 
     Raises:
-        InputError: see :func:`assess_run`; or the measure says nothing of single rows.
+        InputError: see :func:`assess_run`; or the measure says nothing of single rows, or is undefined at all clients.
     """
     run = assess_run(directory, measure, level)
     warn_of_interruption(directory)
     if run.assessment is None:
-        raise InputError(nothing_said(run), code="no-results")
+        why = nothing_said(run)
+        raise InputError(why, code=why.code, field=why.field)
     return run.assessment
 
 
@@ -76,14 +79,9 @@ def warn_of_interruption(directory: Path) -> None:
         warnings.warn(RunWarning(notice), stacklevel=4)
 
 
-def nothing_said(run: AssessedRun) -> str:
+def nothing_said(run: AssessedRun) -> Notice:
     """Why a run has no assessment, and the remedy."""
-    others = [measure.name for measure in run.record.measures if measure.rows is not Rows.WHOLE]
-    remedy = f"take measure '{others[0]}'" if others else "run with --metric accuracy, or auc, beside it"
-    return (
-        f"{run.record.label}: {run.record.score.words} is a number of all of a client's rows together, for which there "
-        f"is no interval here; {remedy}"
-    )
+    return why_nothing(run.record, run.measure).within(run.record.label)
 
 
 def measure_of(record: RunRecord, name: str | None) -> Measure:

@@ -13,15 +13,14 @@ from drfl.atomic_files import is_file
 from drfl.data.partition import Partition
 from drfl.engine.row_scores import RowScores
 from drfl.experiments.artifacts import FILES
-from drfl.experiments.assess_runs import AssessedRun
-from drfl.experiments.run_gains import over_last, over_seeds, paired
-from drfl.experiments.test_rows import FILE, read
+from drfl.experiments.assess_runs import AssessedRun, assess_run
+from drfl.experiments.run_gains import PairedRuns, over_last, over_seeds, paired
 from drfl.files import sha256_of
-from drfl.report.assessed import assessment_of, why_nothing, worst_interval
+from drfl.report.assessed import why_nothing
 from drfl.report.groups import group_runs
 from drfl.report.pdf.baselines import LOCAL
 from drfl.report.pdf.evidence import Evidence, RowGain, RunEvidence, SeedGain
-from drfl.report.read_run import RunRecord, load_run, table, text
+from drfl.report.read_run import RunRecord, table, text
 
 DEPLOYED = "traffic.json"
 """A file that only a deployment leaves."""
@@ -42,32 +41,26 @@ def gathered(folders: Sequence[Path], level: float = 0.95) -> Evidence:
     Raises:
         InputError: a folder is no run's, or a file of it is damaged.
     """
-    found = [_assessed(folder, level) for folder in folders]
-    groups = group_runs([run.record for run, _ in found])
+    found = [assess_run(folder, level=level) for folder in folders]
+    groups = group_runs([run.record for run in found])
     labels = {id(record): group.label for group in groups for record in group.runs}
     order = {key: place for place, key in enumerate(labels)}
-    found.sort(key=lambda pair: order[id(pair[0].record)])
+    found.sort(key=lambda run: order[id(run.record)])
     # configurations of one algorithm are compared too, each under its label
-    runs = [_labelled(run, labels[id(run.record)]) for run, _ in found]
-    local = {labels[id(run.record)] for run, _ in found if run.record.algorithm == LOCAL}
+    runs = [_labelled(run, labels[id(run.record)]) for run in found]
+    local = {labels[id(run.record)] for run in found if run.record.algorithm == LOCAL}
     alike = [run for run in runs if _alike(runs, runs[0].record.algorithm, run.record.algorithm)]
     alone = next((run for run in alike if run.record.algorithm in local), None)
+    by_rows, unpaired = paired(alike)
+    if len(alike) < len(runs):
+        unpaired.append("the runs are not all on the same data, partition and test rows")
     return Evidence(
-        runs=tuple(_evidence(run, why) for run, why in found),
-        by_rows=_row_gains(alike),
-        over_local=() if alone is None else _row_gains([alone, *(run for run in alike if run is not alone)]),
+        runs=tuple(map(_evidence, found)),
+        by_rows=_row_gains(by_rows),
+        over_local=() if alone is None else _row_gains(paired([alone, *(r for r in alike if r is not alone)])[0]),
         over_seeds=tuple(SeedGain(*row) for row in over_seeds(alike)),
+        unpaired=tuple(unpaired),
     )
-
-
-def _assessed(folder: Path, level: float) -> tuple[AssessedRun, str]:
-    """A run, and why it cannot be assessed, if so: one of a model beyond the finite numbers is filed too."""
-    record, file = load_run(folder), folder / FILE
-    rows = read(file) if file.exists() else None
-    if worst_interval(record) is None:
-        return AssessedRun(folder, record, None, rows), why_nothing(record)
-    assessment = assessment_of(record, level=level, independent=rows is None or not rows.shared)
-    return AssessedRun(folder, record, assessment, rows), ""
 
 
 def _labelled(run: AssessedRun, label: str) -> AssessedRun:
@@ -94,18 +87,18 @@ def _same_rows(a: RowScores | None, b: RowScores | None) -> bool:
     return torch.equal(a.starts, b.starts) and torch.equal(a.rows, b.rows)
 
 
-def _row_gains(runs: Sequence[AssessedRun]) -> tuple[RowGain, ...]:
+def _row_gains(pairs: Sequence[PairedRuns]) -> tuple[RowGain, ...]:
     return tuple(
         RowGain(pair.first.record.algorithm, pair.second.record.algorithm, pair.first.record.seed, pair.gain)
-        for pair in paired(runs)
+        for pair in pairs
     )
 
 
-def _evidence(run: AssessedRun, why: str) -> RunEvidence:
+def _evidence(run: AssessedRun) -> RunEvidence:
     return RunEvidence(
         record=run.record,
         assessment=run.assessment,
-        nothing=why,
+        nothing="" if run.assessment is not None else why_nothing(run.record),
         files={name: _sha256(run.directory / name) for name in FILES if is_file(run.directory / name)},
         data="" if run.rows is None else run.rows.data,
         shared=None if run.rows is None else run.rows.shared,

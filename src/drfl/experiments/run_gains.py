@@ -11,13 +11,15 @@ import numpy as np
 from torch import Tensor
 
 from drfl.assessment.clients import turned
-from drfl.assessment.gains import GainAssessment, assess_gain, sums_of_rows
+from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_rows
 from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
+from drfl.engine.row_scores import RowScores
 from drfl.engine.simulation import Simulation
 from drfl.errors import InputError, unknown
-from drfl.experiments.assess_runs import AssessedRun, assess_run, measure_of, warn_of_interruption
+from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said, warn_of_interruption
 from drfl.files import read_csv
+from drfl.measure import Measure, undefined_share
 
 PAIRED = "paired.csv"
 PAIRED_COLUMNS = ("samples", "returned_sum", "returned_squares", "last_sum", "last_squares", "products")
@@ -46,12 +48,14 @@ class OverSeeds(NamedTuple):
         second: the one whose gain it is.
         gain: the second's worst client minus the first's, turned such that larger is better.
         verdict: of the second's, after Holm's correction over all pairs that are shown.
+        undefined: the share of clients that the worst one was not looked for among, as the measure is undefined there.
     """
 
     first: str
     second: str
     gain: SeedDifference
     verdict: str
+    undefined: str
 
 
 def gain_of_folders(first: Path, second: Path, measure: str | None = None, level: float = 0.95) -> GainAssessment:
@@ -64,20 +68,12 @@ def gain_of_folders(first: Path, second: Path, measure: str | None = None, level
         level: of the intervals.
 
     Raises:
-        InputError: see :func:`assess_run`; or the runs have other test rows, keep none, or the measure has no value
-            for a row.
+        InputError: see :func:`assess_run`; or the runs cannot be compared row by row, see :func:`paired`.
     """
     runs = [assess_run(directory, measure, level) for directory in (first, second)]
     for directory in (first, second):
         warn_of_interruption(directory)
-    found = _gain(*runs)
-    if found is None:
-        own = measure_of(runs[0].record, measure)
-        why = "other test rows: run both on the same data, partition and seed"
-        if not own.rows.mean:
-            why = f"no {own.words} of a single row: take another measure"
-        raise InputError(f"{first} and {second} cannot be compared row by row: they have {why}", code="runs-differ")
-    return found
+    return _gain(*runs)
 
 
 def gain_of_models(
@@ -99,49 +95,70 @@ def gain_of_models(
     if measure is not None and measure not in known:
         raise unknown("measure", measure, known)
     own = fed.measures[0] if measure is None else known[measure]
+    if not own.rows.mean:
+        raise no_row_values(own, fed.measures)
     a, b = fed.row_scores(first), fed.row_scores(second)
-    if own.name not in a.scores or own.name not in b.scores:
-        raise InputError(
-            f"{own.words} has no value for a single row: compare two models by another measure",
-            code="unsupported-metric",
-            field=own.name,
-        )
+    for model, rows in (("first", a), ("second", b)):
+        if own.name not in rows.scores:
+            raise _undefined_row(own, f"the {model} model")
     values = (rows.scores[own.name].double().numpy() for rows in (a, b))
     sums, independent = sums_of_rows(a.starts.numpy(), *values), not fed.data.shares_test_rows
     return assess_gain(own, fed.data.names, *sums, level=level, independent=independent)
 
 
-def paired(runs: Sequence[AssessedRun]) -> list[PairedRuns]:
+def paired(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
     """The first algorithm's run against each other's, on the same test rows; of several seeds the first one's alone.
 
     Args:
         runs: in the order in which they were given.
+
+    Returns:
+        the pairs, and why other runs cannot be paired with the first one, a sentence each.
     """
-    if not runs:
-        return []
-    seed, reference = runs[0].record.seed, runs[0]
-    others = [run for run in runs[1:] if run.record.seed == seed and run.record.algorithm != reference.record.algorithm]
-    found = []
+    if len({run.record.algorithm for run in runs}) < 2:
+        return [], []
+    found, reasons, first = list[PairedRuns](), list[str](), runs[0]
+    alike = [run for run in runs[1:] if run.record.seed == first.record.seed]
+    others = [run for run in alike if run.record.algorithm != first.record.algorithm]
+    if not others:
+        reasons.append(f"no run of another algorithm has the seed of {first.record.label}, {first.record.seed}")
     for run in others:
-        gain = _gain(reference, run)
-        if gain is not None:
-            found.append(PairedRuns(reference, run, gain))
-    return found
+        try:
+            found.append(PairedRuns(first, run, _gain(first, run)))
+        except InputError as error:
+            reasons.append(str(error))
+    return found, list(dict.fromkeys(reasons))
+
+
+def _undefined_row(measure: Measure, model: str) -> InputError:
+    return InputError(
+        f"{measure.words} is undefined on a test row with {model}, so models cannot be compared row by row: look for "
+        "outputs that are not finite",
+        code="undefined-metric",
+        field=measure.name,
+    )
 
 
 def over_seeds(runs: Sequence[AssessedRun]) -> list[OverSeeds]:
-    """The worst client of the first algorithm against each other's, paired over seeds; none with fewer than two."""
+    """The worst client of the first algorithm against each other's, paired over seeds; none with fewer than two.
+
+    A run at whose clients the measure is undefined, at all of them, has no pair.
+    """
     names = list(dict.fromkeys(run.record.algorithm for run in runs))
-    worst = {name: {r.record.seed: _worst(r) for r in runs if r.record.algorithm == name} for name in names}
-    first, found = worst[names[0]] if names else {}, []
+    by_seed = {name: {r.record.seed: r for r in runs if r.record.algorithm == name} for name in names}
+    found: list[tuple[str, SeedDifference, str]] = []
     for name in names[1:]:
-        pairs = [worst[name][seed] - first[seed] for seed in first if seed in worst[name]]
-        if len(pairs) > 1 and np.isfinite(pairs).all():
-            found.append((name, seed_difference(pairs)))
-    family = holm_family([gain for _, gain in found])
+        both = [(run, by_seed[name][seed]) for seed, run in by_seed[names[0]].items() if seed in by_seed[name]]
+        pairs = [_worst(second) - _worst(first) for first, second in both]
+        known = [gain for gain in pairs if np.isfinite(gain)]
+        if len(known) > 1:
+            tested = [run.assessment for pair in both for run in pair if run.assessment is not None]
+            counts, clients = [len(one.undefined) for one in tested], [len(one.names) for one in tested]
+            found.append((name, seed_difference(known), undefined_share(counts, clients)))
+    family = holm_family([gain for _, gain, _ in found])
     return [
-        OverSeeds(names[0], name, gain, verdict(gain, p))
-        for (name, gain), p in zip(found, family.tolist(), strict=True)
+        OverSeeds(names[0], name, gain, verdict(gain, p), share)
+        for (name, gain, share), p in zip(found, family.tolist(), strict=True)
     ]
 
 
@@ -152,19 +169,45 @@ def _worst(run: AssessedRun) -> float:
     return float(turned(np.array([run.assessment.worst.value]), run.assessment.measure)[0])
 
 
-def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment | None:
-    """None where the two are not on the same rows, or the measure has no value for a row."""
-    own = first.assessment
-    if own is None or second.assessment is None or first.rows is None or second.rows is None:
-        return None
-    name = own.measure.name
-    if not own.measure.rows.mean or not first.rows.same_rows(second.rows):
-        return None
-    if name not in first.rows.scores or name not in second.rows.scores:
-        return None
-    values = (rows.scores[name].double().numpy() for rows in (first.rows, second.rows))
-    sums = sums_of_rows(first.rows.starts.numpy(), *values)
-    return assess_gain(own.measure, own.names, *sums, level=own.level, independent=own.independent)
+def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment:
+    """The gain of one run over another.
+
+    Raises:
+        InputError: they cannot be compared row by row; says why.
+    """
+    own, labels = first.measure, f"{first.record.label} and {second.record.label}"
+    if own.name != second.measure.name:
+        raise InputError(
+            f"{labels} have different scores, {own.words} and {second.measure.words}: name one measure of both",
+            code="runs-differ",
+            field="measure",
+        )
+    if not own.rows.mean:
+        raise no_row_values(own, first.record.measures)
+    rows: list[RowScores] = []
+    for run in (first, second):
+        if run.rows is None:
+            raise InputError(
+                f"{run.record.label} keeps no values of single test rows, as a deployment or an older run: compare it "
+                "over seeds",
+                code="missing-results",
+                field=run.record.label,
+            )
+        rows.append(run.rows)
+    if not rows[0].same_rows(rows[1]):
+        raise InputError(
+            f"{labels} have different test rows: run both on the same data, partition and seed", code="runs-differ"
+        )
+    for run, scores in zip((first, second), rows, strict=True):
+        if own.name not in scores.scores:
+            raise _undefined_row(own, run.record.label)
+    found = first.assessment
+    if found is None:
+        why = nothing_said(first)
+        raise InputError(why, code=why.code, field=why.field)
+    values = (scores.scores[own.name].double().numpy() for scores in rows)
+    sums = sums_of_rows(rows[0].starts.numpy(), *values)
+    return assess_gain(own, found.names, *sums, level=found.level, independent=found.independent)
 
 
 def over_last(run: AssessedRun) -> GainAssessment | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, ClientScores, assess_clients, scores_of
+from drfl.assessment.clients import Assessment, assess_clients, scores_of
 from drfl.assessment.evaluation import worst_of
+from drfl.assessment.gains import WITH_ROWS
 from drfl.assessment.possible_sums import possible_sums
 from drfl.assessment.scores import Floats
-from drfl.errors import InputError
+from drfl.errors import InputError, Notice
 from drfl.measure import Measure, Rows
 from drfl.report.formatting import clean
 from drfl.report.read_run import RunRecord, listed
@@ -23,28 +24,25 @@ ENDS = {Rows.BINARY: ("count",), Rows.RANKS: ("positive", "pairs")}
 def assessment_of(
     run: RunRecord, measure: Measure | None = None, level: float = 0.95, *, independent: bool = True
 ) -> Assessment | None:
-    """The assessment of a run by one of its measures, or by its score; None where its files say too little.
+    """The assessment of a run by one of its measures, or by its score; None for the reason of :func:`why_nothing`.
 
     Raises:
-        InputError: clients.csv says what cannot be, or no client has a value.
+        InputError: clients.csv says what cannot be.
     """
     own = run.score if measure is None else measure
     sums = _sums(run, own)
-    if sums is None:
+    if sums is None or not np.isfinite(scores_of(own, sums).values).any():
         return None
     names, samples = run.clients["client"].tolist(), run.clients["samples"].to_numpy(np.int64)
     return assess_clients(own, names, sums, samples, level=level, independent=independent)
 
 
 def told_of(run: RunRecord, measure: Measure | None = None) -> Assessment | None:
-    """The assessment at 95 %, whether or not clients share test rows; None too where no client has a value.
+    """The assessment at 95 %, whether or not clients share test rows; None as in :func:`assessment_of`.
 
     Raises:
         InputError: clients.csv says what cannot be.
     """
-    scores = _scores(run, measure)
-    if scores is None or not np.isfinite(scores.values).any():
-        return None
     return assessment_of(run, measure, independent=not run.shared_test_rows)
 
 
@@ -54,27 +52,30 @@ def worst_interval(run: RunRecord, measure: Measure | None = None) -> tuple[floa
     Raises:
         InputError: clients.csv says what cannot be.
     """
-    scores = _scores(run, measure)
-    return None if scores is None else worst_of(scores, run.score if measure is None else measure)
-
-
-def why_nothing(run: RunRecord) -> str:
-    """Why there are no intervals of a run's score, and the remedy, in a sentence."""
-    score, found = run.score, listed(run.summary, "measures")
-    if _sums(run, score) is not None:
-        return f"There are no intervals: {score.words} is not defined on any client's test rows."
-    if score.rows is Rows.WHOLE and found and isinstance(found[0], dict) and "rows" in found[0]:
-        return (
-            f"There are no intervals: {score.words} is a number of all of a client's rows together; with "
-            "--metric accuracy, or auc, there is a measure beside it that has some."
-        )
-    return "There are no intervals: the files are of an older drfl and have no sums over test rows; run it again."
-
-
-def _scores(run: RunRecord, measure: Measure | None) -> ClientScores | None:
     own = run.score if measure is None else measure
     sums = _sums(run, own)
-    return None if sums is None else scores_of(own, sums)
+    return None if sums is None else worst_of(scores_of(own, sums), own)
+
+
+def why_nothing(run: RunRecord, measure: Measure | None = None) -> Notice:
+    """Why there are no intervals of one of a run's measures, or of its score, and the remedy, in a sentence."""
+    own, found = run.score if measure is None else measure, listed(run.summary, "measures")
+    words = f"{own.words[:1].upper()}{own.words[1:]}"
+    if _sums(run, own) is not None:
+        return Notice(f"{words} is undefined on every client's test rows.", "undefined-metric", own.name)
+    if own.rows is Rows.WHOLE and found and isinstance(found[0], dict) and "rows" in found[0]:
+        others = [other.name for other in run.measures if other.rows is not Rows.WHOLE]
+        remedy = f"use drfl assess --measure {others[0]}" if others else WITH_ROWS
+        return Notice(
+            f"{words} has no interval, as it is a number of all of a client's rows together: {remedy}.",
+            "unsupported-metric",
+            own.name,
+        )
+    return Notice(
+        f"{words} has no interval, as the files are of an older drfl without sums over test rows: run it again.",
+        "no-results",
+        own.name,
+    )
 
 
 def _sums(run: RunRecord, own: Measure) -> Floats | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from drfl.measure import Measure
 from drfl.report.compared import same_clients
 from drfl.report.content import Table
-from drfl.report.formatting import NOTHING, THIN, clean, count, interval, percent, scored, span, spread
+from drfl.report.formatting import NOTHING, THIN, clean, count, percent, scored, span, spread
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, worst_first
 from drfl.report.side_by_side import at_one_seed, which_seed
@@ -72,7 +72,7 @@ def _could(found: Assessment, client: int) -> str:
 
 
 def _ends(found: Assessment, client: int) -> str:
-    return interval(float(found.low[client]), float(found.high[client]), found.measure)
+    return found.measure.interval(float(found.low[client]), float(found.high[client]))
 
 
 def by_client_tables(groups: Sequence[Group]) -> list[Table]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drfl.report.figures import empty, label, numbers
-from drfl.report.formatting import clean, count, interval, plural
+from drfl.report.formatting import clean, count, plural
 from drfl.report.side_by_side import Told
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def legend(told: Sequence[Told], rows: Sequence[int]) -> str:
     if any(len(one.group.runs) > 1 for one in told):
         said.append(f"Seed {clean(told[0].run.seed, 24)} alone: every seed is another model.")
     if len(rows) < len(found.names):
-        said.append(f"The {len(rows)} worst of {plural(len(found.names), 'client')}.")
+        said.append(f"The {len(rows)} worst of {plural(len(found.names), 'client')}{found.note}.")
     if any(_marked(told, i) for i in rows):
         said.append("* could be the worst.")
     if any(one.found.equal is not None for one in told):
@@ -91,6 +91,7 @@ def in_words(told: Sequence[Told]) -> str:
     ends = "; ".join(
         f"{one.group.label}: the worst, {clean(one.found.names[i], 40)}, {_point(one, i)}, and "
         f"{count(float(one.found.candidates.sum()))} of {count(len(one.found.names))} could be the worst"
+        f"{one.found.note}"
         for one in told
         for i in one.found.order[:1]
     )
@@ -106,7 +107,7 @@ def _bars(one: Told, rows: Sequence[int], shift: float, symbol: str, far: float)
     if found.equal is not None:
         points = [(found.equal.worst, found.equal.low, found.equal.high), *points]
         told = f"{_number(found.measure, found.equal.worst)} on average, 95 of 100 times "
-        details = [[EQUAL, told + interval(found.equal.low, found.equal.high, found.measure), ""], *details]
+        details = [[EQUAL, told + found.measure.interval(found.equal.low, found.equal.high), ""], *details]
         at = [-1 + shift, *at]
 
     def length(value: float, end: float) -> float:
@@ -148,7 +149,7 @@ def _marked(told: Sequence[Told], client: int) -> bool:
 def _point(one: Told, client: int) -> str:
     """A client's value and interval."""
     found = one.found
-    ends = interval(float(found.low[client]), float(found.high[client]), found.measure)
+    ends = found.measure.interval(float(found.low[client]), float(found.high[client]))
     return f"{_number(found.measure, float(found.values[client]))}, 95 %: {ends}"
 
 

@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from drfl.errors import printable
-from drfl.measure import Measure
+from drfl.measure import NOTHING, Measure
 
-NOTHING = "\u2013"
 THIN = "\u202f"  # narrow no-break space, between a number and its unit
 
 
@@ -37,14 +36,6 @@ def spread(values: Sequence[float], digits: int) -> str:
         return NOTHING
     mean = f"{statistics.fmean(values):.{digits}f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
-
-
-def interval(low: float, high: float, score: Measure) -> str:
-    """Both ends of an interval as "80.1 – 90.0", without the unit; a dash where there is none."""
-    if math.isnan(low) or math.isnan(high):
-        return NOTHING
-    ends = (f"{score.scale * end:.{score.digits}f}".replace("-", "−").replace("inf", "∞") for end in (low, high))
-    return " – ".join(ends)
 
 
 def scientific(values: Sequence[float]) -> str:

@@ -86,6 +86,11 @@ class RunRecord:
         """A field of :class:`drfl.history.Metrics`, or a column of another measure; NaN if missing or not finite."""
         return number(table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
 
+    def undefined(self, measure: Measure) -> int:
+        """The number of clients at which a measure is undefined."""
+        column = "score" if measure.name == self.score.name else measure.name
+        return int(self.clients[column].isna().sum()) if column in self.clients else 0
+
     @property
     def shared_test_rows(self) -> bool:
         """Whether some test row is that of two clients; older runs do not say."""

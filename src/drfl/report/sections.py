@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from drfl.measure import undefined_share
 from drfl.report import figures as draw
 from drfl.report.client_tables import by_client_tables
 from drfl.report.content import Figure, Section
@@ -80,6 +81,7 @@ def curves(groups: Sequence[Group], figures: Figures) -> Section:
     )
     if max(len(group.runs) for group in groups) > 1:
         note = "Lines are means over seeds, bands reach from the lowest to the highest seed. " + note
+    note += _undefined(groups)
     return Section(
         "curves", f"{score.words[:1].upper()}{score.words[1:]} over the rounds", plots, note, columns="three"
     )
@@ -108,8 +110,16 @@ def clients(groups: Sequence[Group], figures: Figures) -> Section:
         note += " among them; clients.csv has them all."
     if len(groups) > 1:
         note += " Equal service for all is a flat line."
+    note += _undefined(groups)
     plot = figures.add(draw.client_scores(groups), alt)
     return Section("clients", "Clients", [plot], note)
+
+
+def _undefined(groups: Sequence[Group]) -> str:
+    """A sentence on clients that figures of the score leave out; "" if there are none."""
+    score, runs = groups[0].score, [run for group in groups for run in group.runs]
+    share = undefined_share([run.undefined(score) for run in runs], [len(run.clients) for run in runs])
+    return f" {share} clients undefined: they have no {score.words} under the final model." if share else ""
 
 
 def sure(groups: Sequence[Group], told: Sequence[Sequence[Told]], figures: Figures) -> Section:
@@ -208,8 +218,9 @@ def certificate(groups: Sequence[Group], figures: Figures) -> Section:
 
 def _alt(what: str, groups: Sequence[Group], metric: str, name: str = "final") -> str:
     """The figure in words: what it shows, and each algorithm's final number."""
+    score = groups[0].score
     ends = ", ".join(
-        f"{clean(group.label, 60)} {scored(group.finals(metric), group.score)} {group.score.unit}".rstrip()
+        f"{clean(group.label, 60)} {scored(group.finals(metric), score)} {score.unit}".rstrip() + group.note(score)
         for group in groups
     )
     return f"{what}; {name}: {ends}"

@@ -12,7 +12,6 @@ from drfl.report.formatting import (
     THIN,
     clean,
     duration,
-    interval,
     listing,
     mean,
     plural,
@@ -134,11 +133,11 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
         ]
     group = groups[0]
     bytes_sent = mean(run.ledger("bytes_up") + run.ledger("bytes_down") for run in group.runs)
-    worst = _surely(groups, group)
-    if len(group.runs) == 1:
-        clients = group.runs[0].clients
-        if clients["score"].notna().all():
-            worst = f"{clean(worst_first(group.runs[0])['client'].iloc[0], 40)}; {worst}"
+    own = group.runs[0]
+    named = len(group.runs) == 1 and own.clients["score"].notna().any()
+    who = clean(worst_first(own)["client"].iloc[0], 40) if named else ""
+    note = f"{who}{group.note(group.score)}".strip()
+    worst = "; ".join(filter(None, (note, _surely(groups, group))))
     return [
         _card("Worst client", group, "worst_score", worst),
         _card(f"Worst 20{THIN}% of clients", group, "worst20_score"),
@@ -158,7 +157,7 @@ def _surely(groups: Sequence[Group], group: Group) -> str:
         return "no interval is known"
     seed = f", seed {clean(run.seed, 24)}" if len(group.runs) > 1 else ""
     unit = f"{THIN}%" if run.score.percent else ""
-    return f"true value of the worst, whoever it is: {interval(*ends, run.score)}{unit} (95{THIN}% confidence{seed})"
+    return f"true value of the worst, whoever it is: {run.score.interval(*ends)}{unit} (95{THIN}% confidence{seed})"
 
 
 def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None:
@@ -174,7 +173,8 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
     rival = next((one for one in found.against if one.rival.label == "FedAvg"), found.against[0])
     told = scored(best.finals("worst_score"), score)
     value = f"{told}{THIN}%" if score.percent else f"{score.words} {told}"
-    value += f", {_gain(found, rival)}"
+    own, other = best.note(score), rival.rival.note(score)
+    value += f"{own}, {_gain(found, rival)}{other if other != own else ''}"
     if found.shown:
         return Takeaway(best.label, f"serves the worst-off client best: {value}. {_shown(found)}")
     if found.rivals("better"):
@@ -248,7 +248,7 @@ def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
     if not finite:
         return Card(title, NOTHING)
     winners = [group for group in groups if means[group.key] == best(finite)]
-    note = listing([group.label for group in winners])
+    note = listing([group.label for group in winners]) + winners[0].note(winners[0].score)
     if metric == "worst_score":
         note += f"; {_surely(groups, winners[0])}"
     return _card(title, winners[0], metric, note)
@@ -258,7 +258,8 @@ def _card(title: str, group: Group, metric: str, note: str = "") -> Card:
     """A statistic of the final models' scores."""
     value = scored(group.finals(metric), group.score)
     middle, _, spread = value.partition(" ± ")
-    return Card(title, middle, spread, f"{THIN}%" if group.score.percent and value != NOTHING else "", note)
+    unit = f"{THIN}%" if group.score.percent and value != NOTHING else ""
+    return Card(title, middle, spread, unit, note or group.note(group.score).strip())
 
 
 def _distinct(groups: Sequence[Group], name: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.measure import Measure
+from drfl.measure import Measure, undefined_share
 from drfl.report.content import Cell, Table
 from drfl.report.formatting import (
     NOTHING,
@@ -13,7 +13,6 @@ from drfl.report.formatting import (
     clean,
     count,
     duration,
-    interval,
     mean,
     scientific,
     scored,
@@ -48,6 +47,10 @@ def summary_table(groups: Sequence[Group]) -> Table:
         if name.startswith("worst_"):
             head.append(interval_head(groups))
             shown.append([interval_cell(run, measure) for run in at_one_seed(groups)])
+            undefined = [group.undefined(measure) for group in groups]
+            if any(undefined):
+                head.append(UNDEFINED)
+                shown.append(undefined)
     rows = [
         [
             Cell(group.label, line=group),
@@ -77,8 +80,11 @@ def interval_cell(run: RunRecord, measure: Measure) -> str:
     from drfl.report.assessed import worst_interval  # loads scipy
 
     ends = worst_interval(run, measure)
-    return NOTHING if ends is None else interval(*ends, measure)
+    return NOTHING if ends is None else measure.interval(*ends)
 
+
+UNDEFINED = "Undefined"
+"""The title of the share of clients at which the measure before is undefined."""
 
 WORDS = {"avg": "Average", "worst": "Worst"}
 """What is said of the measures beside the score."""
@@ -112,6 +118,8 @@ def certificate_table(groups: Sequence[Group]) -> Table:
 
 def runs_table(groups: Sequence[Group]) -> Table:
     """A row per run: how it ended."""
+    score = groups[0].score
+    some = any(run.undefined(score) for group in groups for run in group.runs)
     rows = [
         [
             clean(run.label),
@@ -121,6 +129,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
             scored([run.final("avg_score")], group.score),
             scored([run.final("worst_score")], group.score),
             interval_cell(run, group.score),
+            *([undefined_share([run.undefined(score)], [len(run.clients)])] if some else []),
             spread([run.final("worst_loss")], 3),
             clean(run.summary.get("device", NOTHING), 40),
             duration(number(run.summary, "wall_seconds")),
@@ -129,7 +138,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
         for run in group.runs
     ]
     unit = " (%)" if groups[0].score.percent else ""
-    worst = (f"Worst{unit}", f"95{THIN}%", "Worst loss")
+    worst = (f"Worst{unit}", f"95{THIN}%", *([UNDEFINED] if some else []), "Worst loss")
     head = ["Run", "Algorithm", "Seed", "Rounds", f"Average{unit}", *worst, "Device", "Time"]
     return Table("Runs", head, rows, words=2)
 

@@ -71,10 +71,10 @@ def _joining(pair: RowGain) -> str:
     """Who gains by joining, of the first algorithm."""
     gain, label = pair.gain, printable(pair.second, 60)
     better, worse = len(gain.better), len(gain.worse)
-    left = len(gain.names) - better - worse
+    left = len(gain.names) - len(gain.undefined) - better - worse
     return (
         f"With {label}, {plural(better, 'client')} of {len(gain.names)} {'is' if better == 1 else 'are'} shown to be "
-        f"better off than alone and {count(worse)} to be worse off; for {count(left)} no difference is shown"
+        f"better off than alone and {count(worse)} to be worse off; for {count(left)} no difference is shown{gain.note}"
     )
 
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from drfl.assessment.clients import Assessment
-from drfl.errors import InputError
-from drfl.measure import Measure
+from drfl.measure import Measure, undefined_note, undefined_share
 from drfl.report.assessed import assessment_of
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, count, listing
@@ -16,6 +15,7 @@ from drfl.report.pdf.evidence import Evidence, RunEvidence
 from drfl.report.pdf.names import client_names, printable
 from drfl.report.pdf.worst import MOST, places
 from drfl.report.read_run import RunRecord
+from drfl.report.tables import UNDEFINED
 
 ASKED = "Can its probabilities be believed, at every client?"
 
@@ -62,30 +62,34 @@ def _answer(run: RunEvidence, own: Sequence[Measure], *, several: bool) -> str:
     values = _measured(run.record, first)
     known = [i for i in range(len(values)) if math.isfinite(values[i])]
     if not known:
-        return f"That is not known: {first.words} is not defined on any client's test rows."
+        return f"That is not known: {first.words} is undefined on every client's test rows."
     i = max(known, key=lambda place: values[place])
     names, rows = client_names(frame["client"].tolist()), count(frame["samples"].to_numpy(float)[i])
     mean = first.shown(sum(values[place] for place in known) / len(known))
+    note = undefined_note([len(values) - len(known)], [len(values)])
     model = (
         f"With {printable(run.record.algorithm, 60)}, seed {printable(run.record.seed, 24)}, the" if several else "The"
     )
     return (
         f"{model} {first.words} is largest at {names[i]}, {first.shown(values[i])} on {rows} test rows, where the "
-        f"average over clients is {mean}."
+        f"average over clients is {mean}{note}."
     )
 
 
 def _overview(evidence: Evidence, own: Sequence[Measure]) -> Table:
     """A row a run: average over clients and the worst, of each measure."""
+    some = any(record.undefined(m) for group in evidence.groups for record in group.runs for m in own)
     rows = [
         [
             printable(group.label, 60), printable(record.seed, 24),
-            *(_number(m, record.final(f"{what}_{m.name}")) for m in own for what in ("avg", "worst")),
+            *(m.shown(record.final(f"{what}_{m.name}")) for m in own for what in ("avg", "worst")),
+            *([undefined_share([record.undefined(m) for m in own], [len(record.clients)])] if some else []),
         ]
         for group in evidence.groups
         for record in group.runs
     ]  # fmt: skip
     heads = [f"{m.words[:1].upper()}{m.words[1:]}, {what}" for m in own for what in ("average", "worst")]
+    heads += [UNDEFINED] if some else []
     return Table("Over clients, each counting once", ["Algorithm", "Seed", *heads], rows, words=2)
 
 
@@ -94,13 +98,10 @@ def _measured(record: RunRecord, own: Measure) -> list[float]:
     return record.clients["score" if own.name == record.score.name else own.name].to_numpy(float).tolist()
 
 
-def _number(own: Measure, value: float) -> str:
-    return own.shown(value) if math.isfinite(value) else NOTHING
-
-
 def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool) -> Table:
     """A row a client of a run, worst by its score first."""
-    record, found = run.record, [_assessed(run, measure) for measure in own]
+    record = run.record
+    found = [assessment_of(record, measure, independent=run.shared is not True) for measure in own]
     names, samples = client_names(record.clients["client"].tolist()), record.clients["samples"].to_numpy(float)
     columns = [_measured(record, measure) for measure in own]
     rows = [
@@ -115,13 +116,6 @@ def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool
     if len(rows) < len(names):
         caption += f"; {len(rows)} of {count(len(names))} clients"
     return Table(caption, ["Client", "Test rows", *(f"{m.words[:1].upper()}{m.words[1:]}" for m in own)], rows)
-
-
-def _assessed(run: RunEvidence, own: Measure) -> Assessment | None:
-    try:
-        return assessment_of(run.record, own, independent=run.shared is not True)
-    except InputError:  # no client has a value
-        return None
 
 
 def _value(own: Measure, value: float, found: Assessment | None, i: int) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from drfl.assessment.gains import GainAssessment
 from drfl.assessment.seeds import T_FROM
 from drfl.assessment.sentences import signed_interval
-from drfl.measure import Measure
+from drfl.measure import Measure, undefined_share
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, listing, plural
 from drfl.report.pdf.content import Block, Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RowGain, SeedGain
 from drfl.report.pdf.names import printable
+from drfl.report.tables import UNDEFINED
 
 ASKED = "Compared with what?"
 
@@ -36,8 +37,8 @@ def compared(evidence: Evidence) -> Question:
         blocks += _seeds(evidence)
     if evidence.by_rows:
         blocks += gains_table(evidence.by_rows, f"Against {_first(evidence)}, on the same test rows", GAIN)
-    else:
-        blocks.append(Paragraph("No two of these models can be compared row by row: " + NO_ROWS, small=True))
+    reasons = [Paragraph(f"Not compared row by row: {printable(reason)}.", small=True) for reason in evidence.unpaired]
+    blocks += reasons
     return Question(ASKED, _answer(evidence), blocks)
 
 
@@ -45,8 +46,6 @@ REMEDY = (
     "To compare: run another algorithm on the same data, partition and seeds (drfl compare --algorithms "
     "FedAvg,DualDRDM,LocalOnly --seeds 5 …), and name all its runs in the report, the one to compare with first."
 )
-
-NO_ROWS = "they have other test rows, keep none, as deployments do, or the score has no value for a single row."
 
 GAIN = (
     "Gain: by how much the worst client is better off, whoever it is with either model. Better at, worse at: clients "
@@ -97,6 +96,8 @@ def _seeds(evidence: Evidence) -> list[Block]:
     rows = [[printable(row.second, 60), _verdict(row), *_numbers(own, row)] for row in evidence.over_seeds]
     caption = f"Against {_first(evidence)}, over seeds: the gain of the worst client's {_points(own)}"
     head = ["Algorithm", "Verdict", "Mean gain", "95 % t-interval", "Seeds", "p, t-test"]
+    if any(row.undefined for row in evidence.over_seeds):
+        head, rows = [*head, UNDEFINED], [[*row, s.undefined] for row, s in zip(rows, evidence.over_seeds, strict=True)]
     note = (
         f"Verdict: paired t-test after Holm's correction over the {plural(len(rows), 'row')} of this table and, from "
         f"six seeds on, sign flips; below {T_FROM} seeds none. Seeds speak of other partitions and draws, the "
@@ -130,6 +131,9 @@ def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block
     own, level = pairs[0].gain.measure, pairs[0].gain.level
     rows = [[printable(pair.second, 60), pair.gain.worst.shown, *_row_numbers(pair.gain)] for pair in pairs]
     head = ["Algorithm", "Verdict", "Gain", f"{100 * level:g} % interval", "Better at", "Worse at"]
+    if any(pair.gain.undefined for pair in pairs):
+        shares = [undefined_share([len(pair.gain.undefined)], [len(pair.gain.names)]) for pair in pairs]
+        head, rows = [*head, UNDEFINED], [[*row, share] for row, share in zip(rows, shares, strict=True)]
     seed = f" (seed {printable(pairs[0].seed, 24)})"
     return [
         Table(f"{caption}{seed}: the gain of the worst client's {_points(own)}", head, rows, words=2),
@@ -146,5 +150,5 @@ def _over_last(gain: GainAssessment) -> str:
     value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
     return (
         f"The returned model against the last iterate, row by row: {gain.worst.shown}; the worst client's gain is "
-        f"{value} ({interval}, {100 * gain.level:g} % confidence)."
+        f"{value} ({interval}, {100 * gain.level:g} % confidence){gain.note}."
     )

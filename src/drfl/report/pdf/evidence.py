@@ -65,12 +65,14 @@ class SeedGain(NamedTuple):
         second: label of the one whose gain it is.
         gain: the second's worst client minus the first's, turned such that larger is better.
         verdict: see :func:`drfl.assessment.seeds.verdict`, after Holm's correction over all that are here.
+        undefined: the share of clients at which the score is undefined, see :func:`drfl.measure.undefined_share`.
     """
 
     first: str
     second: str
     gain: SeedDifference
     verdict: str
+    undefined: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +84,14 @@ class Evidence:
         by_rows: the first algorithm's model against each other's, at the first seed.
         over_local: the local-only models against each other algorithm's, at the first seed; none without such a run.
         over_seeds: the first algorithm against each other over seeds.
+        unpaired: why models are missing in ``by_rows``, a sentence each.
     """
 
     runs: tuple[RunEvidence, ...]
     by_rows: tuple[RowGain, ...] = ()
     over_local: tuple[RowGain, ...] = ()
     over_seeds: tuple[SeedGain, ...] = ()
+    unpaired: tuple[str, ...] = ()
 
     @cached_property
     def groups(self) -> list[Group]:

@@ -6,17 +6,16 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sentences import headline, sentences
-from drfl.measure import Measure, Rows
+from drfl.measure import Measure, undefined_note, undefined_share
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, count, plural
 from drfl.report.pdf.content import Block, Forest, ForestRow, Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RunEvidence
 from drfl.report.pdf.names import client_names, printable
 from drfl.report.read_run import RunRecord, worst_first
+from drfl.report.tables import UNDEFINED
 
 ASKED = "Who is the worst, and how sure is that?"
 
@@ -36,7 +35,7 @@ def worst(evidence: Evidence) -> Question:
         (run,) = evidence.runs
         found = named(run)
         if found is None:
-            return Question(ASKED, _unsure(run), [_values(run.record), _remedy(run)])
+            return Question(ASKED, _unsure(run), [_values(run.record)])
         return Question(ASKED, f"{headline(found)}.", _one(found, "", MOST))
     blocks: list[Block] = []
     legend: list[Block] = []
@@ -66,19 +65,11 @@ def places(record: RunRecord) -> list[int]:
 def _unsure(run: RunEvidence) -> str:
     """Who measures worst, where nothing is known of how sure that is."""
     score, i, frame = run.record.score, places(run.record)[0], run.record.clients
+    if not frame["score"].notna().any():
+        return printable(run.nothing)
     who, rows = client_names(frame["client"].tolist())[i], count(float(frame["samples"].iloc[i]))
     value = score.shown(float(frame["score"].iloc[i]))
-    return f"{who} measures worst, {score.words} {value} on {rows} test rows. {printable(run.nothing)}"
-
-
-def _remedy(run: RunEvidence) -> Points:
-    """Another measure that there are intervals for."""
-    others = [measure.name for measure in run.record.measures if measure.rows is not Rows.WHOLE]
-    if others:
-        return Points(
-            [f"Intervals of another measure: drfl assess {printable(run.record.label)} --measure {others[0]}."]
-        )
-    return Points(["To have intervals: run again with --metric accuracy, or another that is a mean over rows, or auc."])
+    return f"{who} measures worst, {score.words} {value} on {rows} test rows{_note([run])}. {printable(run.nothing)}"
 
 
 def _range(evidence: Evidence) -> str:
@@ -89,7 +80,7 @@ def _range(evidence: Evidence) -> str:
         (pair for pair in worsts if math.isfinite(pair[0])), key=lambda p: p[0], reverse=not score.more_is_better
     )
     if not known:
-        return f"None of the {len(worsts)} models has a worst client: {score.words} is not a finite number."
+        return f"None of the {len(worsts)} models has a worst client: {score.words} is undefined at every client."
     label = {id(run): group.label for group in evidence.groups for run in group.runs}
     ends = [
         f"{score.shown(value)} ({printable(label[id(run.record)])}, seed {printable(run.record.seed, 24)})"
@@ -97,21 +88,31 @@ def _range(evidence: Evidence) -> str:
     ]
     return (
         f"Each of the {len(evidence.runs)} models has its own worst client, who measures between {ends[0]} and "
-        f"{ends[1]}; the table says within which bounds the truth lies, and how many clients could be it."
+        f"{ends[1]}{_note(evidence.runs)}; the table says within which bounds the truth lies, and how many clients "
+        "could be it."
     )
+
+
+def _note(runs: Sequence[RunEvidence]) -> str:
+    """What follows a statement on the worst clients of some models."""
+    records = [run.record for run in runs]
+    return undefined_note([record.undefined(record.score) for record in records], [len(r.clients) for r in records])
 
 
 def _every_run(evidence: Evidence) -> Table:
     """A row a model: its worst client."""
-    score, level = evidence.runs[0].record.score, 0.95
+    score, level, some = evidence.runs[0].record.score, 0.95, bool(_note(evidence.runs))
     rows: list[list[str]] = []
     for group in evidence.groups:
         for record in group.runs:
             found = named(evidence.of(record))
             start = [printable(group.label, 60), printable(record.seed, 24)]
+            left_out = [undefined_share([record.undefined(score)], [len(record.clients)])] if some else []
             if found is None:
                 who = client_names(record.clients["client"].tolist())[places(record)[0]]
-                rows.append([*start, who, score.shown(record.final("worst_score")), NOTHING, NOTHING])
+                value = record.final("worst_score")
+                named_worst = who if math.isfinite(value) else NOTHING
+                rows.append([*start, named_worst, score.shown(value), NOTHING, NOTHING, *left_out])
                 continue
             level, i = found.level, found.order[0]
             rows.append(
@@ -119,11 +120,13 @@ def _every_run(evidence: Evidence) -> Table:
                     *start, found.names[i], score.shown(float(found.values[i])),
                     score.interval(found.worst.low, found.worst.high),
                     f"{int(found.candidates.sum())} of {len(found.names)}",
+                    *left_out,
                 ]
             )  # fmt: skip
     truly = f"truly, {100 * level:g} %"
     caption = f"The worst client of each model: its {score.words}, measured and truly"
-    return Table(caption, ["Algorithm", "Seed", "Measures worst", "Measured", truly, "Could be it"], rows, words=3)
+    head = ["Algorithm", "Seed", "Measures worst", "Measured", truly, "Could be it", *([UNDEFINED] if some else [])]
+    return Table(caption, head, rows, words=3)
 
 
 def _one(found: Assessment, title: str, most: int) -> list[Block]:
@@ -131,8 +134,7 @@ def _one(found: Assessment, title: str, most: int) -> list[Block]:
     lines = sentences(found)
     if not title:
         return [forest(found, "", most), *notes(found), Points(lines[1:])]
-    unmeasured = bool(np.isnan(found.values).any())  # of whom one more sentence speaks
-    return [forest(found, title, most), Points(lines[: 2 + unmeasured])]
+    return [forest(found, title, most), Points(lines[: 2 + bool(found.undefined)])]  # of whom one more sentence speaks
 
 
 def forest(found: Assessment, title: str, most: int) -> Forest:
