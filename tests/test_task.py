@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import torch
+from tests.support.refusals import refused
 from torch import nn
 from torch.nn import functional
 
@@ -115,7 +116,7 @@ def test_model_that_mixes_samples():
     ids=["inputs", "integer_type", "floating_type", "number"],
 )
 def test_what_does_not_fit_is_one_line(x, y):
-    with pytest.raises(InputError, match="do not fit the data") as raised:
+    with refused("model-data-mismatch", "model") as raised:
         Task(net()).check(x, y)
     assert "\n" not in str(raised.value)
 
@@ -155,7 +156,7 @@ def test_buffers_changed_in_the_forward_pass():
             self.calls += 1
             return super().forward(x)
 
-    with pytest.raises(InputError, match="changes its own buffers"):
+    with pytest.raises(InputError, match="changes its own 'calls'"):
         Task(Counting()).check(X, Y)
 
 
@@ -200,6 +201,14 @@ def test_another_type(loss):
     outputs = double.outputs(double.layout.views(double.w0), X.double())
     torch.testing.assert_close(double.sample_losses(outputs, Y).float(), losses_of(task, Y))
     assert model[0].weight.dtype == torch.float32
+
+
+def test_frozen_parts_keep_their_types_on_another_device():
+    model = nn.Sequential(nn.Linear(4, 4).double().requires_grad_(False), nn.Linear(4, 3))
+    model.register_buffer("scale", torch.ones(3, dtype=torch.float64))
+    kinds = {name: value.dtype for name, value in Task(model).to("cpu", torch.float32).model.state_dict().items()}
+    assert kinds == {name: value.dtype for name, value in model.state_dict().items()}
+    assert Task(model).to("cpu", torch.float64).model.state_dict()["1.weight"].dtype == torch.float64
 
 
 def test_argmax_accuracy():

@@ -24,6 +24,12 @@ def printable(text: object, limit: int = 10_000) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def first_line(error: BaseException) -> str:
+    """The type of an error and the first line of its message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
 class DrflError(Exception):
     """Base of every error that drfl raises on purpose. The command prints it as one line, without a traceback.
 

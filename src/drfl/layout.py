@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drfl.errors import InputError
+from drfl.model_checks import check_module, refused
 
 
 @dataclass(frozen=True)
@@ -33,22 +34,18 @@ class Layout:
         """The layout of a module.
 
         Raises:
-            InputError: the module keeps running statistics or draws random masks (see :func:`check_stateless`), has
-                nothing to train, or mixes floating-point types.
+            InputError: the module cannot be federated (see :func:`drfl.model_checks.check_module`), has nothing to
+                train, or mixes floating-point types.
         """
-        check_stateless(module)
+        check_module(module)
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not trainable:
-            raise InputError(
-                f"the model {type(module).__name__} has no trainable parameter", code="unsupported-model", field="model"
-            )
+            raise refused(f"the model {type(module).__name__} has no trainable parameter")
         dtypes = {p.dtype for p in trainable.values()}
         if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
-            raise InputError(
+            raise refused(
                 f"the model's parameters must share one floating-point type, not {sorted(map(str, dtypes))}: "
-                "convert it with model.float() or model.double()",
-                code="unsupported-model",
-                field="model",
+                "convert it with model.float() or model.double(), and keep a complex one as two real ones"
             )
         return cls(tuple(trainable), tuple(tuple(p.shape) for p in trainable.values()), dtypes.pop())
 
@@ -87,42 +84,3 @@ class Layout:
         with torch.no_grad():
             for name, value in self.views(w).items():
                 parameters[name].copy_(value)
-
-
-INSTEAD = "use nn.GroupNorm, which drfl.models.without_batch_norm(model) puts in its place"
-
-
-def check_stateless(module: nn.Module) -> None:
-    """Refuse a model whose output depends on more than its parameters and its input.
-
-    Running statistics are not parameters: averaging them over clients is undefined (BatchNorm's counter is even an
-    integer). Randomised activations and dropout with noise draw from a global generator, so results would depend on the
-    engine; a :class:`drfl.task.Task` keys plain dropout. Both are fine in ``eval()`` mode, where they are constant.
-
-    Raises:
-        InputError: naming the layer and what to use instead.
-    """
-    for name, layer in module.named_modules():
-        where = f"{name or 'the model'} ({type(layer).__name__})"
-        running = getattr(layer, "running_mean", None) is not None
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not running:
-            raise InputError(
-                f"{where} mixes the samples of a batch: {INSTEAD}", code="unsupported-model", field="model"
-            )
-        if not layer.training:
-            continue
-        if running:
-            raise InputError(
-                f"{where} keeps running statistics, which cannot be averaged over clients: "
-                f"{INSTEAD}, or freeze them with .eval()",
-                code="unsupported-model",
-                field="model",
-            )
-        random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
-        if isinstance(layer, nn.RReLU) or random:
-            raise InputError(
-                f"{where} draws from a global generator, so results would depend on the engine: "
-                "take nn.Dropout, which drfl keys, or switch it off with .eval()",
-                code="unsupported-model",
-                field="model",
-            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from drfl.errors import InputError
+from drfl.errors import InputError, first_line
 from drfl.layout import Layout
 from drfl.metrics import (
     ACCURACY,
@@ -26,6 +26,7 @@ from drfl.metrics import (
     metric_of,
     resolved,
 )
+from drfl.model_checks import check_forward, check_gradient, place_of, plain
 from drfl.training_noise import Augmentation, Uniform, dropout_layers, keyed
 
 SampleFn = Callable[[Tensor, Tensor], Tensor]
@@ -121,8 +122,8 @@ class Task:
     measures: tuple[Metric, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layout", Layout.of(self.model))
-        object.__setattr__(self, "model", keyed(self.model))
+        object.__setattr__(self, "layout", Layout.of(model := plain(self.model)))
+        object.__setattr__(self, "model", keyed(model))
         object.__setattr__(self, "loss", per_sample(self.loss))
         score = default_score(self.loss) if self.score is None else self.score
         others = (self.metrics,) if isinstance(self.metrics, str | Metric) else tuple(self.metrics)
@@ -207,50 +208,71 @@ class Task:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """The same task on another device or in another floating-point type; the given model stays untouched."""
-        model, loss = copy.deepcopy(self.model).to(device=device, dtype=dtype), self.loss
+        # Frozen parameters and buffers keep types of their own unless the type changes.
+        model, loss = copy.deepcopy(self.model).to(device), self.loss
+        model = model if dtype == self.layout.dtype else model.to(dtype)
         if isinstance(loss, nn.Module):  # its class weights go along
             loss = copy.deepcopy(loss).to(device=device, dtype=dtype)
         return replace(self, model=model, loss=loss)
 
-    def check(self, x: Tensor, y: Tensor) -> None:
-        """Try the model and the loss on a few samples; torch's global generator is left as it was.
+    def check(self, x: Tensor, y: Tensor, alone: int | None = None) -> bool:
+        """Try the model and the loss on a few samples; torch's global generator and the samples stay as they are.
+
+        Args:
+            x: (B, …) inputs.
+            y: (B, …) their targets.
+            alone: how many of them, the first ones, are computed by themselves too; None = all.
+
+        Returns:
+            Whether the forward pass reads values of tensors, as for a branch.
 
         Raises:
             InputError: they do not fit the data, the loss is not per-sample, the samples of a batch influence each
-                other, or the forward pass is random or changes a buffer.
+                other, the forward pass is random or has effects, or no gradient comes back.
         """
-        before = {name: b.clone() for name, b in self.model.named_buffers()}
-        try:
-            with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
-                outputs = self.outputs(self.layout.views(self.w0), x)
+        with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
+            trained, x, y = self.layout.views(self.w0), x.clone(), y.clone()
+            trial = check_forward(self.model, trained, x, len(x) if alone is None else alone)
+            outputs = trial.outputs
+            versions = outputs._version, y._version
+            try:
                 self._check_labels(outputs, y)
                 self._check_shape("the loss", self._raw_losses(outputs, y), len(x))
                 for metric in self.measures:
                     if metric.per_sample:
                         values = torch.as_tensor(metric.function(outputs, y))
                         self._check_shape(f"metric '{metric.name}'", values, len(x))
-                self._check_alone(self.sample_losses(outputs, y), x, y)
+                losses = self.sample_losses(outputs, y)
+                if (outputs._version, y._version) != versions:
+                    raise InputError(
+                        "the loss or a metric works in place on outputs or targets: let it work on outputs.clone() and "
+                        "targets.clone()",
+                        code="unsupported-model",
+                        field="loss",
+                    )
+                self._check_alone(losses, trial.alone, y)
                 if self.noisy:
-                    self.outputs(self.layout.views(self.w0), x, torch.arange(len(x), device=x.device))
-        except InputError:
-            raise
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            # Images and a linear layer: torch's sentence does not say what is missing.
-            flat = "; put torch.nn.Flatten() in front of it" if x.dim() > 2 and "mat1 and mat2" in reason else ""
-            raise InputError(
-                f"the model and its loss do not fit the data (inputs {tuple(x.shape)} {x.dtype}, "
-                f"targets {tuple(y.shape)} {y.dtype}): {reason}{flat}",
-                code="model-data-mismatch",
-                field="model",
-            ) from error
-        if any(not torch.equal(b, before[name]) for name, b in self.model.named_buffers()):
-            raise InputError(
-                "the model changes its own buffers in the forward pass: only parameters are federated; "
-                "use a layer without state, or .eval()",
-                code="unsupported-model",
-                field="model",
-            )
+                    few, version = x[:4], x._version
+                    self.outputs(trained, few, torch.arange(len(few), device=x.device))
+                    if x._version != version:
+                        raise InputError(
+                            "augment works in place on the inputs: let it work on x.clone()",
+                            code="unsupported-model",
+                            field="augment",
+                        )
+                check_gradient(trained, lambda leaves: self.sample_losses(self.outputs(leaves, x[:2]), y[:2]))
+            except InputError:
+                raise
+            except Exception as error:  # of the user's code
+                raise InputError(
+                    f"the model and its loss do not fit the data (inputs {tuple(x.shape)} {x.dtype}, "
+                    f"targets {tuple(y.shape)} {y.dtype}{place_of(error)}): {first_line(error)}",
+                    code="model-data-mismatch",
+                    field="model",
+                ) from error
+            # A layer may keep a tensor of its last pass, which could not be copied with the gradient's graph behind it.
+            self.outputs(trained, x[:1])
+        return trial.reads
 
     def _check_shape(self, what: str, values: Tensor, samples: int) -> None:
         if values.dim() == 0 or values.shape[0] != samples:
@@ -261,21 +283,13 @@ class Task:
                 field=what,
             )
 
-    def _check_alone(self, losses: Tensor, x: Tensor, y: Tensor) -> None:
-        """A sample's loss must be the same again, and the same without the rest of the batch."""
-        w = self.layout.views(self.w0)
-        if not torch.equal(self.sample_losses(self.outputs(w, x), y), losses):
-            raise InputError(
-                "the model draws from a global generator in the forward pass, so results would depend on the engine: "
-                "make it a function of its parameters and its input, or switch that off with .eval()",
-                code="unsupported-model",
-                field="model",
-            )
-        alone = [self.sample_losses(self.outputs(w, x[j : j + 1]), y[j : j + 1]) for j in range(len(x))]
-        if not torch.allclose(torch.cat(alone), losses, rtol=1e-3, atol=1e-5, equal_nan=True):
+    def _check_alone(self, losses: Tensor, outputs: Sequence[Tensor], y: Tensor) -> None:
+        """A sample's loss must be the same without the rest of the batch, from outputs (1, …) of the first samples."""
+        alone = [self.sample_losses(own, y[j : j + 1]) for j, own in enumerate(outputs)]
+        if not torch.allclose(torch.cat(alone), losses[: len(alone)], rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(
                 "the loss of a sample depends on the other samples of its batch: see that the loss does not broadcast "
-                "outputs against targets of another shape, and normalise with nn.GroupNorm, not over the batch",
+                "outputs against targets of another shape, and takes no mean over the batch",
                 code="unsupported-model",
                 field="loss",
             )

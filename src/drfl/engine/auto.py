@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
 from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.loop import Loop
 from drfl.engine.sgd import convolutional
-from drfl.engine.stacked import Stacked
+from drfl.engine.stacked import Stacked, stacking_fault
 from drfl.engine.threads import Threads
-from drfl.engine.tracing import LOG, first_line, model_of
+from drfl.engine.tracing import LOG, model_of
 from drfl.errors import Notice
-from drfl.key import Key
-from drfl.local import LocalSGD
 from drfl.requests import TrainRequest
 from drfl.task import Task
 
@@ -34,15 +32,15 @@ def choice(problem: PooledData, batch: int) -> Engine:
     """Stacks on a CUDA device and for small work; worker threads on a CPU for large work and for recurrent layers.
 
     Large is a batch of many numbers through convolutions, or many parameters. Models that ``vmap`` cannot take go to
-    the threads too. A rule, not a measurement: a run must give the same numbers on a busy machine. ``docs/speed.md``
-    has the table that it rests on.
+    the threads too, on a CUDA device to the loop. A rule, not a measurement: a run must give the same numbers on a busy
+    machine. ``docs/speed.md`` has the table that it rests on.
 
     Args:
         problem: task and samples.
         batch: samples of a client's step.
     """
     if problem.x.is_cuda:
-        return Stacked()
+        return Stacked() if stackable(problem) else Loop()
     model = problem.task.model
     images = convolutional(model) and batch * problem.x[0].numel() >= SMALL
     large = problem.task.layout.d * (batch + PASSES) >= LARGE
@@ -56,31 +54,23 @@ def recurrent(model: nn.Module) -> bool:
 
 
 def stackable(problem: PooledData) -> bool:
-    """Whether the stacked engine can take the model: two clients with two samples each are tried, once a task."""
-    found = _stackable.get(problem.task)
-    if found is None:
-        found = _stackable[problem.task] = _try(problem)
-    return found
-
-
-def _try(problem: PooledData) -> bool:
-    # The remainder, as a pool may hold fewer than four samples. The key is not used: engines draw nothing.
-    w, pair, rows = problem.task.w0, torch.arange(2), torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
-    try:
-        Stacked().train(problem, Batches(rows, torch.tensor([2, 2])), TrainRequest(pair, w, Key(0), LocalSGD(lr=0.1)))
-    # vmap may raise anything on what it does not support. Mistakes of the model itself are not hidden by this: they
-    # are raised again when the threads engine trains it.
-    except Exception as error:
-        model, reason = model_of(problem.task), first_line(error)
-        text = f"{model} cannot be stacked ({reason}): its clients are trained one by one on threads"
-        LOG.warning(Notice(text, "slow-model", "model"))
-        return False
-    return True
+    """Whether the stacked engine can take the model; the log says why not, once a task."""
+    if problem.task not in _stackable:
+        fault = stacking_fault(problem)
+        _stackable[problem.task] = fault is None
+        if fault is not None:
+            text = f"{model_of(problem.task)} cannot be stacked ({fault}): its clients are trained one by one"
+            LOG.warning(Notice(text, "slow-model", "model"))
+    return _stackable[problem.task]
 
 
 @dataclass(frozen=True)
 class Auto:
     """Hands every call on to the engine that :func:`choice` names."""
+
+    def check(self, problem: PooledData) -> None:
+        """See :class:`drfl.engine.base.Selective`; large batches go to the threads."""
+        Threads().check(problem)
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""

@@ -109,3 +109,16 @@ class Summing(Protocol):
     def mean(self, problem: PooledData, batches: Batches, request: TrainRequest, weights: Tensor) -> Merged:
         """Σ_j weights_j·w_j of what :meth:`Engine.train` would give; weights (k,) in the models' type."""
         ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """An engine that cannot run every model that the others can."""
+
+    def check(self, problem: PooledData) -> None:
+        """Refuse a model that it cannot run.
+
+        Raises:
+            InputError: with the reason.
+        """
+        ...

@@ -217,6 +217,10 @@ class Shared:
     engine: Auto | Stacked
     member: LockstepRun
 
+    def check(self, problem: PooledData) -> None:
+        """See :class:`drfl.engine.base.Selective`."""
+        self.engine.check(problem)
+
     def _stacked(self, problem: PooledData, batches: Batches) -> Stacked | None:
         """The stacked engine, where it is the one that computes the call, and the call is small."""
         k, _, B = batches.samples.shape

@@ -9,16 +9,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
 
 from drfl import checks
 from drfl.engine.auto import Auto
-from drfl.engine.base import Engine, Models, PooledData, Tests
+from drfl.engine.base import Engine, Models, PooledData, Selective, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.ray_cluster import LOST, Cluster
-from drfl.errors import DrflError, InputError
+from drfl.engine.tracing import model_of
+from drfl.errors import DrflError, InputError, first_line
 from drfl.requests import Merged, TrainRequest
 from drfl.task import Task
 
@@ -100,6 +102,21 @@ class RayWorkers:
 
     def __repr__(self) -> str:
         return f"RayWorkers(workers={self._count}, address={self._cluster.address!r}, engine={self._engine!r})"
+
+    def check(self, problem: PooledData) -> None:
+        """See :class:`drfl.engine.base.Selective`: workers compute with an engine of their own, on a pickled task."""
+        engine = self._engine or Auto()
+        if isinstance(engine, Selective):
+            engine.check(problem)
+        try:
+            cloudpickle.dumps(problem.task)
+        except Exception as error:  # of the user's modules
+            raise InputError(
+                f"{model_of(problem.task)}, its loss or its metrics cannot be sent to workers ({first_line(error)}): "
+                "use engine 'loop'",
+                code="not-picklable",
+                field="model",
+            ) from error
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""

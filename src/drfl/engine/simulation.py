@@ -15,7 +15,7 @@ from drfl.client_table import ClientTable
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.engine.auto import Auto
-from drfl.engine.base import Engine, PooledData, Summing, Tests
+from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
 from drfl.engine.row_scores import RowScores, row_scores, sums_of
@@ -83,20 +83,24 @@ class Simulation(Federation):
             inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
         train = PooledData(task, inputs, bring(data.targets))
         test = PooledData(task, test_inputs, bring(data.test_targets))
-        for problem in (train, test):
-            task.check(problem.x[:4], problem.y[:4])
-            task.check_targets(problem.x, problem.y)
+        shared = test.x is train.x and test.y is train.y
+        for problem in (train,) if shared else (train, test):
+            _check(problem)
         task = task.resolved(train.x, train.y)
         train, test = train._replace(task=task), test._replace(task=task)
         # Before autocast is set, so that features are computed in the model's type; tests stay without it.
         train, self._test = _behind_backbone(train, test)
         self._train = train._replace(autocast=_autocast(precision, dtype))
+        if isinstance(self.engine, Selective):
+            self.engine.check(self._train)
         self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
         self._validation_rows = None if data.validation is None else ClientRows.of(data.validation)
         self._first, self.data, self.names = first, data, data.names
         self.sizes = self._rows.sizes
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
         self.majority, self.measures = data.majority, task.measures
+        if data.targets.is_floating_point():
+            self.largest_target = float(data.targets.abs().max())
 
     def __repr__(self) -> str:
         return f"<Simulation of {self.n} clients, {self.w0.numel():,} parameters, engine {type(self.engine).__name__}>"
@@ -251,12 +255,43 @@ def _takes_whole_numbers(task: Task, x: Tensor) -> bool:
     """Whether a model embeds whole numbers, or makes of them what it needs; a linear layer does not."""
     try:
         with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
-            task.outputs(task.layout.views(task.w0), x)
+            task.outputs(task.layout.views(task.w0), x.clone())
     except IndexError:  # an embedding without such an entry, which is to be told
         return True
-    except (RuntimeError, ValueError, TypeError):
+    except Exception:  # the model may be wrong for another reason, which its check finds
         return False
     return True
+
+
+SCANNED = 2**22
+"""Numbers of a pool among which the rows are looked for that a model is tried on."""
+
+
+def _check(problem: PooledData) -> None:
+    """Try the task on rows of a pool among which are those of the largest and smallest values.
+
+    A branch on values of the batch, or its size, should be taken in the batch and not for some sample alone.
+    """
+    task, x, y = problem.task, problem.x, problem.y
+    reads = task.check(*_tried(problem, SCANNED))
+    if reads:  # then rare values matter
+        task.check(*_tried(problem, x.numel()))
+    task.check_targets(x, y)
+
+
+def _tried(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]:
+    """Inputs and targets of rows to try, and how many of them, the first ones, are to be tried alone."""
+    x, n = problem.x, len(problem.x)
+    step = max(1, x.numel() // numbers)
+    rows = x[::step].reshape(-1, max(1, x[:1].numel())).float()
+    alone = [0, 1 % n]
+    if rows.numel():
+        sizes = rows.norm(dim=1)
+        odd = (rows.amax(1).argmax(), rows.amin(1).argmin(), sizes.argmax(), sizes.argmin())
+        alone = list(dict.fromkeys([*alone, *(step * int(row) for row in odd)]))
+    # A small model takes more rows in about no time.
+    index = [*alone, *range(2, min(n, max(4, min(64, 2**22 // problem.task.layout.d))))]
+    return x[index], problem.y[index], len(alone)
 
 
 def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, PooledData]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -15,10 +16,15 @@ from drfl.engine.evaluation import evaluated, evaluated_together, worth_tracing
 from drfl.engine.local_step import LocalStep, ascent, local_step
 from drfl.engine.pixels import gatherer
 from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, taken
-from drfl.engine.tracing import Function, captured, replayed, traced
+from drfl.engine.tracing import Function, captured, model_of, replayed, traced
+from drfl.errors import first_line
 from drfl.intraop import threads_for
+from drfl.key import Key
+from drfl.local import LocalSGD
 from drfl.local_optimizers import SAM
+from drfl.model_checks import refused
 from drfl.requests import TrainRequest
+from drfl.task import Task
 
 GRAPHS = 8
 """CUDA graphs kept: each holds the memory of its stack."""
@@ -38,6 +44,12 @@ class Stacked:
     """
 
     megabytes: float | None = None
+
+    def check(self, problem: PooledData) -> None:
+        """See :class:`drfl.engine.base.Selective`."""
+        fault = stacking_fault(problem)
+        if fault is not None:
+            raise refused(f"{model_of(problem.task)} cannot be stacked ({fault}): use engine 'threads' or 'loop'")
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""
@@ -106,6 +118,37 @@ class Stacked:
     def _room(self, w: Tensor) -> float:
         """Bytes of one stack."""
         return (self.megabytes or (4096 if w.is_cuda else 32)) * 2**20
+
+
+_faults: WeakKeyDictionary[Task, str | None] = WeakKeyDictionary()
+
+BRANCHES = "data-dependent control flow"
+"""Words of vmap's error where Python reads a value."""
+
+
+def stacking_fault(problem: PooledData) -> str | None:
+    """Why the models of several clients cannot be stacked; None if they can.
+
+    Two clients take a step on two samples each, once a task.
+    """
+    if problem.task not in _faults:
+        _faults[problem.task] = _stacking_fault(problem)
+    return _faults[problem.task]
+
+
+def _stacking_fault(problem: PooledData) -> str | None:
+    # The remainder, as a pool may hold fewer than four samples. The key is not used: engines draw nothing.
+    w, rows = problem.task.w0, torch.arange(4).remainder(len(problem.x)).view(2, 1, 2)
+    batches, request = Batches(rows, torch.tensor([2, 2])), TrainRequest(torch.arange(2), w, Key(0), LocalSGD(lr=0.1))
+    tensors = [rows.to(w.device), batches.weights(w), seeds_of(batches, w), w]
+    try:
+        local_steps(problem, tensors, request)
+    # vmap may raise anything on what it does not support. What is wrong with the model itself was refused before.
+    except Exception as error:
+        reason = first_line(error)
+        branches = BRANCHES in reason or ".item()" in reason
+        return "its forward pass branches on values, by if or .item()" if branches else reason
+    return None
 
 
 def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -> Models:

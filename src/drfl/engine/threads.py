@@ -18,9 +18,12 @@ from drfl.engine.evaluation import evaluated
 from drfl.engine.image_layers import lay_gradients_channels_last, use_onednn_layout
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses, taken
+from drfl.engine.tracing import model_of
 from drfl.engine.weight_products import Gradient, LinearWeights, total, written_out
+from drfl.errors import first_line
 from drfl.intraop import allowed
 from drfl.local_optimizers import SAM
+from drfl.model_checks import refused
 from drfl.requests import TrainRequest
 from drfl.training_noise import dropout_layers
 
@@ -159,6 +162,15 @@ class Threads:
 
     workers: int | None = None
     intra_op: int | None = 1
+
+    def check(self, problem: PooledData) -> None:
+        """See :class:`drfl.engine.base.Selective`."""
+        try:
+            copy.deepcopy(problem.task.model)
+        except Exception as error:  # of the user's modules
+            raise refused(
+                f"{model_of(problem.task)} cannot be copied for each thread ({first_line(error)}): use engine 'loop'"
+            ) from error
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:
         """See :class:`drfl.engine.base.Engine`."""

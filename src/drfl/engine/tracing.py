@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from drfl.engine.same_model import structure_of
-from drfl.errors import Notice
+from drfl.errors import Notice, first_line
 from drfl.task import Task
 
 Function = Callable[..., Sequence[Tensor]]
@@ -113,12 +113,6 @@ def _attempt(
 def model_of(task: Task) -> str:
     """The task's model for a line of the log."""
     return f"the model {type(task.model).__name__}"
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, for the log."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 def _agree(results: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
