@@ -18,7 +18,8 @@ from typing import Self
 
 import tomli_w
 import torch
-from safetensors.torch import load_file
+
+import drfl
 
 BIN = Path(sys.executable).parent
 START, STOP = 90.0, 15.0
@@ -166,7 +167,7 @@ class Trial:
 
 def kept(run: Path, names: Iterable[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """The model (d,), with its parameters in this order, and λ (N,) in a run's folder."""
-    parts = load_file(run / "model.safetensors")
+    parts = drfl.read_model(run / "model.safetensors").weights
     last = (run / "lambda.csv").read_text().splitlines()[-1]
     lam = torch.tensor([float(x) for x in last.split(",")[1:]], dtype=torch.float64)
     return torch.cat([parts[name].flatten() for name in names]), lam

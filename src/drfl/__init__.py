@@ -29,7 +29,7 @@ _NAMES = {
     "checkpoint": ("Checkpoints",),
     "data": (
         *("IID", "ClientData", "Dataset", "DirichletDrop", "Natural", "OneClass", "Partition", "ZipfDirichlet"),
-        "load",
+        *("load", "read_model"),
     ),
     "engine": ("Auto", "Engine", "Loop", "RayWorkers", "Simulation", "Stacked", "Threads"),
     "errors": ("DataWarning", "DivergedError", "DrflError", "InputError", "NonFiniteError", "RunWarning"),
@@ -95,7 +95,18 @@ if TYPE_CHECKING:
     from drfl.averages import Average
     from drfl.callbacks import Progress, ProgressBar, Target
     from drfl.checkpoint import Checkpoints
-    from drfl.data import IID, ClientData, Dataset, DirichletDrop, Natural, OneClass, Partition, ZipfDirichlet, load
+    from drfl.data import (
+        IID,
+        ClientData,
+        Dataset,
+        DirichletDrop,
+        Natural,
+        OneClass,
+        Partition,
+        ZipfDirichlet,
+        load,
+        read_model,
+    )
     from drfl.engine import Auto, Engine, Loop, RayWorkers, Simulation, Stacked, Threads
     from drfl.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError, RunWarning
     from drfl.federation import Evaluation, Federation, Ledger
@@ -218,6 +229,7 @@ __all__ = [
     "compare",
     "load",
     "models",
+    "read_model",
     "run",
     "sampling",
     "tune",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import tomllib
 from textwrap import dedent
@@ -9,6 +10,7 @@ from textwrap import dedent
 import pytest
 from tests.support.marks import only
 
+import drfl
 from drfl import user_code
 from drfl.cli.app import call
 
@@ -226,3 +228,37 @@ def test_what_a_file_has_is_listed_its_objects_too(folder, capsys):
     text += "def rate(outputs, targets): ...\ncost = drfl.Metric('cost', rate, more_is_better=False)\n"
     (folder / "scores.py").write_text(text)
     assert "unknown name in scores.py 'x': known are rate, cost" in said("run --score scores.py:x --out r", capsys)
+
+
+BRANCHING = """
+import torch
+from torch import nn
+
+
+class Branching(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(64, classes)
+
+    def forward(self, x):
+        rows = x.flatten(1)
+        if WHOLE and rows.max() > 0.99:
+            return 2 * self.layer(rows)
+        return torch.stack([self.layer(row) * (2 if row[20] > 0.5 else 1) for row in rows])
+"""
+
+
+def test_a_model_that_branches_is_one_line_or_a_file_that_loads(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("whole", "rows"):
+        (tmp_path / f"{name}.py").write_text(BRANCHING + f"\n\nWHOLE = {name == 'whole'}\n")
+    run = ["run", "--dataset", "digits", "--clients", "3", "--rounds", "1", "--steps", "1", "--lr", "0.1"]
+    for model, more in (("whole.py:Branching", []), ("rows.py:Branching", ["--engine", "stacked"])):
+        assert call([*run, "--model", model, *more, "--out", "a"]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert call([*run, "--model", "rows.py:Branching", "--out", "a"]) == 0
+    found = drfl.read_model(tmp_path / "a/model.safetensors")
+    module = found.about["module"]
+    assert (module["reference"], module["arguments"]["classes"]) == ("rows.py:Branching", 10)
+    assert module["sha256"]["rows.py"] == hashlib.sha256((tmp_path / "rows.py").read_bytes()).hexdigest()
+    assert found.weights.keys() == {"layer.weight", "layer.bias"}

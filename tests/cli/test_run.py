@@ -13,8 +13,9 @@ import time
 import tomllib
 
 import pytest
-from safetensors.torch import load_file
+import torch
 
+import drfl
 from drfl.cli.app import call
 from drfl.data.partitioners import PARTITIONS
 from drfl.experiments.test_rows import read
@@ -59,10 +60,11 @@ def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
     assert sum(float(row["lambda"]) for row in clients) == pytest.approx(1, abs=1e-6)
     assert min(float(row["accuracy"]) for row in clients) == float(history[-1]["worst_accuracy"])
     assert sum(int(row["train_samples"]) for row in clients) == 1198
-    assert {name: tuple(t.shape) for name, t in load_file(tmp_path / "a/model.safetensors").items()} == {
-        "1.weight": (10, 64),
-        "1.bias": (10,),
-    }
+    model = drfl.read_model(tmp_path / "a/model.safetensors")
+    assert {name: tuple(t.shape) for name, t in model.weights.items()} == {"1.weight": (10, 64), "1.bias": (10,)}
+    assert model.about["module"] == {"class": "drfl.models.linear", "arguments": {"shape": [1, 8, 8], "classes": 10}}
+    assert model.about["task"] == {"loss": "cross-entropy", "score": "accuracy"}
+    assert model.about["metrics"]["worst_accuracy"] == float(history[-1]["worst_accuracy"])
 
 
 def test_clients_csv_has_the_sums_that_intervals_need_and_a_file_the_rows(tmp_path):
@@ -109,7 +111,9 @@ def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, cap
     assert (one["returned"], two["returned"]) == ("average", "last")
     assert chosen["final"] == {"average": one, "last": two}[chosen["returned"]]["final"]
     assert one["final"] != one["last"] == two["last"] == two["final"]
-    assert (tmp_path / "a/model-last.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    last, same = (drfl.read_model(tmp_path / name) for name in ("a/model-last.safetensors", "b/model.safetensors"))
+    assert all(torch.equal(value, same.weights[name]) for name, value in last.weights.items())
+    assert last.about["metrics"] == same.about["metrics"]
     assert not (tmp_path / "b/model-last.safetensors").exists()
     size = one["step_size"]
     assert size["lr"] == pytest.approx(1 / size["curvature"], rel=1e-5)
@@ -135,7 +139,9 @@ def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
     assert summary["averaged"].keys() == summary["final"].keys()
     assert summary["averaged"] != summary["final"]
     assert "averaged" in capsys.readouterr().out
-    last, mean = (load_file(tmp_path / f"a/{name}.safetensors")["1.weight"] for name in ("model", "model-averaged"))
+    last, mean = (
+        drfl.read_model(tmp_path / f"a/{name}.safetensors").weights["1.weight"] for name in ("model", "model-averaged")
+    )
     assert not last.equal(mean)
 
 

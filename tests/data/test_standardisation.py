@@ -12,12 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as any_array
-from safetensors.torch import load_file
 from sklearn.preprocessing import StandardScaler
 
 import drfl
-from drfl.data import ClientData, Standardisation, split_weights, standardisation
-from drfl.data.standardisation import LARGEST, MEAN, SCALE, Moments, bounded, combined
+from drfl.data import ClientData, Standardisation, standardisation
+from drfl.data.standardisation import LARGEST, Moments, bounded, combined
 from drfl.data.validation_split import held_out_training
 from drfl.engine.frozen_layers import split
 from drfl.errors import InputError
@@ -158,25 +157,21 @@ def test_the_file_of_a_run_takes_raw_rows(tmp_path):
     job = build(Config(dataset="heart-disease", algorithm="FedAvg", rounds=2))
     result = drfl.run(job.algorithm, job.fed, rounds=2)
     write_run(tmp_path, job, result, "rounds")
-    found, weights = split_weights(load_file(tmp_path / "model.safetensors"))
-    assert found.scale.equal(job.data.standardisation.scale)
+    saved = drfl.read_model(tmp_path / "model.safetensors")
+    assert saved.standardisation.scale.equal(job.data.standardisation.scale)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(13, 2))
-    model.load_state_dict(weights)
+    served = saved.into(model)
     from drfl.data import load as load_data
 
     rows = job.data.test[0]
     raw = load_data("heart-disease").test_inputs[rows]
-    torch.testing.assert_close(found.before(model)(raw), model(job.data.test_inputs[rows]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(served(raw), model(job.data.test_inputs[rows]), rtol=1e-5, atol=1e-5)
 
 
-def test_weights_without_statistics_and_with_half_of_them():
-    w = {"weight": torch.ones(2)}
-    assert split_weights(w) == (None, w)
-    with pytest.raises(InputError, match="only one of"):
-        split_weights({**w, MEAN: torch.zeros(2, dtype=torch.float64)})
+def test_statistics_that_cannot_be_used():
     for mean, scale in (([0.0], [0.0]), ([float("nan")], [1.0]), ([0.0], [-1.0]), ([0.0], [1.0, 2.0])):
         with pytest.raises(InputError, match="standardisation's"):
-            split_weights({MEAN: torch.tensor(mean).double(), SCALE: torch.tensor(scale).double()})
+            Standardisation(torch.tensor(mean).double(), torch.tensor(scale).double())
     with pytest.raises(InputError, match=r"only floating-point inputs \(n, 1\)"):
         Standardisation(*torch.ones(2, 1).double()).apply(torch.ones(3, 2))
 

@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.support.refusals import refused
 
 from drfl.errors import InputError
 from drfl.features import load_backbone, pretraining
@@ -57,6 +58,12 @@ def content_of(what, tmp_path):
         torch.save({"0.weight": Trap(tmp_path / "written")}, tmp_path / "trap.pth")
         return (tmp_path / "trap.pth").read_bytes()
     return {"empty": b"", "text": b"<html>sign in first</html>", "zeros": bytes(100)}[what]
+
+
+def test_a_model_file_of_a_newer_drfl_is_refused(tmp_path):
+    save_file(STATE, tmp_path / "a.safetensors", {"drfl": '{"format_version": 2, "preparation": {}}'})
+    with refused("unsupported-file"):
+        read_weights(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])

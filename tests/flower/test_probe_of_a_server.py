@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import drfl
 from drfl.audit_log import read
@@ -95,7 +94,7 @@ def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_pat
     held = ClientData.from_arrays({n: (x[:12], y[:12]) for n, (x, y) in train.items()}, test).standardised(scaled)
     inner = make("DualDRDM", config.parameters("DualDRDM", 4))
     found = drfl.run(wrap_algorithm(config, inner, None, held, task), fed, rounds=5)
-    parts = load_file(out / "model.safetensors")
+    parts = drfl.read_model(out / "model.safetensors").weights
     w = torch.cat([parts[name].flatten() for name in task.layout.views(found.model)])
     assert torch.allclose(w, found.model, rtol=0, atol=1e-6)
     assert float((w - fed.w0).norm()) > 0.1

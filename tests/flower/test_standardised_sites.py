@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 import torch
 from flwr.app import ArrayRecord
-from safetensors.torch import load_file
 
 import drfl
-from drfl.data import ClientData, split_weights
+from drfl.data import ClientData
 from drfl.errors import InputError
 from drfl.experiments.hyperparameters import make
 from drfl.experiments.wrap import wrap_algorithm
@@ -102,9 +101,10 @@ def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, t
     expected = dict(zip(data.names, found.evaluation.score.tolist(), strict=True))
     assert accuracies(out) == pytest.approx(expected, abs=1e-6)
     assert min(expected.values()) > 0.8
-    standardisation, weights = split_weights(load_file(out / "model.safetensors"))
+    saved = drfl.read_model(out / "model.safetensors")
+    standardisation = saved.standardisation
     torch.testing.assert_close(standardisation.scale, data.standardisation.scale, rtol=1e-6, atol=0)
-    task.model.load_state_dict(weights)
+    task.model.load_state_dict(saved.weights)
     raw = ClientData.from_frame(frame(), group="site", target="ill", standardise=False)
     whole = Task(standardisation.before(task.model))
     scores = drfl.Simulation(raw, whole).evaluate(whole.w0).score.tolist()
@@ -117,7 +117,7 @@ def test_it_can_be_switched_off(tmp_path):
         object.__setattr__(site.data, "inputs", site.data.inputs / torch.tensor(SCALES).float() / 100)
         object.__setattr__(site.data, "test_inputs", site.data.inputs)
     out = server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false", rounds=1))
-    assert split_weights(load_file(out / "model.safetensors"))[0] is None
+    assert drfl.read_model(out / "model.safetensors").standardisation is None
 
 
 def one(name, x, **options):

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from tests.support.marks import only
 from tests.support.scripts import ROOT
 
@@ -16,6 +15,7 @@ from drfl import theory
 from drfl.algorithms import ALGORITHMS, EVERYBODY
 from drfl.ambiguity import AMBIGUITY_SETS, parse
 from drfl.cli.app import call
+from drfl.data.model_file import model_bytes
 from drfl.papers.specification import PAPERS
 
 PAGES = {
@@ -68,7 +68,8 @@ def test_the_example_of_raw_rows_runs_and_its_file_is_read(tmp_path, capsys):
     assert capsys.readouterr().out == re.findall(r"```text\n(.*?)```", section, flags=re.DOTALL)[0]
     exec(reading, names)
     data, model, rows = (names[name] for name in ("data", "model", "raw_rows"))
-    save_file({**data.standardisation.tensors(), **model.state_dict()}, tmp_path / "model.safetensors")  # pyright: ignore
+    content = model_bytes(model.state_dict(), data.standardisation, {})  # pyright: ignore
+    (tmp_path / "model.safetensors").write_bytes(content)
     served = names["served"](tmp_path / "model.safetensors", torch.nn.Linear(2, 2))  # pyright: ignore
     assert served(rows).equal(names["raw_model"](rows))  # pyright: ignore
 

@@ -7,11 +7,12 @@ from drfl.data.checks import data_warnings
 from drfl.data.client_data import ClientData
 from drfl.data.dataset import Dataset, Pixels
 from drfl.data.formats import read_idx, write_idx
+from drfl.data.model_file import SavedModel, read_model, split_weights
 from drfl.data.natural import Natural, make_partition, split_groups
 from drfl.data.partition import Partition, PartitionMethod
 from drfl.data.partitioners import IID, PARTITIONS, DirichletDrop, OneClass, ZipfDirichlet
 from drfl.data.splitting import largest_remainder
-from drfl.data.standardisation import Standardisation, Standardise, split_weights
+from drfl.data.standardisation import Standardisation, Standardise
 
 __all__ = [
     "DATASETS",
@@ -26,6 +27,7 @@ __all__ = [
     "Partition",
     "PartitionMethod",
     "Pixels",
+    "SavedModel",
     "Standardisation",
     "Standardise",
     "ZipfDirichlet",
@@ -36,6 +38,7 @@ __all__ = [
     "load_pixels",
     "make_partition",
     "read_idx",
+    "read_model",
     "split_groups",
     "split_weights",
     "write_idx",

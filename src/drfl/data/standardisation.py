@@ -7,7 +7,7 @@ where a mean is large against its spread (Chan, Golub and LeVeque 1983, "Algorit
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,9 +19,6 @@ from drfl.errors import InputError
 
 LARGEST = 1e100
 """Mean or standard deviation at most: no square or product with a number of rows overflows."""
-
-MEAN, SCALE = "standardise.mean", "standardise.scale"
-"""Names of the two vectors in a file of weights."""
 
 
 def is_table(inputs: Tensor) -> bool:
@@ -182,31 +179,6 @@ class Standardisation:
         # By hand, as train() would reach into layers that the user has put into eval().
         found.training = model.training
         return found
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The two vectors by the names that they have in a run's ``model.safetensors``."""
-        return {MEAN: self.mean, SCALE: self.scale}
-
-
-def split_weights(tensors: Mapping[str, Tensor]) -> tuple[Standardisation | None, dict[str, Tensor]]:
-    """The content of a run's ``model.safetensors`` in two.
-
-    Args:
-        tensors: by name, as ``safetensors.torch.load_file`` gives them.
-
-    Returns:
-        The standardisation, None where there is none, and the model's parameters by name.
-
-    Raises:
-        InputError: only one of the two vectors is there, or they cannot be used.
-    """
-    found = [tensors[name] for name in (MEAN, SCALE) if name in tensors]
-    if len(found) == 1:
-        raise InputError(
-            f"the weights have only one of {MEAN} and {SCALE}: take the file that the run wrote", code="damaged-file"
-        )
-    rest = {name: value for name, value in tensors.items() if name not in (MEAN, SCALE)}
-    return (Standardisation(*found) if found else None), rest
 
 
 class Standardise(nn.Module):

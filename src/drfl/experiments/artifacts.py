@@ -7,15 +7,17 @@ import importlib.metadata
 import json
 import math
 import platform
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
-from safetensors.torch import save
 from torch import Tensor
 
 from drfl.algorithm import State, flagged
 from drfl.certificate import Certificate
+from drfl.data import ClientData
+from drfl.data.model_file import model_bytes
 from drfl.engine import Simulation
 from drfl.experiments import test_rows
 from drfl.experiments.build import Running
@@ -23,6 +25,7 @@ from drfl.experiments.config import Config
 from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.federation import Evaluation
+from drfl.hashing import digest_of
 from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, LAMBDA_CLIENTS, Metrics, csv_text, undefined_names
 from drfl.loop import Result
 from drfl.measure import Measure, Rows
@@ -30,6 +33,7 @@ from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.run_end import ENDS, Stopped
 from drfl.step_size import StepSize
+from drfl.task import Task
 from drfl.user_code import label_of
 
 FILES = (
@@ -38,6 +42,9 @@ FILES = (
     "traffic.json", "replies.csv", "paired.csv",
 )  # fmt: skip
 """What a run may leave."""
+
+FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
+"""Keys of a configuration that have no say in the results."""
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
@@ -63,14 +70,21 @@ def write_run(directory: Path, job: Running, result: Result, stopped: Stopped) -
         (directory / name).write_text(text, encoding="utf-8")
     if job.partition is not None:
         job.partition.save(directory / "partition.json")
-    _save_model(job, result.model, directory / "model.safetensors")
+    data = job.fed.data_digest() or digest_of(job.data.tensors())
+    about = about_model(job, data)
+    # Of personal models the evaluation is theirs.
+    models = {"model": (result.model, result.evaluation if result.personal is None else None)}
     if result.returned != "last":
-        _save_model(job, result.state.w, directory / "model-last.safetensors")
-    if result.average is not None:
-        _save_model(job, result.average.w, directory / "model-averaged.safetensors")
+        models["model-last"] = result.state.w, result.last
+    if result.average is not None and result.averaged is not None:
+        models["model-averaged"] = result.average.w, result.averaged
+    for name, (w, evaluation) in models.items():
+        metrics = {} if evaluation is None else {"metrics": model_metrics(evaluation, job.fed.measures[0])}
+        content = model_bytes(_state_of(job.task, w), job.data.standardisation, {**about, **metrics})
+        (directory / f"{name}.safetensors").write_bytes(content)
     if isinstance(job.fed, Simulation):
         scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
-        test_rows.write(directory / test_rows.FILE, scores._replace(data=job.fed.data_digest()))
+        test_rows.write(directory / test_rows.FILE, scores._replace(data=data))
 
 
 def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]:
@@ -221,19 +235,58 @@ def config_toml(config: Config, clients: int, algorithms: Sequence[str] | None =
     return tomli_w.dumps({**plain, "algorithms": tables, **({"files": files} if files else {})})
 
 
+def settings(job: Running) -> dict[str, object]:
+    """The configuration with every default spelt out, but for what has no say in the results."""
+    full = tomllib.loads(config_toml(job.config, job.data.n))
+    return {name: value for name, value in full.items() if name not in FREE}
+
+
 def _table(config: Config, algorithm: str, clients: int) -> dict[str, object]:
     parameters = config.parameters(algorithm, clients)
     full = {name: "full" if value is None and "batch" in name else value for name, value in parameters.items()}
     return {name: value for name, value in full.items() if value is not None}
 
 
-def _save_model(job: Running, w: Tensor, path: Path) -> None:
-    tensors = dict(job.task.layout.views(w.detach().cpu()))
-    # A model of standardised inputs is of no use without these two vectors.
-    standardisation = job.data.standardisation
-    if standardisation is not None:
-        tensors |= standardisation.tensors()
-    path.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}))
+def about_model(job: Running, data: str) -> dict[str, object]:
+    """What a model file says of the run that its model is from, but for the metrics.
+
+    Args:
+        job: the run.
+        data: digest of the clients' data.
+    """
+    about: dict[str, object] = {
+        "drfl": _version_of("drfl"),
+        "module": dict(job.origin.module),
+        "task": {"loss": job.origin.loss, "score": job.fed.measures[0].name},
+    }
+    if isinstance(job.data, ClientData):
+        columns, classes = job.data.columns, job.data.classes
+        about |= {"columns": list(columns)} if columns is not None else {}
+        about |= {"classes": list(classes)} if classes is not None else {}
+        if classes is not None and len(classes) == 2:  # what accuracy, AUC and F1 go by
+            about |= {"positive_class": classes[1], "threshold": 0.5}
+    return {**about, "run": digest_of([job.task.w0], json_text(settings(job)) + data)}
+
+
+def model_metrics(evaluation: Evaluation, score: Measure) -> dict[str, float]:
+    """The defined metrics of a model over the clients, with the 95 % interval of the worst one's true score."""
+    from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
+
+    low, high = worst_interval(evaluation, score) or (math.nan, math.nan)
+    ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
+    found = {**Metrics.of(evaluation, score).named(score.name), **ends}
+    return rounded({name: value for name, value in found.items() if math.isfinite(value)})
+
+
+def _state_of(task: Task, w: Tensor) -> dict[str, Tensor]:
+    """The ``state_dict()`` of the task's model at w (d,), a copy."""
+    # Not in a copy of the model, whose frozen part may be large.
+    before = task.w0
+    task.layout.load(task.model, w)
+    try:
+        return {name: value.detach().cpu().clone() for name, value in task.model.state_dict().items()}
+    finally:
+        task.layout.load(task.model, before)
 
 
 def exact(value: float, *, whole: bool = False) -> str:

@@ -19,7 +19,7 @@ from drfl.engine.lockstep import shared
 from drfl.errors import InputError
 from drfl.experiments.config import Config, table_dir
 from drfl.experiments.hyperparameters import make
-from drfl.experiments.learned import make_loss, make_model
+from drfl.experiments.learned import Origin, make_loss, make_model, model_source
 from drfl.experiments.own_data import CLASSIFICATION, is_hub, saved_folder
 from drfl.experiments.wrap import over_selection, wrap_algorithm
 from drfl.features import featurise
@@ -101,6 +101,11 @@ class Running(Protocol):
         ...
 
     @property
+    def origin(self) -> Origin:
+        """Where model and loss are from."""
+        ...
+
+    @property
     def certify(self) -> Certifier | None:
         """Makes the certificates, where they were asked for."""
         ...
@@ -117,6 +122,7 @@ class Job(NamedTuple):
         fed: the clients.
         algorithm: the server program.
         first: where the run is before its first round.
+        origin: where model and loss are from.
         certify: makes the certificates, where they were asked for.
     """
 
@@ -127,6 +133,7 @@ class Job(NamedTuple):
     fed: Simulation
     algorithm: Algorithm
     first: RunState
+    origin: Origin
     certify: Certifier | None = None
 
 
@@ -202,16 +209,25 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
         data = data.with_validation(share, key)
     if config.judged_on == "training":
         data = training_as_test(data)
+    shape = tuple(dataset.inputs.shape[1:])
     with key.fold("model").torch_scope():
-        model = make_model(config.model, tuple(dataset.inputs.shape[1:]), dataset.classes)
+        model = make_model(config.model, shape, dataset.classes)
     score, *others = config.measures()
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
     parameters, keep = over_selection(config, data.n)
     algorithm = wrap_algorithm(config, make(config.algorithm, parameters), keep, data, task)
-    return job_of(config, partition, data, task, algorithm)
+    origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
+    return job_of(config, partition, data, task, algorithm, origin)
 
 
-def job_of(config: Config, partition: Partition | None, data: ClientData, task: Task, algorithm: Algorithm) -> Job:
+def job_of(
+    config: Config,
+    partition: Partition | None,
+    data: ClientData,
+    task: Task,
+    algorithm: Algorithm,
+    origin: Origin,
+) -> Job:
     """A run of an algorithm, with all that stands around it, on clients in this process.
 
     Raises:
@@ -234,7 +250,8 @@ def job_of(config: Config, partition: Partition | None, data: ClientData, task: 
         table_dir=table_dir(config),
         selects=selects,
     )
-    return Job(config, partition, data, task, fed, algorithm, begun, _certifier(config, task, algorithm))
+    certify = _certifier(config, task, algorithm)
+    return Job(config, partition, data, task, fed, algorithm, begun, origin, certify)
 
 
 def _certifier(config: Config, task: Task, algorithm: Algorithm) -> Certifier | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 from torch import nn
 
@@ -38,8 +38,7 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
             code="wrong-type",
             field="model",
         )
-    parameters = inspect.signature(found).parameters.values()
-    given = (shape, classes) if sum(p.default is p.empty for p in parameters) == 2 else ()
+    given = (shape, classes) if _takes_both(found) else ()
     try:
         made = found(*given)
     except Exception as error:
@@ -53,6 +52,33 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
             f"model '{name}' gave a {type(made).__name__}, not a torch module", code="wrong-type", field="model"
         )
     return made
+
+
+def _takes_both(function: Callable[..., object]) -> bool:
+    """Whether a function makes a model of an input's shape and a number of classes, and not of nothing."""
+    return sum(p.default is p.empty for p in inspect.signature(function).parameters.values()) == 2
+
+
+class Origin(NamedTuple):
+    """Where a model and its loss are from, for model files.
+
+    Args:
+        module: The class, or the reference with the SHA-256 of its files, and the arguments if they are known.
+        loss: Its name, reference or class.
+    """
+
+    module: Mapping[str, object]
+    loss: str
+
+
+def model_source(name: str, shape: tuple[int, ...], classes: int) -> dict[str, object]:
+    """What a model file says of a module that :func:`make_model` made, with the same arguments."""
+    arguments = {"arguments": {"shape": list(shape), "classes": classes}}
+    if not user_code.is_reference(name):
+        return {"class": f"drfl.models.{MODELS[name].__name__}", **arguments}
+    found, files = user_code.load("model", name), {"sha256": user_code.digests(name)}
+    called = not isinstance(found, nn.Module) and callable(found) and _takes_both(found)
+    return {"reference": name, **files, **(arguments if called else {})}
 
 
 def make_loss(name: str) -> SampleFn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import re
@@ -22,6 +23,7 @@ from drfl.experiments.build import Job, job_of
 from drfl.experiments.config import REGISTRIES, Config
 from drfl.experiments.guards_and_failures import aggregator_of, failures_of, guards_of, step_bound_of
 from drfl.experiments.hyperparameters import PARSED, SAMPLINGS, Value, canonical, plain_local
+from drfl.experiments.learned import Origin
 from drfl.experiments.manifest import CALLED
 from drfl.experiments.wrap import wrap_algorithm
 from drfl.metrics import Metric
@@ -179,6 +181,14 @@ def _plain(thing: object) -> dict[str, Value]:
     return found
 
 
+def _named(thing: object) -> str:
+    """The module and the name of a class or function, or of an object's class."""
+    while isinstance(thing, functools.partial):
+        thing = thing.func
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"
+
+
 def object_jobs(
     config: ObjectConfig, data: Callable[[int], ClientData], task: Callable[[int], Task]
 ) -> Callable[[str, int], Job]:
@@ -193,6 +203,9 @@ def object_jobs(
     def make(name: str, seed: int) -> Job:
         own, clients, learned = config.for_algorithm(name, seed), data(seed), task(seed)
         algorithm = wrap_algorithm(own, config._algorithms[name], None, clients, learned)
-        return job_of(own, None, clients, learned, algorithm)
+        kind = type(learned.model)
+        source = config._sources.get(f"class {kind.__qualname__}")
+        module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
+        return job_of(own, None, clients, learned, algorithm, Origin(module, _named(learned.loss)))
 
     return make

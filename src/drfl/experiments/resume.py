@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import reprlib
-import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from drfl.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, re
 from drfl.checkpoint.record import first_fault
 from drfl.engine.lockstep import own_seconds
 from drfl.errors import InputError, Notice
-from drfl.experiments.artifacts import config_toml, versions
+from drfl.experiments.artifacts import FREE, config_toml, settings, versions
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
 from drfl.experiments.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
@@ -23,9 +22,6 @@ from drfl.experiments.run_directory import Claim, held
 from drfl.files import read_toml
 from drfl.hashing import digest_of
 from drfl.run_state import CheckpointWriter
-
-FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
-"""Keys of a configuration that have no say in the results."""
 
 ROUNDING = ("threads",)
 """Keys that have a say in the last digits at most: convolutions and large products may be summed in another order."""
@@ -64,12 +60,6 @@ def identity(job: Running) -> dict[str, object]:
         "model": digest_of([job.task.w0], named),
         "versions": versions(),
     }
-
-
-def settings(job: Running) -> dict[str, object]:
-    """The configuration with every default spelt out, but for what has no say in the results."""
-    full = tomllib.loads(config_toml(job.config, job.data.n))
-    return {name: value for name, value in full.items() if name not in FREE}
 
 
 def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from drfl.atomic_files import atomic_write
 from drfl.data.fetch import download_file
+from drfl.data.model_file import KEY, described
 from drfl.data.sources import RemoteFile, cache_folder
 from drfl.errors import InputError
 from drfl.files import open_file, read_bytes, read_pickled_tensors, read_tensors, reading
@@ -96,7 +97,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         InputError: there is no such file, or it is no such file.
     """
     if path.suffix.lower() == ".safetensors":
-        return read_tensors(path, problem="is not a file of weights that drfl reads")[0]
+        tensors, metadata = read_tensors(path, problem="is not a file of weights that drfl reads")
+        if KEY in metadata:
+            described(path, metadata[KEY])  # refuses a newer format
+        return tensors
     found = read_pickled_tensors(path)
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
         raise InputError(

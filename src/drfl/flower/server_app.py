@@ -27,6 +27,7 @@ from drfl.errors import DivergedError, DrflError, InputError, Notice
 from drfl.experiments.artifacts import config_toml, json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
+from drfl.experiments.learned import Origin, model_source
 from drfl.experiments.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
 from drfl.experiments.resume import check_kept, check_received, checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run_directory import claimed, tidy
@@ -104,7 +105,8 @@ class Sites(NamedTuple):
     def tensors(self) -> list[Tensor]:
         """The digests of the sites' data, by which a resumed run recognises them, and by what these are scaled."""
         digests = [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
-        return digests + ([] if self.standardisation is None else list(self.standardisation.tensors().values()))
+        scaled = self.standardisation
+        return digests + ([] if scaled is None else [scaled.mean, scaled.scale])
 
 
 class Deployment(NamedTuple):
@@ -117,6 +119,7 @@ class Deployment(NamedTuple):
     algorithm: Algorithm
     first: RunState
     replies: ReplyLog
+    origin: Origin
     partition: None = None
     certify: None = None
 
@@ -274,7 +277,8 @@ def deployment(
     held = probe_rows(settings, folder, sites)
     algorithm = wrap_algorithm(config, inner, keep, held, task, sites.names, _rejections(audit, sites.names))
     begun = first(algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=table_dir(config))
-    return Deployment(config, sites, task, fed, algorithm, begun, record)
+    origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss)
+    return Deployment(config, sites, task, fed, algorithm, begun, record, origin)
 
 
 def probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:
