@@ -635,3 +635,21 @@ def test_inputs_without_a_step_size_are_named(size):
     with refused("inputs-too-large", "inputs") as caught:
         run(DRFA(m=2), fed, rounds=3, check_data=False)
     assert "column 3 at" in str(caught.value)
+
+
+def test_large_targets_are_named_before_the_step_size():
+    """Targets around 10⁶: the loss and its gradients are large whatever the step size is."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 40, 4, generator=generator)
+    messages = []
+    for size in (1.0, 1e6, 1e25):
+        data = ClientData.from_arrays({name: (rows, rows.sum(1) * size) for name, rows in zip("abc", x, strict=True)})
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+        fed = Simulation(data, Task(network, torch.nn.MSELoss()))
+        with pytest.raises(DivergedError) as caught:
+            run(FedAvg(m=3, local=LocalSGD(steps=5, lr=3.0, batch=16)), fed, rounds=10, check_data=False)
+        messages.append(str(caught.value))
+    assert ["targets" in message for message in messages] == [False, True, True]
+    with refused("inputs-too-large", "targets"):
+        run(FedAvg(m=3), fed, rounds=1, check_data=False)

@@ -107,6 +107,10 @@ class Ledger:
                 setattr(self, name, value)
 
 
+LARGE_TARGET = 100.0
+"""Targets beyond are the likely reason if training fails, as outputs begin near 0."""
+
+
 class Federation(ABC):
     """N clients as the server sees them. Clients keep no algorithm state; any of them may fail to answer.
 
@@ -123,6 +127,7 @@ class Federation(ABC):
         ledger: what has been sent and computed so far.
         majority: (N,) float64: the share of the most frequent class among each client's test rows, which is what a
             model scores that always says the same; None where targets are not class labels, or nobody knows.
+        largest_target: the largest of the targets, less their sign; None where they are class labels, or nobody knows.
         measures: what :meth:`evaluate` measures, the score first.
         sizes: (N,) int64: training samples of each client; None = nobody knows, and local epochs are refused.
         table_dir: folder for the files that hold the server's tables of client vectors; None = they are in memory.
@@ -135,6 +140,7 @@ class Federation(ABC):
     w0: Tensor
     ledger: Ledger
     majority: Tensor | None = None
+    largest_target: float | None = None
     measures: tuple[Metric, ...] = (ACCURACY,)
     sizes: Tensor | None = None
     table_dir: str | None = None
@@ -147,6 +153,12 @@ class Federation(ABC):
             InputError: ``table_dir`` cannot be used.
         """
         return ClientTable.zeros(self.n, self.w0, self.table_dir)
+
+    def target_advice(self) -> str:
+        """The first thing to do if training fails and targets are large numbers; "" if they are not."""
+        if self.largest_target is None or self.largest_target < LARGE_TARGET:
+            return ""
+        return f"standardise the targets, which reach {self.largest_target:.3g}, or "
 
     def data_digest(self) -> str:
         """What the clients' data are known by, hexadecimal digits; "" where they are not here."""
@@ -258,6 +270,7 @@ class WrappedFederation(Federation):
         # The very ledger of the federation inside: all wrappers book into one.
         self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
         self.majority, self.measures, self.sizes = fed.majority, fed.measures, fed.sizes
+        self.largest_target = fed.largest_target
         self.table_dir, self.averaged = fed.table_dir, fed.averaged
 
     def ask(self, request: Request[R]) -> R:

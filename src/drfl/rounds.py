@@ -157,7 +157,7 @@ def _played(algorithm: Algorithm[S], fed: Federation, key: Key, at: Played[S]) -
     except NonFiniteError as error:
         sizes = ["lr", *(name for name in STEP_SIZES if hasattr(core, name))]
         raise DivergedError(
-            f"{type(core).__name__} diverged in round {r} ({error}): lower {' or '.join(sizes)}"
+            f"{type(core).__name__} diverged in round {r} ({error}): {fed.target_advice()}lower {' or '.join(sizes)}"
         ) from error
     if not info.empty:
         if average is not None:

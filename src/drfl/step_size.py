@@ -200,9 +200,10 @@ def _unfit(fed: Federation, why: str) -> InputError:
     """An error about inputs for which there is no step size, with the columns and clients if the data can be seen."""
     notes = fed.data_warnings() if isinstance(fed, DataChecked) else ()
     named = next((f" ({note.partition(':')[0]})" for note in notes if note.startswith("values beyond")), "")
+    what = "targets" if fed.target_advice() and not named else "inputs"
     return InputError(
-        f"no local step size suits these inputs: {why}{named}. Standardise the inputs, or scale them to about 1",
-        code="inputs-too-large", field="inputs",
+        f"no local step size suits these {what}: {why}{named}. Standardise the {what}, or scale them to about 1",
+        code="inputs-too-large", field=what,
     )  # fmt: skip
 
 

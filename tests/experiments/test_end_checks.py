@@ -18,7 +18,9 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
     n = len(accuracy)
     job = SimpleNamespace(
         fed=SimpleNamespace(
-            majority=None if majority is None else torch.tensor(majority, dtype=torch.float64), measures=(ACCURACY,)
+            majority=None if majority is None else torch.tensor(majority, dtype=torch.float64),
+            measures=(ACCURACY,),
+            target_advice=lambda: "",
         ),
         algorithm=algorithm or drfl.FedAvg(m=1),
         partition=SimpleNamespace(recipe={"partition": partition}),

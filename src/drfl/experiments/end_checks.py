@@ -47,8 +47,8 @@ def end_checks(job: Running, result: Result) -> EndChecks:
         most = math.inf  # what it begins with is tuned too, and may fit a client as well as anything does
     if not end.avg_loss <= most:
         failure = Notice(
-            f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} "
-            "before the first round: lower lr, or remove it; standardise the columns of a table",
+            f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "
+            f"round: {job.fed.target_advice()}lower lr, or remove it; standardise the columns of a table",
             "loss-rose",
             "lr",
         )
