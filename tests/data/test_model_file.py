@@ -144,6 +144,7 @@ def test_the_metadata_say_what_is_known(tmp_path):
     assert about["task"] == {"loss": "torch.nn.modules.loss.CrossEntropyLoss", "score": "accuracy"}
     assert about["metrics"]["worst_accuracy_low"] <= about["metrics"]["worst_accuracy"]
     assert about["metrics"]["worst_accuracy"] <= about["metrics"]["worst_accuracy_high"]
+    assert (about["metrics"]["clients"], about["metrics"]["undefined"]) == (3, 0)
     assert about["preparation"] == {}
     assert len(about["run"]) == 32
     with safe_open(tmp_path / "r/FedAvg-seed0/model.safetensors", "pt") as file:

@@ -26,7 +26,16 @@ from drfl.experiments.data_warnings import warnings_of
 from drfl.experiments.end_checks import EndChecks, end_checks
 from drfl.federation import Evaluation
 from drfl.hashing import digest_of
-from drfl.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, LAMBDA_CLIENTS, Metrics, csv_text, undefined_names
+from drfl.history import (
+    CERTIFICATE_COLUMNS,
+    DIGITS,
+    GAP_DIGITS,
+    LAMBDA_CLIENTS,
+    Metrics,
+    csv_text,
+    undefined_counts,
+    undefined_names,
+)
 from drfl.loop import Result
 from drfl.measure import Measure, Rows
 from drfl.resilience import Memory
@@ -269,13 +278,17 @@ def about_model(job: Running, data: str) -> dict[str, object]:
 
 
 def model_metrics(evaluation: Evaluation, score: Measure) -> dict[str, float]:
-    """The defined metrics of a model over the clients, with the 95 % interval of the worst one's true score."""
+    """The defined metrics of a model over the clients, with the 95 % interval of the worst one's true score.
+
+    Clients at which the score is undefined are left out of all of them, and counted.
+    """
     from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
 
     low, high = worst_interval(evaluation, score) or (math.nan, math.nan)
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
     found = {**Metrics.of(evaluation, score).named(score.name), **ends}
-    return rounded({name: value for name, value in found.items() if math.isfinite(value)})
+    defined = rounded({name: value for name, value in found.items() if math.isfinite(value)})
+    return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}
 
 
 def _state_of(task: Task, w: Tensor) -> dict[str, Tensor]:
