@@ -59,7 +59,7 @@ EXCEPTIONS = {
     "deploy/init.py": "a file of the package",
     "experiments/comparison_ray.py": "what a worker of its own wrote",
     "experiments/comparison_results.py": "its own text",
-    "experiments/resume.py": "its own text",
+    "experiments/artifacts.py": "its own text",
     "deploy/edit_settings.py": "parses text that the opener read",
     "experiments/run_directory.py": "results that it has just written, to sign them",
     "features/weights.py": "a wheel that the opener opened",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drfl.data.standardisation import Standardisation
 from drfl.errors import DrflWarning, InputError, Notice
-from drfl.files import read_tensors, reading
+from drfl.files import parse_json, read_tensors, reading
 from drfl.model_checks import COMPILED
 
 KEY = "drfl"
@@ -122,8 +122,11 @@ def described(path: Path, document: str) -> tuple[Standardisation | None, Mappin
     Raises:
         InputError: If the document is damaged, or of a newer format than this drfl reads.
     """
-    with reading(path, "has damaged metadata"):
-        about = json.loads(document)
+    damaged = "has damaged metadata"
+    about = parse_json(document.encode(), path, damaged)
+    with reading(path, damaged):
+        if not isinstance(about, dict):
+            raise ValueError(f"a {type(about).__name__} in place of an object")
         version, preparation = about["format_version"], about["preparation"]
         # A step that is not known must not be left out: outputs would be wrong.
         if type(version) is not int or version > FORMAT or set(preparation) - {"standardisation"}:
