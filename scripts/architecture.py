@@ -97,7 +97,10 @@ PARTS: dict[str, dict[str, Part]] = {
         ),
         "task": Part(
             "model, loss, metrics", "task.py",
-            ("task", "layout", "model_checks", "models", "metrics", "measure", "augmentations", "training_noise"),
+            (
+                *("task", "losses", "layout", "model_checks", "models"),
+                *("metrics", "measure", "augmentations", "training_noise"),
+            ),
             "What is trained and how it is scored: model ↔ vector, loss, metrics, augmentation.",
         ),
     },

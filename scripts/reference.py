@@ -61,9 +61,10 @@ API = {
     ),
     "data": ApiPage("Data", "Clients, data sets, partitions: see [the guide](../../data.md).", ("drfl.data",)),
     "tasks": ApiPage(
-        "Tasks, models, metrics", "What is trained and how it is scored: see [models](../../models.md) and "
-        "[metrics](../../metrics.md).",
-        ("drfl.task", "drfl.layout", "drfl.metrics", "drfl.measure"), ("drfl.models", "drfl.augmentations"),
+        "Tasks, models, losses, metrics", "What is trained and how it is scored: see [models](../../models.md), "
+        "[losses](../../losses.md) and [metrics](../../metrics.md).",
+        ("drfl.task", "drfl.losses", "drfl.layout", "drfl.metrics", "drfl.measure"),
+        ("drfl.models", "drfl.augmentations"),
     ),
     "federations": ApiPage(
         "Federations and engines", "What an algorithm talks to, and what computes its local steps.",

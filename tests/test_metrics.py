@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 import drfl
 from drfl.errors import InputError
 from drfl.history import Metrics
-from drfl.metrics import METRICS, Metric, metric_of
+from drfl.metrics import BINS, METRICS, Metric, Rows, metric_of, resolved
 
 generator = torch.Generator().manual_seed(5)
 BINARY = torch.randn(40, 2, generator=generator, dtype=torch.float64)
@@ -220,3 +221,100 @@ def test_rmse_of_several_outputs_is_the_mean_over_outputs(seed):
     one, other = (torch.randn(30, 3, generator=draw, dtype=torch.float64) * torch.tensor([1, 10, 100]) for _ in "ab")
     right = reference.root_mean_squared_error(other, one)
     assert METRICS["rmse"].of(one, other) == pytest.approx(right, rel=1e-12)
+
+
+def positions(draw, n, classes, shape, scale, ignored, share):
+    """Logits (n, classes, …) with ties, at a large scale saturated, and targets, some of them ignored."""
+    outputs = torch.randint(-3, 4, (n, classes, *shape), generator=draw).double() * scale
+    targets = torch.randint(0, classes, (n, *shape), generator=draw)
+    targets[torch.rand(n, *shape, generator=draw) < share] = ignored
+    return outputs, targets
+
+
+def places_of_odds(outputs, k):
+    """Where rows stand in the order of the log-odds of class k, which are exact to 12 decimals: ties are ties."""
+    with localcontext(prec=60):
+        odds = []
+        for own, *others in ((row[k], *row[:k], *row[k + 1 :]) for row in outputs.tolist()):
+            total = sum(Decimal(z).exp() for z in others)
+            odds.append(round(Decimal(own) - total.ln(), 12))
+    order = sorted(set(odds))
+    return [order.index(value) for value in odds]
+
+
+def as_scikit_learn(outputs, targets, classes):
+    """Each metric of outputs (P, classes) and targets (P,)."""
+    chosen, p = outputs.argmax(1), outputs.softmax(1)
+    found = {
+        "accuracy": reference.accuracy_score(targets, chosen),
+        "balanced_accuracy": reference.balanced_accuracy_score(targets, chosen),
+        "log_loss": float(nn.functional.cross_entropy(outputs, targets)),
+        "brier": float((p - nn.functional.one_hot(targets, classes)).square().sum(1).mean()),
+    }
+    truth = nn.functional.one_hot(targets, classes)
+    ranks = [places_of_odds(outputs, k) for k in range(classes)]
+    aucs = [reference.roc_auc_score(t, r) for t, r in zip(truth.T, ranks, strict=True) if 0 < t.sum() < len(t)]
+    found["auc"] = sum(aucs) / len(aucs) if aucs else math.nan
+    if classes == 2:
+        found["brier"] = float((p[:, 1] - targets).square().mean())
+        if bool((targets == 1).any() or (chosen == 1).any()):
+            found["f1"] = reference.f1_score(targets, chosen)
+    else:
+        found["f1"] = reference.f1_score(targets, chosen, average="macro")
+    bins = (p.max(1).values * BINS).ceil().long().clamp(1, BINS)
+    right = (chosen == targets).double()
+    gaps = [
+        (right[bins == b].mean() - p.max(1).values[bins == b].mean()).abs() * (bins == b).sum() for b in bins.unique()
+    ]
+    found["calibration_error"] = float(sum(gaps) / len(targets))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("ignored", [-100, 255, 1])
+@pytest.mark.parametrize("scale", [0.25, 64.0])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 2)], ids=str)
+@pytest.mark.parametrize("classes", [2, 4])
+def test_positions_that_are_ignored_do_not_count(classes, shape, scale, ignored):
+    draw = torch.Generator().manual_seed(classes)
+    for share in (0.0, 0.5, 0.9):
+        outputs, targets = positions(draw, 30, classes, shape, scale, ignored, share)
+        targets.view(30, -1)[0, 0] = 0
+        flat, counted = outputs.movedim(1, -1).reshape(-1, classes), targets.reshape(-1) != ignored
+        expected = as_scikit_learn(flat[counted], targets.reshape(-1)[counted], classes)
+        for name, value in expected.items():
+            metric = resolved(METRICS[name], outputs, targets, ignored)
+            if not metric.rows.mean:
+                assert metric.of(outputs, targets) == pytest.approx(value, abs=1e-12, nan_ok=True), name
+                continue
+            rows = metric.of_rows(outputs, targets)[:, 0]
+            counts = (targets != ignored).reshape(30, -1).sum(1)
+            assert rows.isnan().tolist() == (counts == 0).tolist()
+            assert metric.of(outputs, targets) == pytest.approx(value, abs=1e-12)
+            assert float((rows.nan_to_num() * counts).sum() / counts.sum()) == pytest.approx(value, abs=1e-12)
+            assert (metric.rows is Rows.REAL) == (
+                shape != () or METRICS[name].rows is Rows.REAL or (name == "brier" and classes > 2)
+            )
+
+
+@pytest.mark.parametrize("name", sorted(METRICS.keys() - {"mae", "rmse", "r2"}))
+@pytest.mark.parametrize("classes", [2, 4])
+def test_metrics_of_several_positions_are_those_of_all_of_them(name, classes):
+    """Without anything that is ignored, and asked for as they come."""
+    outputs, targets = positions(torch.Generator().manual_seed(1), 20, classes, (3, 2), 1.0, -100, 0.0)
+    flat = outputs.movedim(1, -1).reshape(-1, classes), targets.reshape(-1)
+    assert METRICS[name].of(outputs, targets) == pytest.approx(METRICS[name].of(*flat), abs=1e-12)
+
+
+def test_an_output_that_is_not_finite_at_an_ignored_position_does_not_matter():
+    outputs, targets = positions(torch.Generator().manual_seed(1), 20, 3, (4,), 1.0, -100, 0.4)
+    beyond = torch.where((targets == -100)[:, None], math.nan, outputs)
+    for name in METRICS.keys() - {"mae", "rmse", "r2"}:
+        metric = resolved(METRICS[name], outputs, targets, -100)
+        assert metric.of(beyond, targets) == metric.of(outputs, targets)
+
+
+def test_nothing_that_counts_has_no_value():
+    outputs, targets = torch.zeros(3, 4, 2, dtype=torch.float64), torch.full((3, 2), -100)
+    for name in METRICS.keys() - {"mae", "rmse", "r2"}:
+        assert math.isnan(resolved(METRICS[name], outputs, targets, -100).of(outputs, targets))

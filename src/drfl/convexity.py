@@ -34,7 +34,7 @@ def convexity(task: Task) -> str | None:
     or in an ``nn.Sequential`` in which only frozen layers come before it and only reshaping after it. A task that is
     refused may still be convex.
     """
-    return _not_affine(task.model) or _loss_not_convex(task.loss)
+    return _not_affine(task.model) or _loss_not_convex(task.criterion.given)
 
 
 def _not_affine(model: nn.Module) -> str | None:

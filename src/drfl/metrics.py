@@ -31,6 +31,7 @@ class Metric(Measure):
             function must then give one value per sample, which depends on no other sample.
         per_sample: whether the function is known to give one value per sample, which is then computed along with the
             losses, in the model's type, and for all clients at once.
+        ignored: the target whose positions do not count; set by :func:`resolved`, of metrics in :data:`OF_CLASSES`.
 
     Raises:
         InputError: the name is none, or the function cannot be called.
@@ -38,6 +39,7 @@ class Metric(Measure):
 
     function: MetricFn
     per_sample: bool = field(default=False, kw_only=True)
+    ignored: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +66,11 @@ class Metric(Measure):
         Raises:
             InputError: the function failed, or gave neither a number nor one value per sample.
         """
-        return float(self._found(outputs, targets).mean()) if bool(torch.isfinite(outputs).all()) else math.nan
+        if self.ignored is not None:
+            outputs, targets = self._counted(outputs, targets)
+        if not len(outputs) or not bool(torch.isfinite(outputs).all()):
+            return math.nan
+        return float(self._found(outputs, targets).mean())
 
     def of_rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(n, k) float64, what it says of each row; NaN where an output is not finite.
@@ -79,9 +85,17 @@ class Metric(Measure):
         Raises:
             InputError: the function failed, or its values are not what ``rows`` says.
         """
+        if self.ignored is not None and self.rows.mean:
+            # Each row's mean over the positions that count.
+            counted = targets != self.ignored
+            found = replace(self, ignored=None).of_rows(*self._counted(outputs, targets))
+            rows = counted.nonzero()[:, 0]
+            total = torch.zeros(len(outputs), 1, dtype=torch.float64).index_add(0, rows, found)
+            return total / counted.reshape(len(outputs), -1).sum(1, keepdim=True)
         finite = torch.isfinite(outputs if outputs.dim() > 1 else outputs[:, None]).flatten(1).all(1)
         if self.rows is Rows.RANKS:
-            score, truth = _scores(outputs, targets), _truth(outputs, targets)
+            flat = _flat(outputs, targets)
+            score, truth = _scores(*flat), _truth(*flat)
             return torch.cat([score.where(finite[:, None], math.nan), truth.double()], 1)
         if not self.rows.mean:
             return torch.empty(len(outputs), 0, dtype=torch.float64)
@@ -98,6 +112,11 @@ class Metric(Measure):
                 field=self.name,
             )
         return self.checked(found.flatten(1).mean(1) if found.dim() > 1 else found)[:, None]
+
+    def _counted(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs (P, C) and targets (P,) of the positions that count, row by row."""
+        counted = targets != self.ignored
+        return outputs.movedim(1, -1)[counted], targets[counted]
 
     def checked(self, values: Tensor) -> Tensor:
         """Values (n,) of rows, which must be what ``rows`` says; NaN may be.
@@ -148,12 +167,19 @@ class Metric(Measure):
 
 
 def are_classes(outputs: Tensor, targets: Tensor) -> bool:
-    """Whether outputs (n, C) are the logits of classes, one of which is each target (n,)."""
+    """Whether outputs (n, C, …) are the logits of classes, one of which is each target (n, …)."""
     return outputs.dim() == targets.dim() + 1 and outputs.shape[1] > 1 and not targets.is_floating_point()
 
 
+def _flat(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs (n, C, …) and classes (n, …) as those of every position, (P, C) and (P,); others as they are."""
+    if targets.dim() < 2 or not are_classes(outputs, targets):
+        return outputs, targets
+    return outputs.movedim(1, -1).reshape(-1, outputs.shape[1]), targets.reshape(-1)
+
+
 def argmax_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the largest of the outputs (B, classes) is the target (B,), else 0."""
+    """1 where the largest of the outputs (B, classes, …) is the target (B, …), else 0."""
     return (outputs.argmax(1) == targets).to(outputs.dtype)
 
 
@@ -202,16 +228,18 @@ def _scores(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.shape[1] == 2:
         return outputs[:, 1:] - outputs[:, :1]
     # log(p / (1 - p)) = z - log Σ_{others} exp(z). The largest class is left out of its own sum exactly; for the rest
-    # p ≤ 1/2, so that log(1 - p) loses nothing.
-    top = outputs.argmax(1, keepdim=True)
-    log_p = outputs.log_softmax(1)
-    odds = log_p - torch.log1p(-log_p.exp())
-    others = outputs.scatter(1, top, -math.inf).logsumexp(1, keepdim=True)
-    return odds.scatter(1, top, outputs.gather(1, top) - others)
+    # p ≤ 1/2, so that log(1 - p) loses nothing. Sums are of distances from the largest, in order: rows that differ by a
+    # constant, or in which class has which of the other logits, tie to the bit.
+    z, order = outputs.sort(1)
+    z = z - z[:, -1:]
+    log_p = z.log_softmax(1)
+    odds = torch.where(z == 0, -z[:, :-1].logsumexp(1, keepdim=True), log_p - torch.log1p(-log_p.exp()))
+    return torch.empty_like(odds).scatter(1, order, odds)
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """The mean recall over the classes that occur; over labels, the mean of each label's."""
+    outputs, targets = _flat(outputs, targets)
     if are_classes(outputs, targets):
         truth = targets[:, None] == torch.arange(outputs.shape[1])
         right = truth & (outputs.argmax(1) == targets)[:, None]
@@ -229,6 +257,7 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
     """
     from scipy.stats import rankdata
 
+    outputs, targets = _flat(outputs, targets)
     scores, truth = _scores(outputs, targets), _truth(outputs, targets)
     positive = truth.sum(0).double()
     # Mann and Whitney's count of the pairs in order, ties for half: all columns at once, where scikit-learn spends
@@ -240,6 +269,7 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """F1 of the second of two classes; of more classes, or labels, the mean over those that occur or are predicted."""
+    outputs, targets = _flat(outputs, targets)
     guess, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
     if are_classes(outputs, targets):
         guess = _truth(outputs, outputs.argmax(1))
@@ -247,7 +277,7 @@ def f1(outputs: Tensor, targets: Tensor) -> float:
 
 
 def log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """−log of the probability of what is so, (n,) or (n, L)."""
+    """−log of the probability of what is so, (n, …)."""
     if are_classes(outputs, targets):
         return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
     y = targets.reshape(outputs.shape).to(outputs.dtype)
@@ -255,13 +285,13 @@ def log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def brier(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared distance of the probabilities from what is so (Brier 1950), (n,).
+    """Squared distance of the probabilities from what is so (Brier 1950), (n,), or (n, …) of several positions.
 
     Summed over classes where there are more than two; of two classes, one logit and each of L labels, the second's.
     """
-    p, truth = _columns(outputs, targets)
+    p, truth = _columns(*_flat(outputs, targets))
     squares = (p - truth.to(p.dtype)).square()
-    return squares.sum(1) if are_classes(outputs, targets) else squares.mean(1)
+    return squares.sum(1).view(targets.shape) if are_classes(outputs, targets) else squares.mean(1)
 
 
 BINS = 15
@@ -272,6 +302,7 @@ def calibration_error(outputs: Tensor, targets: Tensor) -> float:
 
     Of few rows it is biased upwards: compare clients with their numbers of rows in mind. Of labels, their mean.
     """
+    outputs, targets = _flat(outputs, targets)
     if are_classes(outputs, targets):
         confidence, chosen = outputs.softmax(1).max(1)
         return _calibration(confidence, chosen == targets)
@@ -374,15 +405,24 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
     return Metric(str(name), given)
 
 
-def resolved(metric: Metric, outputs: Tensor, targets: Tensor) -> Metric:
+def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | None = None) -> Metric:
     """The metric with what it says of a row with such outputs (n, …) and targets (n, …); their values do not matter.
 
     Of several labels a share of right ones is no longer 0 or 1; of more than two classes the Brier score is up to 2;
     of both the AUC is a mean of several, of which no count of pairs is known.
+
+    Args:
+        metric: any.
+        outputs: a row's.
+        targets: a row's.
+        ignored: the target whose positions do not count. Rows of several positions then count by how many are left.
     """
     classes = are_classes(outputs, targets)
     many = classes and outputs.shape[1] > 2
     labels = targets[:1].numel() > 1 or (not classes and outputs[:1].numel() > 1)
+    if classes and ignored is not None and metric.function in OF_CLASSES:
+        rows = Rows.REAL if labels and metric.rows.mean else metric.rows
+        metric = replace(metric, ignored=ignored, rows=rows)
     if metric.rows is Rows.BINARY and labels:
         return replace(metric, rows=Rows.UNIT)
     if metric.function is brier and metric.rows is Rows.UNIT and many:

@@ -176,7 +176,7 @@ class TrainRequest(Request[Replies]):
 
 @dataclass(frozen=True, eq=False)
 class LossRequest(Request[Losses]):
-    """Mean loss at w (d,) on a fresh minibatch of each client of the cohort; ``batch`` None = all its training data."""
+    """Loss at w (d,) on a fresh minibatch of each client of the cohort; ``batch`` None = all its training data."""
 
     kind: ClassVar[str] = "losses"
     batch: int | None = None
@@ -188,7 +188,7 @@ class LossRequest(Request[Losses]):
 
 @dataclass(frozen=True, eq=False)
 class GradientRequest(Request[Gradients]):
-    """Mean gradient at w (d,) on a fresh minibatch of each client; ``batch`` None = all its training data."""
+    """Gradient at w (d,) on a fresh minibatch of each client; ``batch`` None = all its training data."""
 
     kind: ClassVar[str] = "gradients"
     batch: int | None = None

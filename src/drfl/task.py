@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
-from drfl.errors import InputError, first_line
+from drfl.errors import InputError, Notice, first_line
 from drfl.layout import Layout
+from drfl.losses import REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
 from drfl.metrics import (
     ACCURACY,
     METRICS,
@@ -29,61 +29,12 @@ from drfl.metrics import (
 from drfl.model_checks import check_forward, check_gradient, place_of, plain
 from drfl.training_noise import Augmentation, Uniform, dropout_layers, keyed
 
-SampleFn = Callable[[Tensor, Tensor], Tensor]
-"""(outputs (B, …), targets (B, …)) → one value per sample, (B,)."""
-
-
-REGRESSION = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
-REGRESSION_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.huber_loss, functional.smooth_l1_loss)
-"""torch's losses of numbers, whose score is the RMSE unless another is given."""
-
-ELEMENTWISE = (*REGRESSION, nn.BCEWithLogitsLoss, nn.BCELoss, nn.SoftMarginLoss, nn.PoissonNLLLoss)
-ELEMENTWISE_FUNCTIONS = (
-    *REGRESSION_FUNCTIONS,
-    functional.binary_cross_entropy_with_logits,
-    functional.binary_cross_entropy,
-)
-"""torch's losses that compare every output with a target, and would broadcast (B, 1) against (B,)."""
-
-
-def per_sample(loss: SampleFn) -> SampleFn:
-    """The loss with ``reduction="none"`` where it has such an option: drfl weighs the samples itself.
-
-    Args:
-        loss: ``nn.CrossEntropyLoss()``, ``functional.mse_loss`` or any function that returns one value per sample.
-    """
-    if isinstance(loss, nn.Module):
-        if hasattr(loss, "reduction"):
-            loss = copy.copy(loss)
-            setattr(loss, "reduction", "none")  # noqa: B010 - torch types attributes as tensors
-        return loss
-    try:
-        known = inspect.signature(loss).parameters
-    except (TypeError, ValueError):
-        return loss
-    if "reduction" not in known:
-        return loss
-    reduced: Callable[..., Tensor] = loss
-    return functools.partial(reduced, reduction="none")
-
-
-def _same_shape(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs (B, 1) and targets (B,), or the other way round, as (B,); targets in the outputs' type."""
-    if outputs.dim() == targets.dim() + 1 and outputs.shape[-1] == 1:
-        outputs = outputs.squeeze(-1)
-    elif targets.dim() == outputs.dim() + 1 and targets.shape[-1] == 1:
-        targets = targets.squeeze(-1)
-    return outputs, targets if targets.is_floating_point() else targets.to(outputs.dtype)
-
-
-def _is(loss: SampleFn, modules: tuple[type[nn.Module], ...], functions: tuple[Callable[..., Tensor], ...]) -> bool:
-    """Whether a loss, as :func:`per_sample` leaves it, is one of these."""
-    return isinstance(loss, modules) or (loss.func if isinstance(loss, functools.partial) else loss) in functions
+LOG = logging.getLogger("drfl.task")
 
 
 def default_score(loss: SampleFn) -> Metric:
     """The score of a task that is given none: RMSE where the loss is one of numbers, such as MSE, else accuracy."""
-    return METRICS["rmse"] if _is(loss, REGRESSION, REGRESSION_FUNCTIONS) else ACCURACY
+    return METRICS["rmse"] if Loss.of(loss).is_one_of(REGRESSION, REGRESSION_FUNCTIONS) else ACCURACY
 
 
 def _mean_of_rest(values: Tensor) -> Tensor:
@@ -94,7 +45,8 @@ def _mean_of_rest(values: Tensor) -> Tensor:
 class Task:
     """A model with its loss and its score.
 
-    The loss of a client is the mean of the per-sample losses: f_i(w) = (1/n_i) Σ_j ℓ(model_w(x_j), y_j).
+    The loss of a client is what torch gives for its rows: f_i(w) = Σ_j ℓ(model_w(x_j), y_j) / Σ_j a_j. The mass a_j of
+    a row is 1, or with ``ignore_index`` and class weights what the row counts, see :class:`drfl.losses.Loss`.
 
     Args:
         model: any module without running statistics; used in the mode (train/eval) that it is given in. Its present
@@ -102,6 +54,7 @@ class Task:
             there in local steps alone, in a copy of the model.
         loss: a torch loss (its reduction is switched to "none" on a copy) or a function that returns one value per
             sample. Further dimensions are averaged. torch's losses of numbers take outputs (B, 1) with targets (B,).
+            Kept as a :class:`drfl.losses.Loss`.
         score: what says how well a client is served, so which is the worst, the best round, what tables show: the name
             of one of :data:`drfl.metrics.METRICS`, a :class:`drfl.metrics.Metric`, or a function of a client's outputs
             and targets. None = accuracy; RMSE where the loss is one of numbers, such as ``nn.MSELoss``.
@@ -124,12 +77,25 @@ class Task:
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout.of(model := plain(self.model)))
         object.__setattr__(self, "model", keyed(model))
-        object.__setattr__(self, "loss", per_sample(self.loss))
+        if not isinstance(self.loss, Loss):
+            object.__setattr__(self, "loss", Loss(self.loss))
+            if self.criterion.summed:
+                text = (
+                    "the loss has reduction='sum': it grows with the number of rows, so the largest client counts as "
+                    "the worst. Use reduction='mean' to compare clients"
+                )
+                LOG.warning(Notice(text, "summed-loss", "loss"))
         score = default_score(self.loss) if self.score is None else self.score
         others = (self.metrics,) if isinstance(self.metrics, str | Metric) else tuple(self.metrics)
         measures = tuple(metric_of(given) for given in (score, *others))
         check_distinct(measures)
         object.__setattr__(self, "measures", measures)
+
+    @property
+    def criterion(self) -> Loss:
+        """The loss with what it divides by; ``loss`` is the same object."""
+        assert isinstance(self.loss, Loss)
+        return self.loss
 
     @property
     def w0(self) -> Tensor:
@@ -177,43 +143,36 @@ class Task:
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """One loss per sample, (B,)."""
-        return _mean_of_rest(self._raw_losses(outputs, y))
-
-    def _raw_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        if _is(self.loss, ELEMENTWISE, ELEMENTWISE_FUNCTIONS):
-            outputs, y = _same_shape(outputs, y)
-            if outputs.shape != y.shape:  # torch would broadcast
-                raise InputError(
-                    f"the loss compares outputs {tuple(outputs.shape)} with targets {tuple(y.shape)}: make them alike",
-                    code="wrong-shape",
-                    field="loss",
-                )
         return self.loss(outputs, y)
 
     def sample_values(self, metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
-        """One value per sample, (B,), of a metric that has them."""
-        return _mean_of_rest(torch.as_tensor(metric.function(outputs, y)))
+        """One value per sample, (B,), of a metric that has them: a mean over the positions that count."""
+        if metric.ignored is None:
+            return _mean_of_rest(torch.as_tensor(metric.function(outputs, y)))
+        counted = y != metric.ignored
+        values = torch.as_tensor(metric.function(outputs, y.where(counted, 0))).where(counted, 0)
+        return values.reshape(len(y), -1).sum(1) / counted.reshape(len(y), -1).sum(1).clamp(min=1)
 
-    def resolved(self, x: Tensor, y: Tensor) -> Task:
+    def resolved(self, x: Tensor, y: Tensor, *, ignoring: bool = False) -> Task:
         """The task with measures that know what they say of a row of these data, see :func:`drfl.metrics.resolved`.
 
         Args:
             x: (n, …) inputs; the first is enough.
             y: (n, …) their targets.
+            ignoring: whether there are targets that the loss ignores.
         """
         with torch.no_grad():
             outputs = self.outputs(self.layout.views(self.w0), x[:1])
-        score, *others = found = tuple(resolved(metric, outputs, y[:1]) for metric in self.measures)
+        ignored = self.criterion.ignored if ignoring else None
+        score, *others = found = tuple(resolved(metric, outputs, y[:1], ignored) for metric in self.measures)
         return self if found == self.measures else replace(self, score=score, metrics=tuple(others))
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """The same task on another device or in another floating-point type; the given model stays untouched."""
         # Frozen parameters and buffers keep types of their own unless the type changes.
-        model, loss = copy.deepcopy(self.model).to(device), self.loss
+        model = copy.deepcopy(self.model).to(device)
         model = model if dtype == self.layout.dtype else model.to(dtype)
-        if isinstance(loss, nn.Module):  # its class weights go along
-            loss = copy.deepcopy(loss).to(device=device, dtype=dtype)
-        return replace(self, model=model, loss=loss)
+        return replace(self, model=model, loss=self.criterion.to(device, dtype))
 
     def check(self, x: Tensor, y: Tensor, alone: int | None = None) -> bool:
         """Try the model and the loss on a few samples; torch's global generator and the samples stay as they are.
@@ -237,10 +196,11 @@ class Task:
             versions = outputs._version, y._version
             try:
                 self._check_labels(outputs, y)
-                self._check_shape("the loss", self._raw_losses(outputs, y), len(x))
+                self._check_shape("the loss", self.criterion.elements(outputs, y), len(x))
                 for metric in self.measures:
                     if metric.per_sample:
-                        values = torch.as_tensor(metric.function(outputs, y))
+                        targets = y.where(~self.criterion.ignores(y), 0) if metric.function in OF_CLASSES else y
+                        values = torch.as_tensor(metric.function(outputs, targets))
                         self._check_shape(f"metric '{metric.name}'", values, len(x))
                 losses = self.sample_losses(outputs, y)
                 if (outputs._version, y._version) != versions:
@@ -251,6 +211,7 @@ class Task:
                         field="loss",
                     )
                 self._check_alone(losses, trial.alone, y)
+                self.criterion.check_reduction(outputs, y)
                 if self.noisy:
                     few, version = x[:4], x._version
                     self.outputs(trained, few, torch.arange(len(few), device=x.device))
@@ -295,12 +256,10 @@ class Task:
             )
 
     def _check_labels(self, outputs: Tensor, y: Tensor) -> None:
-        of_classes = next((metric.name for metric in self.measures if metric.function in OF_CLASSES), None)
-        if of_classes is None:
-            return
+        of_classes = self._of_classes()
         if are_classes(outputs, y):
-            _check_range(y, outputs.shape[1])
-        elif outputs.reshape(len(y), -1).shape != y.reshape(len(y), -1).shape:
+            self._check_range(y, outputs.shape[1])
+        elif of_classes is not None and outputs.reshape(len(y), -1).shape != y.reshape(len(y), -1).shape:
             raise InputError(
                 f"'{of_classes}' does not go with outputs {tuple(outputs.shape)} and targets {tuple(y.shape)} "
                 f"{y.dtype}: give outputs (B, classes) with integer targets (B,), or an output for every label 0 or 1",
@@ -314,14 +273,14 @@ class Task:
         Raises:
             InputError: naming the largest label and the number of outputs, or the metric that takes labels.
         """
-        of_classes = next((metric.name for metric in self.measures if metric.function in OF_CLASSES), None)
-        if of_classes is None or y.numel() == 0:
+        of_classes = self._of_classes()
+        if (of_classes is None and self.criterion.ignored is None) or y.numel() == 0:
             return
         with torch.no_grad():
             outputs = self.outputs(self.layout.views(self.w0), x[:1])
         if are_classes(outputs, y[:1]):
-            _check_range(y, outputs.shape[1])
-        elif bool(((y != 0) & (y != 1)).any()):
+            self._check_range(y, outputs.shape[1])
+        elif of_classes is not None and bool(((y != 0) & (y != 1)).any()):
             raise InputError(
                 f"targets are numbers other than 0 and 1, of which '{of_classes}' says nothing: pass score='rmse', "
                 "'mae', 'r2' or a function of your own",
@@ -329,12 +288,25 @@ class Task:
                 field=of_classes,
             )
 
+    def _of_classes(self) -> str | None:
+        """The first metric that takes targets for classes."""
+        return next((metric.name for metric in self.measures if metric.function in OF_CLASSES), None)
 
-def _check_range(y: Tensor, classes: int) -> None:
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        raise InputError(
-            f"labels run from {low} to {high} but the model has {classes} outputs: they must lie in 0…{classes - 1}",
-            code="out-of-range",
-            field="targets",
-        )
+    def _check_range(self, y: Tensor, classes: int) -> None:
+        """Refuse labels without an output, if the loss or a metric takes targets for classes."""
+        ignored = self.criterion.ignored
+        if self._of_classes() is None and ignored is None:
+            return
+        low, high = int(y.min()), int(y.max())
+        # Most data have nothing that is ignored: then no copy of the targets is made.
+        if low < 0 or high >= classes:
+            y = y[~self.criterion.ignores(y)]
+            low, high = (int(y.min()), int(y.max())) if y.numel() else (0, 0)
+        if low < 0 or high >= classes:
+            besides = "" if ignored is None else f", or be {ignored}, which the loss ignores"
+            raise InputError(
+                f"labels run from {low} to {high} but the model has {classes} outputs: they must lie in "
+                f"0…{classes - 1}{besides}",
+                code="out-of-range",
+                field="targets",
+            )

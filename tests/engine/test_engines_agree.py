@@ -16,6 +16,7 @@ from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.loop import run
+from drfl.losses import Loss
 from drfl.task import Task
 from drfl.testing.state import leaves
 
@@ -192,7 +193,7 @@ def test_dense_targets(engine):
 def test_a_model_that_nothing_moves_stays_to_the_bit(engine, prox):
     """The pull towards w is 0 at w: its rounding must not carry float32 models away, step by step."""
     fed = federation(engine=engine, dtype=torch.float32)
-    object.__setattr__(fed._train.task, "loss", lambda outputs, y: 0 * outputs.sum(1))
+    object.__setattr__(fed._train.task, "loss", Loss(lambda outputs, y: 0 * outputs.sum(1)))
     w = fed.w0 + torch.linspace(-2, 2, len(fed.w0))
     up = fed.train(torch.arange(6), w, LocalSGD(steps=60, lr=0.1, batch=4), Key(0), prox=prox)
     moved = (up.w - w).abs() / w.abs()

@@ -59,7 +59,7 @@ def test_a_diverged_client_leaves_the_others_as_they_are(small):
 def test_segments_hold_every_row_once():
     counts = torch.tensor([5, 1, 8])
     batches = Batches(torch.arange(24).view(3, 1, 8), counts)
-    clients, rows, weights = full_batch.Segments.of(batches, 4, torch.empty(0, dtype=torch.float64))
+    clients, rows, weights = full_batch.Segments.of(batches, 4, batches.weights(torch.empty(0, dtype=torch.float64)))
     assert clients.tolist() == [0, 0, 1, 2, 2]
     real = weights > 0
     assert rows[real].tolist() == [0, 1, 2, 3, 4, 8, *range(16, 24)]

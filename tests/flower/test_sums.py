@@ -168,7 +168,7 @@ def test_products_without_a_second_test_and_sums_that_are_no_threes_cannot_be_re
         ("squared", 3, ["binary", "real", "whole"]),
         ("binary-cross-entropy", 1, ["binary", "unit", "ranks"]),
         ("binary-cross-entropy", 4, ["unit", "unit", "whole"]),
-        ("", 0, ["unit", "unit", "whole"]),  # a model of the sites' own
+        ("", 0, ["real", "real", "whole"]),  # a model of the sites' own
     ],
 )
 def test_the_server_knows_what_sites_metrics_say_of_a_row(loss, classes, rows):

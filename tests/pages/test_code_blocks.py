@@ -16,7 +16,7 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 RUN_BY = {
     **dict.fromkeys(
-        ("ambiguity", "certificate", "metrics", "models", "own", "testing", "theory", "uncertainty", "scale"),
+        ("ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty", "scale"),
         "test_pages.py",
     ),
     "data": "test_pages.py, but the first, which is run here",

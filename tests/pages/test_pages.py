@@ -21,7 +21,19 @@ from drfl.papers.specification import PAPERS
 PAGES = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     for name in (
-        *("ambiguity", "certificate", "data", "metrics", "models", "own", "scale", "testing", "theory", "tuning"),
+        *(
+            "ambiguity",
+            "certificate",
+            "data",
+            "losses",
+            "metrics",
+            "models",
+            "own",
+            "scale",
+            "testing",
+            "theory",
+            "tuning",
+        ),
         "uncertainty",
     )
 }
@@ -36,8 +48,8 @@ def rows(page: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     "page",
     only(
-        ["metrics", "own", "uncertainty"],
-        ["ambiguity", "certificate", "metrics", "models", "own", "testing", "theory", "uncertainty"],
+        ["losses", "metrics", "own", "uncertainty"],
+        ["ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty"],
     ),
 )
 def test_the_code_prints_what_the_page_shows(page, capsys, monkeypatch):

@@ -134,6 +134,8 @@ def turned(values: Floats, measure: Measure) -> Floats:
 def interval(low: Floats, high: Floats, measure: Measure) -> tuple[Floats, Floats]:
     """Ends of intervals of turned scores as those of the measure."""
     low, high = turned(low, measure), turned(high, measure)
+    if measure.percent:  # a fraction, also where the rows' values have no bounds
+        low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
     return (low, high) if measure.more_is_better else (high, low)
 
 

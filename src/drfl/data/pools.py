@@ -37,12 +37,6 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:
             code="wrong-type",
             field="targets",
         )
-    if targets.numel() and int(targets.min()) < 0:
-        raise InputError(
-            f"{part} targets must be labels of at least 0, but hold {int(targets.min())}: encode them",
-            code="out-of-range",
-            field="targets",
-        )
 
 
 def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -22,12 +23,14 @@ class PooledData(NamedTuple):
         y: (n, …) their targets.
         autocast: the type that matrix products and convolutions work in, e.g. bfloat16; None = the model's own.
             Parameters, losses and updates keep the model's type.
+        masses: (n,) float64 on the CPU, what each row counts, see :class:`drfl.losses.Loss`; None = 1 each.
     """
 
     task: Task
     x: Tensor
     y: Tensor
     autocast: torch.dtype | None = None
+    masses: Tensor | None = None
 
     def forward(self, model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """The outputs of a model for inputs (B, …), computed in ``autocast``."""
@@ -38,6 +41,56 @@ class PooledData(NamedTuple):
             outputs = model(x)
         # The loss and its mean over the batch are computed in the model's own type: bfloat16 keeps 8 bits of a number.
         return outputs.to(self.task.layout.dtype)
+
+    @property
+    def averaged(self) -> bool:
+        """Whether the loss of rows is the plain mean of theirs, which is then computed as a mean."""
+        return self.masses is None and not self.task.criterion.summed
+
+    def counted(self, rows: Tensor, real: Tensor | None = None) -> Tensor:
+        """(…) float64 on the CPU, what the sum of the losses of rows (…, B) is divided by; 0 if none of them counts.
+
+        Args:
+            rows: of the pool.
+            real: (…, B) which are no fillers; None = all.
+        """
+        each = torch.ones(rows.shape, dtype=torch.float64) if self.masses is None else self.masses[rows.cpu()]
+        total = (each if real is None else each * real).sum(-1)
+        return torch.ones_like(total) if self.task.criterion.summed else total
+
+    def divisor(self, rows: Tensor) -> float:
+        """The same of rows (B,); ∞ if none of them counts, so that their gradient is 0."""
+        return len(rows) if self.averaged else float(self.counted(rows)) or math.inf
+
+    def mean(self, losses: Tensor, rows: Tensor) -> Tensor:
+        """() the loss of rows (B,) of the pool whose own are ``losses`` (B,)."""
+        return losses.mean() if self.averaged else losses.sum() / self.divisor(rows)
+
+    def means(self, losses: Tensor, rows: ClientRows) -> Tensor:
+        """(N,) float64 the loss of each client whose rows' are ``losses`` (Σ_i n_i,) float64."""
+        if self.averaged:
+            return rows.means(losses)
+        total = rows.totals(losses)
+        if self.masses is None or self.task.criterion.summed:
+            return total
+        return total / rows.totals(self.masses[rows.index])
+
+    def weights(self, batches: Batches, like: Tensor) -> Tensor:
+        """(k, B) weight of each entry in its client's loss, in the type and place of ``like``; 0 for fillers.
+
+        (k, T, B) where steps differ: in their numbers of entries, or in what these count.
+        """
+        if self.averaged:
+            return batches.weights(like)
+        places = torch.arange(batches.samples.shape[2])
+        counts = batches.counts[:, None] if batches.by_step is None else batches.by_step
+        real = (places < counts[:, :, None]).expand(batches.samples.shape)
+        total = self.counted(batches.samples, real)
+        # Where nothing counts the gradient is 0, but for a number too small to move anything: a step that a client
+        # takes is one with weights.
+        scale = torch.where(total == 0, torch.finfo(like.dtype).tiny, 1 / total)
+        found = real.double() * scale[:, :, None]
+        return (found if batches.by_step is not None or found.shape[1] > 1 else found[:, 0]).to(like)
 
 
 class Models(NamedTuple):

@@ -45,6 +45,15 @@ class ClientRows:
         """(n_i,) rows of client i."""
         return self.index[int(self.starts[i]) : int(self.starts[i] + self.sizes[i])]
 
+    def only(self, there: Tensor) -> ClientRows:
+        """The same clients with some of their rows, each with at least one.
+
+        Args:
+            there: (Σ_i n_i,) bool, which.
+        """
+        sizes = self.totals(there.double()).long()
+        return ClientRows(self.index[there], sizes.cumsum(0) - sizes, sizes)
+
     @cached_property
     def distinct(self) -> tuple[Tensor, Tensor]:
         """The distinct rows, ascending, and for each entry of ``index`` its place among them."""
@@ -175,6 +184,15 @@ class Batches(NamedTuple):
             own = self.by_step[:, :, None]
             return ((torch.arange(self.samples.shape[2]) < own).double() / own.clamp(min=1)).to(like)
         return (self.real.double() / self.counts[:, None]).to(like)
+
+    def widened(self, width: int) -> Batches:
+        """The same in so many columns; fillers repeat each step's first sample, as those of a client do."""
+        samples, seeds = (
+            None if t is None else torch.cat([t, t[:, :, :1].expand(-1, -1, width - t.shape[2])], 2)
+            for t in (self.samples, self.seeds)
+        )
+        assert samples is not None
+        return self._replace(samples=samples, seeds=seeds)
 
     def rows(self, part: Tensor) -> Batches:
         """The batches of these rows (clients) only, without most of the columns that none of them needs.

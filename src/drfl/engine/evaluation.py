@@ -13,9 +13,10 @@ from drfl.engine.base import PooledData, Tests
 from drfl.engine.batches import ClientRows
 from drfl.engine.sgd import Apply, Model, images, mostly, pass_size, per_sample, taken
 from drfl.engine.tracing import Function, replayed, traced
+from drfl.losses import SampleFn
 from drfl.measure import Rows
 from drfl.metrics import Metric
-from drfl.task import SampleFn, Task
+from drfl.task import Task
 
 TRACED = 2**26
 """Multiplications of a test from which it is worth tracing: a few milliseconds, where a trace takes a tenth of a
@@ -95,12 +96,36 @@ def _tests(problem: PooledData, rows: ClientRows, found: Sequence[Tensor]) -> Te
     values, scores = [], []
     for metric in task.measures:
         each = own[metric.name] if metric.per_sample else metric.of_rows(outputs, targets)
-        if metric.per_sample or metric.rows.mean:
+        if metric.ignored is not None and metric.rows is Rows.REAL and problem.y.dim() > 1:
+            value, each = position_means(each, (problem.y != metric.ignored).cpu()[rows.index], rows)
+            values.append(value)
+        elif metric.per_sample or metric.rows.mean:
             values.append(rows.means(each[:, 0]))
         else:
             values.append(client_values(metric, outputs, targets, rows))
         scores.append(each[:, :0] if metric.rows is Rows.WHOLE else each)
-    return Tests(rows.means(losses), tuple(values), tuple(scores))
+    return Tests(problem.means(losses, rows), tuple(values), tuple(scores))
+
+
+def position_means(each: Tensor, counted: Tensor, rows: ClientRows) -> tuple[Tensor, Tensor]:
+    """Clients' means over positions, from the means over the positions of rows, which differ in how many count.
+
+    A client's mean R = Σ_j c_j·r_j / Σ_j c_j is a ratio. The scores s_j = R + c_j/c̄·(r_j − R) of its rows have the
+    mean R, and the variance of their mean is that of the ratio to first order, as intervals need it.
+
+    Args:
+        each: (Σ_i n_i, 1) float64 r_j.
+        counted: (Σ_i n_i, …) which positions count, in the order of ``rows.index``.
+        rows: whose rows.
+
+    Returns:
+        (N,) R, and (Σ_i n_i, 1) s_j.
+    """
+    c = counted.reshape(len(each), -1).sum(1).double()
+    total = rows.totals(c)
+    ratio = rows.totals(c * each[:, 0]) / total
+    own, mean = (values.repeat_interleave(rows.sizes) for values in (ratio, total / rows.sizes))
+    return ratio, (own + c / mean * (each[:, 0] - own))[:, None]
 
 
 def client_values(metric: Metric, outputs: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:

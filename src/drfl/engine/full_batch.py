@@ -59,7 +59,7 @@ def losses(problem: PooledData, batches: Batches, w: Tensor) -> Tensor:
             step = replayed(task, ("losses",), of, arguments, traced) if full else of
             found.append(step(*arguments)[0][0].double())
     values = torch.cat(found)
-    return rows.means(values[rows.index] if whole else values)
+    return problem.means(values[rows.index] if whole else values, rows)
 
 
 class Segments(NamedTuple):
@@ -68,7 +68,7 @@ class Segments(NamedTuple):
     Args:
         clients: (S,) int64 whose each is, as a place in the cohort.
         rows: (S, L) int64 rows of the pool; beyond the client's last they repeat its first.
-        weights: (S, L) of each row in its client's mean: 1/count, 0 for those repeated.
+        weights: (S, L) of each row in its client's loss, 0 for those repeated.
     """
 
     clients: Tensor
@@ -76,15 +76,15 @@ class Segments(NamedTuple):
     weights: Tensor
 
     @classmethod
-    def of(cls, batches: Batches, length: int, like: Tensor) -> Segments:
-        """Those of the first step's samples; weights in the type and place of ``like``."""
+    def of(cls, batches: Batches, length: int, weights: Tensor) -> Segments:
+        """Those of the first step's samples, whose weights (k, B) these are."""
         each = -(-batches.counts // length)
         clients = torch.arange(len(each)).repeat_interleave(each)
         number = torch.arange(len(clients)) - (each.cumsum(0) - each)[clients]
-        places, own = number[:, None] * length + torch.arange(length), batches.counts[clients][:, None]
-        real = places < own
-        rows = batches.at(0)[clients[:, None], torch.where(real, places, 0)]
-        return cls(clients, rows, (real.double() / own).to(like))
+        places = number[:, None] * length + torch.arange(length)
+        real = places < batches.counts[clients][:, None]
+        places = clients[:, None], torch.where(real, places, 0)
+        return cls(clients, batches.at(0)[places], weights[places] * real.to(weights))
 
 
 def gradients(problem: PooledData, batches: Batches, w: Tensor, room: float) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,8 @@ def gradients(problem: PooledData, batches: Batches, w: Tensor, room: float) -> 
     into, parameters = task.layout.views(G).values(), list(task.layout.views(w).values())
     gradient, alike = gradient_of(problem, shared=True), _alike(counts)
     length, stack = shape_of_pass(problem, counts, room)
-    for clients, rows, weights in zip(*(part.split(stack) for part in Segments.of(batches, length, w)), strict=True):
+    segments = Segments.of(batches, length, problem.weights(batches, w))
+    for clients, rows, weights in zip(*(part.split(stack) for part in segments), strict=True):
         x, y = (taken(pool, rows.flatten()).view(*rows.shape, *pool.shape[1:]) for pool in (problem.x, problem.y))
         no_seeds = torch.empty(len(clients), 0, dtype=torch.int64, device=w.device)
         arguments, step = (x, y, weights, no_seeds, *parameters), gradient

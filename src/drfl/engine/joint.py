@@ -56,7 +56,8 @@ class Call(Generic[A]):
     @property
     def pool(self) -> Hashable:
         """Samples that can be joined have this in common."""
-        return tuple((t.shape[1:], t.dtype, t.device) for t in (self.problem.x, self.problem.y))
+        alike = ((t.shape[1:], t.dtype, t.device) for t in (self.problem.x, self.problem.y))
+        return *alike, self.problem.masses is None
 
     @cached_property
     def form(self) -> Hashable:
@@ -82,17 +83,24 @@ class Pools:
         """
         first, problems = calls[0], [call.problem for call in calls]
         known, whole = self._joined.get(first.pool, ([], first.problem))
-        distinct = {(id(p.x), id(p.y)): p for p in (*known, *problems)}
+        distinct = {tuple(map(id, _pool(p))): p for p in (*known, *problems)}
         if len(distinct) > len(known):
             known = list(distinct.values())
             if len(known) > 1:
-                if sum(t.numel() * t.element_size() for p in known for t in (p.x, p.y)) > LARGEST:
+                if sum(t.nbytes for p in known for t in _pool(p)) > LARGEST:
                     return None
-                whole = whole._replace(x=torch.cat([p.x for p in known]), y=torch.cat([p.y for p in known]))
+                x, y, *masses = map(torch.cat, zip(*map(_pool, known), strict=True))
+                whole = whole._replace(x=x, y=y, masses=masses[0] if masses else None)
             self._joined[first.pool] = known, whole
         sizes = torch.tensor([len(p.x) for p in known])
         starts = dict(zip(distinct, (sizes.cumsum(0) - sizes).tolist(), strict=True))
-        return first.problem._replace(x=whole.x, y=whole.y), [starts[id(p.x), id(p.y)] for p in problems]
+        joined = first.problem._replace(x=whole.x, y=whole.y, masses=whole.masses)
+        return joined, [starts[tuple(map(id, _pool(p)))] for p in problems]
+
+
+def _pool(problem: PooledData) -> list[Tensor]:
+    """Everything that a problem has of its rows: inputs, targets and, if they differ, masses."""
+    return [problem.x, problem.y, *(() if problem.masses is None else (problem.masses,))]
 
 
 def results_of(calls: Sequence[Call[A]], pools: Pools) -> list[A]:
@@ -102,22 +110,12 @@ def results_of(calls: Sequence[Call[A]], pools: Pools) -> list[A]:
         return [call.alone() for call in calls]
     problem, starts = joined
     width = max(call.batches.samples.shape[2] for call in calls)
-    own = [_widened(call.batches, width) for call in calls]
+    own = [call.batches.widened(width) for call in calls]
     samples = torch.cat([b.samples + at for b, at in zip(own, starts, strict=True)])
     by_step, seeds = ([t for t in part if t is not None] for part in ([b.by_step for b in own], [b.seeds for b in own]))
     counts = torch.cat([b.counts for b in own])
     batches = Batches(samples, counts, torch.cat(by_step) if by_step else None, torch.cat(seeds) if seeds else None)
     return calls[0].together(calls, problem, batches)
-
-
-def _widened(batches: Batches, width: int) -> Batches:
-    """The same batches in so many columns; fillers repeat each step's first sample, as theirs do."""
-    samples, seeds = (
-        None if t is None else torch.cat([t, t[:, :, :1].expand(-1, -1, width - t.shape[2])], 2)
-        for t in (batches.samples, batches.seeds)
-    )
-    assert samples is not None
-    return batches._replace(samples=samples, seeds=seeds)
 
 
 def rows_of(values: Sequence[Tensor], calls: Sequence[Call[A]]) -> Tensor:
@@ -153,7 +151,7 @@ def losses(calls: Sequence[Call[Tensor]], problem: PooledData, batches: Batches)
             arguments = (*_samples(problem, rows), *task.layout.views(own).values())
             step = of if W.is_cuda else replayed(task, ("losses of several",), of, arguments, traced)
             (values,) = step(*arguments)
-        F[part] = (values.double().cpu() * rows.weights(F)).sum(1)[: len(part)]
+        F[part] = (values.double().cpu() * problem.weights(rows, F)).sum(1)[: len(part)]
     return split_by_run(F, calls)
 
 
@@ -168,7 +166,7 @@ def gradients(
         rows, own = batches.rows(part), W[part.to(W.device)]
         with threads_for(rows.at(0).numel() * W.shape[1]):
             x, y = _samples(problem, rows)
-            *g, F[part] = gradient(x, y, rows.weights(W), seeds_of(rows, W), *layout.views(own).values())
+            *g, F[part] = gradient(x, y, problem.weights(rows, W), seeds_of(rows, W), *layout.views(own).values())
         for view, values in zip(into, g, strict=True):
             view[part] = values
     return list(zip(split_by_run(G, calls), split_by_run(F.double().cpu(), calls), strict=True))

@@ -151,7 +151,7 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest, o
         pull, fixed, snapshot = (rest.pop(0) if asked else None for asked in there)
         return OwnSteps(w, lr, pull, fixed, snapshot).taken(problem, (samples, weights, seeds), request)
 
-    tensors = [batches.samples.to(w.device), batches.weights(w), seeds_of(batches, w)]
+    tensors = [batches.samples.to(w.device), problem.weights(batches, w), seeds_of(batches, w)]
     tensors += [values for values in own if values is not None]
     if w.is_cuda:
         # As for one run; what differs between runs is an argument.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.evaluation import position_means
 from drfl.local_optimizers import SAM, Adam
 from drfl.measure import Rows
 from drfl.requests import TrainRequest
@@ -82,16 +83,20 @@ def _test(problem: PooledData, index: Tensor, w: Tensor) -> Tests:
             each = metric.checked(task.sample_values(metric, outputs, y).double().cpu())[:, None]
         else:
             each = metric.of_rows(outputs.double().cpu(), y.cpu())
-        if metric.per_sample or metric.rows.mean:
+        if metric.ignored is not None and metric.rows is Rows.REAL and y.dim() > 1:
+            value, each = position_means(each, y.cpu() != metric.ignored, ClientRows.of([index]))
+            values.append(value)
+        elif metric.per_sample or metric.rows.mean:
             values.append(each.mean(0))
         else:
             values.append(torch.tensor([metric.of(outputs.double().cpu(), y.cpu())], dtype=torch.float64))
         rows.append(each[:, :0] if metric.rows is Rows.WHOLE else each)
-    return Tests(task.sample_losses(outputs, y).double().mean().cpu()[None], tuple(values), tuple(rows))
+    loss = problem.mean(task.sample_losses(outputs, y).double(), index).cpu()[None]
+    return Tests(loss, tuple(values), tuple(rows))
 
 
 def _loss(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = None) -> Tensor:
-    return problem.task.sample_losses(_outputs(problem, w, index, seeds), problem.y[index]).mean()
+    return problem.mean(problem.task.sample_losses(_outputs(problem, w, index, seeds), problem.y[index]), index)
 
 
 def _outputs(problem: PooledData, w: Tensor, index: Tensor, seeds: Tensor | None = None) -> Tensor:

@@ -48,6 +48,7 @@ class Placed(NamedTuple):
         task: the task.
         x: pieces of the inputs, consecutive rows.
         y: those of the targets.
+        masses: those of the rows' masses; empty = 1 each.
         size: rows of every piece but the last.
         autocast: see :class:`drfl.engine.base.PooledData`.
     """
@@ -55,6 +56,7 @@ class Placed(NamedTuple):
     task: ObjectRef
     x: tuple[ObjectRef, ...]
     y: tuple[ObjectRef, ...]
+    masses: tuple[ObjectRef, ...]
     size: int
     autocast: torch.dtype | None
 
@@ -203,15 +205,16 @@ class RayWorkers:
 
     def _placed(self, problem: PooledData) -> Placed:
         """The pool in the object store, where it is put once."""
-        task, x, y, autocast = problem
+        task, x, y, autocast, masses = problem
         size = max(1, PIECE // max(1, x[:1].numel() * x.element_size()))
-        for pool in (x, y):
+        pools = [x, y, *(() if masses is None else (masses,))]
+        for pool in pools:
             if id(pool) not in self._pools:
                 self._pools[id(pool)] = pool, tuple(self._put(_array(piece)) for piece in pool.split(size))
         if id(task) not in self._tasks:
             self._tasks[id(task)] = task, self._put(task)
-        (_, xs), (_, ys), (_, sent) = self._pools[id(x)], self._pools[id(y)], self._tasks[id(task)]
-        return Placed(sent, xs, ys, size, autocast)
+        xs, ys, *rest = (self._pools[id(pool)][1] for pool in pools)
+        return Placed(self._tasks[id(task)][1], xs, ys, rest[0] if rest else (), size, autocast)
 
     def _put(self, what: object) -> ObjectRef:
         return self._cluster.connected().put(what)
@@ -299,16 +302,16 @@ class Worker:
             (self._tasks[pool.task],) = self._pieces([pool.task])
         task = self._tasks[pool.task]
         if len(pool.x) == 1:
-            x, y = map(tensor, self._pieces([*pool.x, *pool.y]))
-            return PooledData(task, x, y, pool.autocast), index
+            x, y, *masses = map(tensor, self._pieces([*pool.x, *pool.y, *pool.masses]))
+            return PooledData(task, x, y, pool.autocast, *masses), index
         rows, at = index.unique(return_inverse=True)
         own = rows.split((rows // pool.size).unique_consecutive(return_counts=True)[1].tolist())
         which = [int(part[0]) // pool.size for part in own]
-        x, y = (
+        x, y, *masses = (
             torch.cat([tensor(piece)[part % pool.size] for piece, part in zip(self._pieces(found), own, strict=True)])
-            for found in ([pieces[i] for i in which] for pieces in (pool.x, pool.y))
+            for found in ([pieces[i] for i in which] for pieces in (pool.x, pool.y, pool.masses) if pieces)
         )
-        return PooledData(task, x, y, pool.autocast), at
+        return PooledData(task, x, y, pool.autocast, *masses), at
 
     def _pieces(self, of: Sequence[ObjectRef]) -> list:
         import ray

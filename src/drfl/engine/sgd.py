@@ -13,8 +13,8 @@ from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.tracing import Function
 from drfl.engine.weight_products import Gradient, OuterProduct
+from drfl.losses import SampleFn
 from drfl.requests import TrainRequest
-from drfl.task import SampleFn
 
 
 def convolutional(model: nn.Module) -> bool:
@@ -59,7 +59,7 @@ def mean_losses(problem: PooledData, batches: Batches, model: Model, apply: Appl
     # The mask takes fillers out and lines the samples up client by client, as ClientRows wants them.
     rows = ClientRows(batches.at(0)[batches.real], batches.counts.cumsum(0) - batches.counts, batches.counts)
     (losses,) = per_sample(problem, rows.index, model, [problem.task.sample_losses], apply)
-    return rows.means(losses)
+    return problem.means(losses, rows)
 
 
 def functional(problem: PooledData, w: Tensor) -> Model:
@@ -209,7 +209,7 @@ def gradient_of(problem: PooledData, *, shared: bool = False) -> Function:
             return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, own), x), y)
 
         own = seeds if len(seeds) else None
-        # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b: 1/count for a sample, 0 for a filler.
+        # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b, see PooledData.weights; 0 for a filler.
         # Fillers repeat a sample of the same client, so that their loss is finite where the client's is: 0·∞ is NaN.
         values, pull_back, *_ = vjp(losses, *parameters)
         return *pull_back(weights), (values * weights).sum()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import html
 from collections.abc import Sequence
 from typing import cast
@@ -14,6 +15,7 @@ from drfl import checks
 from drfl.client_table import ClientTable
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
+from drfl.data.row_lists import pieces
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
@@ -24,6 +26,7 @@ from drfl.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
 from drfl.hashing import digest_of
 from drfl.key import Key
 from drfl.local import LocalSGD
+from drfl.losses import Loss
 from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Merged, R, Replies, Request, TrainRequest
 from drfl.sampling import Cohort
 from drfl.task import Task
@@ -86,8 +89,11 @@ class Simulation(Federation):
         shared = test.x is train.x and test.y is train.y
         for problem in (train,) if shared else (train, test):
             _check(problem)
-        task = task.resolved(train.x, train.y)
-        train, test = train._replace(task=task), test._replace(task=task)
+        data, masses, test_masses = counted_rows(data, task.criterion)
+        given = ((train.y, masses), (test.y, test_masses))
+        ignoring = any(m is not None and bool(task.criterion.ignores(y).any()) for y, m in given)
+        task = task.resolved(train.x, train.y, ignoring=ignoring)
+        train, test = train._replace(task=task, masses=masses), test._replace(task=task, masses=test_masses)
         # Before autocast is set, so that features are computed in the model's type; tests stay without it.
         train, self._test = _behind_backbone(train, test)
         self._train = train._replace(autocast=_autocast(precision, dtype))
@@ -165,9 +171,25 @@ class Simulation(Federation):
             raise ValueError(f"snapshot={snapshot} must be a step in 1…{steps}")
         drawn = draw if epochs is None else draw_epochs
         batches = drawn(self._rows, request.cohort, steps, batch, request.key, self._first)
-        if isinstance(request, TrainRequest) and self._train.task.noisy:
+        if not isinstance(request, TrainRequest):
+            batches = self._with_a_loss(batches, request)
+        elif self._train.task.noisy:
             batches = batches.seeded(request.cohort, steps, request.key.fold("noise"), self._first)
         return batches, steps
+
+    def _with_a_loss(self, batches: Batches, request: LossRequest | GradientRequest) -> Batches:
+        """The same, drawn again from the rows that count for clients of which none was drawn: 0/0 is no report.
+
+        If they did not answer, or reported 0, λ would pass over the clients that have few such rows.
+        """
+        masses = self._train.masses
+        if masses is None or not bool((none := self._train.counted(batches.at(0), batches.real) == 0).any()):
+            return batches
+        counting = self._rows.only(masses[self._rows.index] != 0)
+        own = draw(counting, request.cohort[none], 1, request.batch, request.key.fold("counting"), self._first)
+        samples = batches.samples.clone()
+        samples[none] = own.widened(samples.shape[2]).samples
+        return Batches(samples, batches.counts.masked_scatter(none, own.counts))
 
     def _book(
         self, request: TrainRequest | LossRequest | GradientRequest, samples: Tensor, vectors: int, scalars: int = 0
@@ -251,6 +273,43 @@ class Simulation(Federation):
         return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums_of(self.measures, rows, tests))
 
 
+def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | None, Tensor | None]:
+    """Leave out test and validation rows of whose targets the loss ignores every one.
+
+    Training rows stay: local steps draw their minibatches from all rows, as a torch loop does.
+
+    Returns:
+        The data, and what each row of the training and of the test pool counts, see :meth:`drfl.losses.Loss.masses`.
+
+    Raises:
+        InputError: no target of a client counts, in one of the parts; names it.
+    """
+    masses = loss.masses(data.targets)
+    tested = masses if data.test_targets is data.targets else loss.masses(data.test_targets)
+    parts = {"training": (data.train, data.targets, masses), "test": (data.test, data.test_targets, tested)}
+    if data.validation is not None:
+        parts["validation"] = (data.validation, data.targets, masses)
+    kept: dict[str, tuple[Tensor, ...]] = {}
+    for part, (lists, targets, mass) in parts.items():
+        if mass is None:
+            continue
+        rows = ClientRows.of(lists)
+        nothing = rows.totals(mass[rows.index]) == 0
+        if bool(nothing.any()):
+            name = data.names[int(nothing.nonzero()[0])]
+            raise InputError(
+                f"client '{name}': none of its {part} targets counts in the loss, which ignores {loss.ignored} and "
+                "classes of weight 0: remove the client, or give it other rows",
+                code="no-rows",
+                field=name,
+            )
+        there = ~loss.ignores(targets).reshape(len(targets), -1).all(1).cpu()[rows.index]
+        if part != "training" and not bool(there.all()):
+            left = rows.only(there)
+            kept[part] = pieces(left.index.to(lists[0].device), left.sizes)
+    return dataclasses.replace(data, **kept) if kept else data, masses, tested
+
+
 def _takes_whole_numbers(task: Task, x: Tensor) -> bool:
     """Whether a model embeds whole numbers, or makes of them what it needs; a linear layer does not."""
     try:
@@ -302,7 +361,7 @@ def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, P
     found = features(parts.backbone, train.x)
     # Training and test rows often share one pool: then its features are computed once.
     tested = found if test.x is train.x else features(parts.backbone, test.x)
-    return PooledData(parts.task, found, train.y), PooledData(parts.task, tested, test.y)
+    return train._replace(task=parts.task, x=found), test._replace(task=parts.task, x=tested)
 
 
 def _autocast(precision: str, dtype: torch.dtype) -> torch.dtype | None:

@@ -88,7 +88,7 @@ class Stacked:
             parameters = layout.views(w.expand(len(part), -1)).values()
             with threads_for(index.numel() * w.numel()):
                 x, y = (taken(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
-                *g, F[part] = gradient(x, y, rows.weights(w), seeds_of(rows, w), *parameters)
+                *g, F[part] = gradient(x, y, problem.weights(rows, w), seeds_of(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
         return G, F.double().cpu()
@@ -160,8 +160,8 @@ def _train_stack(problem: PooledData, batches: Batches, request: TrainRequest) -
         return local_steps(problem, tensors, request)
 
     # Whatever changes from round to round is an argument; all else is baked into the graph and named in its key.
-    seeds = seeds_of(batches, w)
-    tensors = [batches.samples.to(w.device), batches.weights(w), seeds, w, *(() if fixed is None else (fixed,))]
+    tensors = [batches.samples.to(w.device), problem.weights(batches, w), seeds_of(batches, w), w]
+    tensors += [] if fixed is None else [fixed]
     if w.is_cuda:
         # The graph gathers minibatches from the pool at these very addresses: another pool needs another graph.
         pool = (problem.x.data_ptr(), problem.y.data_ptr())
@@ -234,7 +234,7 @@ def _stop_those_who_are_done(U: Tensor, before: Tensor, total: Tensor | None, we
         weights: (k, T, B), nothing in steps that a client does not take.
         t: the step.
     """
-    taken = (weights > 0).any(2)
+    taken = (weights != 0).any(2)
     on = taken[:, t, None]
     U.copy_(torch.where(on, U, before))
     if total is not None:

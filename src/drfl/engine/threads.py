@@ -64,7 +64,7 @@ class Replica:
         gradients, losses = self._gradients(rows)
         for g, value in zip(gradients, self._views(into), strict=True):
             value.copy_(written_out(g))
-        return losses.mean()
+        return self._problem.mean(losses, rows)
 
     def local_steps(
         self,
@@ -124,7 +124,7 @@ class Replica:
         outputs = problem.forward(self._model, channels_last(x) if self._images else x)
         losses = problem.task.sample_losses(outputs, taken(problem.y, rows))
         # The weights of the mean, whose own backward pass would be three small functions more.
-        weights = losses.new_full(losses.shape, 1 / len(losses))
+        weights = losses.new_full(losses.shape, 1 / problem.divisor(rows))
         with self._weights.collected() as products:
             # A parameter that the loss does not depend on has the gradient 0, as in the other engines, and is no error.
             rest = torch.autograd.grad(losses, self._parameters, weights, allow_unused=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.hugging_face import hub_name
+from drfl.engine import Simulation
 from drfl.errors import Notice
 from drfl.experiments.build import Running
 from drfl.experiments.end_checks import BY_CLASS
@@ -22,7 +23,9 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     partition = None if job.partition is None else job.partition.recipe.get("partition")
     if job.config.data is None and job.config.dataset in DATASETS and partition != "natural":
         return ()
-    found = data_warnings(job.data, by_class=partition in BY_CLASS)
+    # The simulation's, which leave out rows that no metric counts.
+    data = job.fed.data if isinstance(job.fed, Simulation) else job.data
+    found = data_warnings(data, by_class=partition in BY_CLASS)
     name = job.config.dataset
     if job.config.data is None and is_hub(name) and not hub_name(name).pinned:
         return (

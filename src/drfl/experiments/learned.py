@@ -11,9 +11,10 @@ from torch import nn
 
 from drfl import user_code
 from drfl.errors import InputError
+from drfl.losses import SampleFn
 from drfl.metrics import Metric, MetricFn, check_distinct, metric_of
 from drfl.models import LOSSES, MODELS
-from drfl.task import SampleFn, default_score
+from drfl.task import default_score
 
 
 def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -15,7 +15,7 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
 from drfl.audit_log import AuditLog, Head
 from drfl.audit_signatures import read_public_key, read_signing_key
@@ -23,6 +23,7 @@ from drfl.data import ClientData
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.engine.row_scores import RowScores, products
+from drfl.engine.simulation import counted_rows
 from drfl.errors import InputError
 from drfl.flower.identities import write_identity
 from drfl.flower.messages import (
@@ -44,6 +45,7 @@ from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
 from drfl.flower.site_policy import RefusedError, SitePolicy
 from drfl.hashing import digest_of
+from drfl.losses import Loss
 from drfl.models import LOSSES, MODELS
 from drfl.requests import Gradients, Losses, Replies, TrainRequest
 from drfl.task import Task
@@ -340,9 +342,19 @@ def identity(site: Site) -> RecordDict:
     Raises:
         InputError: the site has no samples, or a number is too large for a message.
     """
-    data = site.data
-    labels = not data.targets.is_floating_point()
-    classes = int(max(data.targets.max(), data.test_targets.max())) + 1 if labels else 1
+    # The losses that a server can name ignore torch's default, or take no class labels.
+    loss = Loss(nn.CrossEntropyLoss()) if site.task is None else site.task.criterion
+    data, _, _ = counted_rows(site.data, loss)
+    classes = 1
+    if not data.targets.is_floating_point():
+        low, high = torch.cat([y[~loss.ignores(y)] for y in (data.targets, data.test_targets)]).aminmax()
+        if site.task is None and low < 0:
+            raise InputError(
+                f"targets must be labels of at least 0, but hold {int(low)}: encode them",
+                code="out-of-range",
+                field="targets",
+            )
+        classes = int(high) + 1
     majority = None if data.majority is None else float(data.majority)
     moments = None
     if is_table(data.inputs) and data.inputs.shape[1] <= MOST_COLUMNS:

@@ -21,6 +21,7 @@ from drfl.flower.nodes import Member, Roster
 from drfl.flower.possible_tests import believed
 from drfl.flower.traffic import Traffic
 from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
+from drfl.measure import Rows
 from drfl.metrics import Metric, metric_of, resolved
 from drfl.requests import R, Request, TrainRequest
 
@@ -237,11 +238,15 @@ def _squares(test: Tested, measures: Sequence[Metric]) -> tuple[float, ...]:
 def measures_of(model: Model) -> tuple[Metric, ...]:
     """What tests of a model measure, the score first, with what that says of a row, by the loss and its outputs.
 
-    Of a model of the sites' own nobody here knows what the targets are: its accuracy may be over several labels.
+    Of a model of the sites' own nobody here knows what the targets are: a row may have several labels, and its loss
+    may ignore some of them.
     """
     outputs = torch.empty(1, model.classes or 2)
     targets = torch.empty(1, dtype=torch.int64) if model.loss in OF_CLASS else torch.empty_like(outputs)
-    return tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)
+    found = tuple(resolved(metric_of(name), outputs, targets) for name in model.metrics)
+    if model.loss:
+        return found
+    return tuple(replace(metric, rows=Rows.REAL) if metric.rows.mean else metric for metric in found)
 
 
 def _stacked(request: Request[R], answers: Mapping[int, Answer]) -> R:

@@ -296,6 +296,8 @@ class Vanishing(Dishonest):
 def flipped_labels(data: ClientData, clients: Iterable[int]) -> ClientData:
     """The data with label y as C − 1 − y on some clients' training rows, for C classes; their test rows stay.
 
+    Negative targets, such as those that a loss ignores, stay too.
+
     Args:
         data: the clients' samples, with labels as targets.
         clients: whose.
@@ -305,7 +307,10 @@ def flipped_labels(data: ClientData, clients: Iterable[int]) -> ClientData:
     """
     _check_labels(data, clients := list(clients))
     rows = torch.cat([data.train[client] for client in clients]) if clients else torch.empty(0, dtype=torch.int64)
-    return replace(data, targets=data.targets.index_put((rows,), data.targets.max() - data.targets[rows]))
+    labels = data.targets[rows]
+    return replace(
+        data, targets=data.targets.index_put((rows,), torch.where(labels < 0, labels, data.targets.max() - labels))
+    )
 
 
 def _check_labels(data: ClientData, clients: Iterable[int]) -> None:
@@ -329,7 +334,7 @@ def label_noise(data: ClientData, client: int, share: float, key: Key) -> Client
         data: the clients' samples, with labels as targets.
         client: whose.
         share: of its training rows, in [0, 1], rounded to whole rows; their labels are drawn uniformly from all classes
-            that occur, the true one included.
+            that occur, the true one included. Negative targets, such as those that a loss ignores, stay.
         key: of the draws.
 
     Raises:
@@ -337,7 +342,7 @@ def label_noise(data: ClientData, client: int, share: float, key: Key) -> Client
     """
     checks.fraction("share", share)
     _check_labels(data, [client])
-    generator, mine, classes = key.generator(), data.train[client], data.targets.unique()
+    generator, mine, classes = key.generator(), data.train[client], data.targets[data.targets >= 0].unique()
     rows = mine[torch.from_numpy(generator.permutation(len(mine)))[: round(share * len(mine))]]
-    drawn = torch.from_numpy(generator.integers(len(classes), size=len(rows)))
-    return replace(data, targets=data.targets.index_put((rows,), classes[drawn]))
+    drawn, labels = torch.from_numpy(generator.integers(len(classes), size=len(rows))), data.targets[rows]
+    return replace(data, targets=data.targets.index_put((rows,), torch.where(labels < 0, labels, classes[drawn])))

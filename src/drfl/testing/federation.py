@@ -24,6 +24,7 @@ FEDERATION_CHECKS: tuple[FederationCheck, ...] = (
     federation_checks.single_precision,
     federation_checks.losses_and_gradients,
     federation_checks.evaluates_every_client,
+    federation_checks.ignored_targets_do_not_count,
     minibatches.samples_belong_to_key_and_client,
     minibatches.threads_do_not_matter,
     minibatches.minibatches_are_distinct_samples,

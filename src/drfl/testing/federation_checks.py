@@ -40,9 +40,17 @@ class FederationSubject:
     make: Make
     tolerance: float = 1e-9
 
-    def both(self, dtype: torch.dtype = torch.float64) -> tuple[Federation, Federation]:
-        """A fresh federation and the oracle, of the same clients: three classes, a linear model."""
-        return self.make(data(dtype), task(dtype)), Simulation(data(dtype), task(dtype), engine=Loop())
+    def both(
+        self, dtype: torch.dtype = torch.float64, clients: ClientData | None = None
+    ) -> tuple[Federation, Federation]:
+        """A fresh federation and the oracle, of the same clients: three classes, a linear model.
+
+        Args:
+            dtype: of the model.
+            clients: whose data; None = :func:`data`.
+        """
+        clients = data(dtype) if clients is None else clients
+        return self.make(clients, task(dtype)), Simulation(clients, task(dtype), engine=Loop())
 
     def close(self, mine: Tensor, oracles: Tensor, what: str, tolerance: float | None = None) -> None:
         """Raise :class:`drfl.testing.CheckError` unless two tensors agree."""
@@ -139,8 +147,10 @@ def shifts(d: int) -> Tensor:
     return torch.linspace(-0.5, 0.5, len(SIZES) * d, dtype=torch.float64).view(len(SIZES), d)
 
 
-def _same(served: FederationSubject, ask: TrainCall, dtype: torch.dtype = torch.float64) -> None:
-    mine, oracle = (ask.of(fed) for fed in served.both(dtype))
+def _same(
+    served: FederationSubject, ask: TrainCall, dtype: torch.dtype = torch.float64, clients: ClientData | None = None
+) -> None:
+    mine, oracle = (ask.of(fed) for fed in served.both(dtype, clients))
     tolerance = None if dtype == torch.float64 else 1e-4
     for name, got, want in zip(Replies._fields[1:], mine[1:], oracle[1:], strict=True):
         if got is None or want is None:
@@ -231,6 +241,26 @@ def evaluates_every_client(served: FederationSubject) -> None:
         served.close(values, wanted, f"the evaluation's {metric.name}")
     if got.sums is not None and want.sums is not None:  # which a federation need not count
         served.close(got.sums.nan_to_num(-1), want.sums.nan_to_num(-1), "the evaluation's sums")
+
+
+def ignored_targets_do_not_count(served: FederationSubject) -> None:
+    """Targets that the loss ignores count in no loss, step or score; catches means over all rows."""
+    whole = data()
+    masked = replace(
+        whole,
+        targets=whole.targets.index_fill(0, torch.arange(1, len(whole.targets), 3), -100),
+        test_targets=whole.test_targets.index_fill(0, torch.arange(1, len(whole.test_targets), 3), -100),
+    )
+    _same(served, TrainCall(snapshot=1, average=True), clients=masked)
+    mine, oracle = served.both(clients=masked)
+    w, everybody = oracle.w0 * 1.5, torch.tensor(EVERYBODY)
+    f, want = (fed.losses(everybody, w, KEY) for fed in (mine, oracle))
+    served.close(by_client(f, f.values, EVERYBODY), want.values, "losses")
+    g, want = (fed.gradients(everybody, w, KEY) for fed in (mine, oracle))
+    served.close(by_client(g, g.values, EVERYBODY), want.values, "gradients")
+    got, want = mine.evaluate(w), oracle.evaluate(w)
+    for name in ("score", "loss", "samples"):
+        served.close(getattr(got, name), getattr(want, name), f"the evaluation's {name}")
 
 
 def describes_its_clients(served: FederationSubject) -> None:

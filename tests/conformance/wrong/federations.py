@@ -69,7 +69,7 @@ class Plain(Loop):
     def gradient(self, problem, u, rows):
         u, task = u.detach().requires_grad_(), problem.task
         outputs = task.outputs(task.layout.views(u), problem.x[rows])
-        return torch.autograd.grad(task.sample_losses(outputs, problem.y[rows]).mean(), u)[0]
+        return torch.autograd.grad(problem.mean(task.sample_losses(outputs, problem.y[rows]), rows), u)[0]
 
 
 class MomentumKept(Plain):
@@ -124,6 +124,13 @@ class SumOfLosses(Plain):
 
     def gradient(self, problem, u, rows):
         return super().gradient(problem, u, rows) * len(rows)
+
+
+class MeanOverAllRows(Plain):
+    """Rows that the loss ignores count in the mean."""
+
+    def gradient(self, problem, u, rows):
+        return super().gradient(problem._replace(masses=None), u, rows)
 
 
 class PlainSteps(Plain):

@@ -131,6 +131,7 @@ FEDERATION_TRAPS = [
     served(f.MeanWithStart, "the average counts the start", "average_is_over_the_steps"),
     served(f.InPlace, "local steps in place on the server's model", "inputs_stay"),
     served(f.SumOfLosses, "gradient of the summed loss", "local_steps"),
+    served(f.MeanOverAllRows, "rows that the loss ignores count in the mean", "ignored_targets_do_not_count"),
     served(f.PlainSteps, "weight decay and radius forgotten", "decay_and_radius"),
     served(f.GlobalDraw, "minibatches from a global generator", "no_generator_used"),
     served(f.WithReplacement, "minibatches with replacement", "minibatches_are_distinct_samples"),

@@ -16,7 +16,8 @@ from drfl.ambiguity import AmbiguitySet
 from drfl.data import ClientData
 from drfl.engine import Engine, Simulation
 from drfl.errors import InputError
-from drfl.task import SampleFn, Task
+from drfl.losses import SampleFn
+from drfl.task import Task
 from drfl.testing.problems.objectives import Functions
 from drfl.testing.problems.solvers import Ball, Entropic, Mixtures, Point, interior, minimise, mixtures_of, polish
 

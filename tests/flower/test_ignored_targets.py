@@ -1,0 +1,121 @@
+"""Losses that ignore targets, behind a grid as in a simulation."""
+
+import pytest
+import torch
+from tests.support.refusals import refused
+from torch import nn
+
+import drfl
+from drfl.data import ClientData
+from drfl.engine import Loop
+from drfl.flower.client_app import Site, client_app, identity
+from drfl.flower.federation import FlowerFederation
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import Model
+from drfl.flower.nodes import SelfNamed, gathered
+from drfl.flower.schema import SiteIdentity, read_note
+from drfl.flower.transport import Deadline
+from drfl.key import Key
+from drfl.local import LocalSGD
+from drfl.models import MODELS
+from drfl.task import Task
+
+NAMES = "abcd"
+LOCAL = LocalSGD(steps=3, lr=0.1, batch=4)
+NAMED = Model("linear", "cross-entropy", "float64", 3, "loop", ("accuracy", "log_loss", "auc"))
+OWN = Model("", "", "float64", 0, "loop", ("accuracy", "log_loss", "f1"))
+
+
+def arrays(n, seed, ignored, shape=()):
+    """Of client number ``seed``; the more of its targets are ignored, the larger that is."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, *shape, 6, generator=draw, dtype=torch.float64)
+    y = (x.sum(-1) + torch.randn(n, *shape, generator=draw)).abs().long() % 3
+    y[torch.rand(n, *shape, generator=draw) < 0.2 * (seed % 5)] = ignored
+    y.view(n, -1)[:3, 0] = torch.arange(3)
+    return x, y
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.out(x).transpose(1, 2)
+
+
+def own_task():
+    with Key(0).fold("model").torch_scope():
+        return Task(Tagger().double(), nn.CrossEntropyLoss(ignore_index=7), metrics=("log_loss", "f1"))
+
+
+def named_task():
+    with Key(0).fold("model").torch_scope():
+        return Task(MODELS["linear"]((6,), 3).double(), metrics=("log_loss", "auc"))
+
+
+def both(own):
+    """The clients as a simulation, and behind a grid."""
+    ignored, shape = (7, (5,)) if own else (-100, ())
+    train = {name: arrays(30 - seed, seed, ignored, shape) for seed, name in enumerate(NAMES)}
+    test = {name: arrays(15, 10 + seed, ignored, shape) for seed, name in enumerate(NAMES)}
+    task = own_task() if own else named_task()
+    simulation = drfl.Simulation(ClientData.from_arrays(train, test, dtype=None), task, engine=Loop())
+    sites = {
+        name: Site(
+            name,
+            ClientData.from_arrays({name: train[name]}, {name: test[name]}, dtype=None),
+            own_task() if own else None,
+        )
+        for name in NAMES
+    }
+    app = client_app(lambda context: sites[context.node_config["name"]])
+    grid, roster = InProcessGrid(app, [{"name": name} for name in NAMES]), SelfNamed(NAMES)
+    members = gathered(grid, roster, 1.0, 5.0)
+    model = OWN if own else NAMED
+    return simulation, FlowerFederation(grid, roster, members, model, task.w0, Deadline(5.0))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["named", "own"])
+@pytest.mark.parametrize(
+    "algorithm", [drfl.DRFA(m=3, local=LOCAL, dual_batch=2), drfl.ScaffPD(local=LOCAL)], ids=["DRFA", "ScaffPD"]
+)
+def test_every_number_is_that_of_the_simulation(own, algorithm):
+    a, b = (drfl.run(algorithm, fed, rounds=4) for fed in both(own))
+    assert torch.equal(a.model, b.model)
+    assert torch.equal(a.lam, b.lam)
+    assert torch.equal(a.evaluation.score, b.evaluation.score)
+    assert torch.equal(a.evaluation.samples, b.evaluation.samples)
+    torch.testing.assert_close(a.evaluation.loss, b.evaluation.loss, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(a.evaluation.sums, b.evaluation.sums, rtol=1e-12, atol=1e-12, equal_nan=True)
+    for mine, other in zip(a.evaluation.others, b.evaluation.others, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+    assert a.history.last.ledger == b.history.last.ledger
+
+
+def test_reports_on_few_rows_are_those_of_the_simulation():
+    simulation, fed = both(own=False)
+    for seed in range(8):
+        for ask in ("losses", "gradients"):
+            a, b = (getattr(one, ask)(torch.arange(4), one.w0, Key(seed), batch=1) for one in (simulation, fed))
+            for mine, other in zip(a, b, strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+            assert (b[-1] > 0).all()
+    assert simulation.ledger == fed.ledger
+
+
+def about(site):
+    return read_note(identity(site), "identity", SiteIdentity)
+
+
+def test_what_a_site_says_of_itself_is_of_the_targets_that_count():
+    x, y = torch.zeros(6, 2), torch.tensor([0, 1, 1, 255, 255, 255])
+    data = ClientData.from_arrays({"a": (x, y)}, {"a": (x, y)})
+    told = about(Site("a", data, Task(nn.Linear(2, 2), nn.CrossEntropyLoss(ignore_index=255))))
+    assert (told.classes, told.train, told.test, told.majority) == (2, 6, 3, pytest.approx(2 / 3))
+    assert about(Site("a", data)).classes == 256
+    with refused("no-rows", "a"):
+        identity(Site("a", ClientData.from_arrays({"a": (x, y)}, {"a": (x, 0 * y - 100)})))
+    with refused("out-of-range", "targets"):
+        identity(Site("a", ClientData.from_arrays({"a": (x, y - 1)})))
