@@ -206,6 +206,6 @@ def object_jobs(
         kind = type(learned.model)
         source = config._sources.get(f"class {kind.__qualname__}")
         module = {"class": _named(kind)} | ({} if source is None else {"sha256": source})
-        return job_of(own, None, clients, learned, algorithm, Origin(module, _named(learned.loss)))
+        return job_of(own, None, clients, learned, algorithm, Origin(module, _named(learned.criterion.given)))
 
     return make
