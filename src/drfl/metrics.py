@@ -79,7 +79,7 @@ class Metric(Measure):
         Raises:
             InputError: the function failed, or its values are not what ``rows`` says.
         """
-        finite = torch.isfinite(outputs.flatten(1)).all(1)
+        finite = torch.isfinite(outputs.reshape(len(outputs), -1)).all(1)
         if self.rows is Rows.RANKS:
             score, truth = _scores(outputs, targets), _truth(outputs, targets)
             return torch.cat([score.where(finite[:, None], math.nan), truth.double()], 1)
