@@ -186,6 +186,9 @@ def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment:
         raise no_row_values(own, first.record.measures)
     rows: list[RowScores] = []
     for run in (first, second):
+        if run.record.stopped_on_test:
+            why = nothing_said(run)
+            raise InputError(why, code=why.code, field=why.field)
         if run.rows is None:
             raise InputError(
                 f"{run.record.label} keeps no values of single test rows, as a deployment or an older run: compare it "
