@@ -183,7 +183,7 @@ def test_algorithms_that_test_rows_have_stopped_are_marked_and_not_compared(tmp_
     assert ON_TEST in page
     assert "serves the worst-off client best" not in page
     assert call(["assess", "a"]) == 0
-    assert "gain" not in capsys.readouterr().out
+    assert "better at" not in capsys.readouterr().out
 
 
 def interrupt_after(lines, folder, arguments):
