@@ -113,7 +113,7 @@ class Target:
         """
         if text is None:
             return None
-        metric, _, value = text.strip().removeprefix(TEST).partition("=")
+        metric, _, value = text.removeprefix(TEST).partition("=")
         try:
             number = float(value)
         except ValueError:
@@ -122,7 +122,7 @@ class Target:
                 code="invalid-format",
                 field="until",
             ) from None
-        found = cls(metric.strip(), number, "test" if text.strip().startswith(TEST) else "validation")
+        found = cls(metric.strip(), number, "test" if text.startswith(TEST) else "validation")
         field_of(found.metric, score.name)
         return found
 

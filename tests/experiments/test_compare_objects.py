@@ -14,7 +14,7 @@ from torch import nn
 import drfl
 from drfl.assessment.seeds import seed_difference
 from drfl.errors import DrflError
-from drfl.experiments.runner import StopSignal
+from drfl.experiments.runner import StopSignal, first_intervals
 from drfl.run_end import DAGGER, ON_TEST
 
 
@@ -116,6 +116,20 @@ def test_runs_that_test_rows_have_stopped_are_marked_in_every_table_and_decide_n
     assert all(outcome.worst_interval is not None for outcome in held.outcomes)
     assert DAGGER not in held.to_markdown()
     assert set(drfl.compare(PAIR, DATA, TASK, **QUIET).to_frame()["stopped_on"]) == {""}
+
+
+def test_seeds_at_which_test_rows_did_not_stop_an_algorithm_decide_nothing_either():
+    """They are chosen by their results as well: if luck stops a run, the others are the unlucky ones."""
+    made = drfl.compare(PAIR, clients, task, **{**QUIET, "seeds": 6})
+    stop = {"stopped": "target", "stopped_on": "test", "worst_interval": None}
+    outcomes = tuple(o._replace(**stop) if (o.algorithm, o.seed) == ("DRFA", 0) else o for o in made.outcomes)
+    found = made._replace(outcomes=outcomes)
+    assert made.differences()["seeds"].tolist() == [6]
+    assert found.differences()["seeds"].tolist() == [0]
+    at, intervals = first_intervals(outcomes)
+    assert (at, list(intervals)) == (0, ["mine"])
+    assert first_intervals([o._replace(**stop) if o.seed == 0 else o for o in outcomes]) is None
+    assert first_intervals([]) is None
 
 
 def test_differences_of_few_seeds_decide_nothing_and_wrong_names_are_refused():

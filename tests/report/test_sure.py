@@ -218,8 +218,8 @@ def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
         for seed in range(5)
     ]
     groups = group_runs(runs)
-    found = standing(groups)
-    assert {found.best.label, *(one.rival.label for one in found.against)} == {"FedAvg", "DualDRDM"}
+    assert standing(groups) is None
+    assert standing([groups[0], groups[2]]) is not None
     table = summary_table(groups)
     assert [str(row[0].text) for row in table.rows] == ["FedAvg", f"DRFA {DAGGER}", "DualDRDM"]
     assert ON_TEST in table.caption

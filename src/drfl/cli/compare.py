@@ -200,7 +200,7 @@ def _print(comparison: Comparison, directory: Path) -> None:
         at = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
         console.out.print(f"95 %: interval of the worst client's true {score.words}{at}; drfl assess says more")
     if legend := dagger_line(comparison):
-        console.out.print(f"{legend}: no intervals", markup=False)
+        console.out.print(legend, markup=False)
     if score.name == ACCURACY.name:
         console.out.print("if equal: the mean worst of clients that are all equally good, by the size of test sets")
     verdict = verdict_line(comparison, directory)

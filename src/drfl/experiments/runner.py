@@ -270,12 +270,17 @@ def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[float, float]]] | None:
-    """The lowest seed at which any run has one, and algorithm → the interval of its worst client at that seed."""
-    known = [outcome for outcome in outcomes if outcome.worst_interval is not None]
+    """The lowest seed at which any run could have one, and algorithm → its worst client's interval at that seed.
+
+    None if there is no such interval. Runs that test rows have stopped count for the seed: a later one at which they
+    did not would be chosen by its result.
+    """
+    known = [outcome for outcome in outcomes if outcome.worst_interval is not None or outcome.stopped_on == "test"]
     if not known:
         return None
     seed = min(outcome.seed for outcome in known)
-    return seed, {o.algorithm: o.worst_interval for o in known if o.seed == seed and o.worst_interval is not None}
+    found = {o.algorithm: o.worst_interval for o in known if o.seed == seed and o.worst_interval is not None}
+    return (seed, found) if found else None
 
 
 def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:
