@@ -1,6 +1,6 @@
 """Every algorithm's round against FedAvg's: 20 of 30 clients, ten steps of 32 samples, no evaluation.
 
-    python benchmarks/algorithms.py --data-dir DIR [--rounds 20]
+    python benchmarks/algorithms.py --data-dir DIR [--rounds 20] [--smoke]
 
 The linear model on MNIST and the CNN on kmnist-t10k, with a step size at which none diverges, built-in γ and μ. AFL and
 SCAFF-PD as published have everybody take part; here they take 20 like the others. Interleaved series; medians after a
@@ -9,12 +9,10 @@ warm-up. Prints a table; writes results/algorithms.json.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 
-from jobs import COHORT, JOBS, LOCAL, simulation, store, turns
+from jobs import COHORT, JOBS, LOCAL, RESULTS, evidence, simulation, store, turns
 
 from drfl import ALGORITHMS, Algorithm, Key, Simulation, State
 
@@ -41,9 +39,8 @@ def built(name: str) -> Algorithm[State]:
 
 def main() -> None:
     """Measure both jobs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(20, 1))
     options = parser.parse_args()
     jobs: dict[str, dict[str, dict[str, float]]] = {}
     for job in JOBS:
@@ -59,6 +56,7 @@ def main() -> None:
         cells = [f"{1e3 * found[name]['median_s']:.1f} | {found[name]['over_fedavg']:.2f}" for found in jobs.values()]
         print(f"| {name} | " + " | ".join(cells) + " |")
     store(
+        options.out,
         "algorithms",
         f"python benchmarks/algorithms.py --data-dir DIR --rounds {options.rounds}",
         {"rounds": options.rounds, "jobs": jobs},

@@ -1,6 +1,6 @@
 """Seconds of project, prox and worst_case for every ambiguity set, at N = 10, 1,000 and 100,000.
 
-    python benchmarks/ambiguity.py
+    python benchmarks/ambiguity.py [--smoke]
 
 Three kinds of input: random ones (v normal, losses exponential), and v = λ + a small step as in a run that has settled,
 with λ either near the uniform mixture or the worst case of the losses; the losses then differ by a hundredth. One
@@ -11,7 +11,6 @@ N = 100,000.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
@@ -20,14 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from jobs import RESULTS, evidence
 from torch import Tensor
 
 from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
 from drfl.experiments.artifacts import versions
 
-RESULTS = Path(__file__).parent / "results" / "ambiguity.json"
-SIZES, SEED, STEP, BOUND = (10, 1_000, 100_000), 0, 0.01, 0.050
-SECONDS, LEAST, MOST = 0.3, 7, 100
+SIZES, SEED, STEP, BOUND = evidence.sized((10, 1_000, 100_000), (10, 100)), 0, 0.01, 0.050
+SECONDS, LEAST, MOST = evidence.sized((0.3, 7, 100), (0.0, 1, 1))
 """An operation is repeated for so long, between so many and so many times."""
 OPERATIONS = ("project", "prox", "worst_case")
 
@@ -115,6 +114,7 @@ def processor() -> str:
 
 def main() -> None:
     """Measure, print and store."""
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     before = os.getloadavg()
     rows = measured()
@@ -137,8 +137,7 @@ def main() -> None:
         "slowest_cpu_median_s": max(row["cpu_median_s"] for row in rows),
         "rows": rows,
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    evidence.store(options.out, {"ambiguity.json": about})
 
 
 if __name__ == "__main__":

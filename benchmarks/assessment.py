@@ -1,6 +1,6 @@
 """Seconds and memory of an assessment of 10 to 100,000 clients.
 
-    python benchmarks/assessment.py
+    python benchmarks/assessment.py [--smoke]
 
 Accuracy on n_i test rows, log-normal between 3 and 100,000 with a median of 300, and with a size that no other client
 has; true accuracies are of a beta law with mean 0.9. The whole of ``assess_clients``: intervals, the clients that could
@@ -21,14 +21,14 @@ import sys
 import time
 
 import numpy as np
-from jobs import store
+from jobs import RESULTS, evidence, store
 from scaling import memory
 
 from drfl.assessment.clients import assess_clients
 from drfl.key import Key
 from drfl.measure import Measure, Rows
 
-CLIENTS, BOUND, RUNS = (10, 1_000, 10_000, 100_000), 10.0, 5
+CLIENTS, BOUND, RUNS = evidence.sized((10, 1_000, 10_000, 100_000), (10,)), 10.0, evidence.sized(5, 1)
 SIZES, KINDS = ("log-normal", "all different"), ("accuracy", "bounded")
 
 
@@ -67,13 +67,13 @@ def measure(n: int, sizes: str, kind: str) -> dict[str, float]:
 
 def in_a_process(n: int, sizes: str, kind: str) -> dict[str, float]:
     """One setting, in a fresh process."""
-    command = [sys.executable, __file__, "--one", str(n), sizes, kind]
+    command = [sys.executable, __file__, *evidence.FLAGS, "--one", str(n), sizes, kind]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def main() -> None:
     """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = evidence.parser(__doc__, RESULTS)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -89,7 +89,7 @@ def main() -> None:
     print(f"slowest: {slowest:.2f} s; the bound is {BOUND:g} s")
     load = {"load_average_before_and_after": [before, os.getloadavg()[0]]}
     about = {"bound_s": BOUND, "slowest_s": slowest, "slowest_cpu_s": max(row["cpu_seconds"] for row in rows)}
-    store("assessment", "python benchmarks/assessment.py", {**load, **about, "rows": rows})
+    store(options.out, "assessment", "python benchmarks/assessment.py", {**load, **about, "rows": rows})
 
 
 if __name__ == "__main__":

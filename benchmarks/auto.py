@@ -1,6 +1,6 @@
 """Which engine is the fastest for which model: the table behind ``engine="auto"``.
 
-    python benchmarks/auto.py [--rounds 10]
+    python benchmarks/auto.py [--rounds 10] [--smoke]
 
 Synthetic samples, FedAvg's local steps (τ = 10) of cohorts of 20 and 5 clients. The engines take turns; medians after
 two rounds of warm-up. The last column is the time of the engine that ``Auto`` takes over that of the fastest. Prints a
@@ -9,24 +9,22 @@ table; writes results/auto.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from jobs import RESULTS, evidence, store
 from torch import nn
 
 from drfl import ClientData, Key, LocalSGD, Simulation, Stacked, Task, Threads, models
 from drfl.engine.auto import choice
-from drfl.experiments.artifacts import versions
 
-RESULTS = Path(__file__).parent / "results" / "auto.json"
 ENGINES = {"stacked": Stacked(), "threads": Threads()}
 IMAGE, PATCH, VECTOR = (1, 28, 28), (1, 8, 8), (30,)
-CLIENTS, SAMPLES, TAU = 30, 200, 10
+CLIENTS, SAMPLES, TAU = evidence.sized((30, 200, 10), (5, 20, 1))
+SETTINGS = evidence.sized(((20, 8), (20, 32), (20, 128), (5, 32)), ((2, 8),))
+"""Cohorts and batches."""
 
 
 def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -97,8 +95,8 @@ def seconds(fed: Simulation, m: int, batch: int, rounds: int) -> dict[str, float
 
 def main() -> None:
     """Measure all jobs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(10, 1))
     parser.add_argument("--jobs", default=",".join(JOBS), help="names with commas between")
     options = parser.parse_args()
     rows = []
@@ -108,16 +106,15 @@ def main() -> None:
     )
     for job in options.jobs.split(","):
         fed = federation(job)
-        for m, batch in ((20, 8), (20, 32), (20, 128), (5, 32)):
+        for m, batch in SETTINGS:
             taken = next(name for name, engine in ENGINES.items() if engine == choice(fed._train, batch))
             found = seconds(fed, m, batch, options.rounds)
             over = found[taken] / min(found.values())
             rows.append({"model": job, "m": m, "batch": batch, **found, "auto": taken, "over_fastest": round(over, 3)})
             cells = (f"{1e3 * found['stacked']:.1f}", f"{1e3 * found['threads']:.1f}", taken, f"{over:.2f}")
             print(f"| {job} | {m} | {batch} | " + " | ".join(cells) + " |", flush=True)
-    about = {"command": "python benchmarks/auto.py", "rounds": options.rounds, "seed": 0, "tau": TAU}
-    about |= {"device": f"{torch.get_num_threads()} threads", "versions": versions()}
-    RESULTS.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n")
+    content = {"rounds": options.rounds, "tau": TAU, "rows": rows}
+    store(options.out, "auto", "python benchmarks/auto.py", content)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Seconds per round of the engines, of plain PyTorch and of the floor: 20 of 30 clients, ten steps of 32 samples.
 
-    python benchmarks/engines.py --data-dir DIR [--rounds 20]
+    python benchmarks/engines.py --data-dir DIR [--rounds 20] [--smoke]
 
 The linear model on MNIST and the CNN on kmnist-t10k, FedAvg. Plain PyTorch: a deep copy of the model and an
 ``optim.SGD`` a client, one client after another, on the minibatches that drfl draws; with one and with all intra-op
@@ -10,14 +10,13 @@ taken in the same run. Interleaved series; medians after a warm-up. Prints a tab
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from jobs import COHORT, JOBS, LOCAL, operations, product_rate, simulation, store, turns
+from jobs import COHORT, JOBS, LOCAL, RESULTS, evidence, operations, product_rate, simulation, store, turns
 
 from drfl import Auto, Key, Loop, Simulation, Stacked, Threads
 from drfl.engine.batches import draw
@@ -81,16 +80,15 @@ def measured(job: str, rounds: int, data_dir: Path | None) -> dict[str, object]:
 
 def main() -> None:
     """Measure both jobs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(20, 1))
     options = parser.parse_args()
     jobs = {job: measured(job, options.rounds, options.data_dir) for job in JOBS}
     for job, found in jobs.items():
         print(job, {name: f"{1e3 * s:.1f} ms" for name, s in found["median_s"].items()}, end=" ")
         print(f"floor {1e3 * found['floor_s']:.1f} ms; plain/auto {found['plain_over_auto']}", end=" ")
         print(f"auto/floor {found['auto_over_floor']}")
-    store("engines", "python benchmarks/engines.py", {"rounds": options.rounds, "jobs": jobs})
+    store(options.out, "engines", "python benchmarks/engines.py", {"rounds": options.rounds, "jobs": jobs})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Requests for all of a cohort's data, against one plain forward pass, or forward and backward pass, over its rows.
 
-    python benchmarks/full_batch.py --data-dir DIR [--rounds 12] [--threads 1]
+    python benchmarks/full_batch.py --data-dir DIR [--rounds 12] [--threads 1] [--smoke]
 
 20 of 30 clients, the linear model, a perceptron and the CNN; losses and gradients of ``Auto``. The passes are PyTorch's
 own, at one model and over rows that lie next to each other, in parts of 128 to 2,048 rows: those that take the least
@@ -10,19 +10,18 @@ time and of this process's CPU time after a warm-up. Prints a table; writes resu
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from jobs import COHORT, JOBS, simulation, store, turns
+from jobs import COHORT, JOBS, RESULTS, evidence, simulation, store, turns
 
 from drfl import Key, Simulation, models
 from drfl.engine.sgd import channels_last, functional, images
 
 MODELS = {**JOBS, "mlp 784-128": ("mnist", models.mlp)}
-PARTS = (128, 512, 1024, 2048)
+PARTS = evidence.sized((128, 512, 1024, 2048), (128, 512))
 
 
 def plain(fed: Simulation, size: int, *, backward: bool) -> Callable[[int], object]:
@@ -71,9 +70,8 @@ def measured(job: str, rounds: int, data_dir: Path | None) -> dict[str, object]:
 
 def main() -> None:
     """Measure all models."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(12, 1))
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -82,7 +80,7 @@ def main() -> None:
     for job in MODELS:
         jobs[job] = measured(job, options.rounds, options.data_dir)
         print(job, jobs[job])
-    store("full_batch", "python benchmarks/full_batch.py", {"rounds": options.rounds, "jobs": jobs})
+    store(options.out, "full_batch", "python benchmarks/full_batch.py", {"rounds": options.rounds, "jobs": jobs})
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
 """Rounds per second on a CUDA device against this machine's CPU, and how much of the device's rate a round reaches.
 
-    python benchmarks/gpu.py --data-dir DIR [--rounds 40]
+    python benchmarks/gpu.py --data-dir DIR [--rounds 40] [--smoke]
 
 Both jobs, FedAvg's local steps for 20 clients. The device's rate is that of a float32 matrix product of 8192 × 8192, in
 the same run. Also checks that one round on the device is the round on the CPU up to rounding. Prints a table; writes
-results/gpu.json with the device's name. Without a CUDA device it says so and ends with exit code 2.
+results/gpu.json with the device's name. Without a CUDA device it says so and ends with exit code 2; with --smoke the
+CPU takes its place.
 """
 
 from __future__ import annotations
 
-import argparse
+import platform
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from jobs import COHORT, JOBS, LOCAL, operations, product_rate, simulation, store, turns
+from jobs import COHORT, JOBS, LOCAL, RESULTS, evidence, operations, product_rate, simulation, store, turns
 
 from drfl import Key, Simulation
 
@@ -31,16 +31,17 @@ def round_of(fed: Simulation) -> Callable[[int], object]:
 
 def main() -> None:
     """Measure both jobs on both devices."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(40, 1))
     options = parser.parse_args()
-    if not torch.cuda.is_available():
+    there = torch.cuda.is_available()
+    if not there and not options.smoke:
         print("benchmarks/gpu.py: torch sees no CUDA device here", file=sys.stderr)
         raise SystemExit(2)
-    rate, jobs = product_rate("cuda"), {}
+    device = "cuda" if there else "cpu"
+    rate, jobs = product_rate(device), {}
     for job in JOBS:
-        feds = {device: simulation(job, options.data_dir, device=device) for device in ("cpu", "cuda")}
+        feds = {name: simulation(job, options.data_dir, device=on) for name, on in (("cpu", "cpu"), ("cuda", device))}
         ends = [fed.train(torch.arange(COHORT), fed.w0, LOCAL, Key(0)).w.cpu() for fed in feds.values()]
         seconds = turns(options.rounds, {device: round_of(fed) for device, fed in feds.items()})
         jobs[job] = {
@@ -50,8 +51,9 @@ def main() -> None:
             "largest_difference": float((ends[0] - ends[1]).abs().max()),
         }
         print(job, jobs[job], flush=True)
-    content = {"card": torch.cuda.get_device_name(), "teraflops": round(rate / 1e12, 1), "jobs": jobs}
-    store("gpu", "python benchmarks/gpu.py", content)
+    card = torch.cuda.get_device_name() if there else platform.machine()
+    content = {"card": card, "teraflops": round(rate / 1e12, 1), "jobs": jobs}
+    store(options.out, "gpu", "python benchmarks/gpu.py", content)
 
 
 if __name__ == "__main__":

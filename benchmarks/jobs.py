@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,15 +15,18 @@ from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from drfl import ClientData, Key, LocalSGD, Simulation, Task, ZipfDirichlet, load, models
 from drfl.data import make_partition
 from drfl.experiments.artifacts import versions
+from experiments import evidence  # the scripts beside this one import it from here
 
 RESULTS = Path(__file__).parent / "results"
 JOBS = {"linear": ("mnist", models.linear), "cnn": ("kmnist-t10k", models.cnn)}
 """The linear model on MNIST and DRDM's CNN on the test part of Kuzushiji-MNIST."""
 
-CLIENTS, COHORT, LOCAL = 30, 20, LocalSGD(steps=10, lr=0.1, batch=32)
+CLIENTS, COHORT, STEPS = evidence.sized((30, 20, 10), (4, 3, 2))
+LOCAL = LocalSGD(steps=STEPS, lr=0.1, batch=32)
 
 
 def simulation(job: str, data_dir: Path | None, **options: object) -> Simulation:
@@ -50,7 +53,7 @@ def operations(fed: Simulation) -> float:
 
 def product_rate(device: str = "cpu") -> float:
     """Floating-point operations per second of a large float32 matrix product, the best of five."""
-    size = 2048 if device == "cpu" else 8192
+    size = evidence.sized(2048 if device == "cpu" else 8192, 128)
     a, times = torch.randn(size, size, device=device), []
     for _ in range(5):
         start = time.perf_counter()
@@ -62,7 +65,7 @@ def product_rate(device: str = "cpu") -> float:
 def turns(
     rounds: int,
     calls: Mapping[str, Callable[[int], object]],
-    series: int = 4,
+    series: int = evidence.sized(4, 1),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Median seconds of each call over at least ``rounds`` rounds, in interleaved series: a busy moment hits all.
@@ -101,8 +104,8 @@ def busy(processes: int) -> Iterator[None]:
             other.terminate()
 
 
-def store(name: str, command: str, content: Mapping[str, object]) -> None:
-    """Write results/NAME.json: how, where and with what it was measured, then the content."""
+def store(out: Path, name: str, command: str, content: Mapping[str, object]) -> None:
+    """Write NAME.json into a folder: how, where and with what it was measured, then the content."""
     device = f"{os.cpu_count()} cores, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     about: dict[str, object] = {
         "command": command,
@@ -111,4 +114,4 @@ def store(name: str, command: str, content: Mapping[str, object]) -> None:
         "seed": 0,
         "versions": versions(),
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps({**about, **content}, indent=2) + "\n")
+    evidence.store(out, {f"{name}.json": {**about, **content}})

@@ -1,6 +1,6 @@
 """A round beside busy processes: what a shared server, a sweep, or two runs at once cost.
 
-    python benchmarks/loaded.py --data-dir DIR [--busy 0,2,4] [--rounds 30] [--series 3]
+    python benchmarks/loaded.py --data-dir DIR [--busy 0,2,4] [--rounds 30] [--series 3] [--smoke]
 
 FedAvg, 20 of 30 clients, ten steps of 32 samples: the linear model on MNIST and a small CNN on 8×8 digits. Each call is
 a process of its own, beside so many processes that only count (``--busy``); calls take turns, series by series. Wall
@@ -33,7 +33,7 @@ from pathlib import Path
 
 import torch
 from engines import plain
-from jobs import COHORT, LOCAL, busy, simulation, store
+from jobs import COHORT, LOCAL, RESULTS, STEPS, busy, evidence, simulation, store
 from torch import nn
 
 import drfl
@@ -45,10 +45,13 @@ WARM_UP = 2
 DEFAULT, ONE, PLAIN, PLAIN_ONE = "default", "one thread", "plain", "plain, one thread"
 RUN, PASS, TWO = "run", "test pass", "two at once"
 ENGINES = {"stacked": Stacked, "threads": Threads}
-CALLS = {
-    "linear": (DEFAULT, ONE, PLAIN, PLAIN_ONE, RUN, PASS, TWO),
-    "small CNN": (DEFAULT, ONE, *ENGINES, PLAIN_ONE),
-}
+CALLS = evidence.sized(
+    {
+        "linear": (DEFAULT, ONE, PLAIN, PLAIN_ONE, RUN, PASS, TWO),
+        "small CNN": (DEFAULT, ONE, *ENGINES, PLAIN_ONE),
+    },
+    {"linear": (DEFAULT, PLAIN_ONE, RUN, PASS), "small CNN": ("stacked",)},
+)
 
 
 def small_cnn() -> Simulation:
@@ -119,7 +122,7 @@ def command(rounds: int, data_dir: Path | None) -> tuple[float, float]:
 
     RunLog.add = noted  # pyright: ignore
     where = [] if data_dir is None else ["--data-dir", str(data_dir)]
-    options = f"--dataset mnist --algorithm FedAvg --clients 30 --cohort {COHORT} --lr 0.1 --steps 10 --batch 32"
+    options = f"--dataset mnist --algorithm FedAvg --clients 30 --cohort {COHORT} --lr 0.1 --steps {STEPS} --batch 32"
     with tempfile.TemporaryDirectory() as folder:
         call(["run", *options.split(), *where, "--rounds", str(WARM_UP + rounds), "--out", f"{folder}/run"])
     passed = [[b[k] - a[k] for a, b in itertools.pairwise(ends)][WARM_UP:] for k in (0, 1)]
@@ -128,7 +131,7 @@ def command(rounds: int, data_dir: Path | None) -> tuple[float, float]:
 
 def measured(job: str, name: str, options: argparse.Namespace) -> dict[str, float]:
     """A call in a process of its own, or in two at once: then the slower one."""
-    arguments = [sys.executable, __file__, "--one", job, DEFAULT if name == TWO else name, "--rounds"]
+    arguments = [sys.executable, __file__, *evidence.FLAGS, "--one", job, DEFAULT if name == TWO else name, "--rounds"]
     arguments += [str(options.rounds), *(["--data-dir", str(options.data_dir)] if options.data_dir else [])]
     runs = [
         subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -169,11 +172,12 @@ def slowdowns(rows: Sequence[Mapping[str, object]]) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--busy", default="0,2,4", type=lambda text: [int(part) for part in text.split(",")])
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--series", type=int, default=3)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser.add_argument(
+        "--busy", default=evidence.sized("0,2,4", "0,1"), type=lambda text: [int(part) for part in text.split(",")]
+    )
+    parser.add_argument("--rounds", type=int, default=evidence.sized(30, 1))
+    parser.add_argument("--series", type=int, default=evidence.sized(3, 1))
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -185,7 +189,7 @@ def main() -> None:
     content = {"load_average_before": before, "rows": rows, "slowdown": slowdowns(rows)}
     print(content["slowdown"])
     words = f"--busy {','.join(map(str, options.busy))} --rounds {options.rounds} --series {options.series}"
-    store("loaded", f"python benchmarks/loaded.py --data-dir DIR {words}", content)
+    store(options.out, "loaded", f"python benchmarks/loaded.py --data-dir DIR {words}", content)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A million clients against a thousand: seconds a round, an evaluation, and memory; and sums that follow λ.
 
-    python benchmarks/million.py [--rounds 20] [--pairs 3] [--folder DIR]
+    python benchmarks/million.py [--rounds 20] [--pairs 3] [--folder DIR] [--smoke]
 
 The setting is that of scaling.py: the linear model of 7,850 parameters, m = 20, ten local steps of 32 samples, a pool
 mapped into memory; one thread, which is what `drfl.run` takes for such operations. Every measurement is a process of
@@ -11,19 +11,17 @@ load averages before and after.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import tempfile
 from pathlib import Path
 
 import scaling
+from jobs import RESULTS, evidence, store
 
-from drfl.experiments.artifacts import versions
-
-RESULTS = Path(__file__).parent / "results" / "million.json"
-FEW, MANY = 1_000, 1_000_000
-WRITTEN = 100_000
+FEW, MANY = evidence.sized((1_000, 1_000_000), (30, 60))
+ALGORITHMS, FOLLOWING = evidence.sized((tuple(scaling.MORE), ("DualDRDM", "ScaffPD")), (("FedAvg",), ("ScaffPD",)))
+"""Those that are measured, and those whose sums follow λ."""
+WRITTEN = evidence.sized(100_000, 60)
 """Clients of whom all rows are written, in a file, where sums that follow λ meet those that do not."""
 
 FLOOR = 0.5
@@ -40,9 +38,9 @@ def pairs_of(one: dict, other: dict, count: int) -> dict[str, object]:
 
 def main() -> None:
     """Measure, print, store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(20, 1))
+    parser.add_argument("--pairs", type=int, default=evidence.sized(3, 1))
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     load = [os.getloadavg()]
@@ -51,20 +49,19 @@ def main() -> None:
         base = {**scaling.BASE, "folder": folder, "rounds": options.rounds, "warm": 3, "threads": 1}
         clients = {
             name: pairs_of(*({**base, "algorithm": name, "clients": n} for n in (FEW, MANY)), options.pairs)
-            for name in scaling.MORE
+            for name in ALGORITHMS
         }
         full = {**base, "clients": WRITTEN, "filled": True, "on_disk": True, "floor": FLOOR}
         sums = {
             name: pairs_of(*({**full, "algorithm": name, "follow": f} for f in (True, False)), options.pairs)
-            for name in ("DualDRDM", "ScaffPD")
+            for name in FOLLOWING
         }
     load.append(os.getloadavg())
     command = f"python benchmarks/million.py --rounds {options.rounds} --pairs {options.pairs}"
-    about = {"command": command, "device": f"{os.cpu_count()} cores", "versions": versions()}
-    about |= {"rounds": options.rounds, "threads": 1, "load_averages": load}
+    about = {"rounds": options.rounds, "threads": 1, "load_averages": load}
     for name, part in {**clients, **{f"{name}, all rows read": part for name, part in sums.items()}}.items():
         print(name, part["ratio"], part["ratios"])
-    RESULTS.write_text(json.dumps({**about, "clients": clients, "sums": sums}, indent=2) + "\n")
+    store(options.out, "million", command, {**about, "clients": clients, "sums": sums})
 
 
 if __name__ == "__main__":

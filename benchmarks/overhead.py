@@ -1,6 +1,6 @@
 """What a round spends beside the clients' arithmetic and the server's.
 
-    python benchmarks/overhead.py --data-dir DIR [--rounds 50]
+    python benchmarks/overhead.py --data-dir DIR [--rounds 50] [--smoke]
 
 FedAvg, DRFA and DRDM, N = 30, m = 20, on both jobs, tested every ten rounds. Functions are timed one by one:
 
@@ -16,23 +16,21 @@ The shares are of the whole round. Prints a table; writes results/overhead.json.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from unittest import mock
 
-from jobs import COHORT, JOBS, LOCAL, simulation, store
+from jobs import COHORT, JOBS, LOCAL, RESULTS, evidence, simulation, store
 
 import drfl.engine.simulation
 import drfl.loop
 from drfl import DRDM, DRFA, Auto, FedAvg, Simplex, Simulation, Step, run, sampling
 
-EVERY = 10
+EVERY = evidence.sized(10, 2)
 ALGORITHMS = {kind.__name__: kind(m=COHORT, local=LOCAL) for kind in (FedAvg, DRFA, DRDM)}
 TIMED = [
     ("compute", Auto, "train"),
@@ -101,9 +99,8 @@ def parts(fed: Simulation, name: str, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure all three on both jobs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--rounds", type=int, default=50)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=2 * EVERY if evidence.SMOKE else 50)
     options = parser.parse_args()
     jobs = {}
     for job in JOBS:
@@ -112,6 +109,7 @@ def main() -> None:
         for name, found in jobs[job].items():
             print(job, name, found, flush=True)
     store(
+        options.out,
         "overhead",
         f"python benchmarks/overhead.py --data-dir DIR --rounds {options.rounds}",
         {"rounds": options.rounds, "every": EVERY, "jobs": jobs},

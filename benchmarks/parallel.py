@@ -1,6 +1,6 @@
 """Many runs at once: `drfl compare --jobs` against one run after the other.
 
-    python benchmarks/parallel.py --data-dir DIR [--jobs 2] [--seeds 8] [--rounds 300] [--series 3]
+    python benchmarks/parallel.py --data-dir DIR [--jobs 2] [--seeds 8] [--rounds 300] [--series 3] [--smoke]
 
 FedAvg, the linear model on MNIST, N = 30, m = 20, so many seeds, each run on one thread, tested every ten rounds. Whole
 commands, start-up, results and report included; the two take turns. Memory is the largest sum over the processes of
@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from jobs import store
+from jobs import RESULTS, evidence, store
 
 
 def memory(session: int) -> float:
@@ -55,12 +55,11 @@ def whole(jobs: int, options: argparse.Namespace) -> tuple[float, float]:
 
 def main() -> None:
     """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--series", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=evidence.sized(8, 2))
+    parser.add_argument("--rounds", type=int, default=evidence.sized(300, 1))
+    parser.add_argument("--series", type=int, default=evidence.sized(3, 1))
     options = parser.parse_args()
     before = os.getloadavg()[0]
     pairs = [(whole(1, options), whole(options.jobs, options)) for _ in range(options.series)]
@@ -82,7 +81,7 @@ def main() -> None:
     }
     print(content)
     words = f"--jobs {options.jobs} --seeds {options.seeds} --rounds {options.rounds} --series {options.series}"
-    store("parallel", f"python benchmarks/parallel.py --data-dir DIR {words}", content)
+    store(options.out, "parallel", f"python benchmarks/parallel.py --data-dir DIR {words}", content)
 
 
 if __name__ == "__main__":

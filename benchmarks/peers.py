@@ -1,6 +1,7 @@
 """Seconds per round of drfl beside other frameworks: FedAvg's job, 20 of 30 clients, ten steps of 32 samples, float32.
 
     python benchmarks/peers.py --data-dir DIR [--only drfl,pfl] [--job linear] [--series 3] [--rounds 10] [--busy 0,2]
+        [--smoke]
 
 The linear model on MNIST and the CNN on kmnist-t10k; data, partition and initial model are made once, with drfl, and
 handed to every framework as files. Each run is a process of its own in the framework's own environment; frameworks and
@@ -10,7 +11,8 @@ first round, less a median round, because some frameworks load data or start wor
 the mean over clients of the final model's test accuracy, computed by drfl for all, its mean ± std over all runs of the
 framework; each series has a seed of its own. What cannot be installed or fails is left out, with the reason.
 With --busy the same is measured beside so many processes that only count, after what is measured without. Writes
-results/peers.json, or the file that --out names.
+peers.json, or peers_loaded.json with --busy, into results/. With --smoke nothing is installed: only drfl and plain
+PyTorch run, and both must.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jobs import busy
+from jobs import RESULTS, busy, evidence
 from peer.frameworks import FRAMEWORKS, environment, install, versions
 from peer.job import Setting
 
@@ -42,7 +44,9 @@ from drfl.data import make_partition
 
 HERE = Path(__file__).parent
 JOBS = {"linear": ("mnist", models.linear, 0.1), "cnn": ("kmnist-t10k", models.cnn, 0.05)}
-CLIENTS, COHORT, STEPS, BATCH, WARM_UP = 30, 20, 10, 32, 2
+CLIENTS, COHORT, STEPS, BATCH, WARM_UP = 30, *evidence.sized((20, 10, 32, 2), (3, 2, 8, 1))
+HERE_ALREADY = [name for name, framework in FRAMEWORKS.items() if not framework.package]
+"""Those that need no environment of their own."""
 LIMIT = 900  # seconds for one process, after which it counts as failed
 
 Run = dict[str, object]
@@ -114,7 +118,7 @@ def measure(job: str, names: Sequence[str], options: argparse.Namespace) -> list
     with tempfile.TemporaryDirectory() as temporary:
         judge = Judge(job, options.data_dir, Path(temporary) / job)
         rounds = options.rounds * (4 if job == "linear" else 1)
-        every = [(name, setting) for name in names for setting in FRAMEWORKS[name].settings]
+        every = [(name, setting) for name in names for setting in FRAMEWORKS[name].settings[: evidence.sized(None, 1)]]
         for others, series, (name, setting) in itertools.product(options.busy, range(options.series), every):
             with busy(others):
                 found = one_run(judge, name, setting, series, rounds, options.venvs)
@@ -183,20 +187,19 @@ def device() -> str:
 
 def options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--job", choices=JOBS, help="both, if left out")
-    parser.add_argument("--only", default=",".join(FRAMEWORKS), help="names, separated by commas")
-    parser.add_argument("--series", type=int, default=3)
+    names = ",".join(evidence.sized(list(FRAMEWORKS), HERE_ALREADY))
+    parser.add_argument("--only", default=names, help="names, separated by commas")
+    parser.add_argument("--series", type=int, default=evidence.sized(3, 1))
     parser.add_argument(
         "--rounds",
         type=int,
-        default=10,
+        default=evidence.sized(10, 1),
         help="timed rounds of a run, after two of warm-up; four times as many for the short rounds of the linear model",
     )
     parser.add_argument("--busy", default="0", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--venvs", type=Path, default=HERE.parent / ".peers")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "peers.json")
     given = parser.parse_args()
     given.venvs, given.only = given.venvs.resolve(), given.only.split(",")
     if unknown := set(given.only) - set(FRAMEWORKS):
@@ -234,7 +237,10 @@ def main() -> None:
         "empty_modules": {name: FRAMEWORKS[name].empty for name in names if FRAMEWORKS[name].empty},
         "versions": {name: versions(FRAMEWORKS[name], given.venvs) for name in names},
     }
-    given.out.write_text(json.dumps({**about, "jobs": jobs}, indent=1) + "\n")
+    evidence.store(given.out, {"peers_loaded.json" if any(given.busy) else "peers.json": {**about, "jobs": jobs}})
+    failures = [run["failed"] for job in jobs.values() for run in job["runs"] if "failed" in run]
+    if given.smoke and failures:
+        raise SystemExit(str(failures[0]))
 
 
 if __name__ == "__main__":

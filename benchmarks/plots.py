@@ -1,8 +1,8 @@
 """The pictures of docs/speed.md from the stored results.
 
-    python benchmarks/plots.py
+    python benchmarks/plots.py [--smoke]
 
-Reads results/{peers,engines,algorithms,scaling}.json, those that are there; writes docs/speed-*.png.
+Reads results/{peers,algorithms,scaling}.json, those that are there; writes docs/speed-*.png.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+from jobs import RESULTS, evidence
+
+mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 OURS, OTHERS, FLOOR = "#1f6fae", "#b8c4ce", "#8a3b12"
 
 
@@ -76,15 +79,17 @@ PLOTS: dict[str, Callable[[dict[str, Any]], plt.Figure]] = {
 
 def main() -> None:
     """Draw what there are results for."""
+    options = evidence.parser(__doc__, DOCS).parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     for name, draw in PLOTS.items():
-        path = HERE / "results" / f"{name}.json"
+        path = RESULTS / f"{name}.json"
         if path.exists():
             figure = draw(json.loads(path.read_text()))
             for axis in figure.axes:
                 axis.spines[["top", "right"]].set_visible(False)
             figure.tight_layout()
-            figure.savefig(DOCS / f"speed-{name}.png", dpi=130)
-            print(DOCS / f"speed-{name}.png")
+            figure.savefig(options.out / f"speed-{name}.png", dpi=130)
+            print(options.out / f"speed-{name}.png")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """bfloat16 in the local steps: how much faster, and what it does to accuracy.
 
-    python benchmarks/precision.py --data-dir DIR [--rounds 40] [--seeds 3]
+    python benchmarks/precision.py --data-dir DIR [--rounds 40] [--seeds 3] [--smoke]
 
 The CNN on kmnist-t10k, FedAvg and DRDM, N = 30, m = 20, τ = 10, B = 32. Both precisions see the same partition, initial
 model and minibatches. Accuracies are of the last round; seconds are medians of interleaved series. Prints a table;
@@ -9,11 +9,8 @@ writes results/precision.json.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import torch
-from jobs import COHORT, LOCAL, simulation, store, turns
+from jobs import COHORT, LOCAL, RESULTS, evidence, simulation, store, turns
 
 from drfl import DRDM, FedAvg, Key, Simulation, run
 
@@ -29,14 +26,13 @@ def accuracies(fed: Simulation, name: str, rounds: int, seed: int) -> dict[str, 
 
 def main() -> None:
     """Measure both precisions."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(40, 1))
+    parser.add_argument("--seeds", type=int, default=evidence.sized(3, 1))
     options = parser.parse_args()
     feds = {p: simulation("cnn", options.data_dir, precision=p) for p in PRECISIONS}
     calls = {p: lambda r, fed=fed: fed.train(torch.arange(COHORT), fed.w0, LOCAL, Key(r)) for p, fed in feds.items()}
-    seconds = {p: round(s, 5) for p, s in turns(12, calls).items()}
+    seconds = {p: round(s, 5) for p, s in turns(evidence.sized(12, 1), calls).items()}
     print("seconds a round", seconds, flush=True)
     rows = [
         {"algorithm": name, "seed": seed, "precision": p, **accuracies(fed, name, options.rounds, seed)}
@@ -47,7 +43,7 @@ def main() -> None:
     for row in rows:
         print(row)
     content = {"rounds": options.rounds, "median_s": seconds, "accuracy": rows}
-    store("precision", "python benchmarks/precision.py", content)
+    store(options.out, "precision", "python benchmarks/precision.py", content)
 
 
 if __name__ == "__main__":

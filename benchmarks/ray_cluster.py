@@ -3,7 +3,7 @@
 `python benchmarks/ray_cluster.py` takes about ten minutes and writes benchmarks/results/ray_cluster.json. The machines
 are Ray nodes of one CPU each on this machine, connected by the loopback; every setting has a process of its own. The
 load averages before and after say how busy the machine was with other things. --only NAMES measures a part and stores
-nothing.
+nothing. With --smoke every part is measured once, at its smallest.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from jobs import RESULTS, evidence, store
 
 import drfl
 from drfl.engine import RayWorkers
@@ -33,12 +34,14 @@ from drfl.experiments.pool import Workers, run_all
 from drfl.experiments.training_cells import cost_of, job_of
 from drfl.papers.execute import run_cell
 
-RESULTS = Path(__file__).parent / "results" / "ray_cluster.json"
-CELLS = 40
-ROUNDS = 12
-WARM = 3
+CELLS = evidence.sized(40, 2)
+ROUNDS = evidence.sized(12, 2)
+WARM = evidence.sized(3, 1)
 """Rounds that are not counted."""
 
+CLIENTS, MANY, COHORT = evidence.sized((1_000, 100_000, 5_000), (30, 40, 10))
+REPORTS, SENDINGS = evidence.sized(((60, 20), (8, 3)), ((2, 1), (2, 1)))
+"""How many times losses and models are asked for, and how many of the first ones are not counted."""
 
 STANDING = []
 """Clusters to be ended, those who use them first."""
@@ -57,7 +60,8 @@ def machines(count: int) -> tuple[str, list]:
 
 def wanted() -> list[Cell]:
     """The cells: one configuration at 40 seeds."""
-    base = {"dataset": "digits", "algorithm": "DRFA", "clients": 10, "cohort": 6, "rounds": 60, "evaluate_every": 20}
+    base = {"dataset": "digits", "algorithm": "DRFA", "clients": 10, "cohort": 6, "evaluate_every": 20}
+    base |= {"rounds": evidence.sized(60, 2)}
     configs = [load_config(None, {**base, "seed": seed}) for seed in range(CELLS)]
     return [Cell("training", job_of(config), cost_of(config)) for config in configs]
 
@@ -95,7 +99,7 @@ def one_run(model: str, where: str, count: int, algorithm: str) -> dict[str, flo
     """Rounds of one run: 20 of 1,000 clients, ten steps of 32 samples."""
     torch.set_num_threads(count if where == "plain" else 1)
     engine = None if where == "plain" else RayWorkers(count, machines(count)[0], sums=where == "ray, sums")
-    fed, local = federation(model, engine, 1_000, 42), drfl.LocalSGD(steps=10, lr=0.05, batch=32)
+    fed, local = federation(model, engine, CLIENTS, 42), drfl.LocalSGD(steps=10, lr=0.05, batch=32)
     made = getattr(drfl, algorithm)(m=20, local=local)
     state, times = made.init(fed), []
     for r in range(WARM + ROUNDS):
@@ -115,37 +119,37 @@ def message(count: int) -> dict[str, float]:
     found = {}
     for name, engine in (("plain", None), ("ray", RayWorkers(count, address, sums=False))):
         torch.set_num_threads(1)
-        fed, times = federation("linear", engine, 1_000, 42), []
+        fed, times = federation("linear", engine, CLIENTS, 42), []
         D, local = torch.arange(count), drfl.LocalSGD(steps=1, lr=0.05, batch=1)
-        for r in range(60):
+        for r in range(REPORTS[0]):
             start = time.perf_counter()
             fed.losses(D, fed.w0, drfl.Key(r), batch=1)
             times.append(time.perf_counter() - start)
-        found[f"{name}_losses_ms"] = round(1e3 * statistics.median(times[20:]), 3)
-        every, times = torch.arange(1_000), []
-        for r in range(8):
+        found[f"{name}_losses_ms"] = round(1e3 * statistics.median(times[REPORTS[1] :]), 3)
+        every, times = torch.arange(CLIENTS), []
+        for r in range(SENDINGS[0]):
             start = time.perf_counter()
             fed.train(every, fed.w0, local, drfl.Key(r))
             times.append(time.perf_counter() - start)
-        found[f"{name}_31_mb_of_models_ms"] = round(1e3 * statistics.median(times[3:]), 1)
+        found[f"{name}_31_mb_of_models_ms"] = round(1e3 * statistics.median(times[SENDINGS[1] :]), 1)
     return found
 
 
 def many(count: int) -> dict[str, float]:
     """N = 100,000 with the CNN: a round of FedAvg with 5,000 of them, one step of eight samples, by sums."""
     torch.set_num_threads(1)
-    fed = federation("cnn", RayWorkers(count, machines(count)[0], sums=True), 100_000, 12)
-    made = drfl.FedAvg(m=5_000, local=drfl.LocalSGD(steps=1, lr=0.05, batch=8))
+    fed = federation("cnn", RayWorkers(count, machines(count)[0], sums=True), MANY, 12)
+    made = drfl.FedAvg(m=COHORT, local=drfl.LocalSGD(steps=1, lr=0.05, batch=8))
     state, times = made.init(fed), []
     for r in range(3):
         start = time.perf_counter()
         state, _ = made.round(state, fed, drfl.Key(0).fold("round", r))
         times.append(time.perf_counter() - start)
-    rows, cohort = ClientRows.of(fed.data.train), torch.arange(5_000)
+    rows, cohort = ClientRows.of(fed.data.train), torch.arange(COHORT)
     start = time.perf_counter()
     draw(rows, cohort, 1, 8, drfl.Key(0))
     drawn = time.perf_counter() - start
-    models = 5_000 * fed.w0.numel() * 4 / 2**20
+    models = COHORT * fed.w0.numel() * 4 / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "d": fed.w0.numel(),
@@ -163,7 +167,7 @@ def lost(count: int) -> dict[str, object]:
     address, others = machines(count)
     for name in ("whole", "lost"):
         engine = RayWorkers(count, address, sums=True)
-        fed = federation("linear", engine, 1_000, 42)
+        fed = federation("linear", engine, CLIENTS, 42)
 
         def lose(step: drfl.Step, name: str = name) -> None:
             if name == "lost" and step.round == 5:
@@ -176,30 +180,39 @@ def lost(count: int) -> dict[str, object]:
         ends[f"{name}_s"] = round(time.perf_counter() - start, 2)
         models.append(result.model)
     torch.set_num_threads(1)
-    plain = drfl.run(drfl.DRFA(m=20, local=local), federation("linear", None, 1_000, 42), rounds=10).model
+    plain = drfl.run(drfl.DRFA(m=20, local=local), federation("linear", None, CLIENTS, 42), rounds=10).model
     return {**ends, "same_bits": torch.equal(*models), "from_plain": float((plain - models[0]).abs().max())}
 
 
-SETTINGS: dict[str, tuple[Callable[..., dict], list[list]]] = {
-    "cells": (cells, [["processes", 1], ["processes", 2], ["ray", 1], ["ray", 2]]),
-    "run": (
-        one_run,
-        [
-            [model, where, count, "DRFA"]
-            for model in ("linear", "cnn")
-            for where in ("plain", "ray, sums", "ray, models")
-            for count in (1, 2)
-        ],
-    ),
-    "message": (message, [[1], [2]]),
-    "many": (many, [[2]]),
-    "lost": (lost, [[4]]),
-}
+SETTINGS: dict[str, tuple[Callable[..., dict], list[list]]] = evidence.sized(
+    {
+        "cells": (cells, [["processes", 1], ["processes", 2], ["ray", 1], ["ray", 2]]),
+        "run": (
+            one_run,
+            [
+                [model, where, count, "DRFA"]
+                for model in ("linear", "cnn")
+                for where in ("plain", "ray, sums", "ray, models")
+                for count in (1, 2)
+            ],
+        ),
+        "message": (message, [[1], [2]]),
+        "many": (many, [[2]]),
+        "lost": (lost, [[4]]),
+    },
+    {
+        "cells": (cells, [["ray", 1]]),
+        "run": (one_run, [["linear", "ray, sums", 1, "DRFA"]]),
+        "message": (message, [[1]]),
+        "many": (many, [[1]]),
+        "lost": (lost, [[2]]),
+    },
+)
 
 
 def in_a_process(name: str, setting: list) -> dict[str, object]:
     """One setting, in a fresh process."""
-    command = [sys.executable, __file__, "--one", json.dumps([name, setting])]
+    command = [sys.executable, __file__, *evidence.FLAGS, "--one", json.dumps([name, setting])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name} {setting} failed:\n{done.stderr[-3000:]}")
@@ -212,7 +225,7 @@ def in_a_process(name: str, setting: list) -> dict[str, object]:
 
 def main() -> None:
     """Measure what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = evidence.parser(__doc__, RESULTS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--only", default=",".join(SETTINGS))
     options = parser.parse_args()
@@ -230,10 +243,9 @@ def main() -> None:
         return
     import ray
 
-    about = {"command": "python benchmarks/ray_cluster.py", "cells": CELLS, "rounds": ROUNDS, "seed": 0}
-    about |= {"device": f"{os.cpu_count()} cores", "load_before": before, "load_after": os.getloadavg()}
+    about = {"rounds": ROUNDS, "load_before": before, "load_after": os.getloadavg()}
     about |= {"versions": {**versions(), "ray": ray.__version__}}
-    RESULTS.write_text(json.dumps({**about, **found}, indent=2) + "\n")
+    store(options.out, "ray_cluster", "python benchmarks/ray_cluster.py", {**about, **found})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """Seconds a round and memory against the number of clients N, the cohort m, the parameters d and the local steps τ.
 
-    python benchmarks/scaling.py [--only clients,full,cohort,width,steps] [--rounds 15] [--folder DIR] [--quick]
+    python benchmarks/scaling.py [--only clients,full,cohort,width,steps] [--rounds 15] [--folder DIR] [--smoke]
 
 Every setting runs in a process of its own, so that its peak of resident memory is its own; the samples lie in a file
 mapped into memory, in DIR. Times are medians over the rounds after three of warm-up; where d is large, of two rounds
-after one. ``--quick`` takes the ends of every list and few rounds, to see that it works. Prints tables; writes
-results/scaling.json, and with ``--quick`` nothing.
+after one. Prints tables; writes results/scaling.json.
 
 Cohort buffers are m·d numbers of the model's type: by so many the peak of the first rounds exceeds the peak before
 them, less what a run with m = 1 has. Slopes are least squares on log–log axes.
@@ -14,18 +13,19 @@ them, less what a run with m = 1 has. Slopes are least squares on log–log axes
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import math
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from jobs import RESULTS, evidence, store
 
 from drfl import DRDM, DRFA, SCAFFOLD, DualDRDM, FedAvg, Key, LocalSGD, ScaffPD, Simplex, Simulation, Task
 from drfl.algorithm import Algorithm, State
@@ -35,22 +35,21 @@ from drfl.algorithms.scaffpd import ScaffPDState
 from drfl.algorithms.weighted_sum import Weighted, WeightedSum
 from drfl.client_table import ClientTable
 from drfl.data import ClientData
-from drfl.experiments.artifacts import versions
 
-RESULTS = Path(__file__).parent / "results" / "scaling.json"
-ALGORITHMS = {"FedAvg": FedAvg, "SCAFFOLD": SCAFFOLD, "DRDM": DRDM, "DualDRDM": DualDRDM}
-MORE = ALGORITHMS | {"DRFA": DRFA, "ScaffPD": ScaffPD}
+MORE = {"FedAvg": FedAvg, "SCAFFOLD": SCAFFOLD, "DRDM": DRDM, "DualDRDM": DualDRDM, "DRFA": DRFA, "ScaffPD": ScaffPD}
+ALGORITHMS = evidence.sized(("FedAvg", "SCAFFOLD", "DRDM", "DualDRDM"), ("DualDRDM",))
 FEATURES, CLASSES, SAMPLES = 784, 10, 40
-POOL = 20_000
+POOL = evidence.sized(20_000, 1000)
 """Samples in the file; clients share them where there are not enough."""
 
-CLIENTS = [100, 1_000, 10_000, 100_000]
-COHORTS = [5, 10, 20, 50, 100]
-WIDTHS = [0, 128, 1_024, 4_096, 14_000]
+FEW, MANY = evidence.sized((1_000, 100_000), (10, 20))
+CLIENTS = evidence.sized([100, FEW, 10_000, MANY], [FEW, MANY])
+COHORTS = evidence.sized([5, 10, 20, 50, 100], [2, 4])
+WIDTHS = evidence.sized([0, 128, 1_024, 4_096, 14_000], [8])
 """Units of the hidden layer; 0 = the linear model of 7,850 parameters. 14,000 make 11.1 million."""
 
-STEPS = [1, 5, 10, 20, 50]
-BASE = {"algorithm": "FedAvg", "clients": 1_000, "cohort": 20, "width": 0, "steps": 10}
+STEPS = evidence.sized([1, 5, 10, 20, 50], [1, 2])
+BASE = {"algorithm": "FedAvg", "clients": FEW, "cohort": evidence.sized(20, 3), "width": 0, "steps": 10}
 BASE |= {"filled": False, "on_disk": False, "floor": 0.0, "follow": True}
 """floor: N times that of λ; follow: whether sums over rows follow λ, or read all rows as those of few clients do."""
 
@@ -151,7 +150,7 @@ def measure(setting: dict) -> dict[str, float]:
 
 def in_a_process(setting: dict) -> dict[str, float]:
     """One setting, in a fresh process."""
-    command = [sys.executable, __file__, "--one", json.dumps(setting)]
+    command = [sys.executable, __file__, *evidence.FLAGS, "--one", json.dumps(setting)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{setting} failed:\n{done.stderr}")
@@ -178,33 +177,32 @@ def swept(axis: str, values: list[int], common: dict) -> dict[str, object]:
     return {"rows": rows, "slopes": slopes}
 
 
-def along_clients(common: dict, ends: bool) -> dict[str, object]:
+def along_clients(common: dict) -> dict[str, object]:
     """N from 10² to 10⁵, and by what factor the largest round is slower than that of N = 1,000."""
-    values = [1_000, 100_000] if ends else CLIENTS
-    found = swept("clients", values, common)
+    found = swept("clients", CLIENTS, common)
     times = {(row["algorithm"], row["clients"]): row["round_s"] for row in found["rows"]}
-    ratios = {name: round(times[name, 100_000] / times[name, 1_000], 3) for name in ALGORITHMS}
+    ratios = {name: round(times[name, MANY] / times[name, FEW], 3) for name in ALGORITHMS}
     return {**found, "ratio_100000_to_1000": ratios}
 
 
-def with_full_tables(common: dict, ends: bool) -> dict[str, object]:
+def with_full_tables(common: dict) -> dict[str, object]:
     """N = 10⁵ when every client has taken part, with rows in memory and in a file; N = 1,000 to compare with."""
     rows = []
-    for name in ("SCAFFOLD", "DRDM", "DualDRDM"):
-        for clients, on_disk in ((1_000, False), (1_000, True), (100_000, True), *([] if ends else [(100_000, False)])):
+    for name in (name for name in ALGORITHMS if name != "FedAvg"):
+        for clients, on_disk in evidence.sized(tuple(itertools.product((FEW, MANY), (False, True))), ((MANY, True),)):
             setting = {**common, "algorithm": name, "clients": clients, "filled": True, "on_disk": on_disk}
             rows.append(in_a_process(setting))
     return {"rows": rows}
 
 
-def along_widths(common: dict, ends: bool) -> dict[str, object]:
+def along_widths(common: dict) -> dict[str, object]:
     """d up to 11 million: time, and the peak in cohort buffers beside that of a cohort of one.
 
     N = m, so that the table holds one cohort's rows and no more.
     """
     rows = []
     for name in ALGORITHMS:
-        for width in [WIDTHS[0], WIDTHS[-1]] if ends else WIDTHS:
+        for width in WIDTHS:
             few = {"rounds": 2, "warm": 1} if width >= 1_024 else {}
             setting = {**common, **few, "algorithm": name, "width": width, "clients": common["cohort"], "steps": 2}
             one, row = in_a_process({**setting, "cohort": 1}), in_a_process(setting)
@@ -216,37 +214,34 @@ def along_widths(common: dict, ends: bool) -> dict[str, object]:
 
 def main() -> None:
     """Measure what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sweeps: dict[str, Callable[[dict], dict[str, object]]] = {
+        "clients": along_clients,
+        "full": with_full_tables,
+        "cohort": lambda common: swept("cohort", COHORTS, common),
+        "width": along_widths,
+        "steps": lambda common: swept("steps", STEPS, common),
+    }
+    parser = evidence.parser(__doc__, RESULTS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--only", default="clients,full,cohort,width,steps")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", default=",".join(sweeps), help="parts; stores nothing unless all are named")
+    parser.add_argument("--rounds", type=int, default=evidence.sized(15, 1))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(json.loads(options.one))))
         return
-    sweeps = {
-        "clients": along_clients,
-        "full": with_full_tables,
-        "cohort": lambda common, ends: swept("cohort", [5, 100] if ends else COHORTS, common),
-        "width": along_widths,
-        "steps": lambda common, ends: swept("steps", [1, 50] if ends else STEPS, common),
-    }
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         make_pool(Path(folder))
-        rounds = 3 if options.quick else options.rounds
-        common = {**BASE, "folder": folder, "rounds": rounds, "warm": 3, "threads": options.threads}
-        found = {name: sweeps[name](common, options.quick) for name in options.only.split(",")}
-    about = {"command": "python benchmarks/scaling.py", "rounds": rounds, "threads": options.threads, "base": BASE}
-    about |= {"device": f"{os.cpu_count()} cores", "versions": versions()}
+        common = {**BASE, "folder": folder, "rounds": options.rounds, "warm": 3, "threads": options.threads}
+        found = {name: sweeps[name](common) for name in options.only.split(",")}
+    about = {"rounds": options.rounds, "threads": options.threads, "base": BASE}
     for name, part in found.items():
         print(name, {key: value for key, value in part.items() if key != "rows"})
-    if options.quick or not math.isclose(len(found), len(sweeps)):
+    if len(found) < len(sweeps):
         print("not stored: only a part was measured")
         return
-    RESULTS.write_text(json.dumps({**about, **found}, indent=2) + "\n")
+    store(options.out, "scaling", "python benchmarks/scaling.py", {**about, **found})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Several seeds in one stack (`stack=K`) against one run after the other, and against processes (`jobs=2`).
 
-    python benchmarks/stacked_runs.py [--rounds 200] [--series 3] [--walls]
+    python benchmarks/stacked_runs.py [--rounds 200] [--series 3] [--walls] [--smoke]
 
 The linear model on digits (64 features, ten classes) and on tables of 30 columns (two classes), N = 10 and 30, m = 10,
 τ = 10, B = 32, tested every ten rounds; five seeds with a partition or tables of their own, on one thread. FedAvg, DRFA
@@ -12,14 +12,13 @@ Prints a table; writes results/stacked_runs.json.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from jobs import store
+from jobs import RESULTS, evidence, store
 from torch import nn
 
 import drfl
@@ -41,7 +40,7 @@ from drfl.algorithm import Algorithm
 from drfl.data import make_partition
 from drfl.engine.lockstep import run_in_lockstep, shared
 
-SEEDS, COHORT, LOCAL, EVERY = 5, 10, LocalSGD(steps=10, batch=32), 10
+SEEDS, COHORT, LOCAL, EVERY = evidence.sized(5, 2), 10, LocalSGD(steps=10, batch=32), 10
 ALGORITHMS = {kind.__name__: kind(m=COHORT, local=LOCAL) for kind in (FedAvg, DRFA, DualDRDM)}
 CALLS = ({"jobs": 1, "stack": 1}, {"jobs": 1, "stack": 5}, {"jobs": 2, "stack": 1}, {"jobs": 2, "stack": 3})
 
@@ -118,9 +117,9 @@ def walls(job: str, rounds: int, series: int) -> list[dict[str, float]]:
 
 def main() -> None:
     """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--series", type=int, default=3)
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(200, 2))
+    parser.add_argument("--series", type=int, default=evidence.sized(3, 1))
     parser.add_argument("--walls", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -130,14 +129,16 @@ def main() -> None:
         found = {n: compared(job, a, options.rounds, SEEDS, options.series) for n, a in ALGORITHMS.items()}
         print(job, *(f"{name} {row}" for name, row in found.items()), sep="\n  ", flush=True)
         content[job] = found
-    sizes = {str(k): compared("digits", ALGORITHMS["DRFA"], options.rounds, k, 1) for k in (2, 5, 10)}
+    sizes = {
+        str(k): compared("digits", ALGORITHMS["DRFA"], options.rounds, k, 1) for k in evidence.sized((2, 5, 10), (2,))
+    }
     print("stacks of", *(f"{size} {row}" for size, row in sizes.items()), sep="\n  ", flush=True)
     content["digits, DRFA, by seeds in a stack"] = sizes
     if options.walls:
         content["digits, DRFA, whole calls"] = found = walls("digits", options.rounds, options.series)
         print(*found, sep="\n")
     words = f"--rounds {options.rounds} --series {options.series}" + " --walls" * options.walls
-    store("stacked_runs", f"python benchmarks/stacked_runs.py {words}", content)
+    store(options.out, "stacked_runs", f"python benchmarks/stacked_runs.py {words}", content)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Seconds until a fresh process has imported, helped or refused, and ended.
 
-    python benchmarks/startup.py [--repeats 10]
+    python benchmarks/startup.py [--repeats 10] [--smoke]
 
 A process's figure includes Python's own start, a row of its own. What drfl adds to torch is timed within a process, as
 the difference of two processes would drown in torch's own scatter: all public names, after torch. Medians over fresh
@@ -10,19 +10,16 @@ out. Prints a table; writes results/startup.json.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 from importlib.metadata import version
-from pathlib import Path
+
+from jobs import RESULTS, evidence, store
 
 from drfl.experiments.artifacts import versions
 
-RESULTS = Path(__file__).parent / "results" / "startup.json"
 IMPORTS = {
     "python -c pass": "pass",
     "import drfl": "import drfl",
@@ -30,6 +27,8 @@ IMPORTS = {
     "import torch; from drfl import *": "import torch; from drfl import *",
 }
 COMMANDS = ["--help", "--version", "run --help", "compare --help", "run --nonsense", "algorithms"]
+WARM_UP = evidence.sized(1, 0)
+"""Turns that are left out."""
 ROWS = {name: ["-c", code] for name, code in IMPORTS.items()} | {
     f"drfl {arguments}": ["-m", "drfl", *arguments.split()] for arguments in COMMANDS
 }
@@ -68,10 +67,10 @@ def seconds(row: str) -> float:
 def measured(repeats: int) -> dict[str, dict[str, float]]:
     """Median, least and most seconds of every row."""
     times: dict[str, list[float]] = {row: [] for row in (*ROWS, BEYOND)}
-    for turn in range(repeats + 1):
+    for turn in range(WARM_UP + repeats):
         for row, found in times.items():
             passed = seconds(row)
-            if turn:
+            if turn >= WARM_UP:
                 found.append(passed)
     return {
         row: {name: round(of(found), 4) for name, of in (("median", statistics.median), ("least", min), ("most", max))}
@@ -81,22 +80,16 @@ def measured(repeats: int) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--repeats", type=int, default=evidence.sized(10, 1))
     options = parser.parse_args()
     found = measured(options.repeats)
     print("| process | median s | least s | most s |\n| --- | ---: | ---: | ---: |")
     for row, s in found.items():
         print(f"| `{row}` | {s['median']:.3f} | {s['least']:.3f} | {s['most']:.3f} |")
-    content = {
-        "command": f"python benchmarks/startup.py --repeats {options.repeats}",
-        "repeats": options.repeats,
-        "device": f"{os.cpu_count()} cores",
-        "versions": versions() | {"typer": version("typer")},
-        "seconds": found,
-    }
-    options.out.write_text(json.dumps(content, indent=2) + "\n")
+    command = f"python benchmarks/startup.py --repeats {options.repeats}"
+    known = versions() | {"typer": version("typer")}
+    store(options.out, "startup", command, {"repeats": options.repeats, "versions": known, "seconds": found})
 
 
 if __name__ == "__main__":

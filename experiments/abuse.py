@@ -1,28 +1,25 @@
 """What dishonest loss reports do to the minimax methods, and what each defence leaves of it: MNIST, linear model.
 
-    python experiments/abuse.py --data-dir DIR [--processes 2] [--quick]
+    python experiments/abuse.py --data-dir DIR [--processes 2] [--smoke]
 
 30 clients of which 1, 3 or 6 report 100 times their loss, or claim 1000; a client that is honest but hard, with random
 labels on 60 % of its training rows; and nobody at all. The step sizes are those of papers/tuned/mnist-linear.toml;
 three seeds and 100 rounds a cell. Writes results/abuse/cells.csv as it goes; cells that it holds already are not run
-again. Then table.md and summary.json. --quick runs a few cells on digits and prints their table only.
+again. Then table.md and summary.json.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import statistics
-import tomllib
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+import evidence
 import kept
 from drfl.algorithm import Algorithm, mixture_of
 from drfl.data import ClientData, Dataset, load
@@ -34,13 +31,12 @@ from drfl.experiments.config import load_config
 from drfl.federation import Federation
 from drfl.key import Key
 from drfl.loop import Step, run
-from drfl.papers.specification import PAPERS
 from drfl.resilience import Audit, Clip, Guard, PeerAudit, Protected, RobustClip, ServerProbe, Trim
 from drfl.task import Task
 from drfl.testing.attacks import Claims, Inflated, label_noise
 
 RESULTS = Path(__file__).parent / "results" / "abuse"
-TUNED = PAPERS / "tuned" / "mnist-linear.toml"
+TUNED = evidence.tuned("mnist-linear")
 JOB = {
     "dataset": "mnist",
     "model": "linear",
@@ -51,12 +47,11 @@ JOB = {
     "cohort": 20,
     "steps": 10,
     "batch": 32,
-    "rounds": 100,
+    "rounds": evidence.sized(100, 1),
 }
-QUICK = {**JOB, "dataset": "digits", "alpha": 1.0, "rounds": 10}
 ALGORITHMS = ("DRFA", "DRDM", "DualDRDM", "ScaffPD")
-LIARS = (1, 3, 6)
-SEEDS = range(3)
+LIARS = evidence.sized((1, 3, 6), (3,))
+SEEDS = range(evidence.sized(3, 1))
 LAST = 20
 """Rounds at the end over which λ is averaged."""
 HARD, NOISE = 0, 0.6
@@ -122,12 +117,11 @@ class Found(NamedTuple):
     diverged: float = 0.0
 
 
-def cells(quick: bool) -> list[Cell]:
-    algorithms, liars, seeds = (ALGORITHMS[:1], LIARS[1:2], SEEDS[:1]) if quick else (ALGORITHMS, LIARS, SEEDS)
-    situations = [("none", 0), ("hard client", 0), *((attack, f) for attack in ATTACKS for f in liars)]
-    found = [(*situation, a, d) for situation in situations for a in algorithms for d in DEFENCES]
+def cells() -> list[Cell]:
+    situations = [("none", 0), ("hard client", 0), *((attack, f) for attack in ATTACKS for f in LIARS)]
+    found = [(*situation, a, d) for situation in situations for a in ALGORITHMS for d in DEFENCES]
     found += [(attack, 0, "FedAvg", "none") for attack in ("none", "hard client")]
-    return [Cell(*row, seed) for row in found for seed in seeds]
+    return [Cell(*row, seed) for row in found for seed in SEEDS]
 
 
 _data: list[Dataset] = []  # one per process
@@ -138,11 +132,11 @@ def start(dataset: str, data_dir: Path | None) -> None:
     _data[:] = [load(dataset, data_dir=data_dir)]
 
 
-def measure(cell: Cell, job: dict[str, object]) -> Found:
-    values = dict(tomllib.loads(TUNED.read_text(encoding="utf-8"))["algorithms"][cell.algorithm])
+def measure(cell: Cell) -> Found:
+    values = dict(TUNED[cell.algorithm])
     if cell.defence in SETS:
         values["ambiguity"] = SETS[cell.defence]
-    job = {**job, "algorithm": cell.algorithm, "seed": cell.seed, "algorithms": {cell.algorithm: values}}
+    job = {**JOB, "algorithm": cell.algorithm, "seed": cell.seed, "algorithms": {cell.algorithm: values}}
     config, key = load_config(None, job), Key(cell.seed).fold("abuse")
     built = build(config, _data[0])
     data, fed = built.data, built.fed
@@ -160,9 +154,9 @@ def measure(cell: Cell, job: dict[str, object]) -> Found:
     return outcome(algorithm, fed, config.rounds, cell, others)
 
 
-def row(cell: Cell, job: dict[str, object]) -> list[str]:
+def row(cell: Cell) -> list[str]:
     """The columns behind the key."""
-    return [str(round(x, 3)) for x in measure(cell, job)]
+    return [str(round(x, 3)) for x in measure(cell)]
 
 
 def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, others: Tensor) -> Found:
@@ -224,33 +218,26 @@ def table(done: dict[Cell, Found]) -> str:
     return "\n".join(lines)
 
 
-def summary(done: dict[Cell, Found], job: dict[str, object]) -> dict[str, object]:
+def summary(done: dict[Cell, Found]) -> dict[str, object]:
     """What was run, and how many reports the default guard changed where nobody lies (there must be none)."""
     false_alarms = sum(
         found.changed for cell, found in done.items() if cell[:2] == ("none", 0) and cell[3] == "default"
     )
     about = {"command": "python experiments/abuse.py --data-dir DIR", "versions": versions(), "device": "cpu"}
-    about |= {"dtype": "float32", "job": job, "seeds": len(SEEDS)}
+    about |= {"dtype": "float32", "job": JOB, "seeds": len(SEEDS)}
     return {**about, "reports_changed_by_the_default_guard_in_clean_runs": int(false_alarms)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    job, path = (QUICK if options.quick else JOB), RESULTS / ("quick.csv" if options.quick else "cells.csv")
-    columns, todo = (*Cell._fields, *Found._fields), cells(options.quick)
-    workers = kept.Workers(options.processes, start, (job["dataset"], options.data_dir))
-    rows = kept.fill(path, columns, {cell.key(): cell for cell in todo}, partial(row, job=job), workers)
+    columns, todo = (*Cell._fields, *Found._fields), cells()
+    workers = kept.Workers(options.processes, start, (JOB["dataset"], options.data_dir))
+    rows = kept.fill(options.out / "cells.csv", columns, {cell.key(): cell for cell in todo}, row, workers)
     done = {cell: Found(*map(float, rows[cell.key()])) for cell in todo}
-    about = summary(done, job)
-    if options.quick:
-        print(table(done))
-    else:
-        (RESULTS / "table.md").write_text(table(done), encoding="utf-8")
-        (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    about = summary(done)
+    evidence.store(options.out, {"table.md": table(done), "summary.json": about})
     assert not about["reports_changed_by_the_default_guard_in_clean_runs"], "the default guard acted in a clean run"
 
 

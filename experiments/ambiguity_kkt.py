@@ -1,6 +1,6 @@
 """How far the ambiguity sets' answers are from optimal: KKT residuals of 10,000 random inputs a set, and a solver.
 
-    python experiments/ambiguity_kkt.py
+    python experiments/ambiguity_kkt.py [--smoke]
 
 For each set of ``tests/ambiguity/cases.py``: the largest residual of the Karush-Kuhn-Tucker conditions of project, prox
 and worst_case (``tests/ambiguity/kkt.py``) over 10,000 vectors of up to 100 entries, and the largest distance from
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import json
 import sys
 import time
 from pathlib import Path
@@ -20,12 +19,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import evidence
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "ambiguity"
 SEED = 0
-DRAWS = {1: 100, 2: 2000, 3: 2000, 5: 2000, 10: 2000, 30: 1400, 100: 500}
+DRAWS = evidence.sized({1: 100, 2: 2000, 3: 2000, 5: 2000, 10: 2000, 30: 1400, 100: 500}, {1: 2, 5: 10, 30: 2})
 """How many vectors of each length; 10,000 in all."""
-SOLVED, LENGTH = 200, 6
+SOLVED, LENGTH = evidence.sized(200, 2), 6
 """How many vectors, of which length, the solver gets."""
 BOUND, OBJECTIVE = 1e-9, 1e-6
 
@@ -63,6 +64,7 @@ def table(records: list[dict]) -> str:
 
 
 def main() -> None:
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     sys.path.insert(0, str(ROOT))
     from drfl.experiments.artifacts import versions
 
@@ -88,9 +90,7 @@ def main() -> None:
         "within_bounds": largest <= BOUND and objective <= OBJECTIVE,
         "sets": records,
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "table.md").write_text(table(records), encoding="utf-8")
-    (RESULTS / "summary.json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    evidence.store(options.out, {"table.md": table(records), "summary.json": about})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Do the intervals, sets and tests of drfl.assessment hold as often as they say? 10,000 federations a setting.
 
-    python experiments/assessment_coverage.py [--federations 10000]
+    python experiments/assessment_coverage.py [--federations 10000] [--smoke]
 
 The settings and statements are those of ``tests/assessment/settings.py``: 2 to 1,000 clients with 3 to 100,000 test
 rows, all alike, spread, clustered at the worst, near 0 and 1, and such that share rows; scores in [0, 1] of up to 10⁴
@@ -14,7 +14,6 @@ power.csv, power.png. Counts are kept in cells.csv as they come, and what is the
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.metadata
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import assessment_power
+import evidence
 import kept
 from drfl.experiments.artifacts import json_text, versions
 from drfl.history import csv_text
@@ -43,9 +43,9 @@ def part(name: str) -> Any:
     return importlib.import_module(f"tests.assessment.{name}")
 
 
-def simulate(suite: str, cases: Iterable[Any], federations: int) -> None:
+def simulate(path: Path, suite: str, cases: Iterable[Any], federations: int) -> None:
     """Add the cases that the file does not hold yet."""
-    path, tallied = RESULTS / "cells.csv", part("statements").tallied
+    tallied = part("statements").tallied
     rows = kept.known(path, len(KEYS))
     there = {key[:-1] for key in rows}
     for case in cases:
@@ -62,10 +62,10 @@ def simulate(suite: str, cases: Iterable[Any], federations: int) -> None:
         print(suite, case.setting.name, tried, f"{seconds} s", flush=True)
 
 
-def verdicts(suite: str, cases: Iterable[Any]) -> tuple[list[list[str]], int]:
+def verdicts(path: Path, suite: str, cases: Iterable[Any]) -> tuple[list[list[str]], int]:
     """The rows of a suite's table, in the order of its cases, and how many statements are rejected."""
     statements, table, tallies = part("statements"), [], []
-    known = kept.known(RESULTS / "cells.csv", len(KEYS)).items()
+    known = kept.known(path, len(KEYS)).items()
     for case in cases:
         tried = " ".join(way.__name__ for way in case.ways)
         tallies += [
@@ -83,14 +83,14 @@ def verdicts(suite: str, cases: Iterable[Any]) -> tuple[list[list[str]], int]:
 
 def main() -> None:
     """Simulate what is missing, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--federations", type=int, default=10_000)
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--federations", type=int, default=evidence.sized(10_000, 2))
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    settings = part("settings")
-    simulate("wrong", settings.WRONG, options.federations)
-    assessment_power.measure(RESULTS)
-    simulate("ours", settings.OURS, options.federations)
+    settings, cells = part("settings"), options.out / "cells.csv"
+    simulate(cells, "wrong", settings.WRONG, options.federations)
+    assessment_power.measure(options.out)
+    simulate(cells, "ours", settings.OURS, options.federations)
     about: dict[str, object] = {
         "command": "python experiments/assessment_coverage.py",
         "seed": SEED,
@@ -100,8 +100,8 @@ def main() -> None:
     }
     suites = {"ours": (settings.OURS, "coverage.csv"), "wrong": (settings.WRONG, "wrong_variants.csv")}
     for suite, (cases, file) in suites.items():
-        table, rejected = verdicts(suite, cases)
-        (RESULTS / file).write_text(csv_text(COLUMNS, table), encoding="utf-8")
+        table, rejected = verdicts(cells, suite, cases)
+        evidence.store(options.out, {file: csv_text(COLUMNS, table)})
         demanded = [row for row in table if row[6] == "True"]
         about[suite] = {
             "settings": len({row[0] for row in table}),
@@ -111,7 +111,7 @@ def main() -> None:
             "largest_share_over_nominal": max(float(row[4]) / float(row[5]) for row in demanded),
             "fewer_federations": sorted({row[0] for row in table if int(row[2]) < options.federations}),
         }
-    (RESULTS / "summary.json").write_text(json_text(about, indent=2) + "\n", encoding="utf-8")
+    evidence.store(options.out, {"summary.json": about})
     print(json_text(about, indent=2))
 
 

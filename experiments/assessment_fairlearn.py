@@ -1,8 +1,9 @@
 """fairlearn's bootstrap and scipy's binomial intervals beside those of drfl.assessment, on the same counts.
 
-    PYTHONPATH=src python experiments/assessment_fairlearn.py [--federations 200]
+    PYTHONPATH=src python experiments/assessment_fairlearn.py [--federations 200] [--smoke]
 
-It needs fairlearn, which drfl does not install; of drfl only modules that get along with numpy and scipy are used.
+It needs fairlearn, which drfl does not install; of drfl only modules that get along with numpy and scipy are used. With
+--smoke it runs without fairlearn too, whose cells are then empty.
 ``MetricFrame(n_boot=…, ci_quantiles=[0.025, 0.975])`` resamples all rows together (fairlearn's user guide, "Bootstrap
 confidence intervals"). hospitals.csv: the test results of ``examples/hospitals/results/intervals.csv``, linear model,
 FedAvg, seed 0, where the stored interval is simultaneous over sites and `exact` is scipy's at the same level.
@@ -12,25 +13,24 @@ group's interval leaves out the group's. Both in results/assessment_fairlearn/.
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 import platform
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from fairlearn.metrics import MetricFrame
 from scipy.stats import binomtest
-from sklearn.metrics import accuracy_score
 
+import evidence
 from drfl.assessment.scores import BinaryScores
 from drfl.assessment.worst import worst_score
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "assessment_fairlearn"
 STORED = ROOT / "examples" / "hospitals" / "results" / "intervals.csv"
-ALPHA, SEED, RESAMPLES, RESAMPLES_SHOWN = 0.05, 0, 200, 2000
+ALPHA, SEED = 0.05, 0
+RESAMPLES, RESAMPLES_SHOWN = evidence.sized((200, 2000), (5, 5))
 SETTINGS = {
     "4 hospitals": ([101, 87, 15, 43], [0.83, 0.80, 0.80, 0.74]),
     "20 alike, 10 rows each": ([10] * 20, [0.9] * 20),
@@ -39,7 +39,12 @@ SETTINGS = {
 
 
 def bootstrap(n: np.ndarray, count: np.ndarray, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals (2, N) of the groups' accuracies, and (2,) of the smallest, by fairlearn."""
+    """Intervals (2, N) of the groups' accuracies, and (2,) of the smallest, by fairlearn; NaN without it."""
+    if evidence.SMOKE and find_spec("fairlearn") is None:
+        return np.full((2, len(n)), np.nan), np.full(2, np.nan)
+    from fairlearn.metrics import MetricFrame
+    from sklearn.metrics import accuracy_score
+
     groups = np.repeat(np.arange(len(n)), n)
     right = np.concatenate([np.arange(rows) < k for rows, k in zip(n, count, strict=True)]).astype(int)
     frame = MetricFrame(
@@ -108,32 +113,32 @@ def pair(name: str, low: float, high: float) -> dict[str, object]:
     return {f"{name}_low": f"{low:.6f}", f"{name}_high": f"{high:.6f}"}
 
 
-def write(name: str, rows: list[dict[str, object]]) -> None:
+def write(path: Path, rows: list[dict[str, object]]) -> None:
     """A table of results."""
-    with (RESULTS / name).open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-    print((RESULTS / name).read_text(encoding="utf-8"), flush=True)
+    print(path.read_text(encoding="utf-8"), flush=True)
 
 
 def main() -> None:
     """Compare, and write both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--federations", type=int, default=200)
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--federations", type=int, default=evidence.sized(200, 2))
     options = parser.parse_args()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    write("hospitals.csv", hospitals())
-    write("coverage.csv", [row for name in SETTINGS for row in misses(name, options.federations)])
+    options.out.mkdir(parents=True, exist_ok=True)
+    write(options.out / "hospitals.csv", hospitals())
+    write(options.out / "coverage.csv", [row for name in SETTINGS for row in misses(name, options.federations)])
+    packages = ["numpy", "pandas", "scikit-learn", "scipy"] + ["fairlearn"] * (find_spec("fairlearn") is not None)
     about = {
         "command": f"PYTHONPATH=src python experiments/assessment_fairlearn.py --federations {options.federations}",
         "seed": SEED,
         "device": "CPU",
         "resamples": {"coverage.csv": RESAMPLES, "hospitals.csv": RESAMPLES_SHOWN},
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in ("fairlearn", "numpy", "pandas", "scikit-learn", "scipy")},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
     }
-    (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    evidence.store(options.out, {"summary.json": about})
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
+import evidence
 from drfl.assessment.differences import worst_gain
 from drfl.assessment.worst import could_be_worst
 from drfl.history import csv_text
@@ -27,7 +28,7 @@ COLUMNS = ("question", "clients", "rows", "difference", "federations", "answer",
 CLIENTS, ROWS = (4, 30), (50, 200, 1000)
 GAINS = (0.0, 0.025, 0.05, 0.075, 0.10, 0.15, 0.20)
 GAPS = (0.0, 0.02, 0.05, 0.10, 0.15, 0.20, 0.30)
-FEDERATIONS, ALPHA = 1000, 0.05
+FEDERATIONS, ALPHA = evidence.sized(1000, 2), 0.05
 STYLES = ("-", "--", ":")
 
 
@@ -77,8 +78,7 @@ def measure(folder: Path) -> None:
                     for answer, value in answers(n, rows, d).items():
                         lines.append([question, n, rows, d, FEDERATIONS, answer, f"{value:.4f}"])
         print("power,", n, "clients", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "power.csv").write_text(csv_text(COLUMNS, lines), encoding="utf-8")
+    evidence.store(folder, {"power.csv": csv_text(COLUMNS, lines)})
     draw(lines, folder / "power.png")
 
 

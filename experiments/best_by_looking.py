@@ -1,6 +1,6 @@
 """How often is the algorithm that measures best shown to be better than another one, where all are equally good?
 
-    python experiments/best_by_looking.py
+    python experiments/best_by_looking.py [--smoke]
 
 Values of k algorithms at 5 or 10 seeds, all normal with mean 0 and variance 1: 4,000 cases each. The one with the best
 mean is compared with every other one by the paired t-test over seeds (from six on also by the sign flips), with Holm's
@@ -17,15 +17,16 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
+import evidence
 from drfl.assessment.seeds import LEVEL, holm_family, seed_difference, verdict
-from drfl.experiments.artifacts import json_text, versions
+from drfl.experiments.artifacts import versions
 from drfl.history import csv_text
 from drfl.key import Key
 from drfl.report.compared import decided
 
 RESULTS = Path(__file__).parent / "results" / "best_by_looking"
 SEEDS, ALGORITHMS = (5, 10), (2, 3, 5, 14)
-CASES = 4_000
+CASES = evidence.sized(4_000, 20)
 KEY = 0
 COLUMNS = ("seeds", "algorithms", "rule", "cases", "shown", "share", "low", "high")
 
@@ -52,6 +53,7 @@ def errors() -> list[list[object]]:
 
 
 def main() -> None:
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     about = {
         "command": "python experiments/best_by_looking.py",
         "law": "normal, mean 0, standard deviation 1",
@@ -60,11 +62,9 @@ def main() -> None:
         "level": LEVEL,
         "versions": {**versions(), "scipy": importlib.metadata.version("scipy")},
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    texts = {"errors.csv": csv_text(COLUMNS, errors()), "summary.json": json_text(about, indent=2) + "\n"}
-    for name, text in texts.items():
-        (RESULTS / name).write_text(text, encoding="utf-8")
-        print(text)
+    text = csv_text(COLUMNS, errors())
+    evidence.store(options.out, {"errors.csv": text, "summary.json": about})
+    print(text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How often do tests over few seeds show a difference that is not there, and what do they say of the stored tables?
 
-    python experiments/bootstrap_null.py
+    python experiments/bootstrap_null.py [--smoke]
 
 Normal differences with mean 0: 10,000 cases each of 3, 5, 6 and 10 pairs. A case counts as shown where the 95 %
 percentile bootstrap interval of the mean (Efron 1979; 10,000 resamples, the same for every case) leaves 0 out, where
@@ -21,15 +21,16 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
+import evidence
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, seed_difference
-from drfl.experiments.artifacts import json_text, versions
+from drfl.experiments.artifacts import versions
 from drfl.history import csv_text
 from drfl.key import Key
 
 STORED = Path(__file__).parent / "results"
 RESULTS = STORED / "bootstrap_null"
 PAIRS = (3, 5, 6, 10)
-CASES = RESAMPLES = 10_000
+CASES = RESAMPLES = evidence.sized(10_000, 100)
 BLOCK = 500
 SEED = 0
 COLUMNS = ("pairs", "test", "cases", "shown", "share", "low", "high")
@@ -95,6 +96,7 @@ def table(folder: Path) -> list[object]:
 
 
 def main() -> None:
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     about = {
         "command": "python experiments/bootstrap_null.py",
         "law": "normal, mean 0, standard deviation 1",
@@ -107,12 +109,9 @@ def main() -> None:
     texts = {
         "errors.csv": csv_text(COLUMNS, errors()),
         "tables.csv": csv_text(TABLE_COLUMNS, [table(path.parent) for path in sorted(STORED.glob("*/paired.csv"))]),
-        "summary.json": json_text(about, indent=2) + "\n",
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (RESULTS / name).write_text(text, encoding="utf-8")
-        print(text)
+    evidence.store(options.out, {**texts, "summary.json": about})
+    print(*texts.values(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How tight is the bound from one gradient, and how many exchanges does the search on the pooled data take?
 
-    python experiments/certificate_bounds.py
+    python experiments/certificate_bounds.py [--smoke]
 
 ScaffPD on the job of digits_certificate.toml, seed 0; each search starts where the one before ended. Writes
 results/digits_certificate/bounds.csv.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+import evidence
 from drfl.certificate import Certifier, OneGradient
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
@@ -20,10 +21,12 @@ from drfl.key import Key
 from drfl.testing import Recording
 
 HERE = Path(__file__).parent
-ROUNDS = (0, 20, 100, 200, 300, 400)
+RESULTS = HERE / "results" / "digits_certificate"
+ROUNDS = evidence.sized((0, 20, 100, 200, 300, 400), (0, 1))
 
 
 def main() -> None:
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     job = build(load_config(HERE / "digits_certificate.toml", {}).for_algorithm("ScaffPD", 0))
     fed, algorithm, local = Recording(job.fed), job.algorithm, job.algorithm.local
@@ -39,7 +42,7 @@ def main() -> None:
             print(*rows[-1], flush=True)
         state, _ = algorithm.round(state, fed, Key(0).fold("round", r + 1))
     header = ("round", "primal", "gap_pooled", "gap_one_gradient", "exchanges_pooled")
-    (HERE / "results" / "digits_certificate" / "bounds.csv").write_text(csv_text(header, rows), encoding="utf-8")
+    evidence.store(options.out, {"bounds.csv": csv_text(header, rows)})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Decide every claim of the papers from the stored results, by the rules of experiments/claims.toml.
 
-    python experiments/claims.py [--check]
+    python experiments/claims.py [--check] [--smoke]
 
 Writes results/claims/claims.csv, a row a claim, and comparisons.csv, a row a comparison; nothing is run. `make pages`
 then writes the table into docs/claims.md. With --check nothing is written: it names the claims whose verdict or numbers
@@ -9,7 +9,6 @@ differ from the stored ones, and ends with 1 if there are any.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
@@ -20,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.tables import markdown, paragraph
 
-from drfl.atomic_files import atomic_write
 from drfl.papers.claims.decide import Decided, claims_csv, decide, findings_csv, load
 from drfl.papers.claims.results import StoredResults
 from drfl.papers.claims.verdicts import VERDICTS
+from experiments import evidence
 
 HERE = Path(__file__).parent
 RULES = HERE / "claims.toml"
@@ -119,16 +118,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = evidence.parser(__doc__, STORED)
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where a claim differs")
-    check = parser.parse_args().check
-    found = decided()
+    options = parser.parse_args()
+    check, found = options.check, decided()
     other = differing(found)
     if not check:
-        STORED.mkdir(parents=True, exist_ok=True)
-        for name, text in texts(found).items():
-            with atomic_write(STORED / name) as file:
-                file.write(text.encode())
+        evidence.store(options.out, texts(found))
     for one in found:
         if one.claim.id in other:
             print(f"{one.claim.id}: {one.verdict}: {one.decides}")

@@ -4,16 +4,16 @@ A run halves a step size that it found itself where the loss rises, and its mode
 a run by what it ends with may choose a multiple that never ran. This goes down the trials of a stored search, the best
 first, and chooses the first whose runs halve nothing at any tuning seed: the best of the search under the rule that
 ``drfl tune --relative-step-size`` has. It writes ``confirmed.csv`` and the hyperparameter file beside ``trials.csv``,
-and the file that ``drfl reproduce`` reads. With ``--trials-of`` the trials are those of another job's search, from the
-one that was chosen there: does it hold here?
+and the file that ``drfl reproduce`` reads, this one unless ``--out`` names another folder. With ``--trials-of`` the
+trials are those of another job's search, from the one that was chosen there: does it hold here?
 
     python experiments/confirm_tuned.py kmnist-cnn --data-dir DIR
     python experiments/confirm_tuned.py kmnist-cnn-sizes --trials-of kmnist-cnn --data-dir DIR
+    python experiments/confirm_tuned.py --smoke
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import multiprocessing
 import shlex
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
+import evidence
 from drfl.experiments.training_cells import run_cell
 from drfl.history import DIGITS, csv_text
 from drfl.papers.specification import PAPERS
@@ -37,6 +38,10 @@ from drfl.tuning.search import Search
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "experiments" / "results" / "tuning"
 SHIPPED = PAPERS / "tuned"
+CHANGES = evidence.sized({}, {"model": "linear", "rounds": 1, "steps": 1})
+"""What is other than in the search."""
+METHODS = evidence.sized(None, 2)
+"""How many are confirmed; None = all."""
 
 Table = dict[str, int | float | str]
 
@@ -87,7 +92,7 @@ def search_of(job: str, trials_of: str, data_dir: Path | None) -> Search:
     words = shlex.split(told["command"])
     changes = changes_of([words[k + 1] for k, word in enumerate(words) if word == "--set"])
     return prepare(
-        resolve(job, changes, stand_in=told["stand_in"]),
+        resolve(job, {**changes, **CHANGES}, stand_in=told["stand_in"]),
         list(stored_trials(trials_of)),
         trials=told["trials"],
         repeats=len(told["seeds"]),
@@ -122,16 +127,16 @@ def confirm(job: str, trials_of: str, data_dir: Path | None, method: str) -> lis
     return tried
 
 
-def write(job: str, trials_of: str, about: Mapping[str, Any], found: list[list[Confirmed]], command: str) -> None:
+def write(
+    out: Path, job: str, trials_of: str, about: Mapping[str, Any], found: list[list[Confirmed]], command: str
+) -> None:
     """``confirmed.csv``, and both files of hyperparameters."""
     rows = [
         [c.method, c.trial, f"{c.stored:.{DIGITS}f}", " ".join(c.ends), " ".join(f"{x:.{DIGITS}f}" for x in c.scores)]
         for own in found
         for c in own
     ]
-    (STORED / job).mkdir(exist_ok=True)
     header = ("algorithm", "trial", "score", "confirmed_ends", "confirmed_scores")
-    (STORED / job / "confirmed.csv").write_text(csv_text(header, rows), encoding="utf-8")
     told, trials = told_by(trials_of), stored_trials(trials_of)
     told["provenance"] |= {**about, "confirmed": command}
     if job != trials_of:
@@ -144,27 +149,29 @@ def write(job: str, trials_of: str, about: Mapping[str, Any], found: list[list[C
             if job != trials_of:
                 told["scores"][method].pop("default", None)
         told["scores"][method]["diverged"] = sum(not c.holds for c in own)
-    for place in (STORED / job / f"{job}.toml", SHIPPED / f"{job}.toml"):
-        place.write_text(tomli_w.dumps(told), encoding="utf-8")
+    text = tomli_w.dumps(told)
+    evidence.store(out / job, {"confirmed.csv": csv_text(header, rows), f"{job}.toml": text})
+    if out == STORED:
+        evidence.store(SHIPPED, {f"{job}.toml": text})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = evidence.parser(__doc__, STORED, data=True)
     found = (path.parent.name for path in STORED.glob("*/trials.csv"))
     searched = sorted(job for job in found if told_by(job)["provenance"].get("relative_step_size"))
-    parser.add_argument("job", choices=sorted({*searched, *(path.stem for path in (PAPERS / "jobs").glob("*.toml"))}))
+    jobs = sorted({*searched, *(path.stem for path in (PAPERS / "jobs").glob("*.toml"))})
+    parser.add_argument("job", choices=jobs, nargs=evidence.sized(None, "?"), default="kmnist-cnn")
     parser.add_argument("--trials-of", choices=searched, help="the job whose search they are of; without it the same")
-    parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     of = options.trials_of or options.job
     if of not in searched:
         parser.error(f"{of} was not searched in multiples of each run's step size: name another by --trials-of")
-    work = [(options.job, of, options.data_dir, method) for method in stored_trials(of)]
+    work = [(options.job, of, options.data_dir, method) for method in list(stored_trials(of))[:METHODS]]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         confirmed = pool.starmap(confirm, work, chunksize=1)
     command = f"python experiments/confirm_tuned.py {options.job}" + (f" --trials-of {of}" if of != options.job else "")
-    write(options.job, of, search_of(options.job, of, options.data_dir).about, confirmed, command)
+    write(options.out, options.job, of, search_of(options.job, of, options.data_dir).about, confirmed, command)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Is what the demo shows more than chance? Row by row at the first seed, and paired over seeds.
 
     make demo && python experiments/demo_significance.py runs/demo
+    python experiments/demo_significance.py --smoke
 
 For each pair of algorithms, of the worst client's accuracy in points: the interval of the gain at seed 0, which is of
 two models on the same test rows; and the mean gain over seeds with its 95 % t-interval and Holm's correction over the
@@ -10,16 +11,19 @@ seeds: a difference is shown where both show it.
 
 from __future__ import annotations
 
-import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 
+import evidence
 from drfl.assessment.seeds import holm_family, seed_difference, verdict
 from drfl.experiments.run_gains import gain_of_folders
 from drfl.history import csv_text
 
-RESULTS = Path(__file__).parent / "results" / "digits_demo"
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "digits_demo"
 PAIRS = (
     ("DualDRDM", "FedAvg"),
     ("DualDRDM", "DRFA"),
@@ -33,10 +37,18 @@ HEADER = (
 )
 
 
+def short_demo(folder: Path) -> Path:
+    """The runs of ``make demo`` with two seeds and two rounds."""
+    job, size = HERE.parent / "examples" / "one_class.toml", ("--seeds", "2", "--rounds", "2")
+    subprocess.run([sys.executable, "-m", "drfl", "compare", job, *size, "--out", folder], check=True)
+    return folder
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
-    runs = parser.parse_args().runs
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("runs", type=Path, nargs=evidence.sized(None, "?"), help="folder of make demo's runs")
+    options = parser.parse_args()
+    runs = options.runs or short_demo(options.out / "runs")
     worst = pd.read_csv(runs / "compare.csv").pivot(index="seed", columns="algorithm", values="worst_accuracy")
     seeds = [seed_difference(100 * (worst[a] - worst[b]).to_numpy()) for a, b in PAIRS]
     rows = []
@@ -46,7 +58,7 @@ def main() -> None:
         mean = (f"{x:.1f}" for x in (over.mean, over.low, over.high))
         rows.append([a, b, *points, one.shown, over.n, *mean, f"{p:.4f}", verdict(over, p)])
     text = csv_text(HEADER, rows)
-    (RESULTS / "significance.csv").write_text(text, encoding="utf-8")
+    evidence.store(options.out, {"significance.csv": text})
     print(text)
 
 

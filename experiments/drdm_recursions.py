@@ -1,6 +1,6 @@
 """DRDM's proof speaks of other sequences than its Algorithm 1 makes: where does each of them end?
 
-    python experiments/drdm_recursions.py
+    python experiments/drdm_recursions.py [--smoke]
 
 Krouka et al. 2025. Three ways from the local models of a round to the next global model w and to c, the rest as in
 Algorithms 1 and 2: "published" is lines 18 and 20; "virtual" the sequences defined before Lemma 1, whose c and w move
@@ -10,7 +10,6 @@ losses, λ held uniform, exact gradients, float64, from two initial models. Writ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +17,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+import evidence
 from drfl import sampling
 from drfl.experiments.artifacts import versions
 from drfl.key import Key
 from drfl.testing.problems import Problem, curved_quadratics
 
 RESULTS = Path(__file__).parent / "results" / "drdm_recursions"
-ROUNDS, TAU, ETA, MU = 2000, 5, 0.05, 2.0
+ROUNDS, TAU, ETA, MU = evidence.sized(2000, 5), 5, 0.05, 2.0
 
 Recursion = Callable[[Tensor, Tensor, Sequence[Tensor], float], tuple[Tensor, Tensor]]
 """w (d,), c (d,), mean local models M_k (d,) after each local step, and a = m/N → the next w and c."""
@@ -89,6 +89,7 @@ def row(problem: Problem, name: str, m: int, tau: int) -> list[str]:
 
 
 def main() -> None:
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     problem = curved_quadratics()
     head = ["recursion", "cohort", "local steps", "from 0: distance to the average optimum", "from 1: the same"]
@@ -99,12 +100,10 @@ def main() -> None:
             rows.append(row(problem, name, m, tau))
             print(*rows[-1], sep=" | ", flush=True)
     lines = [head, ["---"] * 3 + ["---:"] * 5, *rows]
-    RESULTS.mkdir(parents=True, exist_ok=True)
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-    (RESULTS / "table.md").write_text(table, encoding="utf-8")
     about = {"rounds": ROUNDS, "eta": ETA, "mu": MU, "problem": problem.name, "clients": problem.N, "d": problem.d}
     about |= {"dtype": "float64", "problem_seed": 0, "key_seed": 0, "versions": versions()}
-    (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    evidence.store(options.out, {"table.md": table, "summary.json": about})
 
 
 if __name__ == "__main__":

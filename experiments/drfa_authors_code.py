@@ -1,6 +1,6 @@
 """What DRFA's authors' public code does beside the paper's Algorithm 1, and which of it matters on their first job.
 
-    python experiments/drfa_authors_code.py --data-dir DIR
+    python experiments/drfa_authors_code.py --data-dir DIR [--smoke]
 
 Logistic regression on Fashion-MNIST, ten clients with one class each, η = 0.1, γ = 0.008, τ = 10, batches of 50, 100
 rounds (Deng et al. 2020, §6); five seeds. Starting from Algorithm 1 the differences are switched on one at a time, and
@@ -13,8 +13,6 @@ summary.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import evidence
 from drfa_authors_numpy import Round, probabilities
 from drfa_authors_numpy import run as numpy_run
 from drfl.data import Dataset, load
@@ -34,7 +33,7 @@ from drfl.loop import run
 from drfl.papers.specification import load_job
 
 RESULTS = Path(__file__).parent / "results" / "drfa_authors_code"
-SEEDS, ROUNDS, TAIL, EVERY = range(5), 100, 50, 5
+SEEDS, (ROUNDS, TAIL, EVERY) = range(evidence.sized(5, 2)), evidence.sized((100, 50, 5), (2, 1, 1))
 HEADER = ("by", "model", "variant", "seed", "avg_percent", "tail_avg_percent", "tail_worst_percent")
 Record = tuple[str, str, str, int, float, float, float]
 
@@ -93,7 +92,7 @@ def record(by: str, model: str, variant: str, seed: int, rows: Sequence[tuple[in
 
 
 def by_drfl(dataset: Dataset) -> Iterator[Record]:
-    job = {**load_job("fashion-one-class"), "rounds": ROUNDS}
+    job = {**load_job("fashion-one-class").chosen(stand_in=False), "rounds": ROUNDS}
     cases = [("DRFA", name, PAPER | changes) for name, (changes, _) in VARIANTS.items()]
     for algorithm, name, values in [*cases, ("FedAvg", "FedAvg", {"lr": 0.1})]:
         for seed in SEEDS:
@@ -151,7 +150,7 @@ def table(records: Sequence[Record], by: str, model: str, starts: dict[str, str 
     return lines
 
 
-def write(records: Sequence[Record]) -> None:
+def write(out: Path, records: Sequence[Record]) -> None:
     first = {**{name: start for name, (_, start) in VARIANTS.items()}, "FedAvg": None}
     lines = [
         "# DRFA's authors' code beside Algorithm 1: Fashion-MNIST, one class per client",
@@ -161,21 +160,17 @@ def write(records: Sequence[Record]) -> None:
     for model in ("last", "average"):
         lines += table(records, "drfl", model, first)
     lines += table(records, "NumPy", "last", {name: start for name, (_, start) in SECOND.items()})
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "table.md").write_text("\n".join(lines) + "\n")
-    (RESULTS / "cells.csv").write_text(csv_text(HEADER, records))
     about = {"command": "python experiments/drfa_authors_code.py --data-dir DIR", "device": "cpu", "seeds": list(SEEDS)}
-    parameters = {name: PAPER | changes for name, (changes, _) in VARIANTS.items()}
-    text = json.dumps({**about, "parameters": parameters, "versions": versions()}, indent=2, ensure_ascii=False)
-    (RESULTS / "summary.json").write_text(text + "\n")
+    about |= {"parameters": {name: PAPER | changes for name, (changes, _) in VARIANTS.items()}, "versions": versions()}
+    texts = {"table.md": "\n".join(lines) + "\n", "cells.csv": csv_text(HEADER, records)}
+    evidence.store(out, {**texts, "summary.json": about})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    dataset = load("fashion-mnist", data_dir=parser.parse_args().data_dir)
+    options = evidence.parser(__doc__, RESULTS, data=True).parse_args()
+    dataset = load("fashion-mnist", data_dir=options.data_dir)
     torch.set_num_threads(1)
-    write([*by_drfl(dataset), *by_numpy(dataset)])
+    write(options.out, [*by_drfl(dataset), *by_numpy(dataset)])
 
 
 if __name__ == "__main__":

@@ -1,26 +1,21 @@
 """What clients that drop out cost each algorithm: MNIST, 30 clients of few classes each, a linear model.
 
-    python experiments/dropout.py --data-dir DIR [--processes 2]
-    python experiments/dropout.py --quick
+    python experiments/dropout.py --data-dir DIR [--processes 2] [--smoke]
 
 In a round each client drops out with the same probability: it hears nothing, does nothing, answers nothing. Three seeds
 and 100 rounds a cell; the same seed loses the same clients at every algorithm, and those lost at a probability at every
 larger one too. Hyperparameters are those that `drfl tune mnist-linear` found without dropouts, and the default ones of
 algorithms that it did not tune. Writes results/dropout/cells.csv as it goes; cells that it holds already are not run
-again. Then table.md and summary.json. With --quick it runs on digits, one seed and 20 rounds, and writes to
-results/dropout-quick.
+again. Then table.md and summary.json.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import tomllib
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import evidence
 import kept
 import tune_mnist
 from drfl.algorithms import ALGORITHMS
@@ -30,28 +25,15 @@ from drfl.experiments.artifacts import versions
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
 from drfl.loop import run
-from drfl.papers.specification import PAPERS
 from drfl.resilience import FailureModel, Faulty
 
-RESULTS = Path(__file__).parent / "results"
-TUNED = PAPERS / "tuned" / "mnist-linear.toml"
-DROPS = (0.0, 0.1, 0.3, 0.5)
+RESULTS = Path(__file__).parent / "results" / "dropout"
+TUNED = evidence.tuned("mnist-linear")
+JOB = {**tune_mnist.JOB, **evidence.sized({}, {"rounds": 1})}
+SEEDS = range(evidence.sized(3, 1))
+DROPS = evidence.sized((0.0, 0.1, 0.3, 0.5), (0.0, 0.5))
 COLUMNS = ("algorithm", "drop", "seed", "avg_percent", "worst_percent", "std_percent", "skipped_rounds", "messages")
 """A cell that diverged has 0 for everything."""
-
-
-class Setup(NamedTuple):
-    """What runs, and where its results go."""
-
-    job: dict[str, object]
-    seeds: tuple[int, ...]
-    results: Path
-    tuned: bool
-
-
-FULL = Setup(tune_mnist.JOB, (0, 1, 2), RESULTS / "dropout", tuned=True)
-SMALL = {"dataset": "digits", "clients": 10, "alpha": 0.1, "rounds": 20}
-QUICK = Setup(SMALL, (0,), RESULTS / "dropout-quick", tuned=False)
 
 
 class Cell(NamedTuple):
@@ -66,13 +48,8 @@ class Cell(NamedTuple):
         return self.algorithm, str(self.drop), str(self.seed)
 
 
-def settings(setup: Setup) -> dict[str, dict[str, object]]:
-    """The hyperparameters of the algorithms that were tuned for this job."""
-    return tomllib.loads(TUNED.read_text(encoding="utf-8"))["algorithms"] if setup.tuned else {}
-
-
-def cells(setup: Setup) -> list[Cell]:
-    return [Cell(name, drop, seed) for name in ALGORITHMS for drop in DROPS for seed in setup.seeds]
+def cells() -> list[Cell]:
+    return [Cell(name, drop, seed) for name in ALGORITHMS for drop in DROPS for seed in SEEDS]
 
 
 _data: list[Dataset] = []  # one per process
@@ -82,10 +59,9 @@ def start(dataset: str, data_dir: Path | None) -> None:
     _data[:] = [load(dataset, data_dir=data_dir)]
 
 
-def scores(cell: Cell, setup: Setup) -> list[str]:
+def scores(cell: Cell) -> list[str]:
     """The columns of a cell behind its key."""
-    own = {"algorithms": settings(setup), "algorithm": cell.algorithm, "seed": cell.seed}
-    config = load_config(None, {**setup.job, **own})
+    config = load_config(None, {**JOB, "algorithms": TUNED, "algorithm": cell.algorithm, "seed": cell.seed})
     job = build(config, _data[0])
     algorithm = Faulty(job.algorithm, FailureModel(drop=cell.drop))
     try:
@@ -103,7 +79,7 @@ def spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.1f}{deviation}"
 
 
-def table(found: kept.Rows, setup: Setup) -> str:
+def table(found: kept.Rows) -> str:
     """Average and worst client's accuracy by algorithm and probability, one table each."""
     lines = []
     for title, column in (("Average", 0), ("Worst client's", 1)):
@@ -111,22 +87,21 @@ def table(found: kept.Rows, setup: Setup) -> str:
         lines += ["| algorithm | " + " | ".join(f"{drop:g}" for drop in DROPS) + " |"]
         lines += ["| --- |" + " ---: |" * len(DROPS)]
         for name in ALGORITHMS:
-            rows = ([found[Cell(name, drop, seed).key()] for seed in setup.seeds] for drop in DROPS)
+            rows = ([found[Cell(name, drop, seed).key()] for seed in SEEDS] for drop in DROPS)
             means = [spread([float(row[column]) for row in cell]) for cell in rows]
             lines.append(f"| {name} | " + " | ".join(means) + " |")
         lines.append("")
     return "\n".join(lines[:-1]) + "\n"
 
 
-def about(setup: Setup) -> dict[str, object]:
+def about() -> dict[str, object]:
     """How the table came about."""
-    tuned = settings(setup)
     return {
         "command": "python experiments/dropout.py --data-dir DIR",
-        "job": setup.job,
-        "parameters": {name: tuned.get(name, "default") for name in ALGORITHMS},
+        "job": JOB,
+        "parameters": {name: TUNED.get(name, "default") for name in ALGORITHMS},
         "drop": list(DROPS),
-        "seeds": list(setup.seeds),
+        "seeds": list(SEEDS),
         "device": "cpu",
         "dtype": "float32",
         "versions": versions(),
@@ -134,17 +109,13 @@ def about(setup: Setup) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    setup = QUICK if options.quick else FULL
-    todo = {cell.key(): cell for cell in cells(setup)}
-    workers = kept.Workers(options.processes, start, (setup.job["dataset"], options.data_dir))
-    found = kept.fill(setup.results / "cells.csv", COLUMNS, todo, partial(scores, setup=setup), workers)
-    (setup.results / "table.md").write_text(table(found, setup), encoding="utf-8")
-    (setup.results / "summary.json").write_text(json.dumps(about(setup), indent=2) + "\n", encoding="utf-8")
+    todo = {cell.key(): cell for cell in cells()}
+    workers = kept.Workers(options.processes, start, (JOB["dataset"], options.data_dir))
+    found = kept.fill(options.out / "cells.csv", COLUMNS, todo, scores, workers)
+    evidence.store(options.out, {"table.md": table(found), "summary.json": about()})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """DRFA against FedAvg on Fashion-MNIST, one class per client (DRFA, §6): when does the worst class reach 50 %?
 
-    python experiments/fashion_one_class.py --data-dir DIR
+    python experiments/fashion_one_class.py --data-dir DIR [--smoke]
 
 Runs fashion_one_class.toml for 300 rounds at five seeds, once with everybody weighted by λ and once with ten clients
 drawn from λ with replacement, as DRFA's pseudocode has it. A single round above 50 % may be luck, so it tells, for the
@@ -9,13 +9,12 @@ last iterate and for the averaged one: the first round at 50 %, how many rounds 
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from pathlib import Path
 
 import torch
 
+import evidence
 from drfl.data import load
 from drfl.experiments.artifacts import versions
 from drfl.experiments.build import build
@@ -25,7 +24,9 @@ from drfl.loop import Step, run
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "fashion_one_class"
-SEEDS, TARGET, TAIL = range(5), 0.5, 50
+SEEDS, TARGET, TAIL = range(evidence.sized(5, 2)), 0.5, 50
+ROUNDS = evidence.sized({}, {"rounds": 2})
+"""Those of the file."""
 VARIANTS = {
     "DRFA, everybody weighted by λ": ("DRFA", {}),
     "DRFA, ten drawn with replacement": ("DRFA", {"sampling": "with-replacement"}),
@@ -35,7 +36,7 @@ VARIANTS = {
 
 def worst_by_round(algorithm: str, values: dict, seed: int, dataset) -> tuple[list[float], list[float]]:
     """Worst-class accuracy after each round, of the last and of the averaged iterate."""
-    overrides = {"algorithm": algorithm, "seed": seed, "algorithms": {algorithm: values}}
+    overrides = {"algorithm": algorithm, "seed": seed, "algorithms": {algorithm: values}, **ROUNDS}
     config = load_config(HERE / "fashion_one_class.toml", overrides)
     job = build(config, dataset)
     averaged: list[float] = []
@@ -61,9 +62,8 @@ def row(name: str, curves: list[list[float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    dataset = load("fashion-mnist", data_dir=parser.parse_args().data_dir)
+    options = evidence.parser(__doc__, RESULTS, data=True).parse_args()
+    dataset = load("fashion-mnist", data_dir=options.data_dir)
     torch.set_num_threads(1)
     lines = [
         f"| algorithm, iterate | first round at {TARGET:.0%} (seeds 0–4) | rounds at {TARGET:.0%} or above | "
@@ -79,11 +79,10 @@ def main() -> None:
             print(lines[-1], flush=True)
             for seed, worst in zip(SEEDS, curves, strict=True):
                 records += [[name, iterate, seed, r, f"{value:.4f}"] for r, value in enumerate(worst)]
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "table.md").write_text("\n".join(lines) + "\n")
-    (RESULTS / "worst.csv").write_text(csv_text(("algorithm", "iterate", "seed", "round", "worst_accuracy"), records))
+    curves = csv_text(("algorithm", "iterate", "seed", "round", "worst_accuracy"), records)
     about = {"command": "python experiments/fashion_one_class.py", "device": "cpu", "seeds": list(SEEDS)}
-    (RESULTS / "summary.json").write_text(json.dumps({**about, "versions": versions()}, indent=2) + "\n")
+    about |= {"versions": versions()}
+    evidence.store(options.out, {"table.md": "\n".join(lines) + "\n", "worst.csv": curves, "summary.json": about})
 
 
 if __name__ == "__main__":

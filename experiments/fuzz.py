@@ -1,6 +1,6 @@
 """Bad input for everything that reads what a user gives: nothing but success or one line may come of it.
 
-    python experiments/fuzz.py [--inputs 10000] [--seed 0] [NAME …]
+    python experiments/fuzz.py [--inputs 10000] [--seed 0] [NAME …] [--smoke]
 
 The fuzzers are those of ``tests/fuzz``. First they are put to parsers that are broken on purpose, each of which must be
 found out. Writes ``results/fuzz/table.md`` and ``results/fuzz/summary.json``, of which the rows of parsers that are not
@@ -9,7 +9,6 @@ named stay; ends with 1 where a parser failed.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -19,9 +18,11 @@ from pathlib import Path
 
 import torch
 
+import evidence
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "fuzz"
-BROKEN_INPUTS = 100
+BROKEN_INPUTS = evidence.sized(100, 50)
 """Inputs for each broken parser."""
 
 
@@ -53,9 +54,9 @@ def shown(row: dict) -> dict:
 
 def main() -> int:
     """Fuzz, print and write."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options = evidence.parser(__doc__, RESULTS)
     options.add_argument("names", nargs="*", help="parsers (default: all)")
-    options.add_argument("--inputs", type=int, default=10_000)
+    options.add_argument("--inputs", type=int, default=evidence.sized(10_000, 1))
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     sys.path.insert(0, str(ROOT))
@@ -70,7 +71,7 @@ def main() -> int:
     rows = [shown(tallied(parser, given.inputs, given.seed)) for parser in chosen]
     from drfl.experiments.artifacts import versions
 
-    path, mine = RESULTS / "summary.json", {row["parser"] for row in rows}
+    path, mine = given.out / "summary.json", {row["parser"] for row in rows}
     if given.names and path.exists():  # the others stay as they were
         rows = [*(r for r in json.loads(path.read_text())["parsers"] if r["parser"] not in mine), *rows]
     command = f"python experiments/fuzz.py --inputs {given.inputs} --seed {given.seed}"
@@ -80,9 +81,7 @@ def main() -> int:
         "broken_on_purpose": [{**row, "first_failures": row["first_failures"][:1]} for row in broken],
     }
     content["versions"] = versions()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
-    (RESULTS / "table.md").write_text(table(rows), encoding="utf-8")
+    evidence.store(given.out, {"summary.json": content, "table.md": table(rows)})
     print(table(rows))
     return 0 if not any(row["failures"] for row in rows) and all(row["failures"] for row in broken) else 1
 

@@ -1,13 +1,15 @@
 """A registered site that lies, breaks or dawdles, in a real deployment: what becomes of the run and of the others.
 
     python experiments/hostile_sites.py [--algorithms DRDM,ScaffPD] [--rounds 2] [--only TEXT] [--resume] [--table]
+        [--smoke]
 
 A SuperLink and six SuperNodes as processes of their own, over TLS with node authentication on loopback. Two are honest;
 the others behave as ``scripts/hostile_site.py`` says: four sites at a time where replies are spoilt, one where it is
 what a site tells of itself. A run must end with results in which the honest sites are whole, or with one line; and
 after all of them the deployment must still train, to the model of a simulation. Writes
 ``results/hostile_sites/ALGORITHM.json`` and, with --table, ``table.md`` from these; ends with 1 where something is not
-as it should be. Algorithms take turns; start one process for each to have them side by side.
+as it should be. Algorithms take turns; start one process for each to have them side by side. With --smoke two sites
+behave so in one run, and the table is written too.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ import tempfile
 import time
 from pathlib import Path
 
+import evidence
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results" / "hostile_sites"
 HONEST = {"cleveland": "Cleveland", "hungary": "Hungary"}
-HOSTILE = ("va-1", "va-2", "va-3", "va-4")
-"""Four sites that all have the data of one hospital."""
+HOSTILE = ("va-1", "va-2", "va-3", "va-4")[: evidence.sized(4, 2)]
+"""Sites that all have the data of one hospital."""
 
-TIMEOUT = 30.0
-JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "cohort": 6, "seed": 0}
+TIMEOUT = evidence.sized(30.0, 120.0)
+JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "cohort": len(HONEST) + len(HOSTILE), "seed": 0}
 TOLERANCE = 1e-6
 
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "examples" / "hospitals")]
@@ -113,11 +117,10 @@ def afterwards(trial, job: dict[str, object]) -> float:
     return float((kept(trial.folder / "run-clean", there.names)[0] - there.w).abs().max())
 
 
-def store(job: dict[str, object], rows: list, difference: float | None = None) -> None:
+def store(out: Path, job: dict[str, object], rows: list, difference: float | None = None) -> None:
     """What has been found so far."""
     from drfl.experiments.artifacts import versions
 
-    RESULTS.mkdir(parents=True, exist_ok=True)
     content = {
         "command": f"python experiments/hostile_sites.py --algorithms {job['algorithm']} --rounds {job['rounds']}",
         "device": f"cpu, {os.cpu_count()} cores, loopback",
@@ -125,23 +128,23 @@ def store(job: dict[str, object], rows: list, difference: float | None = None) -
         "job": job, "timeout": TIMEOUT,
         "max |w - w_sim| of an honest run afterwards": difference, "behaviours": rows,
     }  # fmt: skip
-    (RESULTS / f"{job['algorithm']}.json").write_text(json.dumps(content, indent=1) + "\n")
+    evidence.store(out, {f"{job['algorithm']}.json": content})
 
 
-def all_of(algorithm: str, rounds: int, only: str, keep: bool, resume: bool) -> bool:
+def all_of(algorithm: str, given: argparse.Namespace) -> bool:
     """Every behaviour with one algorithm; whether all was right."""
     import hostile_site
     from prepare import prepare  # pyright: ignore[reportMissingImports]
     from trial_folder import Trial
 
-    job: dict[str, object] = {**JOB, "algorithm": algorithm, "rounds": rounds}
+    job: dict[str, object] = {**JOB, "algorithm": algorithm, "rounds": given.rounds}
     place = Path(tempfile.mkdtemp(prefix="drfl-hostile-"))
     prepare(place / "data", 0)
-    chosen = [one for one in hostile_site.behaviours() if one.first and only in one.name]
-    stored = RESULTS / f"{algorithm}.json"
-    rows = json.loads(stored.read_text())["behaviours"] if resume and stored.exists() else []
+    chosen = [one for one in hostile_site.behaviours() if one.first and given.only in one.name]
+    stored = given.out / f"{algorithm}.json"
+    rows = json.loads(stored.read_text())["behaviours"] if given.resume and stored.exists() else []
     done = {row["behaviour"] for row in rows}
-    chosen = [one for one in chosen if one.name not in done]
+    tries = groups([one for one in chosen if one.name not in done])[: evidence.sized(None, 1)]
     try:
         sites = {name: place / "data" / f"{file}.npz" for name, file in HONEST.items()}
         sites |= dict.fromkeys(HOSTILE, place / "data" / "VA Long Beach.npz")
@@ -149,53 +152,52 @@ def all_of(algorithm: str, rounds: int, only: str, keep: bool, resume: bool) -> 
             for name in HOSTILE:
                 shutil.copy(ROOT / "scripts" / "hostile_site.py", trial.folder / "sites" / name)
                 trial.site(name, data={"loader": "hostile_site:load"})
-            for number, group in enumerate(groups(chosen)):
+            for number, group in enumerate(tries):
                 rows += tried(trial, group, job, number)
-                if not only:
-                    store(job, rows)
+                if not given.only:
+                    store(given.out, job, rows)
             for name in HOSTILE:
                 trial.site(name, data={"npz": "data.npz"})
             difference = afterwards(trial, job)
     finally:
-        if not keep:
+        if not given.keep:
             shutil.rmtree(place, ignore_errors=True)
-    if not only:
-        store(job, rows, difference)
+    if not given.only:
+        store(given.out, job, rows, difference)
     print(f"{algorithm}: {sum(row['right'] for row in rows)} of {len(rows)} right; an honest run after: {difference:g}")
     return all(row["right"] for row in rows) and difference <= TOLERANCE
 
 
-def table() -> str:
+def table(folder: Path) -> str:
     """What the stored files say: the summary, and a row for each behaviour."""
     import hostile_site
 
     import tables
 
-    stored = tables.behaviours()
+    stored = tables.behaviours(folder)
     found = {name: {row["behaviour"]: str(row["outcome"]) for row in rows} for name, rows in stored.items()}
     lines = [f"| behaviour | {' | '.join(found)} |", f"| --- |{' --- |' * len(found)}"]
     for name in (one.name for one in hostile_site.behaviours()):
         if any(name in rows for rows in found.values()):
             cells = (name, *(rows.get(name, "not tried") for rows in found.values()))
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return f"{tables.hostile_sites()}\n\n" + "\n".join(lines) + "\n"
+    return f"{tables.hostile_sites(folder)}\n\n" + "\n".join(lines) + "\n"
 
 
 def main() -> int:
     """Try all that was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algorithms", default="DRDM,ScaffPD")
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--algorithms", default=evidence.sized("DRDM,ScaffPD", "DRDM"))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default="", help="only behaviours whose name has this; stores nothing")
     parser.add_argument("--resume", action="store_true", help="only what is not stored yet")
     parser.add_argument("--table", action="store_true", help="write table.md from what is stored, and run nothing")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     given = parser.parse_args()
-    if given.table:
-        (RESULTS / "table.md").write_text(table())
-        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
-    right = [all_of(name, given.rounds, given.only, given.keep, given.resume) for name in given.algorithms.split(",")]
+    right = [] if given.table else [all_of(name, given) for name in given.algorithms.split(",")]
+    if given.table or given.smoke:
+        evidence.store(given.out, {"table.md": table(given.out)})
     return int(not all(right))
 
 

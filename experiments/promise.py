@@ -1,7 +1,7 @@
 """Does drfl keep its promise by default? Fourteen jobs on real data, everything left to its default.
 
     python experiments/promise.py --data-dir DIR --adult FILE [--parts defaults,steps,...] [--jobs NAME,...]
-        [--algorithms NAME,...]
+        [--algorithms NAME,...] [--smoke]
 
 Parts: ``defaults`` runs every algorithm on every job; ``steps`` dual DRDM with a quarter to four times the step size
 that it finds; ``trials`` and ``dual`` look for better step sizes on held-out training rows of the convex jobs, and
@@ -12,9 +12,7 @@ package ``fairness`` 0.1.8 (download it with ``pip<24.1 download --no-deps``).
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -26,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent / "promise"))
 import jobs as suite
 import saddle
 
+import evidence
 import kept
 import promise_tables
 from drfl import Key, LocalSGD, Simulation, run, step_size
@@ -37,10 +36,14 @@ from drfl.experiments.artifacts import versions
 from drfl.history import Metrics, csv_text
 
 RESULTS = Path(__file__).parent / "results" / "promise"
-NAMES = ("FedAvg", "SCAFFOLD", "AFL", "DRFA", "DRDM", "DualDRDM", "ScaffPD")
-FACTORS = (0.25, 0.5, 2.0, 4.0)
-TUNING_SEEDS, TUNED_SEEDS = (100, 101), range(5)
-GAMMAS = (1e-4, 1e-3, 1e-2, 1e-1)
+NAMES = evidence.sized(
+    ("FedAvg", "SCAFFOLD", "AFL", "DRFA", "DRDM", "DualDRDM", "ScaffPD"), ("FedAvg", "DualDRDM", "ScaffPD")
+)
+FACTORS = evidence.sized((0.25, 0.5, 2.0, 4.0), (0.5,))
+TUNING_SEEDS, TUNED_SEEDS = evidence.sized(((100, 101), range(5)), ((100,), range(2)))
+GAMMAS = evidence.sized((1e-4, 1e-3, 1e-2, 1e-1), (1e-2,))
+SEARCHED = evidence.sized(tuple(suite.JOBS), ("hospitals", "adult-hours"))
+"""The jobs of all parts but the first."""
 DUAL = {"AFL": "gamma", "DRFA": "gamma", "DRDM": "gamma", "DualDRDM": "gamma", "ScaffPD": "sigma"}
 """The name of the dual step size."""
 COLUMNS = (
@@ -148,19 +151,20 @@ def trials(names: list[str]) -> list[Cell]:
     ]  # fmt: skip
 
 
-def dual_trials(names: list[str]) -> list[Cell]:
+def dual_trials(names: list[str], out: Path) -> list[Cell]:
     """Dual step sizes on held-out rows, with the best η of those trials."""
     return [
         Cell(job, a, found[0], gamma, seed, validation=True)
-        for job in names for a in DUAL if (found := best(job, a, built_in=True)) is not None
+        for job in names for a in DUAL if (found := best(out, job, a, built_in=True)) is not None
         for gamma in GAMMAS for seed in TUNING_SEEDS
     ]  # fmt: skip
 
 
-def best(job: str, algorithm: str, built_in: bool = False) -> tuple[float, float | None] | None:
+def best(out: Path, job: str, algorithm: str, built_in: bool = False) -> tuple[float, float | None] | None:
     """Multiple of η and dual step size of the best trials, by the mean worst-client accuracy on the held-out rows.
 
     Args:
+        out: folder of the trials.
         job: its name.
         algorithm: its name.
         built_in: among those with the built-in dual rule alone.
@@ -169,7 +173,7 @@ def best(job: str, algorithm: str, built_in: bool = False) -> tuple[float, float
         None where there are no trials.
     """
     scores: dict[tuple[str, str], list[float]] = {}
-    for (name, other, factor, gamma, _), row in kept.known(RESULTS / "trials.csv", 5).items():
+    for (name, other, factor, gamma, _), row in kept.known(out / "trials.csv", 5).items():
         if (name, other) == (job, algorithm) and not (built_in and gamma):
             scores.setdefault((factor, gamma), []).append(float(row[2] or 0))
     if not scores:
@@ -178,15 +182,15 @@ def best(job: str, algorithm: str, built_in: bool = False) -> tuple[float, float
     return float(factor), float(gamma) if gamma else None
 
 
-def tuned(names: list[str]) -> list[Cell]:
+def tuned(names: list[str], out: Path) -> list[Cell]:
     """The best of each algorithm's trials."""
     return [
         Cell(job, a, *found, seed)
-        for job in names for a in NAMES if (found := best(job, a)) is not None for seed in TUNED_SEEDS
+        for job in names for a in NAMES if (found := best(out, job, a)) is not None for seed in TUNED_SEEDS
     ]  # fmt: skip
 
 
-def write_jobs(folders: suite.Folders) -> None:
+def job_table(folders: suite.Folders) -> str:
     """What each job's data are."""
     rows = []
     for job in suite.JOBS.values():
@@ -194,42 +198,45 @@ def write_jobs(folders: suite.Folders) -> None:
         ends = [str(end(len(i) for i in part)) for part in (data.train, data.test) for end in (min, max)]
         rows.append([job.name, job.kind, str(int(job.chosen)), str(data.n), str(job.m or "default"), *ends])
     columns = ("job", "kind", "chosen", "clients", "cohort", "train_least", "train_most", "test_least", "test_most")
-    (RESULTS / "jobs.csv").write_text(csv_text(columns, rows), encoding="utf-8")
+    return csv_text(columns, rows)
 
 
-PARTS: dict[str, tuple[str, Callable[[list[str]], list[Cell]]]] = {
-    "defaults": ("defaults.csv", defaults),
-    "steps": ("steps.csv", steps),
-    "trials": ("trials.csv", trials),
-    "dual": ("trials.csv", dual_trials),
-    "tuned": ("tuned.csv", tuned),
-}
-"""Part → its file and cells."""
+def parts(names: list[str], out: Path) -> dict[str, tuple[str, Callable[[], list[Cell]]]]:
+    """Part → its file and what makes its cells, of which some depend on the trials before."""
+    searched = [name for name in names if name in SEARCHED]
+    return {
+        "defaults": ("defaults.csv", lambda: defaults(names)),
+        "steps": ("steps.csv", lambda: steps(searched)),
+        "trials": ("trials.csv", lambda: trials(searched)),
+        "dual": ("trials.csv", lambda: dual_trials(searched, out)),
+        "tuned": ("tuned.csv", lambda: tuned(searched, out)),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--adult", type=Path, required=True)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    evidence.add_adult(parser)
     parser.add_argument("--parts", default="defaults,steps,trials,dual,tuned,saddle,tables")
     parser.add_argument("--jobs", default=",".join(suite.JOBS))
     parser.add_argument("--algorithms", default=",".join(NAMES))
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     folders, names = suite.Folders(options.data_dir, options.adult), options.jobs.split(",")
-    workers = kept.Workers(options.processes, start, (folders,))
+    workers, known = kept.Workers(options.processes, start, (folders,)), parts(names, options.out)
     for part in options.parts.split(","):
-        if part in PARTS:
-            asked = [cell for cell in PARTS[part][1](names) if cell.algorithm in options.algorithms.split(",")]
-            file, cells = PARTS[part][0], {cell.key(): cell for cell in asked}
-            kept.fill(RESULTS / file, COLUMNS, cells, measured, workers)
+        if part in known:
+            file, made = known[part]
+            cells = {cell.key(): cell for cell in made() if cell.algorithm in options.algorithms.split(",")}
+            kept.fill(options.out / file, COLUMNS, cells, measured, workers)
         elif part == "saddle":
-            saddle.fill(RESULTS / "saddle.csv", [name for name in names if suite.JOBS[name].convex], folders)
+            convex = [name for name in names if suite.JOBS[name].convex and name in SEARCHED]
+            saddle.fill(options.out / "saddle.csv", convex, folders)
         else:
-            write_jobs(folders)
-            (RESULTS / "table.md").write_text(promise_tables.text(), encoding="utf-8")
+            evidence.store(options.out, {"jobs.csv": job_table(folders)})
+            promise_tables.RESULTS = options.out
+            evidence.store(options.out, {"table.md": promise_tables.text()})
     about = {"versions": versions(), "device": "cpu", "dtype": "float32", "command": "python experiments/promise.py"}
-    (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n")
+    evidence.store(options.out, {"summary.json": about})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Who reaches the saddle point, and how fast, on SCAFF-PD's synthetic problem (its C.1) with exact gradients?
 
-    python experiments/robust_regression.py
+    python experiments/robust_regression.py [--smoke]
 
 Part 1, as in the paper's Figure 2: a χ² penalty of weight ρ, clients σ apart; ScaffPD with the constant schedule
 against DRFAProx (the paper's DRFA; everybody weighted by λ), each with the best of six step sizes by its error after 60
@@ -11,7 +11,6 @@ The optima come from drfl.testing.problems, polished to about 1e-13. Writes resu
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import evidence
 from drfl import sampling
 from drfl.algorithm import Algorithm
 from drfl.algorithms import DRDM, DRFA, SCAFFOLD, DRFAProx, DualDRDM, ScaffPD
@@ -34,8 +34,8 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parent / "results" / "robust_regression"
-SIGMAS, RHOS = (0.01, 0.1, 0.5), (0.01, 0.05, 0.1)
-STEPS, ROUNDS, TRIAL = 10, 400, 60
+SIGMAS, RHOS = (0.01, 0.1, 0.5), evidence.sized((0.01, 0.05, 0.1), (0.1,))
+STEPS, (ROUNDS, TRIAL) = 10, evidence.sized((400, 60), (12, 1))
 
 
 def local(problem: Problem, reach: float) -> LocalSGD:
@@ -143,7 +143,7 @@ def table(header: list[str], rows: list[list[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
 
 
-def plot(penalised_curves: dict[str, list[float]], free: dict[str, list[float]]) -> None:
+def plot(out: Path, penalised_curves: dict[str, list[float]], free: dict[str, list[float]]) -> None:
     figure, axes = plt.subplots(1, 4, figsize=(15, 3.4), sharey=True)
     for axis, sigma in zip(axes, SIGMAS, strict=False):
         for name, curve in penalised_curves.items():
@@ -159,12 +159,12 @@ def plot(penalised_curves: dict[str, list[float]], free: dict[str, list[float]])
     axes[0].set_ylabel("‖w − w*‖²")
     figure.tight_layout()
     for kind in ("png", "svg"):
-        figure.savefig(RESULTS / f"curves.{kind}", dpi=110, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(out / f"curves.{kind}", dpi=110, metadata={"Date": None} if kind == "svg" else None)
 
 
 def main() -> None:
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
-    RESULTS.mkdir(parents=True, exist_ok=True)
     with_penalty, curves = penalised()
     without, free = unpenalised()
     header = ["algorithm", "σ", "ρ", "best step sizes", "log10 slope per round", "R²", "round at 1e-12", "last error"]
@@ -172,13 +172,12 @@ def main() -> None:
         table(header, with_penalty),
         table(["algorithm", "‖w − w*‖", "‖w − w_average‖", "round at ‖w − w*‖ ≤ 1e-4", "exponent"], without),
     ]
-    (RESULTS / "table.md").write_text("\n".join(tables), encoding="utf-8")
     both = {**curves, **free}
     cells = ([name, r, f"{e:.6e}"] for name, curve in both.items() for r, e in enumerate(curve, 1))
-    (RESULTS / "errors.csv").write_text(csv_text(("run", "round", "squared_distance"), cells))
+    distances = csv_text(("run", "round", "squared_distance"), cells)
     about = {"versions": versions(), "device": "cpu", "dtype": "float64", "problem_seed": 0, "key_seed": 0}
-    (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n")
-    plot(curves, free)
+    evidence.store(options.out, {"table.md": "\n".join(tables), "errors.csv": distances, "summary.json": about})
+    plot(options.out, curves, free)
 
 
 if __name__ == "__main__":

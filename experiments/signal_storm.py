@@ -1,16 +1,16 @@
 """Signals at random moments: everything resumes to the bytes that undisturbed work leaves.
 
-    python experiments/signal_storm.py [--only 1,2,...] [--count N] [--seed S]
+    python experiments/signal_storm.py [--only 1,2,...] [--count N] [--seed S] [--smoke]
 
 SIGINT, SIGTERM and SIGKILL in turn go to ``drfl run``, with and without checkpoints, ``compare``, ``compare --jobs 2``,
 ``tune`` and the server of a deployment in one process, ten each. The part "flower" sends them to Flower's real
 processes on loopback: to the server program and to ``drfl deploy run``. Writes ``results/signal_storm/summary.json``,
 in which each part replaces its own earlier counts. Ends with an error, and stores nothing of a part, if a file differs.
+With --smoke one signal goes to ``drfl run`` and one to Flower's processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import importlib.metadata
 import json
@@ -34,12 +34,15 @@ from tests.cli.test_signal_storm import NUMBERS, Stroke, expected, is_ready, kin
 from tests.support.run_files import different, results_in  # noqa: E402
 from trial_folder import Trial, descendants, named  # noqa: E402
 
+import evidence  # noqa: E402
 from drfl.experiments.artifacts import versions  # noqa: E402
 from drfl.experiments.manifest import is_finished  # noqa: E402
 
-RESULT = ROOT / "experiments" / "results" / "signal_storm" / "summary.json"
+RESULTS = ROOT / "experiments" / "results" / "signal_storm"
 FLOWER = "flower"
+KINDS = kinds(quick=evidence.SMOKE)
 JOB = {"model": "linear", "engine": "loop", "algorithm": "DualDRDM", "rounds": 3, "cohort": 2, "checkpoint_every": 1}
+JOB |= evidence.sized({}, {"rounds": 1, "lr": 0.05})  # to find a step size takes many messages
 
 
 def flower(count: int, draw: random.Random, root: Path) -> list[Stroke]:
@@ -114,9 +117,10 @@ def counts(strokes: Sequence[Stroke]) -> dict[str, dict[str, int]]:
     }
 
 
-def store(part: str, strokes: Sequence[Stroke], left: int) -> None:
+def store(folder: Path, part: str, strokes: Sequence[Stroke], left: int) -> None:
     """Put the signals of a part beside those of the others."""
-    before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    path = folder / "summary.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
     parts = {**before.get("parts", {}), part: [{**s._asdict(), "after": round(s.after, 2)} for s in strokes]}
     every = [Stroke(**one) for strokes in parts.values() for one in strokes]
     content = {
@@ -133,16 +137,18 @@ def store(part: str, strokes: Sequence[Stroke], left: int) -> None:
         "semaphores_left": left,
         "parts": parts,
     }
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(json.dumps(content, indent=1) + "\n")
+    evidence.store(folder, {"summary.json": content})
 
 
 def main() -> None:
     """Send the signals, print the counts and store them."""
-    parts = [*kinds(False), FLOWER]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="parts by number, from 1: " + ", ".join(parts))
-    parser.add_argument("--count", type=int, default=10, help="signals of each part")
+    parts = [*KINDS, FLOWER]
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument(
+        "--only", default=evidence.sized(None, f"1,{len(parts)}"),
+        help="parts by number, from 1: " + ", ".join(parts),
+    )  # fmt: skip
+    parser.add_argument("--count", type=int, default=evidence.sized(10, 1), help="signals of each part")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in the background ignore it
@@ -154,8 +160,8 @@ def main() -> None:
             if part == FLOWER:
                 strokes = flower(options.count, draw, Path(root))
             else:
-                strokes = storm(part, kinds(False)[part], options.count, draw, Path(root))
-            store(part, strokes, len(semaphores() - before))
+                strokes = storm(part, KINDS[part], options.count, draw, Path(root))
+            store(options.out, part, strokes, len(semaphores() - before))
             print(json.dumps(counts(strokes), indent=1), flush=True)
 
 

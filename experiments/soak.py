@@ -1,6 +1,6 @@
 """A long run in which everything goes wrong: does memory stay flat, and does no file grow but by the rows written?
 
-    python experiments/soak.py [--rounds 50000]
+    python experiments/soak.py [--rounds 50000] [--smoke]
 
 Digits on twelve clients, dual DRDM, every round with client dropout, outages, crashes, duplicate replies, stragglers
 and a deadline; one client's models are a million times too far away, one flips the sign of its steps; the rule is
@@ -11,7 +11,6 @@ Linux only.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import logging
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+import evidence
 from drfl.checkpoint import newest
 from drfl.experiments.artifacts import versions
 from drfl.experiments.build import build
@@ -35,7 +35,7 @@ from drfl.resilience import Memory
 from drfl.testing.attacks import Scaled, SignFlipped
 
 RESULTS = Path(__file__).parent / "results" / "soak"
-EVERY, CHECKPOINT = 1000, 50
+EVERY, CHECKPOINT = evidence.sized((1000, 50), (10, 5))
 FAULTS = {
     "drop": 0.2, "outage": 0.02, "groups": 4, "outage_rounds": 3, "crash": 0.05, "duplicate": 0.05, "slow": 0.2,
     "deadline": 30,
@@ -60,7 +60,7 @@ def files(folder: Path) -> dict[str, int]:
 
 
 def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int]], dict[str, int]]:
-    """(round, resident KiB, open files, checkpoints kept) and the files every 1,000 rounds; what was counted."""
+    """(round, resident KiB, open files, checkpoints kept) and the files every `EVERY` rounds; what was counted."""
     job = build(Config(rounds=rounds, **JOB))
     job = job._replace(fed=SignFlipped(Scaled(job.fed, [0], 1e6), [1]))
     levels: list[Level] = []
@@ -90,8 +90,8 @@ def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int
 
 def main() -> None:
     """Run it and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=50_000)
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--rounds", type=int, default=evidence.sized(50_000, 31))
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("drfl").setLevel(logging.ERROR)
@@ -106,10 +106,8 @@ def main() -> None:
     # A row of history and of λ for every tested round is all that a checkpoint may grow by.
     tested = (levels[-1][0] - levels[0][0]) // EVERY
     grown = {name: sizes[-1].get(name, 0) - sizes[0].get(name, 0) for name in names}
-    RESULTS.mkdir(parents=True, exist_ok=True)
     rows = [(*level, *(size.get(name, 0) for name in names)) for level, size in zip(levels, sizes, strict=True)]
     columns = ("round", "resident_kib", "open_files", "checkpoints", *names)
-    (RESULTS / "levels.csv").write_text(csv_text(columns, rows))
     summary = {
         "command": f"python experiments/soak.py --rounds {options.rounds}",
         "rounds": options.rounds,
@@ -124,7 +122,7 @@ def main() -> None:
         "device": "cpu",
         "versions": versions(),
     }
-    (RESULTS / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    evidence.store(options.out, {"levels.csv": csv_text(columns, rows), "summary.json": summary})
     print(json.dumps(summary, indent=2))
 
 

@@ -4,7 +4,7 @@ Each at seed 0 with once and four times the step size that drfl finds, without a
 much: an honest client's local steps run away, and drfl lowers the step size, without the bound once the loss has risen,
 with it in the very round. Writes results/step_bound_unchanged/with_and_without.csv.
 
-    python experiments/step_bound_and_safeguard.py
+    python experiments/step_bound_and_safeguard.py [--data-dir DIR] [--smoke]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import cast
 
+import evidence
 from drfl.experiments.training_cells import train
 from drfl.history import csv_text
 from drfl.papers.plan import Scale, plan
@@ -28,16 +29,18 @@ BOUNDS = (0.0, 100.0)
 FACTORS = (1, 4)
 """Times 1/L̂."""
 SHOWN = ("avg_accuracy", "worst20_accuracy", "bytes_up")
+CHANGES, METHODS = evidence.sized(({}, None), ({"rounds": 1, "feature_count": 20}, 1))
+"""What is other than in the table, and how many of its methods run; None = all."""
 
 
-def rows(method: str, job: Mapping[str, object]) -> list[list[object]]:
+def rows(method: str, job: Mapping[str, object], data_dir: Path | None) -> list[list[object]]:
     """A row for each step size and bound."""
     logging.getLogger("drfl").setLevel(logging.ERROR)
     found, algorithm = [], cast("str", job["algorithm"])
     parameters = cast("Mapping[str, Mapping[str, object]]", job["algorithms"])[algorithm]
     for factor, bound in itertools.product(FACTORS, BOUNDS):
         own = {**parameters, "lr_schedule": f"constant:factor={factor}"}
-        record = train({**job, "algorithms": {algorithm: own}, "step_bound": bound}, None)
+        record = train({**job, "algorithms": {algorithm: own}, "step_bound": bound, **CHANGES}, data_dir)
         last = cast("list[Mapping[str, object]]", record["rows"])[-1]
         found.append([method, factor, f"{bound:g}", record["halved"], *(last[name] for name in SHOWN)])
     return found
@@ -45,11 +48,13 @@ def rows(method: str, job: Mapping[str, object]) -> list[list[object]]:
 
 def main() -> None:
     """Run all methods, and write the table."""
-    cells = plan(load_spec(NAME), Scale(repeats=1, stand_in=True)).cells
+    options = evidence.parser(__doc__, RESULTS, data=True).parse_args()
+    cells = plan(load_spec(NAME), Scale(repeats=1, stand_in=True)).cells[:METHODS]
+    work = [(planned.method, dict(planned.cell.job), options.data_dir) for planned in cells]
     with get_context("spawn").Pool(2) as pool:
-        found = pool.starmap(rows, [(planned.method, dict(planned.cell.job)) for planned in cells], chunksize=1)
+        found = pool.starmap(rows, work, chunksize=1)
     text = csv_text(("method", "factor", "step_bound", "halved", *SHOWN), [row for own in found for row in own])
-    (RESULTS / "with_and_without.csv").write_text(text, encoding="utf-8")
+    evidence.store(options.out, {"with_and_without.csv": text})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Stored runs once more, with and without the bound on steps: do they end with the same numbers?
 
     python experiments/step_bound_unchanged.py --data-dir DIR --adult DIR --shakespeare FILE [--jobs 2] [--only NAMES]
+        [--smoke]
 
 The first seed of the stored tables and figures of the papers that train and of the comparisons, of every setting and
 method. What was stored with the bound, which is on by default, runs without it; what was stored before there was one
@@ -28,6 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import evidence
 import kept
 from drfl.experiments.artifacts import json_text, versions
 from drfl.experiments.training_cells import train
@@ -49,6 +51,8 @@ WITH = (
 """Stored with it."""
 BOUND = 100.0
 """The default."""
+ROUNDS, RUNS, JOBS = evidence.sized((None, None, None), (1, 1, "drdm-table-3,digits_no_dual"))
+"""How many rounds, how many runs of a table or figure, and which jobs; None = as stored, all."""
 COLUMNS = ("job", "runs", "the same", "as stored", "seconds")
 """Of the runs, those that are the same with and without the bound, and those of them that needed no second run."""
 SHOWN = ("avg_accuracy", "worst20_accuracy")
@@ -109,9 +113,9 @@ def planned() -> dict[str, dict[Key, Mapping[str, object]]]:
     """Of each table and figure the runs that none before it has, and how they are made."""
     found: dict[str, dict[Key, Mapping[str, object]]] = {}
     seen: set[str] = set()
-    for name in (*WITHOUT, *WITH):
+    for name in (*WITHOUT, *WITH)[:RUNS]:
         told = json.loads((STORED / name / "summary.json").read_text(encoding="utf-8"))
-        cells = plan(load_spec(name), Scale(repeats=1, stand_in=told["stand_in"])).cells
+        cells = plan(load_spec(name), Scale(repeats=1, rounds=ROUNDS, stand_in=told["stand_in"])).cells[:RUNS]
         texts = {json_text(p.cell.job): p for p in cells}
         found[name] = {
             (p.setting, p.method, str(p.cell.job["algorithm"]), "0"): p.cell.job
@@ -165,7 +169,8 @@ def comparison(name: str, file: str, data_dir: str = "", *more: str) -> Job:
         folder = Path(tempfile.mkdtemp(prefix="drfl-again-"))
         (folder / "job.toml").write_text(text, encoding="utf-8")
         place = ("--data-dir", data_dir) if data_dir else ()
-        options = ("--seeds", "1", "--threads", "1", "--step-bound", str(bound), *place, *more)
+        options = ["--seeds", "1", "--threads", "1", "--step-bound", str(bound), *place, *more]
+        options += ["--rounds", str(ROUNDS)] if ROUNDS else []
         command = [BIN / "drfl", "compare", folder / "job.toml", *options, "--out", folder / "out"]
         try:
             # Of a comparison all runs are made: each takes seconds.
@@ -211,15 +216,15 @@ def compared(name: str, job: Job) -> tuple[kept.Rows, kept.Rows]:
 
 def main() -> None:
     """Run what is missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--adult", type=Path, required=True)
-    parser.add_argument("--shakespeare", type=Path, required=True)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", help="some jobs, with commas between")
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    for name in ("adult", "shakespeare.txt"):
+        option, place = f"--{Path(name).stem}", evidence.stand_in(name)
+        parser.add_argument(option, type=Path, default=place, required=place is None)
+    parser.add_argument("--jobs", type=int, default=evidence.sized(2, 1))
+    parser.add_argument("--only", default=JOBS, help="some jobs, with commas between")
     options = parser.parse_args()
     os.environ |= {"DRFL_DATA": str(options.data_dir), "OMP_NUM_THREADS": "1"}
-    done, differences = kept.known(RESULTS / "jobs.csv", 1), kept.known(RESULTS / "differences.csv", 5)
+    done, differences = kept.known(options.out / "jobs.csv", 1), kept.known(options.out / "differences.csv", 5)
     for name, job in jobs(options).items():
         if (name,) in done or (options.only and name not in options.only.split(",")):
             continue
@@ -227,14 +232,14 @@ def main() -> None:
         done |= row
         differences |= apart_there
         print(name, *done[name,], flush=True)
-        kept.save(RESULTS / "differences.csv", DIFFERENCES, differences)
-        kept.save(RESULTS / "jobs.csv", COLUMNS, done)
+        kept.save(options.out / "differences.csv", DIFFERENCES, differences)
+        kept.save(options.out / "jobs.csv", COLUMNS, done)
     about = {
         "command": "python experiments/step_bound_unchanged.py --data-dir DIR --adult DIR --shakespeare FILE",
         "runs": sum(int(row[0]) for row in done.values()), "the same": sum(int(row[1]) for row in done.values()),
         "seed": 0, "device": "cpu", "versions": versions(),
     }  # fmt: skip
-    (RESULTS / "summary.json").write_text(json_text(about, indent=2) + "\n", encoding="utf-8")
+    evidence.store(options.out, {"summary.json": about})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """SIGKILL at random moments: does every resume end as if nothing had happened?
 
-    python experiments/survival.py [--kills 100]
+    python experiments/survival.py [--kills 100] [--smoke]
 
 `drfl run` on digits in a process of its own, which is killed at a moment drawn uniformly from the length of an
 undisturbed run; then the same command with --resume, which may be killed again; five algorithms in turn. Files are
@@ -16,6 +16,7 @@ import random
 import shutil
 import signal
 import struct
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,16 +24,20 @@ from typing import NamedTuple
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.run_files import different, results_in
+
+import evidence
 from drfl.callbacks import Progress
 from drfl.checkpoint import newest
 from drfl.cli.app import call
-from drfl.experiments.artifacts import FILES, versions
+from drfl.experiments.artifacts import versions
 from drfl.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "survival"
-ALGORITHMS = ("FedAvg", "SCAFFOLD", "DRFA", "ScaffPD", "DualDRDM")
-EVERY = 3
-TIMELESS = sorted(set(FILES) - {"timing.csv", "summary.json", "report.html", "model-averaged.safetensors"})
+ALGORITHMS = evidence.sized(("FedAvg", "SCAFFOLD", "DRFA", "ScaffPD", "DualDRDM"), ("DualDRDM",))
+EVERY, ROUNDS = 3, evidence.sized(60, 12)
+
 COLUMNS = ("algorithm", "killed_after_round", "checkpoint_round", "lost_rounds", "resumed")
 
 
@@ -47,7 +52,18 @@ class Kill(NamedTuple):
 
 def command(algorithm: str, out: Path) -> list[str]:
     """What a user would type."""
-    job = ["--clients", "10", "--rounds", "60", "--steps", "3", "--threads", "1", "--checkpoint-every", str(EVERY)]
+    job = [
+        "--clients",
+        "10",
+        "--rounds",
+        str(ROUNDS),
+        "--steps",
+        "3",
+        "--threads",
+        "1",
+        "--checkpoint-every",
+        str(EVERY),
+    ]
     return ["run", "--algorithm", algorithm, *job, "--out", str(out), "--resume"]
 
 
@@ -99,18 +115,11 @@ def kept_round(out: Path, seen: int) -> int:
     return kept.record.round
 
 
-def check_same(a: Path, b: Path) -> None:
-    """Leave with a line where two runs differ."""
-    for name in TIMELESS:
-        if (a / name).read_bytes() != (b / name).read_bytes():
-            raise SystemExit(f"{a / name} and {b / name} differ")
-
-
 def killed(algorithm: str, kills: int, folder: Path, rng: random.Random) -> tuple[list[Kill], int]:
     """Kill runs of one algorithm so many times; also how many of them came to their end, all of them compared."""
-    whole = folder / f"{algorithm}-whole"
-    seconds, found, ends, out = ended(command(algorithm, whole)), [], 0, folder / f"{algorithm}-0"
-    pending = False
+    place = folder / "whole" / algorithm
+    seconds, found, ends, out = ended(command(algorithm, place)), [], 0, folder / "0" / algorithm
+    whole, pending = results_in(place), False
     while len(found) < kills or pending:
         last = len(found) >= kills
         resumed = (out / "checkpoint").exists()
@@ -126,16 +135,17 @@ def killed(algorithm: str, kills: int, folder: Path, rng: random.Random) -> tupl
             continue
         if os.waitstatus_to_exitcode(status) != 0:
             raise SystemExit(f"a resume of {algorithm} ended with {os.waitstatus_to_exitcode(status)}")
-        check_same(out, whole)
+        if names := different(results_in(out), whole):
+            raise SystemExit(f"{out} and {place} differ in {', '.join(names)}")
         ends, pending = ends + 1, False
-        out = folder / f"{algorithm}-{ends}"
+        out = folder / str(ends) / algorithm
     return found, ends
 
 
 def main() -> None:
     """Kill them and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
+    parser = evidence.parser(__doc__, RESULTS)
+    parser.add_argument("--kills", type=int, default=evidence.sized(100, 1))
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder, rng = Path(tempfile.mkdtemp(prefix="drfl-survival-")), random.Random(0)
@@ -153,9 +163,7 @@ def main() -> None:
 
 def write(kills: list[Kill], ends: int, options: argparse.Namespace) -> None:
     """The files."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
     rows = [[k.algorithm, k.round, k.kept, k.round - k.kept, k.resumed] for k in kills]
-    (RESULTS / "kills.csv").write_text(csv_text(COLUMNS, rows))
     summary = {
         "command": f"python experiments/survival.py --kills {options.kills}",
         "kills": len(kills),
@@ -168,7 +176,7 @@ def write(kills: list[Kill], ends: int, options: argparse.Namespace) -> None:
         "device": "cpu",
         "versions": versions(),
     }
-    (RESULTS / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    evidence.store(options.out, {"kills.csv": csv_text(COLUMNS, rows), "summary.json": summary})
     print(json.dumps(summary, indent=2))
 
 

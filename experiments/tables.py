@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.tables import markdown, paragraph
 
 RESULTS = Path(__file__).parent / "results"
+HOSTILE_SITES = RESULTS / "hostile_sites"
 SEEDS = 3
 Row = Mapping[str, str]
 
@@ -83,16 +84,16 @@ def liars() -> str:
     return markdown(["", "nobody lies", "1 liar", "3 liars", "6 liars"], lines)
 
 
-def behaviours() -> dict[str, list[dict]]:
+def behaviours(folder: Path = HOSTILE_SITES) -> dict[str, list[dict]]:
     """By algorithm, how each behaviour of hostile sites ended."""
-    found = sorted((RESULTS / "hostile_sites").glob("*.json"))
+    found = sorted(folder.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8"))["behaviours"] for path in found}
 
 
-def hostile_sites() -> str:
+def hostile_sites(folder: Path = HOSTILE_SITES) -> str:
     """How many behaviours ended how, by algorithm and by what was spoilt."""
     lines = []
-    for algorithm, rows in behaviours().items():
+    for algorithm, rows in behaviours(folder).items():
         for of, what in (("identity", "what it tells of itself"), ("reply", "its replies")):
             mine = [row for row in rows if row["of"] == of]
             right = [row for row in mine if row["right"]]

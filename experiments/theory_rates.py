@@ -1,6 +1,6 @@
 """The rates that SCAFF-PD's theorems promise, measured with the step sizes that they prescribe.
 
-    python experiments/theory_rates.py
+    python experiments/theory_rates.py [--smoke]
 
 Yu et al. 2023, on the synthetic problem of C.1 (drfl.testing.problems.robust_regression, σ = 0.5), five local steps,
 everybody, float64. Theorem 3.1: no penalty, the accelerated schedule (Condition 3.1), exact gradients for O(1/R²) and
@@ -11,7 +11,6 @@ docs/theory.md works out. Losses are exact, as in the paper; noise is Gaussian. 
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import islice
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import evidence
 from drfl import theory
 from drfl.algorithms import ScaffPD
 from drfl.ambiguity import ChiSquare, Simplex
@@ -33,10 +33,12 @@ from drfl.testing import QuadraticFederation
 from drfl.testing.problems import Problem, robust_regression
 
 RESULTS = Path(__file__).parent / "results" / "theory_rates"
-J, VARIANCE, STREAMS, RHO = 5, 4.0, 5, 0.5
-AT = (10, 30, 100, 300, 1000, 3000, 10_000)
+J, VARIANCE, STREAMS, RHO = 5, 4.0, evidence.sized(5, 2), 0.5
+AT = evidence.sized((10, 30, 100, 300, 1000, 3000, 10_000), (2, 5, 10))
 """Rounds that the tables show."""
-ACCURACIES = (0.4, 0.2, 0.1)
+FIT = evidence.sized(1000, 2)
+"""The round from which exponents are fitted."""
+ACCURACIES = evidence.sized((0.4, 0.2, 0.1), (10.0,))
 
 
 class Noisy(QuadraticFederation):
@@ -166,8 +168,8 @@ def constant(at: Setting, accuracy: float) -> list[float]:
 
 
 def exponent(rows: list[list[float]], column: int) -> float:
-    """p of the fit ∝ R^−p from R = 1000 on."""
-    R, values = np.array([(row[0], row[column]) for row in rows if row[0] >= 1000]).T
+    """p of the fit ∝ R^−p from R = `FIT` on."""
+    R, values = np.array([(row[0], row[column]) for row in rows if row[0] >= FIT]).T
     return float(-np.polyfit(np.log(R), np.log(values), 1)[0])
 
 
@@ -181,6 +183,7 @@ def table(title: str, head: list[str], rows: list[list[float]]) -> str:
 
 
 def main() -> None:
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     free, penalised = Setting(0.0), Setting(RHO)
     without, jacobian = exact(free)
@@ -195,8 +198,6 @@ def main() -> None:
         table(f"Theorem 3.1, ζ² = {VARIANCE:g}", ["R", "mean ‖x − x*‖²", "bound"], noise),
         table(f"Theorem 3.5, ζ² = {VARIANCE:g}", ["ε", "ω, exact", "ω", "R", "μ_x·mean ‖x − x*‖²"], asked),
     ]
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "table.md").write_text("\n".join(tables), encoding="utf-8")
     about = {"exponent_exact_bound": exponent(without, 2)}
     about |= {"exponent_gap_plain": exponent(without, 4), "exponent_gap_weighted": exponent(without, 5)}
     about |= {"exponent_gap_weighted_bound": exponent(without, 6)}
@@ -204,9 +205,7 @@ def main() -> None:
     about |= {"L_xx": free.L, "mu_x": free.mu, "L_lx": free.coupling, "largest_jacobian_met": jacobian}
     about |= {"J": J, "variance": VARIANCE, "streams": STREAMS, "rho": RHO, "problem_seed": 0, "dtype": "float64"}
     about = {name: round(value, 4) if isinstance(value, float) else value for name, value in about.items()}
-    (RESULTS / "summary.json").write_text(
-        json.dumps(about | {"versions": versions()}, indent=2) + "\n", encoding="utf-8"
-    )
+    evidence.store(options.out, {"table.md": "\n".join(tables), "summary.json": about | {"versions": versions()}})
     print(about)
 
 

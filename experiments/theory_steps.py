@@ -1,6 +1,6 @@
 """What do the theorems' step sizes cost? The job of digits_certificate.toml with them and with those of the file.
 
-    python experiments/theory_steps.py
+    python experiments/theory_steps.py [--smoke]
 
 T local steps each, exact gradients, everybody takes part, weight decay μ_x; L and L_λx by drfl.theory from the data.
 Writes results/theory_steps/table.md and summary.json.
@@ -9,12 +9,12 @@ Writes results/theory_steps/table.md and summary.json.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+import evidence
 from drfl import theory
 from drfl.algorithm import Algorithm, core_of
 from drfl.ambiguity import ChiSquare
@@ -25,7 +25,7 @@ from drfl.loop import run
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "theory_steps"
-T, RHO = 10_000, 0.1
+T, RHO = evidence.sized(10_000, 40), 0.1
 
 
 def job_of(name: str) -> Job:
@@ -80,6 +80,7 @@ def gaps(job: Job, algorithm: Algorithm, rounds: int) -> tuple[str, str]:
 
 
 def main() -> None:
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     rows, found = [], constants(job_of("DRFA"))
     for name in ("DRFA", "DRDM", "ScaffPD", "ScaffPD, χ²"):
@@ -90,12 +91,10 @@ def main() -> None:
         rows.append([name, "as in the file", T // 5, *gaps(job, with_values(job.algorithm, chosen), T // 5)])
         print(*rows[-2], *rows[-1], sep=" | ", flush=True)
     lines = [["algorithm", "step sizes", "rounds", "gap, last", "gap, averaged"], ["---"] * 5, *rows]
-    RESULTS.mkdir(parents=True, exist_ok=True)
     table = "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
-    (RESULTS / "table.md").write_text(table, encoding="utf-8")
     about = dict(zip(("L", "L_lx", "mu_x"), (round(value, 6) for value in found), strict=True))
     about |= {"T": T, "rho": RHO, "seed": 0, "versions": versions()}
-    (RESULTS / "summary.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    evidence.store(options.out, {"table.md": table, "summary.json": about})
 
 
 if __name__ == "__main__":

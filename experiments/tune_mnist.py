@@ -1,15 +1,15 @@
 """Choose the step sizes of the MNIST table: the same number of trials for every algorithm, never on test data.
 
-    python experiments/tune_mnist.py --data-dir DIR [--algorithms A,B] [--processes 2]
+    python experiments/tune_mnist.py --data-dir DIR [--algorithms A,B] [--processes 2] [--smoke]
 
 Each of an algorithm's twelve settings runs on five partitions of 50,000 of MNIST's training images; the clients are
-tested on the other 10,000. The setting with the best mean worst-client accuracy goes into mnist_linear.toml, every
-trial into results/mnist_linear/tuning.csv. Trials that this file holds already are not run again.
+tested on the other 10,000. The setting with the best mean worst-client accuracy goes into mnist_linear.toml, beside
+this file unless --out names another folder, and every trial into results/mnist_linear/tuning.csv. Trials that this file
+holds already are not run again.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import statistics
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import tomli_w
 
+import evidence
 import kept
 from drfl.data import Dataset, load
 from drfl.errors import DivergedError
@@ -27,8 +28,9 @@ from drfl.key import Key
 from drfl.loop import run
 
 HERE = Path(__file__).parent
-TRIALS = HERE / "results" / "mnist_linear" / "tuning.csv"
-SEEDS = range(1000, 1005)  # other partitions than the table's seeds 0 to 4
+RESULTS = HERE / "results" / "mnist_linear"
+SEEDS = range(1000, evidence.sized(1005, 1001))  # other partitions than the table's seeds 0 to 4
+HELD_OUT = evidence.sized(10_000, 300)
 COLUMNS = ("algorithm", "setting", *(f"worst_accuracy_seed{seed}" for seed in SEEDS))
 JOB = {
     "dataset": "mnist",
@@ -40,7 +42,7 @@ JOB = {
     "cohort": 20,
     "steps": 10,
     "batch": 32,
-    "rounds": 100,
+    "rounds": evidence.sized(100, 1),
 }
 Setting = dict[str, float | int | str]
 
@@ -69,12 +71,13 @@ GRIDS = {
     + grid(lr=[0.03], mu=[0.3, 1.0], gamma=[0.0001, 0.0003])
     + grid(lr=[0.1], mu=[0.1, 0.3], gamma=[0.0001]),
 }
+GRIDS = {algorithm: settings[: evidence.sized(None, 2)] for algorithm, settings in GRIDS.items()}
 
 
 def validation(dataset: Dataset) -> Dataset:
-    """The training images alone, 10,000 of them held out to test on."""
+    """The training images alone, `HELD_OUT` of them held out to test on."""
     order = Key(0).fold("validation").generator().permutation(len(dataset.targets))
-    held, kept = order[:10_000], order[10_000:]
+    held, kept = order[:HELD_OUT], order[HELD_OUT:]
     x, y = dataset.inputs, dataset.targets
     return dataclasses.replace(dataset, inputs=x[kept], targets=y[kept], test_inputs=x[held], test_targets=y[held])
 
@@ -112,12 +115,12 @@ def choose(trials: kept.Rows) -> dict[str, Setting]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--algorithms", default=",".join(GRIDS))
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    trials = kept.known(TRIALS, 2)
+    path = options.out / "tuning.csv"
+    trials = kept.known(path, 2)
     todo = [(a, s) for a in options.algorithms.split(",") for s in GRIDS[a] if (a, text(s)) not in trials]
     cells = [(a, s, seed) for a, s in todo for seed in SEEDS]
     workers = kept.Workers(options.processes, start, (options.data_dir,))
@@ -127,8 +130,9 @@ def main() -> None:
             found = [next(scores) for _ in SEEDS]
             trials[algorithm, text(setting)] = [f"{x:.4f}" for x in found]
             print(algorithm, text(setting), f"{statistics.fmean(found):.4f}", flush=True)
-            kept.save(TRIALS, COLUMNS, trials)
-    (HERE / "mnist_linear.toml").write_text(tomli_w.dumps({**JOB, "algorithms": choose(trials)}))
+            kept.save(path, COLUMNS, trials)
+    job = tomli_w.dumps({**JOB, "algorithms": choose(trials)})
+    evidence.store(HERE if options.out == RESULTS else options.out, {"mnist_linear.toml": job})
 
 
 if __name__ == "__main__":

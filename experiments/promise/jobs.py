@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import evidence
 from drfl import ClientData, Key, Task
 from drfl.data import load, make_partition
 from drfl.data.partitioners import IID, Natural, OneClass, ZipfDirichlet
@@ -55,10 +56,10 @@ class Job:
     chosen: bool
     clients: Callable[[Folders], ClientData]
     m: int | None = None
-    rounds: int = 100
+    rounds: int = evidence.sized(100, 1)
     model: str = "linear"
     decay: float = DECAY
-    seeds: int = 10
+    seeds: int = evidence.sized(10, 2)
 
     @property
     def convex(self) -> bool:
@@ -153,18 +154,20 @@ def noisy_labels(x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tensor]:
 
 
 NUMBERS = ("age", "education-num", "capital-gain", "capital-loss", "hours-per-week")
+LEAST = evidence.sized(300, 30)
+"""Rows of the smallest group that is a client."""
 CATEGORIES = ("workclass", "marital-status", "occupation", "relationship", "race", "sex")
 
 
 def adult(target: str, group: Callable[[dict[str, str]], str]) -> Callable[[Folders], ClientData]:
-    """Adult census, one client a group of at least 300 rows; numbers and dummies, standardised, without the target."""
+    """Adult census, a client for each large enough group; numbers and dummies, standardised, without the target."""
 
     def make(folders: Folders) -> ClientData:
         with folders.adult.open(newline="") as file:
             rows = list(csv.DictReader(file))
         names = np.array([group(row) for row in rows])
         known, counts = np.unique(names, return_counts=True)
-        rows = [row for row, name in zip(rows, names, strict=True) if counts[known.tolist().index(name)] >= 300]
+        rows = [row for row, name in zip(rows, names, strict=True) if counts[known.tolist().index(name)] >= LEAST]
         columns = [[float(row[name]) for row in rows] for name in NUMBERS if name != target]
         for name in CATEGORIES:
             columns += [[float(row[name] == v) for row in rows] for v in sorted({row[name] for row in rows})[1:]]
@@ -202,8 +205,9 @@ JOBS = {
         Job("adult-education", "natural groups", True, adult("income-per-year", lambda row: row["education"])),
         Job("fashion-label-noise", "label noise", True, changed(divided("fashion-mnist", IID(10)), (0,), noisy_labels)),
         Job("mnist-sizes-100", "unequal sizes", False, divided("mnist", ZipfDirichlet(50, 0.3, 1.18)), 25),
-        Job("adult-hours", "regression", False, adult("hours-per-week", lambda row: row["occupation"]), None, 100,
-            "regression"),
-        Job("kmnist-cnn", "CNN", True, divided("kmnist-t10k", ZipfDirichlet()), 20, 40, "cnn", 0.0, 3),
+        Job("adult-hours", "regression", False, adult("hours-per-week", lambda row: row["occupation"]),
+            model="regression"),
+        Job("kmnist-cnn", "CNN", True, divided("kmnist-t10k", ZipfDirichlet(evidence.sized(30, 3))),
+            evidence.sized(20, 2), evidence.sized(40, 1), "cnn", 0.0, evidence.sized(3, 1)),
     )
 }  # fmt: skip

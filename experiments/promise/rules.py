@@ -1,6 +1,6 @@
 """How the dual step, κ and the window of the average were chosen: others on the half of the jobs that was for that.
 
-    python experiments/promise/rules.py --data-dir DIR --adult FILE
+    python experiments/promise/rules.py --data-dir DIR --adult FILE [--smoke]
 
 Dual DRDM, DRFA and SCAFF-PD under six rules for the dual step, and FedDyn, DRDM and dual DRDM with four values of κ in
 μ = κ/(ητ), the step size as found, two seeds. The last iterate and five polynomial-decay averages of the same run are
@@ -9,7 +9,6 @@ tested. Writes results/promise/rules.csv as it goes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jobs as suite
 
+import evidence
 import kept
 from drfl import LocalSGD, Simulation, run
 from drfl.algorithms import ALGORITHMS, afl, drfa, drift, dual, scaffpd
@@ -28,14 +28,15 @@ from drfl.algorithms.sparse_vector import SparseVector
 from drfl.errors import DivergedError
 from drfl.history import Metrics
 
-PATH = Path(__file__).parents[1] / "results" / "promise" / "rules.csv"
+RESULTS = Path(__file__).parents[1] / "results" / "promise"
 DECAYS = (1, 3, 8, 15, 30)
 COLUMNS = ("job", "algorithm", "rule", "rate", "centred", "kappa", "seed", "last", *(f"s{s}" for s in DECAYS))
 RULES = (("size", 0.03), ("spread", 0.1), ("free", 0.03), ("free", 0.1), ("free", 0.3), ("relative", 0.3))
 NAMES = ("DualDRDM", "DRFA", "ScaffPD")
 PENALISED = ("FedDyn", "DRDM", "DualDRDM")
-KAPPAS = (0.1, 0.2, 0.5, 1.0)
-SEEDS = range(2)
+KAPPAS = evidence.sized((0.1, 0.2, 0.5, 1.0), (0.1,))
+SEEDS = range(evidence.sized(2, 1))
+JOBS = evidence.sized([job for job in suite.JOBS.values() if job.chosen and job.convex], [suite.JOBS["hospitals"]])
 
 
 class Cell(NamedTuple):
@@ -119,24 +120,23 @@ def measured(cell: Cell) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--adult", type=Path, required=True)
+    parser = evidence.parser(__doc__, RESULTS, data=True)
+    evidence.add_adult(parser)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    chosen = [job for job in suite.JOBS.values() if job.chosen and job.convex]
     cells = [
         Cell(job.name, name, *rule, centred, drift.KAPPA, seed)
-        for job in chosen for name in NAMES for rule in RULES for seed in SEEDS
+        for job in JOBS for name in NAMES for rule in RULES for seed in SEEDS
         # reports of everybody are centred on the simplex whether one subtracts their mean or not
         for centred in ((True, False) if name == "DualDRDM" and job.m is None else (name == "DualDRDM",))
     ]  # fmt: skip
     cells += [
         Cell(job.name, name, "free", 0.1, name == "DualDRDM", kappa, seed)
-        for job in chosen for name in PENALISED for kappa in KAPPAS for seed in SEEDS
+        for job in JOBS for name in PENALISED for kappa in KAPPAS for seed in SEEDS
     ]  # fmt: skip
     folders = suite.Folders(options.data_dir, options.adult)
-    kept.fill(PATH, COLUMNS, {c.key(): c for c in cells}, measured, kept.Workers(options.processes, start, (folders,)))
+    workers = kept.Workers(options.processes, start, (folders,))
+    kept.fill(options.out / "rules.csv", COLUMNS, {c.key(): c for c in cells}, measured, workers)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import jobs as suite
 import torch
 from torch import Tensor
 
+import evidence
 import kept
 from drfl import LocalSGD, Simulation, run
 from drfl.algorithm import mixture_of
@@ -16,12 +17,11 @@ from drfl.algorithms import ScaffPD
 from drfl.ambiguity import Simplex
 from drfl.certificate import Objective, Pooled, SilentClientError
 from drfl.federation import Federation
-from drfl.history import csv_text
 from drfl.loop import Step
 
 COLUMNS = ("job", "lower", "upper", "rounds")
-ROUNDS = 20
-WARM_UP = 300
+ROUNDS, ITERATIONS = evidence.sized((20, 300), (2, 5))
+WARM_UP = evidence.sized(300, 2)
 CLOSE = 0.02
 """The search ends when the bounds are this close, relative to the upper one."""
 
@@ -57,7 +57,7 @@ def bracket(fed: Federation, decay: float) -> tuple[float, float, int]:
     minimiser (L-BFGS on all rows). Each g(λ) bounds the value from below, each model's largest loss from above, and so
     does that of the mean model.
     """
-    objective, method = Objective(fed, decay, decay), Pooled(tolerance=2e-3, iterations=300)
+    objective, method = Objective(fed, decay, decay), Pooled(tolerance=2e-3, iterations=ITERATIONS)
     w, lam = approached(fed, decay)
     lower, upper, mean = -torch.inf, worst(fed, w, decay), None
     squares = (upper / 10) ** 2  # so that the first step is no longer than the start is off
@@ -86,6 +86,5 @@ def fill(path: Path, names: list[str], folders: suite.Folders) -> None:
             data = job.clients(folders)
             lower, upper, rounds = bracket(Simulation(data, job.task(data, 0)), job.decay)
             rows[(name,)] = [f"{lower:.6f}", f"{upper:.6f}", str(rounds)]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(csv_text(COLUMNS, ([*key, *row] for key, row in rows.items())), encoding="utf-8")
+            kept.save(path, COLUMNS, rows)
             print(name, *rows[(name,)], flush=True)

@@ -29,7 +29,7 @@ def cell(attack="none", algorithm="DualDRDM", defence="default", outlier="no"):
 
 
 def test_every_cell_is_there_once():
-    cells = SCRIPT.cells(False)
+    cells = SCRIPT.cells()
     assert len(cells) == len(set(cells)) == 2 * 5 * 2 * 9 * (6 * 8 + 2 * 4)
 
 
@@ -95,10 +95,10 @@ def test_what_the_page_says_of_mnist_is_stored():
 
 
 def test_the_table_has_every_stored_cell_and_a_dash_where_there_is_none():
-    done = {cell: SCRIPT.Found(worst=50.0) for cell in SCRIPT.cells(False, ["digits"])}
+    done = {cell: SCRIPT.Found(worst=50.0) for cell in SCRIPT.cells(["digits"])}
     text = SCRIPT.table(done)
     assert text.count("## digits") == 2 * len(SCRIPT.ATTACKS)
     (row,) = {line for line in text.splitlines() if line.startswith("| CVaR alone ")}
     assert [cell.strip() for cell in row.split("|")[2:4]] == ["–", "–"]
     stored = pandas.read_csv(ROOT / "experiments/results/false_models/cells.csv", dtype={"seed": int})
-    assert set(stored[list(SCRIPT.Cell._fields)].itertuples(index=False, name=None)) == set(SCRIPT.cells(False))
+    assert set(stored[list(SCRIPT.Cell._fields)].itertuples(index=False, name=None)) == set(SCRIPT.cells())
