@@ -11,13 +11,11 @@ interval of the worst client's true accuracy.
 results/stopping_rows/misses.csv has a row for each setting and choice of rows: how many runs stopped, in how many of
 these the interval misses, that share with its exact binomial 95 % interval, the same count and share of the runs that
 did not stop, the share of all runs that stopped or not, and how much higher the worst client measures than it truly is,
-in points, averaged over the runs that stopped. Versions: summary.json. ``--smoke`` runs few federations and writes
-nothing.
+in points, averaged over the runs that stopped. Versions: summary.json.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import importlib.metadata
 import io
@@ -39,14 +37,16 @@ from benchmarks.tables import markdown, paragraph
 
 from drfl.assessment.clients import scores_of
 from drfl.assessment.evaluation import worst_of
-from drfl.experiments.artifacts import json_text, versions
+from drfl.experiments.artifacts import versions
 from drfl.history import csv_text
 from drfl.key import Key
 from drfl.metrics import ACCURACY
+from experiments import evidence
 
 RESULTS = Path(__file__).parent / "results" / "stopping_rows"
-FEDERATIONS, PIECE, SMOKE, KEY = 2_000, 100, 50, 0
-INPUTS, TRAIN, BATCH, LR, ROUNDS = 20, 100, 5, 1.0, 500
+FEDERATIONS, ROUNDS = evidence.sized((2_000, 500), (10, 20))
+PIECE, KEY = 100, 0
+INPUTS, TRAIN, BATCH, LR = 20, 100, 5, 1.0
 NOISE, APART = 0.7, 0.1
 """Standard deviations of the noise of labels, and of the hyperplanes of clients around their mean."""
 COLUMNS = (
@@ -160,10 +160,10 @@ def runs(setting: Setting, rows: str, piece: int, federations: int) -> Iterator[
         yield Run(bool(stopped[i]), int(counts.min()) / setting.test_rows, true[i], missed)
 
 
-def misses(federations: int, settings: tuple[Setting, ...]) -> Iterator[list[object]]:
+def misses() -> Iterator[list[object]]:
     """The rows of misses.csv."""
-    sizes = [min(PIECE, federations - start) for start in range(0, federations, PIECE)]
-    for setting in settings:
+    sizes = [min(PIECE, FEDERATIONS - start) for start in range(0, FEDERATIONS, PIECE)]
+    for setting in SETTINGS:
         for rows in ("test", "validation"):
             every = [run for piece, size in enumerate(sizes) for run in runs(setting, rows, piece, size)]
             stopped, other = [run for run in every if run.stopped], [run for run in every if not run.stopped]
@@ -212,16 +212,12 @@ BLOCKS: dict[str, Callable[[], str]] = {"uncertainty.stopping": page}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true")
-    smoke = parser.parse_args().smoke
+    options = evidence.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     found = []
-    for row in misses(SMOKE if smoke else FEDERATIONS, SETTINGS[:1] if smoke else SETTINGS):
+    for row in misses():
         found.append(row)
         print(*row, flush=True)
-    if smoke:
-        return
     about = {
         "command": "python experiments/stopping_rows.py",
         "runs_per_row": FEDERATIONS,
@@ -231,10 +227,7 @@ def main() -> None:
         "seed": KEY,
         "versions": {**versions(), "scipy": importlib.metadata.version("scipy")},
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    texts = {"misses.csv": csv_text(COLUMNS, found), "summary.json": json_text(about, indent=2) + "\n"}
-    for name, text in texts.items():
-        (RESULTS / name).write_text(text, encoding="utf-8")
+    evidence.store(options.out, {"misses.csv": csv_text(COLUMNS, found), "summary.json": about})
 
 
 if __name__ == "__main__":
