@@ -21,7 +21,7 @@ from benchmarks.tables import markdown, paragraph
 
 from drfl.papers.claims.decide import Decided, claims_csv, decide, findings_csv, load
 from drfl.papers.claims.results import StoredResults
-from drfl.papers.claims.verdicts import MEANING
+from drfl.papers.claims.verdicts import VERDICTS
 from experiments import evidence
 
 HERE = Path(__file__).parent
@@ -35,11 +35,24 @@ compares, `python experiments/claims.py` decides it, and a test applies the rule
 comparison with its p-values is in [comparisons.csv](../experiments/results/claims/comparisons.csv).
 """
 
+RULE = """
+A claim is decided setting by setting; a setting of a trend is one row of its values. It is shown there as worded if
+all the differences that it needs are significant at once: its p-value in the setting is the largest of theirs (an
+intersection–union test, Berger 1982), corrected over all settings of the claim (Holm). It **holds** if it is shown as
+worded in every setting, or in more than half of them where it says "most". It **holds partly** if it is shown as worded
+in at least one setting, but in too few for that, and the opposite is shown in none; or in all, but some of the paper's
+settings were not run. It **does not hold** if the opposite of one of its differences is shown in at least one setting,
+or in half of them or more where it says "most". Otherwise it is **not shown**. With fewer than five seeds somewhere,
+six where a seed never arrives, it is **not decided**; runs that broke off do not count. What nothing here measures is
+**not testable here**.
+"""
+
 NUMBERS = """
 Numbers are leads in the claim's direction, negative where it is the other way: the mean over the seeds with its 95 %
 t-interval, over several settings the least and the greatest mean with the outermost ends of the intervals; "paper" is
-the same from the paper's table. A lead is shown by the paired t-test and, from six seeds on, all sign flips, corrected
-(Holm) for all differences of the table as in `paired.csv`, or for the claim's own where the table lacks one of them.
+the same from the paper's table. A lead is shown by the paired t-test and, from six seeds on, all sign flips. Alone, as
+counted in brackets, it is corrected (Holm) for all differences of the table as in `paired.csv`, or for the claim's own
+where the table lacks one of them; in a setting in which the claim is shown as worded, so are all its leads.
 Where a seed never reaches a level its rounds are later than any number, and only who is sooner is tested (exact
 binomial test). "Level" and "not behind" are shown where the whole interval is within the margin, the opposite where the
 mean is shown to be beyond it. What every seed is said to do is shown where all of at least five do it, its opposite
@@ -65,8 +78,7 @@ def stored_rows() -> list[Mapping[str, str]]:
 
 def rules() -> str:
     """What docs/claims.md says of the verdicts and their numbers."""
-    meaning = "\n".join(paragraph(f"- **{word}**: {text}.", indent="  ") for word, text in MEANING.items())
-    return "\n\n".join([paragraph(HEAD), meaning, paragraph(NUMBERS)])
+    return "\n\n".join(map(paragraph, (HEAD, RULE, NUMBERS)))
 
 
 def table() -> str:
@@ -86,8 +98,8 @@ def counts() -> str:
     lines = []
     for name in dict.fromkeys([*(row["paper"] for row in rows), "all"]):
         verdicts = [row["verdict"] for row in rows if name in (row["paper"], "all")]
-        lines.append([name, *(str(verdicts.count(word)) for word in MEANING), str(len(verdicts))])
-    return markdown(["claims of", *MEANING, "claims"], lines)
+        lines.append([name, *(str(verdicts.count(word)) for word in VERDICTS), str(len(verdicts))])
+    return markdown(["claims of", *VERDICTS, "claims"], lines)
 
 
 def differing(found: list[Decided]) -> list[str]:

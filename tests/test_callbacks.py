@@ -1,4 +1,4 @@
-"""Callbacks; the target's logic is tried in test_algorithm with whole runs."""
+"""Callbacks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from drfl.algorithm import Info
-from drfl.callbacks import Participation, Progress, Target, target
-from drfl.errors import InputError
+from drfl.callbacks import Participation, Progress
 from drfl.history import Metrics, Row
 from drfl.key import Key
 from drfl.loop import Step
@@ -49,10 +48,3 @@ def test_progress_always_prints_the_last_round_and_never_without_an_evaluation(c
 def test_progress_tells_of_empty_rounds(capsys):
     Progress()(step(3, row=None, info=Info.nobody(uniform(4, 2, Key(0)))))
     assert "round 3/100: nobody answered" in capsys.readouterr().err
-
-
-def test_a_misspelt_metric_is_told_with_the_nearest():
-    with pytest.raises(InputError, match="did you mean 'worst_accuracy'"):
-        target("worst_acuracy=0.5")
-    with pytest.raises(InputError, match="did you mean 'worst_accuracy'"):
-        Target("worst_acuracy", 0.5)(step(0))

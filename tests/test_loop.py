@@ -16,13 +16,13 @@ from torch import Tensor
 from drfl.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
 from drfl.averages import Average
-from drfl.callbacks import Target
 from drfl.errors import DivergedError, InputError, NonFiniteError
 from drfl.federation import WrappedFederation
 from drfl.history import Metrics, columns_of
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.loop import run
+from drfl.model_selection import Target
 from drfl.resilience import Faulty, Protected, Quorum
 from drfl.run_state import first
 from drfl.sampling import Cohort
@@ -148,18 +148,18 @@ def test_skipped_rounds_are_counted():
 
 @pytest.mark.parametrize(("metric", "value", "stops"), [("avg_loss", 2.4, True), ("avg_loss", 2.3, False)])
 def test_target_on_a_loss(metric, value, stops):
-    assert run(Counter(), fed(), rounds=2, callbacks=[Target(metric, value)]).rounds == (0 if stops else 2)
+    assert run(Counter(), fed(), rounds=2, until=Target(metric, value, "test")).rounds == (0 if stops else 2)
 
 
 @pytest.mark.parametrize(("value", "stops"), [(0.5, True), (0.51, False)])
 def test_target_on_an_accuracy(value, stops):
-    assert run(Counter(), fed(), rounds=2, callbacks=[Target("avg_accuracy", value)]).rounds == (0 if stops else 2)
+    assert run(Counter(), fed(), rounds=2, until=Target("avg_accuracy", value, "test")).rounds == (0 if stops else 2)
 
 
 def test_target_on_the_spread():
     """The spread over clients is to be small: it is 0.41 here."""
-    assert run(Counter(), fed(), rounds=2, callbacks=[Target("std_accuracy", 0.5)]).rounds == 0
-    assert run(Counter(), fed(), rounds=2, callbacks=[Target("std_accuracy", 0.3)]).rounds == 2
+    assert run(Counter(), fed(), rounds=2, until=Target("std_accuracy", 0.5, "test")).rounds == 0
+    assert run(Counter(), fed(), rounds=2, until=Target("std_accuracy", 0.3, "test")).rounds == 2
 
 
 def test_target_waits_for_an_evaluation():
@@ -167,15 +167,15 @@ def test_target_waits_for_an_evaluation():
         def evaluate(self, w):
             return super().evaluate(w)._replace(loss=self.values - w[0])
 
-    result = run(Counter(), Improving([5.0, 5.0]), rounds=9, evaluate_every=4, callbacks=[Target("worst_loss", 2.5)])
+    result = run(Counter(), Improving([5.0, 5.0]), rounds=9, evaluate_every=4, until=Target("worst_loss", 2.5, "test"))
     assert result.rounds == 4
 
 
 def test_unknown_metric():
     with pytest.raises(InputError, match=r"unknown metric 'acuracy'.*avg_accuracy"):
-        run(Counter(), fed(), rounds=1, callbacks=[Target("acuracy", 0.5)])
+        run(Counter(), fed(), rounds=1, until=Target("acuracy", 0.5, "test"))
     for metric in (*Metrics._fields, *columns_of("accuracy")):
-        run(Counter(), fed(), rounds=1, callbacks=[Target(metric, 0.5)])
+        run(Counter(), fed(), rounds=1, until=Target(metric, 0.5, "test"))
 
 
 def test_average():

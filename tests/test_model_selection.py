@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tests.support.refusals import refused
 from torch import nn
 
 import drfl
@@ -14,7 +15,7 @@ from drfl.errors import InputError
 from drfl.history import Metrics
 from drfl.key import Key
 from drfl.metrics import ACCURACY, METRICS
-from drfl.model_selection import Best, ModelSelection, Patience, Selected
+from drfl.model_selection import Best, ModelSelection, Patience, Selected, Target
 from drfl.run_state import first
 
 
@@ -61,7 +62,7 @@ def test_the_best_round_by_the_worst_validation_client_is_returned():
     fed = simulation(data)
     worst = [float(fed.validate(w).score.min()) for w in models]
     at = max(range(1, len(worst)), key=lambda r: (worst[r], r))
-    assert result.selection == ("validation", "worst_accuracy", at, worst[at], False, ())
+    assert result.selection == ("validation", "worst_accuracy", at, worst[at], ())
     assert torch.equal(result.model, models[at])
     assert result.returned == "selected"
     assert torch.equal(result.evaluation.score, fed.evaluate(models[at]).score)
@@ -87,7 +88,7 @@ def test_patience_counts_from_the_last_gain_that_is_large_enough():
     at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
     for r, worst in enumerate([0.5, 0.54, 0.6, 0.61, math.nan, 0.62, 0.9]):
         at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), metrics(worst))
-        ends.append(select.stops(at, r))
+        ends.append(select.stops(at, r, None) == "patience")
     assert ends == [False, False, False, False, False, True, False]
     assert int(at.round) == 6
     assert at.w.tolist() == [6.0]
@@ -99,7 +100,7 @@ def selected_after(values, best=None, patience=None):
     at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
     for r, worst in enumerate(values):
         at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), metrics(worst))
-        ends.append(select.stops(at, r))
+        ends.append(select.stops(at, r, None) == "patience")
     return at, ends
 
 
@@ -160,7 +161,7 @@ def test_a_resumed_run_selects_what_one_that_never_stopped_would(tmp_path):
     whole = run(**options)
     run(keep=Checkpoints(tmp_path, dict, every=1), callbacks=[lambda step: step.round == 7], **options)
     fed = simulation()
-    point = resume_point(tmp_path, ALGORITHM, fed, fresh=first(ALGORITHM, fed, selects=True))
+    point = resume_point(tmp_path, ALGORITHM, fed, fresh=first(ALGORITHM, fed, validates=True))
     assert point is not None
     resumed = run(start=point.progress, **options)
     assert torch.equal(resumed.model, whole.model)
@@ -188,3 +189,85 @@ def test_a_resumed_run_selects_what_one_that_never_stopped_would(tmp_path):
 def test_what_cannot_be(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_a_target_on_validation_rows_stops_at_the_first_round_that_reaches_it_whatever_the_test_rows_say():
+    models = []
+    run(callbacks=[lambda step: models.append(step.model.clone())])
+    worst = [float(simulation().validate(w).score.min()) for w in models]
+    value = max(worst)
+    at = next(r for r, now in enumerate(worst) if now >= value)
+    assert 0 < at < 12
+    for flipped in (False, True):
+        result = run(clients(flipped), until=Target("worst_accuracy", value))
+        assert (result.rounds, result.stopped, result.stopped_on) == (at, "target", "validation")
+        assert torch.equal(result.model, models[at])
+        assert result.selection is not None
+        assert result.selection.metric is None
+        assert result.history.validated
+        assert drfl.assess(result).worst.low < drfl.assess(result).worst.high
+
+
+def test_a_target_on_test_rows_is_asked_for_and_leaves_no_interval():
+    plain = run(WITHOUT, until=Target("worst_accuracy", 0.0, "test"))
+    assert (plain.rounds, plain.stopped, plain.stopped_on) == (0, "target", "test")
+    assert not plain.history.validated
+    with refused("no-results"):
+        drfl.assess(plain)
+    with refused("no-results"):
+        drfl.assess_gain(plain, plain, simulation(WITHOUT))
+    whole = run(WITHOUT, rounds=2, until=Target("worst_accuracy", 2.0, "test"))
+    assert (whole.rounds, whole.stopped, whole.stopped_on) == (2, "rounds", None)
+    assert drfl.assess(whole).worst.low < drfl.assess(whole).worst.high
+
+
+def test_why_a_run_stopped():
+    ends = [run(patience=Patience(1)), run(callbacks=[lambda step: step.round == 2]), run(rounds=2)]
+    found = [(result.stopped, result.stopped_on) for result in ends]
+    assert found == [("patience", "validation"), ("interrupted", None), ("rounds", None)]
+    # a run that has done all its rounds was not stopped
+    assert run(rounds=0, until=Target("worst_accuracy", 0.0)).stopped == "rounds"
+
+
+def test_a_score_that_is_undefined_on_validation_rows_reaches_no_target():
+    with Key(1).torch_scope():
+        fed = drfl.Simulation(one_class_each(), drfl.Task(nn.Linear(5, 2), score="auc"))
+    result = drfl.run(ALGORITHM, fed, rounds=3, until=Target("worst_auc", 0.0), check_data=False)
+    assert result.stopped == "rounds"
+
+
+def test_a_resumed_run_stops_where_one_that_never_stopped_would(tmp_path):
+    least = min(row.validation.worst_loss for row in run(patience=Patience(99)).history.rows)  # pyright: ignore
+    options = {"until": Target("worst_loss", least), "rounds": 13}
+    whole = run(**options)
+    assert whole.stopped == "target"
+    assert whole.rounds > 2
+    cut = whole.rounds // 2
+    run(keep=Checkpoints(tmp_path, dict, every=1), callbacks=[lambda step: step.round == cut], **options)
+    fed = simulation()
+    point = resume_point(tmp_path, ALGORITHM, fed, fresh=first(ALGORITHM, fed, validates=True))
+    assert point is not None
+    resumed = run(start=point.progress, **options)
+    assert (resumed.rounds, resumed.stopped) == (whole.rounds, whole.stopped)
+    assert resumed.history.to_csv() == whole.history.to_csv()
+
+
+def test_targets_as_text():
+    assert Target.parse(None, ACCURACY) is None
+    assert Target.parse(" worst_accuracy = 0.5 ", ACCURACY) == Target("worst_accuracy", 0.5, "validation")
+    assert Target.parse("test:worst_score=0.5", ACCURACY) == Target("worst_score", 0.5, "test")
+    for text in ("worst_accuracy", "worst_accuracy=x", "test:worst_accuracy", "=", ""):
+        with refused("invalid-format", "until"):
+            Target.parse(text, ACCURACY)
+    for text in ("worst_acuracy=0.5", "tests:worst_accuracy=0.5", "worst_auc=0.5"):
+        with refused("unknown-name", "metric"):
+            Target.parse(text, ACCURACY)
+
+
+def test_a_target_without_rows_is_refused():
+    with refused("no-validation", "validation"):
+        run(WITHOUT, until=Target("worst_accuracy", 0.5))
+    with refused("unknown-name", "rows"):
+        Target("worst_accuracy", 0.5, "training")  # pyright: ignore
+    with refused("unknown-name", "metric"):
+        run(until=Target("worst_acuracy", 0.5))

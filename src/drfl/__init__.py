@@ -25,7 +25,7 @@ _NAMES = {
     ),
     "ambiguity": ("KL", "AmbiguitySet", "Box", "CVaR", "ChiSquare", "ChiSquareBall", "KLBall", "Simplex"),
     "averages": ("Average",),
-    "callbacks": ("Progress", "ProgressBar", "Target"),
+    "callbacks": ("Progress", "ProgressBar"),
     "checkpoint": ("Checkpoints",),
     "data": (
         *("IID", "ClientData", "Dataset", "DirichletDrop", "Natural", "OneClass", "Partition", "ZipfDirichlet"),
@@ -40,7 +40,7 @@ _NAMES = {
     "local": ("LocalSGD",),
     "loop": ("Result", "Step", "run"),
     "study": ("assess", "assess_gain", "compare", "tune"),
-    "model_selection": ("Best", "Patience"),
+    "model_selection": ("Best", "Patience", "Target"),
     "measure": ("Rows",),
     "metrics": ("METRICS", "Metric", "argmax_accuracy", "binary_accuracy"),
     "requests": ("Gradients", "Losses", "Replies"),
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     )
     from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
     from drfl.averages import Average
-    from drfl.callbacks import Progress, ProgressBar, Target
+    from drfl.callbacks import Progress, ProgressBar
     from drfl.checkpoint import Checkpoints
     from drfl.data import (
         IID,
@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     from drfl.loop import Result, Step, run
     from drfl.measure import Rows
     from drfl.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
-    from drfl.model_selection import Best, Patience
+    from drfl.model_selection import Best, Patience, Target
     from drfl.requests import Gradients, Losses, Replies
     from drfl.study import assess, assess_gain, compare, tune
     from drfl.task import Task

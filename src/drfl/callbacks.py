@@ -5,63 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from drfl.errors import InputError, printable
-from drfl.history import Metrics, field_of, smaller_is_better
+from drfl.errors import printable
+from drfl.history import Metrics
 from drfl.loop import Step
 from drfl.metrics import ACCURACY, Measure
 
 if TYPE_CHECKING:
     from tqdm import tqdm
-
-
-class Target:
-    """Callback that ends a run once a metric has reached a value, e.g. ``Target("worst_accuracy", 0.5)``.
-
-    Args:
-        metric: a column of the history, such as "worst_accuracy", or a field of :class:`drfl.history.Metrics`, such as
-            "worst_score".
-        value: to reach; losses, std and scores of which less is better from above.
-    """
-
-    def __init__(self, metric: str, value: float) -> None:
-        self.metric, self.value = metric, value
-
-    def __call__(self, step: Step) -> bool:
-        """Whether the newest evaluation has reached the value.
-
-        Raises:
-            InputError: the run has no such metric.
-        """
-        field = field_of(self.metric, step.score.name)
-        if step.row is None:
-            return False
-        now = getattr(step.row.metrics, field)
-        return now <= self.value if smaller_is_better(field, step.score) else now >= self.value
-
-
-def target(until: str | None, score: Measure = ACCURACY) -> list[Target]:
-    """The callback behind an ``until`` such as "worst_accuracy=0.5"; none for None.
-
-    Args:
-        until: metric and value.
-        score: the run's.
-
-    Raises:
-        InputError: not of that form, or no such metric.
-    """
-    if until is None:
-        return []
-    metric, _, value = until.partition("=")
-    try:
-        number = float(value)
-    except ValueError:
-        raise InputError(
-            f"until = '{until}' is not of the form metric=value, e.g. worst_{score.name}=0.5",
-            code="invalid-format",
-            field="until",
-        ) from None
-    field_of(metric.strip(), score.name)
-    return [Target(metric.strip(), number)]
 
 
 class Participation:

@@ -205,8 +205,8 @@ class Federation(ABC):
             InputError: the clients have none.
         """
         raise InputError(
-            "these clients have no validation rows to select a model by: divide them as data.with_validation(0.2), or "
-            "give --validation 0.2",
+            "these clients have no validation rows to select a model or to stop by: divide them as "
+            "data.with_validation(0.2), or give --validation 0.2",
             code="no-validation",
             field="validation",
         )

@@ -19,8 +19,9 @@ from drfl.history import Row, undefined_names, undefined_notices
 from drfl.intraop import VECTORS, threads_for
 from drfl.key import Key
 from drfl.metrics import ACCURACY, Measure
-from drfl.model_selection import Best, ModelSelection, Patience
+from drfl.model_selection import Best, ModelSelection, Patience, Target
 from drfl.rounds import Played, next_round
+from drfl.run_end import Stopped
 from drfl.run_log import Result, RunLog, Tested
 from drfl.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
 
@@ -65,6 +66,7 @@ def run(
     table_dir: str | None = None,
     best: Best | None = None,
     patience: Patience | None = None,
+    until: Target | None = None,
     callbacks: Sequence[Callback] = (),
     certify: Certifier | None = None,
     checkpoints: CheckpointFolder | None = None,
@@ -92,6 +94,8 @@ def run(
             :meth:`drfl.data.ClientData.with_validation`; what ``returned`` says is then what is judged in every round,
             and the last row of the history is of the model that is returned.
         patience: stop when validation rows have shown no gain for so many rounds.
+        until: stop when a metric of the clients' validation rows has reached a value, as with
+            ``Target("worst_accuracy", 0.5)``.
         callbacks: called after every round.
         certify: makes a certificate with every test; it takes no part in the training and is not booked.
         checkpoints: keep the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and go on from what the
@@ -124,12 +128,13 @@ def run(
     checks.whole("rounds", rounds, low=0)
     checks.whole("evaluate_every", evaluate_every)
     step_size.in_round(algorithm, max(rounds, 1))  # a schedule that comes to 0 is refused before anything is asked
-    select = ModelSelection(best, patience, fed.measures[0])
+    select = ModelSelection(best, patience, fed.measures[0], until)
     select.check()
-    selects = best is not None or patience is not None
-    begin = partial(first, algorithm, fed, returned=returned, averaged=averaged, table_dir=table_dir, selects=selects)
+    begin = partial(
+        first, algorithm, fed, returned=returned, averaged=averaged, table_dir=table_dir, validates=select.validates
+    )
     settings = {"seed": seed, "evaluate_every": evaluate_every, "returned": returned, "averaged": averaged}
-    settings |= {"best": repr(best), "patience": repr(patience)}
+    settings |= {"best": repr(best), "patience": repr(patience), "until": repr(until)}
     start, keep = _kept(checkpoints, start, keep, lambda kept: kept.resume(algorithm, fed, rounds, begin(), settings))
     begun = begin() if start is None else start
     _warn_of_data(fed, check_data)
@@ -143,7 +148,7 @@ def run(
 
     # fed, not the view of it: whether a test can wait for the next request is for the federation itself to say.
     bundling = fed if isinstance(fed, Bundling) and not log.personalised else None
-    stop, evaluation = False, None
+    evaluation = None
     while True:
         # Taken before the test: a federation that bundles it plays, and books, the next round along with it.
         cost, ahead = log.cost(), None
@@ -157,13 +162,13 @@ def run(
             log.add(at, evaluation, cost)
         row = log.history.last if due else None
         step = Step(at.round, rounds, at.state, at.info, row, at.average, at.model, log.history.score)
-        seen = [callback(step) for callback in callbacks]
         # A list first: every callback sees every step, also after one has asked to stop.
-        stop = any(seen) or log.impatient(at)
+        seen = [callback(step) for callback in callbacks]
+        stop = log.stops(at, row) or ("interrupted" if any(seen) else None)
         # Not where the run starts: that state has a checkpoint, or is the initial one.
         if keep is not None and at.info is not None and at.round < rounds:
-            keep(log.progress(at, cost), stop)
-        if stop or at.round >= rounds:
+            keep(log.progress(at, cost), stop is not None)
+        if stop is not None or at.round >= rounds:
             break
         # Only now: without the bundling a round that a callback prevents would not have been played.
         if isinstance(ahead, DrflError):
@@ -174,7 +179,8 @@ def run(
         evaluation = _test(fed, at, log)
         if not log.has(at.round):
             log.add(at, evaluation, log.cost())
-    found = log.result(at, evaluation, key.fold("best") if returned == "best" else None)
+    stopped: Stopped = "rounds" if stop is None or at.round >= rounds else stop
+    found = log.result(at, evaluation, stopped, key.fold("best") if returned == "best" else None)
     _warn_of_undefined(fed, check_data, found)
     return found
 

@@ -1,19 +1,21 @@
-"""Which round's model a run returns, and when it stops, by the clients' validation rows."""
+"""Which round's model a run returns, and when it stops, by rows that are not trained on."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from drfl import checks
 from drfl.client_table import ClientTable
-from drfl.errors import unknown
-from drfl.history import Metrics, columns_of, smaller_is_better
+from drfl.errors import InputError, unknown
+from drfl.federation import Part
+from drfl.history import Metrics, Row, columns_of, field_of, smaller_is_better
 from drfl.measure import Measure
+from drfl.run_end import Stopped
 
 SHORT = {"worst": "worst_score", "worst20": "worst20_score", "average": "avg_score", "loss": "worst_loss"}
 """The metrics that model selection goes by, by their short names; "loss" is the worst client's."""
@@ -71,6 +73,69 @@ class Patience:
         checks.non_negative("delta", self.delta)
 
 
+TEST = "test:"
+"""Before the metric of a text target that is measured on test rows."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Stop once a metric has reached a value.
+
+    Args:
+        metric: a column of the history, such as "worst_accuracy", or a field of :class:`drfl.history.Metrics`, such as
+            "worst_score".
+        value: The value; losses, std and scores of which less is better reach it from above.
+        rows: The clients' rows that the metric is measured on. A run that "test" rows have stopped has no intervals:
+            the rows that would judge its model have chosen it.
+
+    Raises:
+        InputError: there are no such rows.
+    """
+
+    metric: str
+    value: float
+    rows: Part = "validation"
+
+    def __post_init__(self) -> None:
+        if self.rows not in get_args(Part):
+            raise unknown("rows", str(self.rows), get_args(Part))
+
+    @classmethod
+    def parse(cls, text: str | None, score: Measure) -> Target | None:
+        """Read a target such as "worst_accuracy=0.5" or "test:worst_accuracy=0.5"; None gives None.
+
+        Args:
+            text: metric and value.
+            score: the run's.
+
+        Raises:
+            InputError: it is not of that form, or there is no such metric.
+        """
+        if text is None:
+            return None
+        metric, _, value = text.removeprefix(TEST).partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            raise InputError(
+                f"until = '{text}' is not of the form metric=value, e.g. worst_{score.name}=0.5",
+                code="invalid-format",
+                field="until",
+            ) from None
+        found = cls(metric.strip(), number, "test" if text.startswith(TEST) else "validation")
+        field_of(found.metric, score.name)
+        return found
+
+    def is_reached(self, row: Row, score: Measure) -> bool:
+        """Whether an evaluated round has reached the value."""
+        metrics = row.metrics if self.rows == "test" else row.validation
+        if metrics is None:
+            return False
+        field = field_of(self.metric, score.name)
+        now = getattr(metrics, field)
+        return now <= self.value if smaller_is_better(field, score) else now >= self.value
+
+
 class Selected(NamedTuple):
     """What model selection knows of the rounds so far.
 
@@ -110,23 +175,34 @@ class Selected(NamedTuple):
 
 
 class ModelSelection(NamedTuple):
-    """How a run selects.
+    """How a run selects and stops.
 
     Args:
         best: which model it returns; None = as without.
         patience: when it stops; None = at its end.
         score: the run's.
+        until: when it stops too; None = at its end.
     """
 
     best: Best | None
     patience: Patience | None
     score: Measure
+    until: Target | None = None
+
+    @property
+    def validates(self) -> bool:
+        """Whether models are tested on validation rows."""
+        return any(rule is not None for rule in self._rules)
 
     @property
     def by_score(self) -> bool:
         """Whether it goes by a statistic of the score, rather than by losses alone."""
-        rules = (rule for rule in (self.best, self.patience) if rule is not None)
-        return any(selection_field(rule.metric, self.score).endswith("_score") for rule in rules)
+        return any(selection_field(r.metric, self.score).endswith("_score") for r in self._rules if r is not None)
+
+    @property
+    def _rules(self) -> tuple[Best | Patience | Target | None, ...]:
+        """Those that go by validation rows."""
+        return self.best, self.patience, None if self.until is None or self.until.rows == "test" else self.until
 
     def check(self) -> None:
         """Refuse metrics that there are not.
@@ -137,6 +213,8 @@ class ModelSelection(NamedTuple):
         for rule in (self.best, self.patience):
             if rule is not None:
                 selection_field(rule.metric, self.score)
+        if self.until is not None:
+            field_of(self.until.metric, self.score.name)
 
     def after(
         self, before: Selected, r: int, w: Tensor, lam: Tensor, metrics: Metrics, models: ClientTable | None = None
@@ -160,11 +238,19 @@ class ModelSelection(NamedTuple):
             found = found._replace(level=gain, since=here.clone())
         return found
 
-    def stops(self, selected: Selected, r: int) -> bool:
-        """Whether patience is at its end after round r."""
-        if self.patience is None or selected.level == -math.inf:
-            return False
-        return r - int(selected.since) >= self.patience.rounds
+    def stops(self, selected: Selected | None, r: int, row: Row | None) -> Stopped | None:
+        """Why the run ends after round r; None if it goes on.
+
+        Args:
+            selected: what is known of the rounds so far; None if there are no tests on validation rows.
+            r: the round.
+            row: its row of the history; None if it was not evaluated.
+        """
+        gained = None if selected is None or selected.level == -math.inf else int(selected.since)
+        if self.patience is not None and gained is not None and r - gained >= self.patience.rounds:
+            return "patience"
+        reached = self.until is not None and row is not None and self.until.is_reached(row, self.score)
+        return "target" if reached else None
 
     def _value(self, rule: Best | Patience | None, metrics: Metrics) -> Tensor:
         if rule is None:
@@ -179,11 +265,9 @@ class Selection(NamedTuple):
 
     Args:
         part: which rows it went by: "validation".
-        metric: the metric of the model that is returned; None if only patience was asked for, or no round could be
-            selected.
+        metric: the metric of the model that is returned; None if no model was to be selected, or no round could be.
         round: of that model.
         value: of the metric, on validation rows.
-        stopped: whether patience ended the run.
         undefined: the clients that it left out, as the score was undefined on their validation rows at the last test.
     """
 
@@ -191,5 +275,4 @@ class Selection(NamedTuple):
     metric: str | None
     round: int
     value: float
-    stopped: bool
     undefined: tuple[int, ...] = ()

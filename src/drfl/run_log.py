@@ -26,12 +26,13 @@ from drfl.averages import Average
 from drfl.certificate import Certificate, Certifier
 from drfl.client_table import ClientTable
 from drfl.errors import Notice
-from drfl.federation import Evaluation, Federation
+from drfl.federation import Evaluation, Federation, Part
 from drfl.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
 from drfl.html_table import html_table
 from drfl.key import Key
 from drfl.model_selection import ModelSelection, Selected, Selection, selection_field
 from drfl.rounds import Played
+from drfl.run_end import Stopped
 from drfl.run_state import RunState
 from drfl.step_size import StepSize, with_step_size
 
@@ -54,11 +55,13 @@ class Result(NamedTuple):
         rounds: rounds done.
         skipped: how many of them nobody answered.
         returned: which model that is: "average", "last" or "selected".
+        stopped: why the run stopped.
+        stopped_on: the rows that decided so; None if none did.
         step_size: the local step size that was found; None where one was given.
         average: the averaged solution; None unless the run keeps it.
         averaged: its evaluation, per client.
         averaged_certificate: the averaged iterate's; None where either was not asked for, or there is none.
-        selection: how model selection ended; None where there was none.
+        selection: what validation rows decided; None if there were no tests on them.
         personal: (N, d) the models that the clients are served by, each by its own; None where ``model`` serves all.
     """
 
@@ -71,6 +74,8 @@ class Result(NamedTuple):
     rounds: int
     skipped: int
     returned: Literal["average", "last", "selected"]
+    stopped: Stopped
+    stopped_on: Part | None
     step_size: StepSize | None = None
     average: Average | None = None
     averaged: Evaluation | None = None
@@ -157,9 +162,9 @@ class RunLog:
             self.selected,
         )  # fmt: skip
 
-    def impatient(self, at: Played[S]) -> bool:
-        """Whether patience is at its end."""
-        return self.selected is not None and self.select.stops(self.selected, at.round)
+    def stops(self, at: Played[S], row: Row | None) -> Stopped | None:
+        """Why the run ends here; None if it goes on. ``row`` is the round's, if it was due for a test."""
+        return self.select.stops(self.selected, at.round, row)
 
     def evaluate(self, at: Played[S], w: Tensor) -> Evaluation:
         """A test of w (d,), or of what it becomes at each client."""
@@ -198,12 +203,13 @@ class RunLog:
         row = Row(at.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation, undefined)
         self.history.rows.append(row)
 
-    def result(self, at: Played[S], tested: Tested, best: Key | None) -> Result:
+    def result(self, at: Played[S], tested: Tested, stopped: Stopped, best: Key | None) -> Result:
         """What the run gives, with a test of the averaged solution where it was kept.
 
         Args:
             at: its end.
             tested: the tests there.
+            stopped: why it stopped.
             best: key of the choice between average and last iterate; None = there is none.
         """
         if best is not None and at.round > 0 and not self.personalised:
@@ -227,9 +233,12 @@ class RunLog:
             own = self.personal = self.selected.models
             tested = Tested(self.fed.evaluate(model) if own is None else self.fed.evaluate_each(own), tested.last)
             self._tell_of_selected(tested.model)
+        stopped_on: Part | None = "validation" if stopped == "patience" else None
+        if stopped == "target" and self.select.until is not None:
+            stopped_on = self.select.until.rows
         found = Result(
-            model, at.state, lam, self.history, *tested, at.round, at.skipped, returned, at.step_size,
-            selection=self._selection(at), personal=self.personal,
+            model, at.state, lam, self.history, *tested, at.round, at.skipped, returned, stopped, stopped_on,
+            at.step_size, selection=self._selection(at), personal=self.personal,
         )  # fmt: skip
         if average is None:
             return found
@@ -250,17 +259,16 @@ class RunLog:
         )  # fmt: skip
 
     def _selection(self, at: Played[S]) -> Selection | None:
+        best = self.select.best
         if self.selected is None:
             return None
-        best, stopped = self.select.best, self.impatient(at)
         undefined = self.unjudged if self.select.by_score else ()
         if best is None or self.selected.is_empty:
-            return Selection("validation", None, at.round, math.nan, stopped, undefined)
+            return Selection("validation", None, at.round, math.nan, undefined)
         field = selection_field(best.metric, self.history.score)
         sign = -1 if smaller_is_better(field, self.history.score) else 1
         name = dict(zip(Metrics._fields, columns_of(self.history.score.name), strict=True))[field]
-        value = sign * float(self.selected.value)
-        return Selection("validation", name, int(self.selected.round), value, stopped, undefined)
+        return Selection("validation", name, int(self.selected.round), sign * float(self.selected.value), undefined)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.start

@@ -33,7 +33,7 @@ class RunState(NamedTuple):
         average: the averaged solution, where the run keeps it.
         decaying: the decaying average, where it is what the run returns.
         step_size: the local step size that was found, or is to be; None where one was given.
-        selected: what model selection knows; None where there is none.
+        selected: what model selection knows; None if models are not tested on validation rows.
     """
 
     round: int
@@ -82,9 +82,9 @@ def first(
     returned: Returned = "average",
     averaged: bool = False,
     table_dir: str | None = None,
-    selects: bool = False,
+    validates: bool = False,
 ) -> RunState:
-    """Where a run is before its first round; arguments as of :func:`run`, which tells whether it ``selects`` a model.
+    """Where a run is before its first round; arguments as of :func:`run`, which tells whether it ``validates`` models.
 
     Raises:
         InputError: the hyperparameters do not fit the federation, ``table_dir`` cannot be used, or there is no
@@ -100,7 +100,7 @@ def first(
     decaying = DecayingAverage.start(state.w, lam) if returned != "last" else None
     size = StepSize.unknown(fed.n) if algorithm.local.lr is None else None
     own = fed.client_table() if isinstance(core_of(algorithm), Personal) else None
-    selected = Selected.start(state.w, lam, own) if selects else None
+    selected = Selected.start(state.w, lam, own) if validates else None
     return RunState(0, 0, state, (), {}, 0.0, None, average, decaying, size, selected)
 
 

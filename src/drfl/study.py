@@ -14,6 +14,7 @@ from drfl.errors import InputError
 from drfl.federation import Evaluation
 from drfl.loop import Result
 from drfl.metrics import ACCURACY
+from drfl.run_end import ON_TEST
 from drfl.run_state import Returned
 from drfl.task import Task
 
@@ -75,7 +76,8 @@ def compare(
             checkpoint.
         overwrite: replace what is in ``out``.
         evaluate_every: test every so many rounds.
-        until: stop early, e.g. ``"worst_accuracy=0.9"``.
+        until: stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
+            ``"test:worst_accuracy=0.9"`` stops by test rows; runs that it stops have no intervals.
         select: return the model of the round that does best on the clients' validation rows, by "worst", "worst20" or
             "average" (score), or "loss"; ``data`` must have such rows, see :meth:`drfl.ClientData.with_validation`.
         patience: stop when validation rows have shown no gain in so many rounds.
@@ -206,7 +208,8 @@ def assess(
         RunWarning: the folder's run did not reach its end.
 
     Raises:
-        InputError: the folder is no run's; there is no such measure, or it says nothing of single rows.
+        InputError: the folder is no run's; there is no such measure, it says nothing of single rows, or test rows have
+            stopped the run.
 
     Example:
         >>> import drfl, torch
@@ -223,6 +226,7 @@ def assess(
         return assess_folder(Path(of), measure, level)
     from drfl.assessment.evaluation import assess_evaluation
 
+    _check_not_on_test(of)
     evaluation, measures = (of.evaluation, of.history.measures) if isinstance(of, Result) else (of, (ACCURACY,))
     names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
     return assess_evaluation(evaluation, measures, names, measure=measure, level=level, independent=independent)
@@ -247,7 +251,7 @@ def assess_gain(
 
     Raises:
         InputError: a folder beside something else; models without ``fed``; folders whose runs have other test rows, or
-            keep none; a measure that has no value for a single row.
+            keep none; runs that test rows have stopped; a measure that has no value for a single row.
     """
     from drfl.experiments.run_gains import gain_of_folders, gain_of_models
 
@@ -263,5 +267,12 @@ def assess_gain(
             code="missing-option",
             field="fed",
         )
+    _check_not_on_test(first, second)
     models = (given.model if isinstance(given, Result) else given for given in (first, second))
     return gain_of_models(fed, *models, measure=measure, level=level)
+
+
+def _check_not_on_test(*given: object) -> None:
+    """Refuse results of runs that test rows have stopped."""
+    if any(isinstance(one, Result) and one.stopped_on == "test" for one in given):
+        raise InputError(f'no intervals: {ON_TEST}; Target(…, rows="validation") leaves them out', code="no-results")

@@ -103,7 +103,7 @@ def test_resumed_and_selected_as_if_they_had_never_stopped(algorithm, tmp_path):
     stop = [lambda step: step.round == 5]
     drfl.run(algorithm, simulation(data), keep=Checkpoints(tmp_path, dict, every=1), callbacks=stop, **options)
     fed = simulation(data)
-    point = resume_point(tmp_path, algorithm, fed, fresh=first(algorithm, fed, selects=True))
+    point = resume_point(tmp_path, algorithm, fed, fresh=first(algorithm, fed, validates=True))
     assert point is not None
     again = drfl.run(algorithm, fed, start=point.progress, **options)
     assert again.history.to_csv() == whole.history.to_csv()

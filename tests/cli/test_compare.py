@@ -14,6 +14,7 @@ import pytest
 
 from drfl.algorithms import ALGORITHMS
 from drfl.cli.app import call
+from drfl.run_end import DAGGER, ON_TEST
 
 THREE = ["--algorithms", "FedAvg,DRFA,DRDM"]
 SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "2", "--steps", "2", "--seeds", "2"]
@@ -160,6 +161,29 @@ def test_rounds_to_a_target(tmp_path, capsys):
     reached = json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]["DRDM"]["rounds_to_target"]
     assert len(reached) == 1
     assert 0 < reached[0] < 30
+
+
+def test_algorithms_that_test_rows_have_stopped_are_marked_and_not_compared(tmp_path, capsys):
+    until = ["--rounds", "30", "--seeds", "2", "--until", "test:avg_accuracy=0.6", "--out", "a"]
+    assert call(["compare", *SMALL[:4], *THREE, *until]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert ON_TEST in out
+    assert "95 %" not in out
+    names = ["FedAvg", "DRFA", "DRDM"]
+    table = (tmp_path / "a/table.md").read_text(encoding="utf-8")
+    assert all(f"| {name} {DAGGER} |" in table for name in names)
+    assert table.splitlines()[-1] == f"{DAGGER} {ON_TEST}"
+    with (tmp_path / "a/compare.csv").open(newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert {(row["stopped"], row["stopped_on"]) for row in cells} == {("target", "test")}
+    assert {row["worst_accuracy_low"] for row in cells} == {"nan"}
+    summary = json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]
+    assert [summary[name]["stopped_on_test"] for name in names] == [2, 2, 2]
+    page = (tmp_path / "a/report.html").read_text(encoding="utf-8")
+    assert ON_TEST in page
+    assert "serves the worst-off client best" not in page
+    assert call(["assess", "a"]) == 0
+    assert "better at" not in capsys.readouterr().out
 
 
 def interrupt_after(lines, folder, arguments):

@@ -14,12 +14,15 @@ import tomllib
 
 import pytest
 import torch
+from tests.support.refusals import refused
 
 import drfl
 from drfl.cli.app import call
+from drfl.data.partition import Partition
 from drfl.data.partitioners import PARTITIONS
 from drfl.experiments.test_rows import read
 from drfl.history import CERTIFICATE_COLUMNS, columns_of, history_columns
+from drfl.run_end import ON_TEST
 
 FILES = {
     "clients.csv",
@@ -347,14 +350,58 @@ def test_two_runs_at_once_keep_both_results(tmp_path):
     assert found[0].joinpath("history.csv").read_bytes() == found[1].joinpath("history.csv").read_bytes()
 
 
-def test_until_stops_at_the_target(tmp_path, capsys):
-    call(["run", "--rounds", "50", "--clients", "6", "--until", "avg_accuracy=0.5", "--out", "a"])
+def held_and_trained(folder):
+    """Rows that the clients hold for training, and those that they train on."""
+    sizes = [len(rows) for rows in Partition.load(folder / "partition.json").train]
+    return sum(sizes), sum(int(row["train_samples"]) for row in rows(folder / "clients.csv"))
+
+
+def test_until_holds_out_validation_rows_and_stops_by_them(tmp_path, capsys):
+    assert call(["run", "--rounds", "50", "--clients", "6", "--until", "avg_accuracy=0.5", "--out", "a"]) == 0
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     history = rows(tmp_path / "a/history.csv")
-    assert summary["stopped"] == "target"
+    assert (summary["stopped"], summary["stopped_on"]) == ("target", "validation")
     assert summary["rounds"] == int(history[-1]["round"]) < 50
-    assert float(history[-1]["avg_accuracy"]) >= 0.5 > float(history[-2]["avg_accuracy"])
+    assert float(history[-1]["validation_avg_accuracy"]) >= 0.5 > float(history[-2]["validation_avg_accuracy"])
+    held, trained = held_and_trained(tmp_path / "a")
+    assert 0.7 * held < trained < 0.85 * held
+    assert "accuracy_low" in rows(tmp_path / "a/clients.csv")[0]
     assert "target avg_accuracy=0.5 reached" in capsys.readouterr().out
+    assert drfl.assess(tmp_path / "a").worst.low < 1
+    half = ["--until", "avg_accuracy=0.5", "--validation", "0.5", "--out", "b"]
+    assert call(["run", "--rounds", "1", "--clients", "6", *half]) == 0
+    held, trained = held_and_trained(tmp_path / "b")
+    assert trained < 0.6 * held
+
+
+def test_a_run_that_test_rows_have_stopped_is_marked_and_has_no_intervals(tmp_path, capsys):
+    target = ["--until", "test:avg_accuracy=0.5"]
+    assert call(["run", "--rounds", "50", "--clients", "6", *target, "--out", "a"]) == 0
+    assert ON_TEST in " ".join(capsys.readouterr().out.split())
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    history, clients = rows(tmp_path / "a/history.csv"), rows(tmp_path / "a/clients.csv")
+    assert (summary["stopped"], summary["stopped_on"]) == ("target", "test")
+    assert float(history[-1]["avg_accuracy"]) >= 0.5 > float(history[-2]["avg_accuracy"])
+    assert "validation_avg_accuracy" not in history[0]
+    held, trained = held_and_trained(tmp_path / "a")
+    assert held == trained
+    assert not any(name.endswith(("_low", "_high")) for name in clients[0])
+    assert ON_TEST in (tmp_path / "a/report.html").read_text(encoding="utf-8")
+    assert call(["assess", "a"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.strip().splitlines()) == 1
+    assert ON_TEST in out
+    assert call(["assess", "a", "--json"]) == 0
+    (run,) = strict(capsys.readouterr().out)["runs"]
+    assert run["assessment"] is None
+    assert ON_TEST in run["reason"]
+    for refusal in (lambda: drfl.assess(tmp_path / "a"), lambda: drfl.assess_gain(tmp_path / "a", tmp_path / "a")):
+        with refused("no-results"):
+            refusal()
+    # one that test rows could have stopped and did not has done the rounds that were planned
+    assert call(["run", *SMALL, "--until", "test:avg_accuracy=2", "--out", "b"]) == 0
+    assert json.loads((tmp_path / "b/summary.json").read_text())["stopped_on"] is None
+    assert "accuracy_low" in rows(tmp_path / "b/clients.csv")[0]
 
 
 def test_overwrite_replaces_the_old_run_whole(tmp_path, capsys):

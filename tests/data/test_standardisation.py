@@ -156,7 +156,7 @@ def test_a_model_takes_raw_rows_behind_the_layer():
 def test_the_file_of_a_run_takes_raw_rows(tmp_path):
     job = build(Config(dataset="heart-disease", algorithm="FedAvg", rounds=2))
     result = drfl.run(job.algorithm, job.fed, rounds=2)
-    write_run(tmp_path, job, result, "rounds")
+    write_run(tmp_path, job, result)
     saved = drfl.read_model(tmp_path / "model.safetensors")
     assert saved.standardisation.scale.equal(job.data.standardisation.scale)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(13, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import shutil
 
@@ -14,6 +15,8 @@ from tests.support.refusals import refused
 import drfl
 from drfl.cli.app import call
 from drfl.data import ClientData
+from drfl.experiments.assess_runs import assess_run
+from drfl.experiments.run_gains import over_seeds
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,20 @@ def test_algorithms_are_compared_row_by_row_and_over_seeds(comparison, capsys):
     assert pair["worst"]["low"] == pytest.approx(direct.worst.low)
     (seeds,) = found["seeds"]
     assert (seeds["n"], seeds["verdict"]) == (2, "not decided")
+
+
+def test_an_algorithm_that_test_rows_have_stopped_at_one_seed_is_not_compared_at_the_others(comparison):
+    """Those seeds are chosen by their results as well."""
+    runs = [assess_run(path) for path in sorted(comparison.glob("*-seed*"))]
+
+    def at_third(run, **more):
+        record = dataclasses.replace(run.record, summary={**run.record.summary, "seed": 2, **more})
+        return run._replace(record=record, assessment=None if more else run.assessment)
+
+    one, other = (run for run in runs if run.record.seed == "0")
+    assert [row.gain.n for row in over_seeds([*runs, at_third(one), at_third(other)])] == [3]
+    stopped = at_third(one, stopped="target", stopped_on="test")
+    assert over_seeds([*runs, stopped, at_third(other)]) == []
 
 
 @pytest.mark.parametrize(("measure", "pairs"), [("auc", 0), ("brier", 1)])

@@ -14,7 +14,8 @@ from torch import nn
 import drfl
 from drfl.assessment.seeds import seed_difference
 from drfl.errors import DrflError
-from drfl.experiments.runner import StopSignal
+from drfl.experiments.runner import StopSignal, first_intervals
+from drfl.run_end import DAGGER, ON_TEST
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,39 @@ def test_differences_over_seeds_are_those_of_the_table_and_say_what_they_show():
     sign = "better" if expected.mean < 0 else "worse"
     assert table.loc["mine", "verdict"] == (sign if 2 * expected.p_t < 0.05 else "no difference shown")
     assert found.differences().index.name == "worst_accuracy less mine's"
+
+
+def test_runs_that_test_rows_have_stopped_are_marked_in_every_table_and_decide_nothing():
+    """Each of five seeds stops before its first round, at a target that anything reaches."""
+    five = {**QUIET, "seeds": 5}
+    found = drfl.compare(PAIR, clients, task, until="test:avg_loss=100", **five)
+    assert set(found.to_frame()["stopped_on"]) == {"test"}
+    assert all(outcome.worst_interval is None for outcome in found.outcomes)
+    assert set(found.differences()["seeds"]) == {0}
+    assert set(found.differences()["verdict"]) == {"no pair"}
+    for text in (found.to_markdown(), found._repr_html_()):
+        assert ON_TEST in text
+        assert text.count(DAGGER) == 3
+    assert found.to_latex().count(r"$\dagger$") == 3
+    held = drfl.compare(PAIR, lambda seed: clients(seed).with_validation(0.2), task, until="avg_loss=100", **five)
+    assert set(held.to_frame()["stopped_on"]) == {"validation"}
+    assert all(outcome.worst_interval is not None for outcome in held.outcomes)
+    assert DAGGER not in held.to_markdown()
+    assert set(drfl.compare(PAIR, DATA, TASK, **QUIET).to_frame()["stopped_on"]) == {""}
+
+
+def test_seeds_at_which_test_rows_did_not_stop_an_algorithm_decide_nothing_either():
+    """They are chosen by their results as well: if luck stops a run, the others are the unlucky ones."""
+    made = drfl.compare(PAIR, clients, task, **{**QUIET, "seeds": 6})
+    stop = {"stopped": "target", "stopped_on": "test", "worst_interval": None}
+    outcomes = tuple(o._replace(**stop) if (o.algorithm, o.seed) == ("DRFA", 0) else o for o in made.outcomes)
+    found = made._replace(outcomes=outcomes)
+    assert made.differences()["seeds"].tolist() == [6]
+    assert found.differences()["seeds"].tolist() == [0]
+    at, intervals = first_intervals(outcomes)
+    assert (at, list(intervals)) == (0, ["mine"])
+    assert first_intervals([o._replace(**stop) if o.seed == 0 else o for o in outcomes]) is None
+    assert first_intervals([]) is None
 
 
 def test_differences_of_few_seeds_decide_nothing_and_wrong_names_are_refused():
@@ -185,6 +219,8 @@ def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
         ({"seeds": [-1]}, "a seed"),
         ({"jobs": 0}, "jobs"),
         ({"until": "worst=3"}, "worst"),
+        ({"until": "worst_accuracy=0.5"}, "needs validation rows"),
+        ({"patience": 3}, "needs validation rows"),
         ({"engine": "fast"}, "unknown engine 'fast'"),
         ({"device": "abacus"}, "device 'abacus'"),
         ({"guards": ["steel"]}, "steel"),

@@ -28,6 +28,7 @@ from drfl.flower.settings import ServerSettings, read_server
 from drfl.measure import undefined_note
 from drfl.report.pdf import Evidence, render_pdf
 from drfl.resilience import Replayed, read_replies
+from drfl.run_end import ON_TEST
 
 from .conftest import clients, grid_of, simulation, site
 
@@ -87,6 +88,23 @@ def test_it_leaves_the_files_of_a_run(tmp_path):
     trained = (vectors - 4 * 4) // 2  # a model and a shift each; the losses of four sites in four rounds need a model
     models = (vectors - trained) * 21 * 4  # the sites keep the shifts
     assert models < traffic["bytes_down"] - traffic["test_bytes_down"] < models + 600 * 4 * 8
+
+
+def test_a_deployment_stops_by_test_rows_if_that_is_asked_for_and_then_has_no_intervals(tmp_path, caplog):
+    with refused("no-validation", "job.until"):
+        server_app.serve(grid_of(), settings(tmp_path, more='until = "avg_loss=100"'))
+    with caplog.at_level(logging.INFO, "drfl"):
+        out = server_app.serve(grid_of(), settings(tmp_path, more='until = "test:avg_loss=100"'))
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["stopped"], summary["stopped_on"]) == ("target", "test")
+    assert any(ON_TEST in record.getMessage() for record in caplog.records)
+    with (out / "clients.csv").open(newline="") as file:
+        assert not any(name.endswith("_low") for name in next(csv.reader(file)))
+    (run,) = gathered([out]).runs
+    assert (run.assessment, run.over_last) == (None, None)
+    assert ON_TEST in run.nothing
+    with refused("no-results"):
+        drfl.assess(out)
 
 
 def test_both_models_of_the_last_test_are_paired_client_by_client(tmp_path):

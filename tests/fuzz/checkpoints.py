@@ -276,7 +276,7 @@ def read_one(item, folder):
     out.mkdir()
     try:
         result = go_on(job, point.progress, Checkpoints(place, lambda: identity(job), 1))
-        write_run(out, job, result, "rounds")
+        write_run(out, job, result)
         load_run(out)
     except DivergedError:
         pass

@@ -11,7 +11,6 @@ from tests.support.small_spec import small_spec
 
 from drfl import ambiguity
 from drfl.algorithms import ALGORITHMS
-from drfl.callbacks import target
 from drfl.cli.options import expand
 from drfl.cli.to_config import overrides
 from drfl.errors import InputError
@@ -20,6 +19,8 @@ from drfl.experiments.artifacts import config_toml, json_text
 from drfl.experiments.config import Config, load_config
 from drfl.experiments.manifest import Manifest
 from drfl.experiments.runner import parse_seeds
+from drfl.metrics import ACCURACY
+from drfl.model_selection import Target
 from drfl.papers import convergence, output
 from drfl.papers.energy.measurements import read_csv
 from drfl.papers.energy.planner import check_complete
@@ -338,7 +339,11 @@ TEXTS = (
     Parser("job files of drfl tune", toml, read_job),
     Parser("--param and its like", options, read_options),
     Parser("--set", sets, read_sets),
-    Parser("--until", one_of("worst_accuracy=0.5", "avg_loss=1"), lambda item, folder: target(item)),
+    Parser(
+        "--until",
+        one_of("worst_accuracy=0.5", "test:avg_loss=1"),
+        lambda item, folder: Target.parse(item, ACCURACY),
+    ),
     Parser("--seeds", one_of("5", "0,1,2", "10..14"), lambda item, folder: parse_seeds(item)),
     Parser("--settings", one_of("alpha = 0.1", "alpha = 0.1, alpha = 0.5"), read_settings),
     Parser(

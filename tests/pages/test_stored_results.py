@@ -11,6 +11,12 @@ import pytest
 from tests.ambiguity.cases import CASES
 from tests.support.scripts import ROOT, script
 
+from drfl.metrics import ACCURACY
+from drfl.model_selection import Target
+from drfl.papers.heading import sentences
+from drfl.papers.plan import Scale, plan
+from drfl.papers.specification import load_spec
+
 DEPLOYED = script("scripts/trial_tables.py").stored
 TABLES = script("experiments/tables.py")
 RESULTS = ROOT / "experiments" / "results"
@@ -28,6 +34,17 @@ def test_answers_of_ambiguity_sets_are_within_the_bounds():
     objectives = [record["solver"]["objective"] for record in evidence["sets"] if record["solver"]]
     assert max(residuals) == evidence["largest_residual"] <= 1e-9
     assert max(objectives) == evidence["largest_objective_difference"] <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["drdm-figure-3", "drdm-figure-4"])
+def test_the_figures_whose_runs_stop_at_a_target_are_those_of_their_specification(name):
+    """Test rows stop them, as when they were run, and the page says so."""
+    planned = plan(load_spec(name), Scale(stand_in=True))
+    targets = {cell.cell.job["until"] for cell in planned.cells}
+    assert targets == {job["until"] for job in read(f"experiments/results/{name}/summary.json")["jobs"].values()}
+    assert {Target.parse(target, ACCURACY) for target in targets} == {Target("worst_accuracy", 0.85, "test")}
+    page = (RESULTS / name / "table.md").read_text(encoding="utf-8")
+    assert all(line in page for line in sentences(planned))
 
 
 def test_operations_of_ambiguity_sets_are_fast_enough():

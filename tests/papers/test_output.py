@@ -112,6 +112,12 @@ def test_the_head_tells_the_stand_in_and_what_was_cut(tmp_path):
     ]
 
 
+def test_the_head_tells_by_which_rows_runs_stop(tmp_path):
+    settings = [{"name": "stopped", "job": {"until": "test:worst_accuracy=0.3"}}]
+    text = written(tmp_path / "a", small_spec(settings=settings, values={}))["table.md"].decode()
+    assert "test rows. Runs stop when these rows reach worst_accuracy=0.3, so they have chosen the last models." in text
+
+
 def test_the_head_tells_who_runs_longer(tmp_path):
     methods = [SMALL["methods"][0], {**SMALL["methods"][1], "rounds": 9}]
     text = written(tmp_path / "a", small_spec(methods=methods))["table.md"].decode()

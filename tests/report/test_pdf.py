@@ -17,6 +17,7 @@ from drfl.report.pdf import Evidence, RowGain, RunEvidence, SeedGain, render_pdf
 from drfl.report.pdf.document import document
 from drfl.report.pdf.forest import ticks
 from drfl.report.pdf.names import BOX, client_names, printable
+from drfl.run_end import ON_TEST
 
 ACCURACY = {"name": "accuracy", "more_is_better": True, "percent": True, "rows": "binary"}
 CALIBRATION = {"name": "calibration_error", "more_is_better": False, "percent": False, "rows": "whole"}
@@ -169,7 +170,8 @@ def test_calibration_is_told_by_client(run):
     ("summary", "config", "said"),
     [
         ({}, {}, "no say in them"),
-        ({"stopped": "target"}, {"until": "worst_accuracy=0.5"}, "the test rows had a say in the model"),
+        ({"stopped": "target", "stopped_on": "test"}, {"until": "test:worst_accuracy=0.5"}, "test rows had a say in"),
+        ({"stopped": "target", "stopped_on": "validation"}, {"until": "worst_accuracy=0.5"}, "no say in the model"),
         ({"stopped": "patience"}, {}, "stopped by validation rows"),
         (
             {"selection": {"part": "validation", "metric": "worst_accuracy", "round": 7, "value": 0.5}},
@@ -190,7 +192,20 @@ def test_it_says_which_rows_decided(run, summary, config, said):
     if "selection" in summary:
         assert cells["Which model is returned"] == ["validation rows", "round 7, the best by worst accuracy"]
     if summary.get("stopped") == "target":
-        assert cells["Number of rounds"] == ["test rows", "10: stopped at worst_accuracy=0.5"]
+        assert cells["Number of rounds"] == [f"{summary['stopped_on']} rows", f"10: stopped at {config['until']}"]
+
+
+@pytest.mark.parametrize("summary", [{"stopped": "target", "stopped_on": "test"}, {"stopped": "target"}])
+def test_a_run_that_test_rows_have_stopped_has_no_intervals(run, summary):
+    """Of an older drfl, which does not say by which rows a run stopped, they were the test rows."""
+    one = run(summary=summary)
+    assert one.record.stopped_on_test
+    assert one.assessment is None
+    evidence = Evidence((dataclasses.replace(one, nothing=why_nothing(one.record)),))
+    assert ON_TEST in answers(evidence)[0]
+    found = text_of(evidence)
+    assert "95 %" not in found.split("Compared with what")[0]
+    assert "--measure" not in found
 
 
 def test_digests_of_files_are_whole(run):

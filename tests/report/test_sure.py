@@ -20,8 +20,9 @@ from drfl.report.forest import FEWEST, MOST, forest, in_words, legend, shown_row
 from drfl.report.formatting import THIN
 from drfl.report.groups import group_runs
 from drfl.report.side_by_side import at_one_seed, side_by_side, which_seed
-from drfl.report.summary_text import cards, takeaway
+from drfl.report.summary_text import cards, notices, takeaway
 from drfl.report.tables import runs_table, summary_table
+from drfl.run_end import DAGGER, ON_TEST
 
 from .test_html import EVIL, Page
 
@@ -206,6 +207,30 @@ def test_cards_say_the_interval_of_the_worst_client(record, named):
     ends = run.score.interval(*worst_interval(groups[1].runs[0]))
     assert note.startswith("DRFA; true value")
     assert f": {ends}{THIN}% (95{THIN}% confidence, seed 0)" in note
+
+
+def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
+    """Of three algorithms one was stopped by test rows at one of five seeds."""
+    stopped = {"stopped": "target", "stopped_on": "test"}
+    runs = [
+        record(f"{name}-{seed}", name, seed, summary=stopped if (name, seed) == ("DRFA", 2) else {})
+        for name in ("FedAvg", "DRFA", "DualDRDM")
+        for seed in range(5)
+    ]
+    groups = group_runs(runs)
+    assert standing(groups) is None
+    assert standing([groups[0], groups[2]]) is not None
+    table = summary_table(groups)
+    assert [str(row[0].text) for row in table.rows] == ["FedAvg", f"DRFA {DAGGER}", "DualDRDM"]
+    assert ON_TEST in table.caption
+    assert [row[1] for row in runs_table(groups).rows if DAGGER in row[1]] == [f"DRFA {DAGGER}"]
+    assert [line for line in notices(groups) if ON_TEST in line] == [f"DRFA has no intervals (seed 2): {ON_TEST}."]
+    by = next(run for run in runs if run.stopped_on_test)
+    assert (told_of(by), worst_interval(by)) == (None, None)
+    assert ON_TEST in texts(cards(group_runs([by]), None))["Worst client"]
+    assert ON_TEST in Page(render([by])).text
+    on_validation = record("v", summary={"stopped": "target", "stopped_on": "validation"})
+    assert worst_interval(on_validation) is not None
 
 
 def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):

@@ -33,6 +33,7 @@ def test_a_file_of_the_user(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
         "dataset = 'digits'\nvalidation = 0.3\nrounds = 7\nseed = 5\nevaluate_every = 2\nuntil = 'avg_accuracy=0.5'\n"
+        "select = 'worst'\npatience = 3\n"
         "threads = 2\ndata_dir = '/somewhere'\nalgorithm = 'AFL'\n"
         "[algorithms.drfa]\nsampling = 'everybody'\nbatch = 7\n"
     )

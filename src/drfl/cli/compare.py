@@ -30,6 +30,7 @@ from drfl.experiments.comparison_processes import compare_at_once
 from drfl.experiments.comparison_results import (
     Comparison,
     columns_beside,
+    dagger_line,
     score_columns,
     table,
     verdict_line,
@@ -198,6 +199,8 @@ def _print(comparison: Comparison, directory: Path) -> None:
     if intervals is not None:
         at = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
         console.out.print(f"95 %: interval of the worst client's true {score.words}{at}; drfl assess says more")
+    if legend := dagger_line(comparison):
+        console.out.print(legend, markup=False)
     if score.name == ACCURACY.name:
         console.out.print("if equal: the mean worst of clients that are all equally good, by the size of test sets")
     verdict = verdict_line(comparison, directory)
@@ -233,8 +236,9 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
         view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)
-    for cells in rows:
-        view.add_row(*cells, *(_reached(comparison, str(cells[0])) if reached else []))
+    names = dict.fromkeys(outcome.algorithm for outcome in comparison.outcomes)
+    for name, cells in zip(names, rows, strict=True):
+        view.add_row(*cells, *(_reached(comparison, name) if reached else []))
     return view
 
 

@@ -18,6 +18,7 @@ from drfl.experiments.hyperparameters import algorithm_name
 from drfl.experiments.run_directory import check_free, claimed, filled
 from drfl.experiments.runner import execute, parse_seeds
 from drfl.measure import NOTHING
+from drfl.model_selection import TEST
 from drfl.papers.energy import measurements, output
 from drfl.papers.energy.channel import LinkConditions, OverChannel, check
 from drfl.papers.energy.cost import (
@@ -285,8 +286,8 @@ def _config(options: EnergyOptions) -> Config:
     given = {**options.settings, **{name: value for name, value in own.items() if value is not None}}
     # the first τ stands for all, so that a --param steps=… beside them is refused
     values = overrides({**given, "steps": _steps(options)[0]}, options.param, [algorithm])
-    # rounds to a target are those of the last iterate, as in the paper
-    config = config_of(file, {**values, "returned": "last", "until": f"worst_accuracy={options.target_worst!r}"})
+    # rounds to a target are those of the last iterate by test rows, as in the paper
+    config = config_of(file, {**values, "returned": "last", "until": f"{TEST}worst_accuracy={options.target_worst!r}"})
     return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
 
 

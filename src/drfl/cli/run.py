@@ -68,7 +68,7 @@ def run_command(options: RunOptions) -> int:
                 finished = execute(job, [show], watch, start=start, keep=checkpoint_writer(claim, job, key))
             write_results(finished, claim)
     if quiet:
-        content = summary(finished.job, finished.result, finished.stopped)
+        content = summary(finished.job, finished.result)
         print(json_text({**content, "directory": str(claim.directory)}))
     else:
         _print(finished, claim.directory)
@@ -112,9 +112,6 @@ def _step_size(size: StepSize, names: Sequence[str]) -> str:
 
 
 def _print(finished: Finished, directory: Path) -> None:
-    from drfl.assessment.evaluation import worst_interval  # both load scipy, which a refusal need not wait for
-    from drfl.assessment.sentences import interval_line
-
     config, result = finished.job.config, finished.result
     row, returned, score = result.history.last, result.returned, result.history.score
     rows: dict[str, tuple[Evaluation, Certificate | None]] = {returned: (result.evaluation, row.certificate)}
@@ -142,9 +139,10 @@ def _print(finished: Finished, directory: Path) -> None:
             *([console.gap(certificate)] if asked else []),
         )
     console.out.print(table)
-    interval, note = worst_interval(result.evaluation, score), undefined_note(counts[returned], clients)
-    if interval is not None:
-        console.out.print(f"{interval_line(score, *interval, note)}; drfl assess says more", markup=False)
+    line = finished.interval_line()
+    if line is not None:
+        more = "" if result.stopped_on == "test" else "; drfl assess says more"
+        console.out.print(f"{line}{more}", markup=False)
     for name, (_, certificate) in rows.items():
         if asked and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")
@@ -152,5 +150,7 @@ def _print(finished: Finished, directory: Path) -> None:
     if size is not None:
         console.out.print(_step_size(size, finished.job.data.names), markup=False)
     if finished.stopped == "target":
+        by = result.selection if result.stopped_on == "validation" else None
+        note = undefined_note(counts[returned] if by is None else [len(by.undefined)], clients)
         console.out.print(f"target {config.until} reached in round {result.rounds}{note}")
     console.out.print(f"report: {directory / 'report.html'}", markup=False)

@@ -40,7 +40,7 @@ from drfl.loop import Result
 from drfl.measure import Measure, Rows
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
-from drfl.run_end import ENDS, Stopped
+from drfl.run_end import ENDS
 from drfl.step_size import StepSize
 from drfl.task import Task
 from drfl.user_code import label_of
@@ -58,18 +58,17 @@ FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
 
-def write_run(directory: Path, job: Running, result: Result, stopped: Stopped) -> None:
+def write_run(directory: Path, job: Running, result: Result) -> None:
     """Fill an existing, empty directory with everything but the report.
 
     Args:
         directory: where.
         job: what ran.
         result: how it ended.
-        stopped: why.
     """
     write = {
         "config.toml": config_toml(job.config, job.data.n),
-        "summary.json": json_text(summary(job, result, stopped), indent=2) + "\n",
+        "summary.json": json_text(summary(job, result), indent=2) + "\n",
         "history.csv": result.history.to_csv(),
         "timing.csv": result.history.timing_csv(),
         "lambda.csv": result.history.lambda_csv(job.data.names),
@@ -88,7 +87,8 @@ def write_run(directory: Path, job: Running, result: Result, stopped: Stopped) -
     if result.average is not None and result.averaged is not None:
         models["model-averaged"] = result.average.w, result.averaged
     for name, (w, evaluation) in models.items():
-        metrics = {} if evaluation is None else {"metrics": model_metrics(evaluation, job.fed.measures[0])}
+        interval = result.stopped_on != "test"
+        metrics = {} if evaluation is None else {"metrics": model_metrics(evaluation, job.fed.measures[0], interval)}
         content = model_bytes(_state_of(job.task, w), job.data.standardisation, {**about, **metrics})
         (directory / f"{name}.safetensors").write_bytes(content)
     if isinstance(job.fed, Simulation):
@@ -96,10 +96,10 @@ def write_run(directory: Path, job: Running, result: Result, stopped: Stopped) -
         test_rows.write(directory / test_rows.FILE, scores._replace(data=data))
 
 
-def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]:
+def summary(job: Running, result: Result) -> dict[str, object]:
     """The run in one object: what ran, on what, how it ended, what it cost."""
     config, last, asked, score = job.config, result.history.last, job.certify is not None, job.fed.measures[0].name
-    checks = end_checks(job, result) if stopped in ENDS else EndChecks()
+    checks = end_checks(job, result) if result.stopped in ENDS else EndChecks()
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
     averaged = None
     if result.averaged is not None:
@@ -116,7 +116,8 @@ def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]
         **({"lambda_csv_clients": LAMBDA_CLIENTS} if job.data.n > LAMBDA_CLIENTS else {}),
         "rounds": result.rounds,
         "skipped_rounds": result.skipped,
-        "stopped": stopped,
+        "stopped": result.stopped,
+        "stopped_on": result.stopped_on,
         "seed": config.seed,
         "engine": config.engine,
         "device": config.device,
@@ -145,9 +146,7 @@ def summary(job: Running, result: Result, stopped: Stopped) -> dict[str, object]
 
 def _selection(result: Result) -> dict[str, object] | None:
     found = result.selection
-    if found is None:
-        return None
-    return {**found._asdict(), "undefined": len(found.undefined), "test_rows_had_a_say": False}
+    return None if found is None else {**found._asdict(), "undefined": len(found.undefined)}
 
 
 def _step_size(found: StepSize | None, names: Sequence[str]) -> dict[str, object] | None:
@@ -277,14 +276,15 @@ def about_model(job: Running, data: str) -> dict[str, object]:
     return {**about, "run": digest_of([job.task.w0], json_text(settings(job)) + data)}
 
 
-def model_metrics(evaluation: Evaluation, score: Measure) -> dict[str, float]:
+def model_metrics(evaluation: Evaluation, score: Measure, interval: bool = True) -> dict[str, float]:
     """The defined metrics of a model over the clients, with the 95 % interval of the worst one's true score.
 
-    Clients at which the score is undefined are left out of all of them, and counted.
+    Clients at which the score is undefined are left out of all of them, and counted. There is no interval if the test
+    rows have stopped the run, which ``interval`` says.
     """
     from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
 
-    low, high = worst_interval(evaluation, score) or (math.nan, math.nan)
+    low, high = (worst_interval(evaluation, score) if interval else None) or (math.nan, math.nan)
     ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
     found = {**Metrics.of(evaluation, score).named(score.name), **ends}
     defined = rounded({name: value for name, value in found.items() if math.isfinite(value)})
@@ -325,7 +325,7 @@ def _clients_csv(job: Running, result: Result) -> str:
     evaluation, last = result.evaluation, result.last
     score, *others = (measure.name for measure in job.fed.measures)
     sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
-    intervals = _interval_columns(job.fed.measures[0], evaluation)
+    intervals = {} if result.stopped_on == "test" else _interval_columns(job.fed.measures[0], evaluation)
     columns = zip(
         job.data.names,
         (f"{x:.{DIGITS}f}" for x in evaluation.score.tolist()),

@@ -62,7 +62,7 @@ def assess_folder(directory: Path, measure: str | None = None, level: float = 0.
         level: of intervals and sets.
 
     Raises:
-        InputError: see :func:`assess_run`; or the measure says nothing of single rows, or is undefined at all clients.
+        InputError: see :func:`assess_run`; or the run has no assessment, for the reason of :func:`nothing_said`.
     """
     run = assess_run(directory, measure, level)
     warn_of_interruption(directory)

@@ -205,7 +205,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     share = VALIDATION if config.validation is None else config.validation
     if config.judged_on == "validation":
         data = held_out_training(data, share, key)
-    elif config.select is not None or config.patience is not None:
+    elif config.selection().validates:
         data = data.with_validation(share, key)
     if config.judged_on == "training":
         data = training_as_test(data)
@@ -233,12 +233,14 @@ def job_of(
     Raises:
         InputError: they do not work together.
     """
-    selects = config.select is not None or config.patience is not None
-    if selects and data.validation is None:
+    validates = config.selection().validates
+    if validates and data.validation is None:
+        option = next(name for name in ("select", "patience", "until") if getattr(config, name) is not None)
         raise InputError(
-            "select and patience need validation rows: divide the clients as data.with_validation(0.2)",
+            f"{option} = {getattr(config, option)!r} needs validation rows: divide the clients as "
+            "data.with_validation(0.2)",
             code="no-validation",
-            field="select",
+            field=option,
         )
     engine = shared(ENGINES[config.engine]())
     fed = Simulation(data, task, engine=engine, device=config.device, precision=config.precision)
@@ -248,7 +250,7 @@ def job_of(
         returned=config.returned,
         averaged=config.averaged,
         table_dir=table_dir(config),
-        selects=selects,
+        validates=validates,
     )
     certify = _certifier(config, task, algorithm)
     return Job(config, partition, data, task, fed, algorithm, begun, origin, certify)

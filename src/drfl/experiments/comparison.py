@@ -356,7 +356,7 @@ def _run(
         _keep(claim, outcome)  # before the results: where these are, there is a record
         if finished is not None:
             with filled(cell) as folder:
-                write_run(folder, finished.job, finished.result, finished.stopped)
+                write_run(folder, finished.job, finished.result)
         cell.finished = True  # also where it broke off: it would again
     return outcome
 
@@ -377,16 +377,14 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
     result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
     if not finished.ended:
         return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
-    from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
-
     evaluation, measures = result.evaluation, finished.job.fed.measures
     equal, defined = None, ~evaluation.score.isnan()
     if score.name == ACCURACY.name and bool(defined.any()):
         equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
     outcome = Outcome(
         label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
-        finished.checks.failure or "", equal, dict(last.others), worst_interval(evaluation, score),
-        undefined_names(evaluation, measures, finished.job.data.names),
+        finished.checks.failure or "", equal, dict(last.others), finished.worst_interval(),
+        undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
     )  # fmt: skip
     return outcome, finished
 

@@ -73,5 +73,5 @@ def _cell(ready: PreparedComparison, algorithm: str, seed: int) -> tuple[Outcome
     if finished is None:
         return outcome, None
     with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-        write_run(Path(folder), finished.job, finished.result, finished.stopped)
+        write_run(Path(folder), finished.job, finished.result)
         return outcome, {path.name: path.read_bytes() for path in Path(folder).iterdir()}

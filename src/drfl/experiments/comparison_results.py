@@ -27,6 +27,7 @@ from drfl.history import (
 )
 from drfl.measure import NOTHING, Measure, undefined_note, undefined_share
 from drfl.metrics import ACCURACY
+from drfl.run_end import DAGGER, ON_TEST
 from drfl.user_code import label_of
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Comparison(NamedTuple):
         import pandas as pd
 
         frame = pd.read_csv(io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=[""])
-        return frame.astype({"algorithm": str, "stopped": str})
+        return frame.astype({"algorithm": str, "stopped": str, "stopped_on": object}).fillna({"stopped_on": ""})
 
     def to_markdown(self) -> str:
         """The table of table.md: mean ± std over seeds in percent, the best in bold."""
@@ -101,6 +102,9 @@ class Comparison(NamedTuple):
         lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
+        if legend := dagger_line(self):
+            body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
+        body = body.replace(DAGGER, r"$\dagger$")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def to_histories(self) -> pd.DataFrame:
@@ -164,7 +168,7 @@ class Comparison(NamedTuple):
             "".join(f"<{tag}>{cell}</{tag}>" for cell in line)
             for tag, line in [("th", head), *(("td", r) for r in rows)]
         ]
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{dagger_line(self)}"
 
     def summary(self) -> dict[str, object]:
         """Everything in one object: the job, mean and std of every metric, versions."""
@@ -190,6 +194,7 @@ class Comparison(NamedTuple):
                     "rounds_to_target": [
                         o.rounds for o in self.outcomes if o.algorithm == name and o.stopped == "target"
                     ],
+                    "stopped_on_test": sum(o.algorithm == name and o.stopped_on == "test" for o in self.outcomes),
                     **{
                         metric: {"mean": round(spread.mean, DIGITS), "std": round(spread.std, DIGITS)}
                         for metric, spread in row.items()
@@ -277,7 +282,13 @@ def markdown(comparison: Comparison) -> str:
     """The table as Markdown, see :func:`table`."""
     head, rows = table(comparison, "**{}**".format)
     rule = ["---", *["---:"] * (len(head) - 1)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+    lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+    return f"{lines}\n{legend}\n" if (legend := dagger_line(comparison)) else lines
+
+
+def dagger_line(comparison: Comparison) -> str:
+    """What the dagger behind algorithms in :func:`table` means; "" if there is none."""
+    return f"{DAGGER} {ON_TEST}" if any(o.stopped_on == "test" for o in comparison.outcomes) else ""
 
 
 def table(
@@ -288,7 +299,7 @@ def table(
     Behind the worst client stands the interval of its true score at the lowest seed, which is one model on one test
     set, see :func:`drfl.assessment.worst.worst_score`; "if equal" is what it would be on average if all clients were
     equally good: see :mod:`drfl.assessment.equal_clients`. If a measure is undefined at some clients, which no
-    statistic includes, their number stands there too.
+    statistic includes, their number stands there too. A dagger stands behind algorithms that test rows have stopped.
 
     Args:
         comparison: what ran.
@@ -307,7 +318,8 @@ def table(
     gap = gaps(comparison.outcomes) if comparison.config.certificate is not None and worst in shown else None
     rows: list[list[str | T]] = []
     for name, row in known.items():
-        cells: list[str | T] = [name]
+        on_test = any(o.stopped_on == "test" for o in comparison.outcomes if o.algorithm == name)
+        cells: list[str | T] = [f"{name} {DAGGER}" if on_test else name]
         for of in shown:
             text = endings(comparison.outcomes, name)
             if of in row:
@@ -377,7 +389,7 @@ def _columns(comparison: Comparison) -> list[str]:
     names = columns_of(score)
     worst = (f"worst_{score}_low", f"worst_{score}_high")
     undefined = (f"undefined_{measure.name}" for measure in comparison.measures)
-    head = ("algorithm", "seed", "rounds", "stopped", *names, *worst, f"equal_worst_{score}")
+    head = ("algorithm", "seed", "rounds", "stopped", "stopped_on", *names, *worst, f"equal_worst_{score}")
     return [*head, *others, *undefined, *extra]
 
 
@@ -394,4 +406,4 @@ def _rows(comparison: Comparison) -> Iterator[list[object]]:
             values += [str(len(outcome.undefined.get(name, ()))) for name in measures]
         if asked:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
-        yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, *values]
+        yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, outcome.stopped_on, *values]

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from drfl import user_code
 from drfl.algorithms import EVERYBODY
 from drfl.atomic_files import is_file
-from drfl.callbacks import target
 from drfl.data import DATASETS, PARTITIONS
 from drfl.data.hugging_face import hub_name
 from drfl.engine import ENGINES
@@ -24,7 +23,7 @@ from drfl.experiments.settings import Settings
 from drfl.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.files import read_json, read_toml
 from drfl.metrics import Metric
-from drfl.model_selection import Best, ModelSelection, Patience
+from drfl.model_selection import Best, ModelSelection, Patience, Target
 from drfl.models import LOSSES, MODELS
 from drfl.sampling import size
 
@@ -122,7 +121,6 @@ class Config(BaseModel, Settings):
         self.recipe()
         measures = self.measures()
         check_task(self.task or CLASSIFICATION, self.partition, self.loss, measures)
-        target(self.until, measures[0])
         self.selection().check()
         guards_of(self.guards)
         aggregator_of(self.aggregator)
@@ -236,26 +234,28 @@ class Config(BaseModel, Settings):
         return name.replace(":", "-").replace("/", "-")
 
     def selection(self) -> ModelSelection:
-        """How runs select a model.
+        """How runs select a model and when they stop.
 
         Raises:
-            InputError: validation rows are given that nothing goes by.
+            InputError: ``until`` is no target, or validation rows are given that nothing goes by.
         """
+        score = self.measures()[0]
         best = None if self.select is None else Best(self.select)
         patience = None if self.patience is None else Patience(self.patience, self.select or "worst")
-        if self.judged_on == "validation" and (best or patience):
+        found = ModelSelection(best, patience, score, Target.parse(self.until, score))
+        if self.judged_on == "validation" and found.validates:
             raise InputError(
-                "judged_on = 'validation' leaves no rows to select by: leave select and patience out",
+                "judged_on = 'validation' leaves no rows to select or stop by: remove select, patience and until",
                 code="conflicting-options",
                 field="judged_on",
             )
-        if self.validation is not None and self.judged_on != "validation" and not (best or patience):
+        if self.validation is not None and self.judged_on != "validation" and not found.validates:
             raise InputError(
-                "validation requires select or patience: remove it, or give one of them",
+                "validation requires select, patience, or an until on validation rows: remove it, or give one of them",
                 code="unused-option",
                 field="validation",
             )
-        return ModelSelection(best, patience, self.measures()[0])
+        return found
 
     def for_algorithm(self, algorithm: str, seed: int) -> Config:
         """The same job with another algorithm and seed."""

@@ -36,8 +36,10 @@ def differences(
     if against not in names:
         raise unknown("algorithm", against, names)
     less_is_better = column(of, measures).small
-    known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
+    # An algorithm that test rows have stopped at any seed has chosen values, and the seeds left over are unlucky ones.
+    runs = runs[~runs["algorithm"].isin(runs.loc[runs["stopped_on"] == "test", "algorithm"])]
     # a run that diverged has no value, and its seed no pair
+    known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
     others = {name: (known[name] - known[against]).dropna() for name in names if name != against}
     seen = [seed_difference(pairs.to_numpy(float)) for pairs in others.values()]
     p = holm_family(seen)

@@ -16,7 +16,6 @@ from types import ModuleType
 from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from drfl.algorithm import Algorithm
-from drfl.callbacks import target
 from drfl.data import ClientData
 from drfl.errors import InputError
 from drfl.experiments.build import Job, job_of
@@ -76,7 +75,7 @@ class ObjectConfig(Config):
         about = {"model": type(task.model).__name__, "score": score, "metrics": tuple(others) or None}
         config = cls.model_validate({**about, **settings})
         config._algorithms, config._task = algorithms, task
-        target(config.until, task.measures[0])
+        config.selection().check()
         config._sources = _sources(_own((*algorithms.values(), task.model)))  # a worker process may not find them
         return config
 

@@ -142,12 +142,16 @@ def _undefined_row(measure: Measure, model: str) -> InputError:
 def over_seeds(runs: Sequence[AssessedRun]) -> list[OverSeeds]:
     """The worst client of the first algorithm against each other's, paired over seeds; none with fewer than two.
 
-    A run at whose clients the measure is undefined, at all of them, has no pair.
+    A run at whose clients the measure is undefined, at all of them, has no pair. An algorithm that test rows have
+    stopped at any seed is left out, as the seeds at which they did not are chosen ones too.
     """
     names = list(dict.fromkeys(run.record.algorithm for run in runs))
+    chosen = {run.record.algorithm for run in runs if run.record.stopped_on_test}
     by_seed = {name: {r.record.seed: r for r in runs if r.record.algorithm == name} for name in names}
     found: list[tuple[str, SeedDifference, str]] = []
     for name in names[1:]:
+        if chosen & {names[0], name}:
+            continue
         both = [(run, by_seed[name][seed]) for seed, run in by_seed[names[0]].items() if seed in by_seed[name]]
         pairs = [_worst(second) - _worst(first) for first, second in both]
         known = [gain for gain in pairs if np.isfinite(gain)]
@@ -186,6 +190,9 @@ def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment:
         raise no_row_values(own, first.record.measures)
     rows: list[RowScores] = []
     for run in (first, second):
+        if run.record.stopped_on_test:
+            why = nothing_said(run)
+            raise InputError(why, code=why.code, field=why.field)
         if run.rows is None:
             raise InputError(
                 f"{run.record.label} keeps no values of single test rows, as a deployment or an older run: compare it "

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 
 from drfl.assessment.equal_clients import EqualClients
-from drfl.callbacks import target
 from drfl.certificate import Certificate
 from drfl.errors import InputError
 from drfl.experiments.artifacts import write_run
@@ -24,7 +23,7 @@ from drfl.experiments.run_directory import Claim, filled
 from drfl.history import Metrics
 from drfl.loop import Callback, Result, Step, run
 from drfl.measure import NOTHING, Measure, undefined_note
-from drfl.run_end import ENDS, Stopped
+from drfl.run_end import ENDS, ON_TEST, Stopped
 from drfl.run_state import CheckpointWriter, RunState
 
 MOST_SEEDS = 10_000
@@ -37,17 +36,37 @@ class Finished(NamedTuple):
     Args:
         job: what ran.
         result: what it gave.
-        stopped: why.
     """
 
     job: Running
     result: Result
-    stopped: Stopped
+
+    @property
+    def stopped(self) -> Stopped:
+        """Why it stopped."""
+        return self.result.stopped
 
     @property
     def ended(self) -> bool:
         """Whether it reached its end."""
         return self.stopped in ENDS
+
+    def worst_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the worst client's true score; None if its test says too little, or decided to stop."""
+        from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
+
+        if self.result.stopped_on == "test":
+            return None
+        return worst_interval(self.result.evaluation, self.job.fed.measures[0])
+
+    def interval_line(self) -> str | None:
+        """What commands print of that interval; None if there is nothing to say."""
+        from drfl.assessment.sentences import interval_line
+
+        score, interval = self.job.fed.measures[0], self.worst_interval()
+        if self.result.stopped_on == "test":
+            return f"no interval of the worst client's true {score.words}: {ON_TEST}"
+        return None if interval is None else interval_line(score, *interval, self.result.history.last.note)
 
     @property
     def checks(self) -> EndChecks:
@@ -96,7 +115,7 @@ def execute(
     Raises:
         DivergedError: see :func:`drfl.loop.run`.
     """
-    config, watch = job.config, watch or StopSignal()
+    config, select, watch = job.config, job.config.selection(), watch or StopSignal()
     with _threads(config.threads):
         result = run(
             job.algorithm,
@@ -107,17 +126,16 @@ def execute(
             returned=config.returned,
             averaged=config.averaged,
             table_dir=table_dir(config),
-            best=config.selection().best,
-            patience=config.selection().patience,
-            callbacks=[*target(config.until, job.fed.measures[0]), watch, *callbacks],
+            best=select.best,
+            patience=select.patience,
+            until=select.until,
+            callbacks=[watch, *callbacks],
             certify=job.certify,
             start=start or job.first,
             keep=keep,
             check_data=False,  # whoever makes jobs tells of them once, and knows how they were divided
         )
-    impatient = result.selection is not None and result.selection.stopped
-    early: Stopped = "interrupted" if watch.stop else "patience" if impatient else "target"
-    return Finished(job, result, early if result.rounds < config.rounds else "rounds")
+    return Finished(job, result)
 
 
 @contextmanager
@@ -145,7 +163,7 @@ def write_results(finished: Finished, claim: Claim, more: Mapping[str, str] | No
     from drfl.report import load_run, write_report
 
     with filled(claim) as folder:
-        write_run(folder, finished.job, finished.result, finished.stopped)
+        write_run(folder, finished.job, finished.result)
         record = dataclasses.replace(load_run(folder), label=claim.directory.name)
         write_report([record], folder / "report.html")
         for name, text in (more or {}).items():
@@ -168,8 +186,10 @@ class Outcome(NamedTuple):
         reason: the sentence that says why it broke off, or why it counts as failed though it has metrics.
         others: average and worst over clients of the measures beside the score, see :func:`drfl.history.others_of`.
         worst_interval: 95 % interval of the worst client's true score, see
-            :func:`drfl.assessment.worst.worst_score`; None where it broke off, or no row has a score of its own.
+            :func:`drfl.assessment.worst.worst_score`; None where it broke off, no row has a score of its own, or test
+            rows stopped it.
         undefined: the clients at which a measure is undefined, by its name, see :func:`drfl.history.undefined_names`.
+        stopped_on: the rows that decided to stop: "validation", "test" or "", if none did.
     """
 
     algorithm: str
@@ -183,6 +203,7 @@ class Outcome(NamedTuple):
     others: dict[str, float] = {}  # noqa: RUF012 - nobody writes to it
     worst_interval: tuple[float, float] | None = None
     undefined: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - nobody writes to it
+    stopped_on: str = ""
 
     def note(self, measure: str, clients: int) -> str:
         """What follows a statistic of a measure in a line, see :func:`drfl.measure.undefined_note`."""
@@ -249,12 +270,17 @@ def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[float, float]]] | None:
-    """The lowest seed at which any run has one, and algorithm → the interval of its worst client at that seed."""
-    known = [outcome for outcome in outcomes if outcome.worst_interval is not None]
+    """The lowest seed at which any run could have one, and algorithm → its worst client's interval at that seed.
+
+    None if there is no such interval. Runs that test rows have stopped count for the seed: a later one at which they
+    did not would be chosen by its result.
+    """
+    known = [outcome for outcome in outcomes if outcome.worst_interval is not None or outcome.stopped_on == "test"]
     if not known:
         return None
     seed = min(outcome.seed for outcome in known)
-    return seed, {o.algorithm: o.worst_interval for o in known if o.seed == seed and o.worst_interval is not None}
+    found = {o.algorithm: o.worst_interval for o in known if o.seed == seed and o.worst_interval is not None}
+    return (seed, found) if found else None
 
 
 def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:

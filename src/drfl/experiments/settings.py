@@ -138,7 +138,7 @@ class Settings:
         Gt(0),
         Lt(1),
         Setting(
-            "Share of each client's training rows that is kept out of training, for --select and --patience.",
+            "Share of each client's training rows that is kept out of training, for --select, --patience and --until.",
             DATA,
             none="0.2 with one of these, else none",
         ),
@@ -254,7 +254,15 @@ class Settings:
     ] = None
 
     evaluate_every: Annotated[int, Ge(1), Setting("Test every so many rounds.", RUNNING)] = 1
-    until: Annotated[str | None, Setting("Stop early, e.g. worst_accuracy=0.5.", RUNNING)] = None
+    until: Annotated[
+        str | None,
+        Setting(
+            "Stop when validation rows reach METRIC=VALUE, e.g. worst_accuracy=0.5. test:METRIC=VALUE stops by test "
+            "rows, and the results have no intervals.",
+            RUNNING,
+            none="never",
+        ),
+    ] = None
     returned: Annotated[
         Literal["average", "last", "best"],
         Setting(

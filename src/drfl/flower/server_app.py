@@ -15,8 +15,6 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from drfl.algorithm import Algorithm
-from drfl.assessment.evaluation import worst_interval
-from drfl.assessment.sentences import interval_line
 from drfl.audit_log import AuditLog
 from drfl.audit_signatures import load_public_key, read_signing_key
 from drfl.callbacks import describe
@@ -182,10 +180,9 @@ def serve(grid: Grid, path: Path) -> Path:
             more = {"traffic.json": _traffic(deployed.fed, since), REPLIES: replies}
             paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
-    score = deployed.fed.measures[0]
-    interval = worst_interval(finished.result.evaluation, score)
-    if interval is not None:
-        LOG.info("%s", interval_line(score, *interval, finished.result.history.last.note))
+    line = finished.interval_line()
+    if line is not None:
+        LOG.info("%s", line)
     LOG.info("results: %s", out)
     for line in finished.checks.warnings:
         LOG.warning(line)

@@ -14,6 +14,7 @@ from drfl.experiments.hyperparameters import canonical
 from drfl.files import read_toml
 from drfl.flower.schema import Name
 from drfl.flower.site_policy import SitePolicy
+from drfl.model_selection import TEST
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -30,10 +31,9 @@ def read(path: Path, kind: type[M]) -> M:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        told = str(first.get("ctx", {}).get("error", first["msg"]))
-        raise InputError(
-            f"'{path}'{f', {where}' if where else ''}: {told}", code="invalid-value", field=where or None
-        ) from None
+        cause = first.get("ctx", {}).get("error", first["msg"])
+        code = cause.code if isinstance(cause, InputError) else "invalid-value"
+        raise InputError(f"'{path}'{f', {where}' if where else ''}: {cause}", code=code, field=where or None) from None
 
 
 class SiteData(BaseModel):
@@ -175,6 +175,18 @@ class DeployedConfig(Config):
     def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
         """None: nothing is divided here."""
         return {}
+
+    @field_validator("until")
+    @classmethod
+    def _on_test_rows(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(TEST):
+            raise InputError(
+                f"until = '{value}' needs validation rows, which a deployment has none of: give until = "
+                f"'{TEST}{value}', which stops by test rows and leaves the results without intervals",
+                code="no-validation",
+                field="until",
+            )
+        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from drfl.experiments.measures import column
+from drfl.model_selection import TEST
 from drfl.papers.plan import Plan
 from drfl.papers.tables import plain
 
@@ -34,9 +35,13 @@ def sentences(plan: Plan) -> list[str]:
 
 
 def _judged(plan: Plan) -> list[str]:
-    """What is judged, and who takes part."""
+    """What is judged, by what runs stop, and who takes part."""
+    targets = dict.fromkeys(str(planned.cell.job.get("until", "")) for planned in plan.cells)
+    on_test = [target.removeprefix(TEST) for target in targets if target.startswith(TEST)]
+    stopped = f"Runs stop when these rows reach {' or '.join(on_test)}, so they have chosen the last models."
     return [
         f"Judged: {_each(plan, 'returned', RETURNED)}, on the clients' {_each(plan, 'judged_on', JUDGED, 'test')}.",
+        *([stopped] if on_test else ()),
         f"{_each(plan, 'clients')} clients; a cohort has {_each(plan, 'cohort')} where a method does not say otherwise "
         "(see participation and cost).",
     ]

@@ -13,6 +13,7 @@ from drfl.errors import InputError, Notice
 from drfl.measure import Measure, Rows
 from drfl.report.formatting import clean
 from drfl.report.read_run import RunRecord, listed
+from drfl.run_end import ON_TEST
 
 MOST_ROWS = 10**9
 """More than any test has, and than numpy's tables with given margins can have."""
@@ -61,6 +62,13 @@ def why_nothing(run: RunRecord, measure: Measure | None = None) -> Notice:
     """Why there are no intervals of one of a run's measures, or of its score, and the remedy, in a sentence."""
     own, found = run.score if measure is None else measure, listed(run.summary, "measures")
     words = f"{own.words[:1].upper()}{own.words[1:]}"
+    if run.stopped_on_test:
+        return Notice(
+            f"{words} has no interval, as {ON_TEST}: run again for a fixed number of rounds, or in a simulation with "
+            "--until METRIC=VALUE, which stops by validation rows.",
+            "no-results",
+            own.name,
+        )
     if _sums(run, own) is not None:
         return Notice(f"{words} is undefined on every client's test rows.", "undefined-metric", own.name)
     if own.rows is Rows.WHOLE and found and isinstance(found[0], dict) and "rows" in found[0]:
@@ -79,8 +87,10 @@ def why_nothing(run: RunRecord, measure: Measure | None = None) -> Notice:
 
 
 def _sums(run: RunRecord, own: Measure) -> Floats | None:
-    """(N, 3) of the clients' rows, see :class:`drfl.federation.Evaluation`; None where the files do not have them."""
-    if own.rows is Rows.WHOLE:
+    """(N, 3) of the clients' rows, see :class:`drfl.federation.Evaluation`; None if nothing can be concluded from them:
+    the files do not have them, or test rows have stopped the run.
+    """
+    if own.rows is Rows.WHOLE or run.stopped_on_test:
         return None
     n = run.clients["samples"].to_numpy(float)
     values = run.clients["score" if own.name == run.score.name else own.name].to_numpy(float)

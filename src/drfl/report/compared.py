@@ -55,9 +55,14 @@ class Standing:
 
 
 def standing(groups: Sequence[Group]) -> Standing | None:
-    """The algorithms by their worst clients; None for fewer than two that ended with a finite value at every seed."""
+    """The algorithms by their worst clients; None for fewer than two that ended with a finite value at every seed.
+
+    None too if test rows have stopped any of the runs: its value was chosen, and without it nobody knows the best.
+    """
     from drfl.assessment.seeds import seed_difference  # loads scipy
 
+    if any(run.stopped_on_test for group in groups for run in group.runs):
+        return None
     means = {group.key: _sign(group) * mean(group.finals("worst_score")) for group in groups}
     ranked = sorted((g for g in groups if math.isfinite(means[g.key])), key=lambda g: -means[g.key])
     if len(ranked) < 2:

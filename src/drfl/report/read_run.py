@@ -97,6 +97,12 @@ class RunRecord:
         return self.summary.get("shared_test_rows") is True
 
     @property
+    def stopped_on_test(self) -> bool:
+        """Whether test rows decided when to stop; older runs, which do not say, had no other rows for a target."""
+        older = "test" if self.summary.get("stopped") == "target" else None
+        return self.summary.get("stopped_on", older) == "test"
+
+    @property
     def proven(self) -> bool:
         """Whether the final certificate's lower bound is proven."""
         return table(self.summary, "final").get("proven") is True

@@ -22,6 +22,7 @@ from drfl.report.formatting import (
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, listed, number, text, worst_first
 from drfl.report.side_by_side import at_one_seed
+from drfl.run_end import ON_TEST
 
 NAMED = 5
 """Algorithms that a sentence names at most."""
@@ -105,6 +106,8 @@ def _notices_on(group: Group, most: int) -> list[str]:
         if early:
             rounds = span(number(run.summary, "rounds") for run in early)
             said.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(early)}.")
+    if any(run.stopped_on_test for run in runs):
+        said.append(f" has no intervals{_seeds([run for run in runs if run.stopped_on_test])}: {ON_TEST}.")
     skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
     if skipping:
         skipped = sum(int(number(run.summary, "skipped_rounds")) for run in skipping)
@@ -154,7 +157,7 @@ def _surely(groups: Sequence[Group], group: Group) -> str:
     run = at_one_seed(groups)[groups.index(group)]
     ends = worst_interval(run)
     if ends is None:
-        return "no interval is known"
+        return f"no interval: {ON_TEST}" if run.stopped_on_test else "no interval is known"
     seed = f", seed {clean(run.seed, 24)}" if len(group.runs) > 1 else ""
     unit = f"{THIN}%" if run.score.percent else ""
     return f"true value of the worst, whoever it is: {run.score.interval(*ends)}{unit} (95{THIN}% confidence{seed})"

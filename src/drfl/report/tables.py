@@ -22,6 +22,7 @@ from drfl.report.formatting import (
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, number, table
 from drfl.report.side_by_side import at_one_seed, which_seed
+from drfl.run_end import DAGGER, ON_TEST
 
 METRICS = {
     "avg_score": "Average",
@@ -53,7 +54,7 @@ def summary_table(groups: Sequence[Group]) -> Table:
                 shown.append(undefined)
     rows = [
         [
-            Cell(group.label, line=group),
+            Cell(f"{group.label} {DAGGER}" if any(r.stopped_on_test for r in group.runs) else group.label, line=group),
             *(cells[i] for cells in shown),
             size(mean(run.ledger("bytes_up") for run in group.runs)),
             size(mean(run.ledger("bytes_down") for run in group.runs)),
@@ -66,6 +67,7 @@ def summary_table(groups: Sequence[Group]) -> Table:
         f"Test {score.words} of the final model over clients{', in percent' * score.percent}"
         f"{'; mean ± sample standard deviation over seeds' * many}{'; in bold what measures best' * (len(groups) > 1)}"
         f"; 95{THIN}%: the true value of the worst client, whoever it is"
+        f"{f'; {DAGGER} {ON_TEST}' * any(r.stopped_on_test for group in groups for r in group.runs)}"
     )
     return Table(caption, ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
 
@@ -123,7 +125,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
     rows = [
         [
             clean(run.label),
-            group.label,
+            f"{group.label} {DAGGER}" if run.stopped_on_test else group.label,
             clean(run.seed, 24),
             count(number(run.summary, "rounds")),
             scored([run.final("avg_score")], group.score),

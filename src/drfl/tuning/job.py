@@ -22,8 +22,8 @@ from drfl.user_code import is_reference
 FIRST_SEED = 1000
 """Tuning's seeds begin here, so that its partitions and initial models are others than those of seeds 0, 1, …"""
 
-JUDGED = {"judged_on": "validation"}
-"""What every run of a job is tested on."""
+JUDGED = {"judged_on": "validation", "select": None, "patience": None, "until": None}
+"""What every run of a job is tested on; nothing else goes by those rows."""
 
 OURS = ("algorithm", "seed", "evaluate_every", "until", "certificate", "select", "patience", "judged_on")
 """Keys of a configuration that tuning sets itself; those of a job are passed over."""

@@ -85,11 +85,52 @@ def test_more_comparisons_are_corrected_for(made):
     assert all_of_them.verdict == "not shown"
 
 
-def test_the_tables_own_correction_is_taken(made):
+def test_the_tables_own_correction_is_taken_for_each_difference_alone(made):
     head = ("setting", "metric", "reference", "method", "p_holm")
-    for p, expected in (("0.01", "holds"), ("0.2", "not shown")):
+    for p, expected in (("0.01", "opposite shown"), ("0.2", "not shown")):
         paired = (head, [["s", "worst_accuracy", "theirs", "ours", p]])
-        assert made(AHEAD, cells(HIGH, LOW), paired=paired).verdict == expected
+        (found,) = made(AHEAD, cells(LOW, HIGH), paired=paired).found
+        assert found.outcome == expected
+
+
+BOTH = AHEAD.replace('"theirs"]', '"theirs", "third"]')
+
+
+def test_a_claim_on_several_differences_needs_all_of_them_in_a_setting(made):
+    """Each of them is shown somewhere, but nowhere both: as worded the claim is shown in no setting."""
+    same = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
+    first = cells(HIGH, LOW) | {("s", "third"): [x + 0.1 for x in same]}
+    second = cells(HIGH, [x + 0.1 for x in same], "t") | {("t", "third"): LOW}
+    found = made(BOTH, first | second)
+    assert [one.outcome for one in found.found].count("shown") == 2
+    assert found.verdict == "not shown"
+    assert found.decides.startswith("As worded: shown in 0 of 2 settings. ")
+    assert made(BOTH, first | cells(HIGH, LOW, "t") | {("t", "third"): LOW}).verdict == "holds partly"
+
+
+def test_the_weakest_difference_decides_a_setting_and_settings_are_corrected_for(made):
+    """Several differences at once need no correction among them, several settings do."""
+    weak = [0.53, 0.53, 0.51, 0.52, 0.53]
+    alone = made(BOTH, cells(weak, LOW) | {("s", "third"): LOW})
+    (p,) = {round(one.tests.p_t, 9) for one in alone.found}
+    assert 0.025 > p > 0.05 / 8
+    assert {round(one.p_worded, 9) for one in alone.found} == {p}
+    assert alone.verdict == "holds"
+    many = {}
+    for k in range(8):
+        many |= cells(weak, LOW, f"setting {k}") | {(f"setting {k}", "third"): LOW}
+    found = made(BOTH, many)
+    assert [one.p_worded for one in found.found] == pytest.approx([8 * p] * 16, abs=1e-7)
+    assert (found.verdict, len(found.settings)) == ("not shown", 8)
+    (line,) = csv.DictReader(io.StringIO(claims_csv([found])))
+    assert (line["settings"], line["shown as worded"]) == ("8", "0")
+
+
+def test_where_the_claim_is_shown_as_worded_so_are_its_differences(made):
+    head = ("setting", "metric", "reference", "method", "p_holm")
+    paired = (head, [["s", "worst_accuracy", "theirs", "ours", "0.2"]])
+    found = made(AHEAD, cells(HIGH, LOW), paired=paired)
+    assert (found.verdict, found.found[0].outcome) == ("holds", "shown")
 
 
 def test_but_only_for_its_own_numbers_and_where_it_has_all_comparisons(made):
@@ -163,6 +204,19 @@ def test_a_trend_goes_from_each_to_the_next_or_from_end_to_end(made):
     assert made(TREND.replace("rises", "falls"), up).verdict == "does not hold"
     assert made(TREND, dip).verdict == "does not hold"
     assert made(f'{TREND}compared = "ends"', dip).verdict == "holds"
+    flat = up | {("s", "c"): [x + 0.001 * (-1) ** k for k, x in enumerate(up["s", "b"])]}
+    assert made(TREND, flat).verdict == "not shown", "of two steps one is shown"
+
+
+def test_a_trend_over_settings_needs_all_methods_in_a_row(made):
+    rule = TREND.replace('"methods"', '"settings"').replace('["a", "b", "c"]', '["a", "b"], ["c", "d"]')
+    rule += 'methods = ["m", "n"]'
+    flat = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
+    first = {("a", "m"): LOW, ("a", "n"): LOW, ("b", "m"): HIGH, ("b", "n"): HIGH}
+    second = {("c", "m"): LOW, ("c", "n"): LOW, ("d", "m"): HIGH, ("d", "n"): flat}
+    found = made(rule, first | second)
+    assert found.verdict == "holds partly"
+    assert [(s.shown, s.opposite) for s in found.settings] == [(True, False), (False, False)]
 
 
 def test_a_trend_over_settings_may_go_from_one_result_to_another(made, tmp_path):
@@ -189,6 +243,13 @@ def test_level_and_behind(made):
     near = [x - 0.002 * (k % 2) for k, x in enumerate(HIGH)]
     assert made(rule, cells(near, HIGH)).verdict == "holds"
     assert made(rule, cells(LOW, HIGH)).verdict == "does not hold"
+    assert made(rule, cells([x + 0.1 for x in near], HIGH)).verdict == "holds"
+    assert made(f"{rule}\nboth_sides = true", cells([x + 0.1 for x in near], HIGH)).verdict == "does not hold"
+    wide = [x + 0.02 * (-1) ** k for k, x in enumerate(HIGH)]
+    assert made(rule, cells(wide, HIGH)).verdict == "not shown"
+    assert made(rule, cells(HIGH, HIGH)).verdict == "holds"
+    # the claim needs all its settings
+    assert made(rule, cells(near, HIGH) | cells(wide, HIGH, "t")).verdict == "holds partly"
 
 
 DERIVED = """

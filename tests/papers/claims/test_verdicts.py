@@ -1,54 +1,68 @@
-"""The verdict follows from the outcomes of all comparisons."""
+"""The verdict follows from what the claim as worded comes to in its settings."""
 
 from __future__ import annotations
 
-import pytest
+import math
 
-from drfl.papers.claims.findings import NOT_SHOWN, OPPOSITE, SHOWN, UNDECIDED, EverySeed, Place
+import pytest
+from tests.support.scripts import script
+
+from drfl.papers.claims.findings import NOT_SHOWN, OPPOSITE, SHOWN, UNDECIDED, EverySeed, InSetting, Place, as_worded
 from drfl.papers.claims.measures import Straightness
-from drfl.papers.claims.verdicts import FALSE, HOLDS, MEANING, OPEN, PARTLY, UNTESTABLE, verdict
+from drfl.papers.claims.verdicts import FALSE, HOLDS, OPEN, PARTLY, VERDICTS, verdict
 from drfl.papers.claims.verdicts import NOT_SHOWN as NOTHING
 
 NUMBERS = {SHOWN: (5, 5), NOT_SHOWN: (5, 2), OPPOSITE: (5, 0), UNDECIDED: (4, 4)}
 LETTERS = {"s": SHOWN, "n": NOT_SHOWN, "o": OPPOSITE, "u": UNDECIDED}
 
 
-def found(settings):
+def settings(words):
     """A word a setting, a letter an outcome."""
-    shown = Straightness(of="straightness").shown
-    for k, letters in enumerate(settings.split()):
+    shown, found = Straightness(of="straightness").shown, []
+    for k, letters in enumerate(words.split()):
         for letter in letters:
             n, agree = NUMBERS[LETTERS[letter]]
-            yield EverySeed("r2", shown, Place("r", f"setting {k}", "m"), (1.0,) * n, agree)
+            found.append(EverySeed("r2", shown, Place("r", f"setting {k}", "m"), (1.0,) * n, agree))
+    return as_worded(found, lambda one: one.place.setting)[1]
 
 
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
         ("s s", HOLDS), ("s n", PARTLY), ("n n", NOTHING), ("s o", FALSE), ("n o", FALSE), ("s u", OPEN), ("n u", OPEN),
-        ("o u", FALSE), ("u u", OPEN), ("", OPEN),
+        ("o u", FALSE), ("u u", OPEN), ("", OPEN), ("ss sn", PARTLY), ("sn sn", NOTHING), ("ssn", NOTHING),
+        ("sss", HOLDS),
     ],
 )  # fmt: skip
 def test_of_a_claim_on_all_settings(outcomes, expected):
-    assert verdict(list(found(outcomes)), "all") == expected
+    assert verdict(settings(outcomes), "all") == expected
 
 
 def test_settings_that_were_not_run_leave_it_partly():
-    assert verdict(list(found("s s")), "all", left_out=True) == PARTLY
-    assert verdict(list(found("n n")), "all", left_out=True) == NOTHING
+    assert verdict(settings("s s"), "all", left_out=True) == PARTLY
+    assert verdict(settings("n n"), "all", left_out=True) == NOTHING
 
 
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
         ("ss ss nn", HOLDS), ("ss ss oo", HOLDS), ("ss ss uu", HOLDS), ("ss oo", FALSE), ("so so ss", FALSE),
-        ("ss sn", PARTLY), ("sn sn sn", PARTLY), ("nn nn", NOTHING), ("ss nn on", NOTHING), ("ss nu", OPEN), ("", OPEN),
-        ("oo oo uu", FALSE),
+        ("ss sn", PARTLY), ("sn sn sn", NOTHING), ("nn nn", NOTHING), ("ss nn on", NOTHING), ("ss nu", OPEN),
+        ("", OPEN), ("oo oo uu", FALSE),
     ],
 )  # fmt: skip
 def test_of_a_claim_on_most_settings(outcomes, expected):
-    assert verdict(list(found(outcomes)), "most") == expected
+    assert verdict(settings(outcomes), "most") == expected
 
 
-def test_every_word_has_its_meaning():
-    assert set(MEANING) == {HOLDS, PARTLY, NOTHING, FALSE, OPEN, UNTESTABLE}
+def test_what_is_not_decided_in_a_setting_leaves_the_setting_undecided():
+    assert [(s.shown, s.opposite, s.undecided) for s in settings("su sn o")] == [
+        (False, False, True), (False, False, False), (False, True, False),
+    ]  # fmt: skip
+    assert math.isnan(settings("su")[0].p)
+    assert settings("ss") == [InSetting(0.0, True, False, False)]
+
+
+def test_the_page_says_what_every_verdict_means():
+    rule = " ".join(script("experiments/claims.py").rules().split())
+    assert all(f"**{word}**" in rule for word in VERDICTS)

@@ -103,7 +103,7 @@ def made(tmp_path_factory):
 
 
 def test_the_first_round_that_reaches_the_target_counts(made):
-    paths = [made("two", steps=2, until="avg_accuracy=0.99"), made("six", steps=6, seed=4)]
+    paths = [made("two", steps=2, until="test:avg_accuracy=0.99"), made("six", steps=6, seed=4)]
     found, notes = from_runs(paths, 0.05)
     expected = []
     for path, tau, seed in zip(paths, (2, 6), (0, 4), strict=True):
@@ -120,8 +120,13 @@ def test_a_run_that_never_reached_it(made):
     assert from_runs([made("six", steps=6, seed=4)], 1.0)[0] == [Measurement(6, 4, None)]
 
 
+def test_runs_whose_targets_hold_out_rows_are_of_another_job(made):
+    with refused("runs-differ", "until"):
+        from_runs([made("six", steps=6, seed=4), made("held", steps=2, until="avg_accuracy=0.99")], 0.05)
+
+
 def test_a_run_that_ended_before_it_could(made):
-    path = made("early", steps=6, until="avg_accuracy=0.1")
+    path = made("early", steps=6, until="test:avg_accuracy=0.1")
     with pytest.raises(InputError, match=r"was stopped at a target of its own, below a worst accuracy of 0\.99"):
         from_runs([path], 0.99)
     summary = json.loads((path / "summary.json").read_text())

@@ -13,7 +13,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from drfl.errors import InputError
 from drfl.history import csv_text
 from drfl.papers.claims import verdicts
-from drfl.papers.claims.findings import OPPOSITE, SHOWN, UNDECIDED, EverySeed, Finding, Lead, outcomes
+from drfl.papers.claims.findings import (
+    OPPOSITE,
+    SHOWN,
+    UNDECIDED,
+    EverySeed,
+    Finding,
+    InSetting,
+    Lead,
+    as_worded,
+    outcomes,
+)
 from drfl.papers.claims.results import StoredResults
 from drfl.papers.claims.rules import AnyClaim, Claim, Derived, MeasuredClaim, Untestable
 from drfl.papers.claims.verdicts import Verdict, verdict
@@ -21,11 +31,12 @@ from drfl.papers.claims.wording import told
 from drfl.papers.specification import load_spec, names
 
 COLUMNS = (
-    "id", "paper", "where", "claim", "kind", "verdict", "comparisons", SHOWN, OPPOSITE, UNDECIDED, "decides", "remark",
+    "id", "paper", "where", "claim", "kind", "verdict", "settings", "shown as worded", "comparisons", SHOWN, OPPOSITE,
+    UNDECIDED, "decides", "remark",
 )  # fmt: skip
 FINDING_COLUMNS = (
     "id", "measure", "result", "setting", "method", "against_setting", "against_method",
-    "pairs", "lead", "low", "high", "paper", "p", "p_sign_flips", "p_holm", "wins", "losses", "outcome",
+    "pairs", "lead", "low", "high", "paper", "p", "p_sign_flips", "p_holm", "p_worded", "wins", "losses", "outcome",
 )  # fmt: skip
 
 
@@ -46,14 +57,16 @@ class Decided:
 
     Args:
         claim: what is claimed.
-        verdict: one of :data:`drfl.papers.claims.verdicts.MEANING`.
+        verdict: one of :data:`drfl.papers.claims.verdicts.VERDICTS`.
         found: all that was compared; none for claims that no measurement decides.
+        settings: what the claim as worded comes to in each of its settings; likewise.
         decides: the numbers in words.
     """
 
     claim: AnyClaim
     verdict: Verdict
     found: tuple[Finding, ...]
+    settings: tuple[InSetting, ...]
     decides: str
 
 
@@ -82,15 +95,19 @@ def load(path: Path) -> tuple[AnyClaim, ...]:
 def decide(claim: AnyClaim, stored: StoredResults) -> Decided:
     """A claim's verdict by its rule."""
     if isinstance(claim, Untestable):
-        return Decided(claim, verdicts.UNTESTABLE, (), claim.why)
+        return Decided(claim, verdicts.UNTESTABLE, (), (), claim.why)
     if isinstance(claim, Derived):
         agrees = all(confirmation.agrees(stored) for confirmation in claim.confirmed_by)
-        return Decided(claim, claim.verdict if agrees else verdicts.OPEN, (), _confirmed(claim, stored))
-    found, left_out = tuple(claim.found(stored)), left_out_of(claim, stored)
+        return Decided(claim, claim.verdict if agrees else verdicts.OPEN, (), (), _confirmed(claim, stored))
+    found, settings = as_worded(claim.found(stored), claim.setting_of)
+    left_out = left_out_of(claim, stored)
     beside = {"Broke off": broken_off(found, stored), "Not run": left_out}
-    texts = [told(found, along=claim.kind == "trend") if found else "not run"]
+    worded = f"As worded: shown in {sum(s.shown for s in settings)} of {len(settings)} settings"
+    texts = [worded] if len(settings) > 1 else []
+    texts.append(told(found, along=claim.kind == "trend") if found else "not run")
     texts += [f"{what}: {', '.join(names)}" for what, names in beside.items() if names]
-    return Decided(claim, verdict(found, claim.needed, bool(left_out)), found, ". ".join(texts))
+    found_verdict = verdict(settings, claim.needed, bool(left_out))
+    return Decided(claim, found_verdict, tuple(found), tuple(settings), ". ".join(texts))
 
 
 def broken_off(found: Sequence[Finding], stored: StoredResults) -> list[str]:
@@ -120,7 +137,8 @@ def claims_csv(decided: Sequence[Decided]) -> str:
     lines = []
     for one in decided:
         claim, counts = one.claim, outcomes(one.found)
-        numbers = (len(one.found), counts[SHOWN], counts[OPPOSITE], counts[UNDECIDED])
+        settings = (len(one.settings), sum(s.shown for s in one.settings))
+        numbers = (*settings, len(one.found), counts[SHOWN], counts[OPPOSITE], counts[UNDECIDED])
         names = (claim.id, claim.paper, claim.where, claim.says, claim.kind)
         lines.append([*names, one.verdict, *numbers, one.decides, claim.remark])
     return csv_text(COLUMNS, lines)
@@ -143,7 +161,7 @@ def _confirmed(claim: Derived, stored: StoredResults) -> str:
 def _row(claim: Claim, finding: Finding) -> list[object]:
     if isinstance(finding, EverySeed):
         n = len(finding.values)
-        blank = [""] * 7
+        blank = [""] * 8
         return [
             claim.id,
             finding.metric,
@@ -157,7 +175,7 @@ def _row(claim: Claim, finding: Finding) -> list[object]:
             finding.outcome,
         ]
     lead: Lead = finding
-    numbers = (*lead.tests[1:4], lead.paper, *lead.tests[4:], lead.p_holm)
+    numbers = (*lead.tests[1:4], lead.paper, *lead.tests[4:], lead.p_holm, lead.p_worded)
     texts = ["" if math.isnan(value) else f"{value:.4g}" for value in numbers]
     against = (lead.second.setting, lead.second.method)
     return [

@@ -6,16 +6,18 @@
 - Two methods are level where the 95 % t-interval of the lead lies within a margin, and apart where a paired t-test
   shows the lead to be beyond it.
 - A statement on every seed is shown where all of at least five seeds agree, and its opposite where none does.
+- A claim as worded needs all its findings in a setting at once. It is shown there by the largest of their p-values (an
+  intersection–union test, Berger 1982), corrected over the settings of the claim; then each of the findings is shown.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from drfl.assessment.seeds import LEVEL, T_FROM, SeedDifference, seed_difference
+from drfl.assessment.seeds import LEVEL, T_FROM, SeedDifference, holm, seed_difference
 from drfl.experiments.measures import Column
 
 SHOWN, NOT_SHOWN, OPPOSITE, UNDECIDED = "shown", "not shown", "opposite shown", "not decided"
@@ -63,6 +65,8 @@ class Lead:
         paper: the paper's lead; NaN where it gives none.
         p_holm: corrected for the family; NaN where it is not decided.
         outcome: one of the four above.
+        p_claim: for the claim, not corrected; 1 where it does not lead, NaN where it is not decided.
+        p_worded: that of the claim as worded in this setting, corrected over the settings; NaN likewise.
     """
 
     metric: str
@@ -74,6 +78,8 @@ class Lead:
     paper: float = math.nan
     p_holm: float = math.nan
     outcome: str = UNDECIDED
+    p_claim: float = math.nan
+    p_worded: float = math.nan
 
     @property
     def by_signs(self) -> bool:
@@ -122,6 +128,11 @@ class EverySeed(NamedTuple):
         return SHOWN if self.agree == n else NOT_SHOWN if self.agree else OPPOSITE
 
     @property
+    def p_claim(self) -> float:
+        """0 where it is shown and else 1, as seeds are counted and not tested; NaN where it is not decided."""
+        return math.nan if self.outcome == UNDECIDED else float(self.outcome != SHOWN)
+
+    @property
     def share(self) -> tuple[float, float]:
         """The exact 95 % interval of the share of all seeds that agree (Clopper, Pearson 1934)."""
         from scipy.special import betaincinv  # it takes a while to load
@@ -132,6 +143,22 @@ class EverySeed(NamedTuple):
 
 
 Finding = Lead | EverySeed
+
+
+class InSetting(NamedTuple):
+    """What a claim as worded comes to in one of its settings.
+
+    Args:
+        p: its p-value, corrected over the settings; NaN where it is not decided.
+        shown: whether it is shown.
+        opposite: whether the opposite of one of its findings is.
+        undecided: whether one of its findings is not decided.
+    """
+
+    p: float
+    shown: bool
+    opposite: bool
+    undecided: bool
 
 
 def lead_of(
@@ -178,10 +205,11 @@ def ahead(lead: Lead, p_holm: float) -> Lead:
     """
     if not lead.testable:
         return replace(lead, p_holm=math.nan, outcome=UNDECIDED)
-    if not p_holm <= LEVEL or lead.tests.p_flips > LEVEL:
-        return replace(lead, p_holm=p_holm, outcome=NOT_SHOWN)
     forward = lead.wins > lead.losses if lead.by_signs else lead.tests.mean > 0
-    return replace(lead, p_holm=p_holm, outcome=SHOWN if forward else OPPOSITE)
+    if lead.tests.p_flips > LEVEL:
+        return replace(lead, p_holm=p_holm, outcome=NOT_SHOWN, p_claim=1.0)
+    outcome = NOT_SHOWN if not p_holm <= LEVEL else SHOWN if forward else OPPOSITE
+    return replace(lead, p_holm=p_holm, outcome=outcome, p_claim=lead.tests.p_t if forward else 1.0)
 
 
 def beyond_p(lead: Lead, margin: float, both_sides: bool) -> float:
@@ -220,7 +248,53 @@ def level(lead: Lead, p_holm: float, margin: float, both_sides: bool) -> Lead:
         low = high = lead.tests.mean
     within = low >= -margin and (high <= margin or not both_sides)
     outcome = OPPOSITE if p_holm <= LEVEL else SHOWN if within else NOT_SHOWN
-    return replace(lead, p_holm=p_holm, outcome=outcome)
+    return replace(lead, p_holm=p_holm, outcome=outcome, p_claim=within_p(lead, margin, both_sides))
+
+
+def within_p(lead: Lead, margin: float, both_sides: bool) -> float:
+    """The level of the smallest t-interval that lies within the margin, as a p-value; 1 where the mean does not.
+
+    Where some seed never reaches the level: 1.
+
+    Args:
+        lead: what was found.
+        margin: see :func:`beyond_p`.
+        both_sides: see there.
+    """
+    edges = (-margin, margin) if both_sides else (-margin,)
+    if lead.by_signs or any((lead.tests.mean - edge) * edge >= 0 for edge in edges):
+        return 1.0
+    if math.isnan(lead.tests.low):  # equal at every seed
+        return 0.0
+    return max(seed_difference([value - edge for value in lead.leads]).p_t for edge in edges)
+
+
+def as_worded(found: Sequence[Finding], setting: Callable[[Finding], object]) -> tuple[list[Finding], list[InSetting]]:
+    """What a claim that needs all its findings in a setting says there.
+
+    Args:
+        found: all of them.
+        setting: which of the claim's settings a finding belongs to.
+
+    Returns:
+        the findings, those in settings where the claim is shown as worded being shown, and the settings.
+    """
+    groups: dict[object, list[Finding]] = {}
+    for one in found:
+        groups.setdefault(setting(one), []).append(one)
+    # A finding that is not decided, NaN, leaves the setting undecided.
+    p = [max((f.p_claim for f in own), key=lambda p: (math.isnan(p), p)) for own in groups.values()]
+    settings: dict[object, InSetting] = {}
+    for (name, own), corrected in zip(groups.items(), holm(p).tolist(), strict=True):
+        kinds = {f.outcome for f in own}
+        settings[name] = InSetting(corrected, corrected <= LEVEL, OPPOSITE in kinds, UNDECIDED in kinds)
+    return [_worded(one, settings[setting(one)]) for one in found], list(settings.values())
+
+
+def _worded(one: Finding, place: InSetting) -> Finding:
+    if isinstance(one, EverySeed):
+        return one
+    return replace(one, p_worded=place.p, outcome=SHOWN if place.shown else one.outcome)
 
 
 def every_seed(measure: MeasureLike, place: Place, values: Mapping[int, float], least: float, most: float) -> EverySeed:

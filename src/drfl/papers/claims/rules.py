@@ -55,6 +55,10 @@ class Measured(Claim):
     settings: list[str] | None = None
     methods: list[str] = Field(min_length=1)
 
+    def setting_of(self, finding: Finding) -> object:
+        """The setting of a finding, in which the claim needs all that it has there."""
+        return (finding.first if isinstance(finding, Lead) else finding.place)[:2]
+
     def places(self, stored: StoredResults) -> Iterator[tuple[Measure, str, str]]:
         """Every measure in every setting of every result."""
         for measure in self.measures:
@@ -126,11 +130,20 @@ class Trend(Measured):
     def found(self, stored: StoredResults) -> Sequence[Finding]:
         """Every comparison of a value with one before it."""
         pairs: list[tuple[Step, Step]] = []
-        for row in self.steps:
-            named = [s if isinstance(s, Step) else Step(result=self.results[0], name=s) for s in row]
+        for named in self._rows():
             pairs += [(named[0], named[-1])] if self.compared == "ends" else pairwise(named)
         sign = 1 if self.direction == "rises" else -1
         return _tested(stored, list(self._leads(stored, pairs, sign)))
+
+    def setting_of(self, finding: Finding) -> object:
+        """Over settings, a row of them with all its methods; over methods, a setting."""
+        if self.over == "methods" or not isinstance(finding, Lead):
+            return super().setting_of(finding)
+        ends = {finding.first[:2], finding.second[:2]}
+        return next(k for k, row in enumerate(self._rows()) if ends <= {_of(step) for step in row})
+
+    def _rows(self) -> list[list[Step]]:
+        return [[s if isinstance(s, Step) else Step(result=self.results[0], name=s) for s in row] for row in self.steps]
 
     def _leads(self, stored: StoredResults, pairs: Sequence[tuple[Step, Step]], sign: int) -> Iterator[Lead]:
         for measure in self.measures:

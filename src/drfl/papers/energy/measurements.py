@@ -12,13 +12,14 @@ from drfl.errors import InputError
 from drfl.files import read_text
 from drfl.history import csv_text
 from drfl.measure import PLAIN, undefined_note
+from drfl.model_selection import TEST
 from drfl.papers.energy.planner import Measurement
 from drfl.report.read_run import RunRecord, load_run, table
 
 COLUMNS = ("tau", "seed", "rounds")
 DIGITS = 19
 """The longest integer that is read, as long as the largest of 64 bits."""
-FREE = ("seed", "algorithms", "rounds", "until", "threads", "engine", "device", "data_dir")
+FREE = ("seed", "algorithms", "rounds", "threads", "engine", "device", "data_dir")
 """What the configurations of runs of one job may differ in; the algorithm's own table is looked at apart."""
 
 
@@ -124,6 +125,13 @@ def _own(run: RunRecord) -> dict[str, object]:
     return table(table(run.config, "algorithms"), run.algorithm)
 
 
+def _job(run: RunRecord) -> dict[str, object]:
+    """The configuration. Of a target only its rows matter, as validation rows do not train."""
+    until = run.config.get("until")
+    on_validation = isinstance(until, str) and not until.startswith(TEST)
+    return {**run.config, "until": "on validation rows" if on_validation else None}
+
+
 def _number(value: object, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
@@ -167,7 +175,7 @@ def _rounds(path: Path, run: RunRecord, target: float) -> int | None:
 
 def _check_alike(first: Path, one: RunRecord, path: Path, other: RunRecord) -> None:
     """Raise an InputError where two runs are not of one job."""
-    for mine, theirs, free in ((one.config, other.config, FREE), (_own(one), _own(other), ("steps",))):
+    for mine, theirs, free in ((_job(one), _job(other), FREE), (_own(one), _own(other), ("steps",))):
         for name in sorted({*mine, *theirs} - {*free}):
             if mine.get(name) != theirs.get(name):
                 raise InputError(

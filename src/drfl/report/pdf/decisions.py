@@ -70,7 +70,7 @@ def on_validation(record: RunRecord) -> bool:
 def _answer(evidence: Evidence) -> str:
     """Whether test rows had a say."""
     records = [run.record for run in evidence.runs]
-    early = [record for record in records if text(record.summary, "stopped") == "target"]
+    early = [record for record in records if record.stopped_on_test]
     if any(map(on_validation, records)):
         return (
             "The numbers of this report are of validation rows, held out of training; test rows were not looked at, "
@@ -81,7 +81,7 @@ def _answer(evidence: Evidence) -> str:
         return f"{who} stopped when a number on the test rows reached a target: the test rows had a say in the model."
     if any(_selected(record) for record in records):
         return "The model of a round was chosen by validation rows; the test rows had no say in it."
-    if any(text(record.summary, "stopped") == "patience" for record in records):
+    if any(text(record.summary, "stopped") in ("patience", "target") for record in records):
         return "Training was stopped by validation rows; the test rows had no say in the model."
     if any(decision.by == UNKNOWN for run in evidence.runs for decision in _decisions(run)):
         return "The files of these runs do not say all that decided on the model: see the table."
@@ -122,7 +122,7 @@ def _stop(record: RunRecord) -> Decision:
     until = printable(record.config.get("until", "its target"), 60)
     by, came = {
         "rounds": ("no rows", "{}, as planned"),
-        "target": ("test rows", f"{{}}: stopped at {until}"),
+        "target": ("test rows" if record.stopped_on_test else "validation rows", f"{{}}: stopped at {until}"),
         "patience": ("validation rows", "{}: stopped as there was no gain"),
         "interrupted": ("no rows", "{}: interrupted"),
     }.get(text(record.summary, "stopped"), (UNKNOWN, "{}"))
