@@ -58,6 +58,7 @@ CODES = {
     "invalid-statistics": "Means and variances of columns are missing or impossible.",
     "invalid-value": "A value is impossible for another reason than its type or range.",
     "large-share": "A site has a larger share of the rows than the proposed limit.",
+    "late-rollback": "The model was set back so late that fewer than half of the rounds count.",
     "link-in-the-way": "A symbolic link is in the place of a folder or file of drfl.",
     "loss-rose": "The mean test loss ended above its value before the first round.",
     "missing-column": "A file lacks a column or array.",

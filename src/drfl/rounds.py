@@ -89,7 +89,7 @@ def next_round(
             if last_try:
                 raise
             reason = str(error)
-        size, fresh = size.halved()._replace(moved=0 * size.moved), begin()
+        size, fresh = size.set_back(at.round), begin()
         text = (
             f"the local step size is halved to {float(size.eta):.3g}, and the model set back to the initial one, in "
             f"round {r}: {reason}"

@@ -32,7 +32,7 @@ from drfl.html_table import html_table
 from drfl.key import Key
 from drfl.model_selection import ModelSelection, Selected, Selection, selection_field
 from drfl.rounds import Played
-from drfl.run_end import Stopped
+from drfl.run_end import Marks, Stopped
 from drfl.run_state import RunState
 from drfl.step_size import StepSize, with_step_size
 
@@ -83,10 +83,30 @@ class Result(NamedTuple):
     selection: Selection | None = None
     personal: ClientTable | None = None
 
+    @property
+    def rollbacks(self) -> int:
+        """How often the model was set back to the initial one, as the local step size was too large."""
+        return 0 if self.step_size is None else int(self.step_size.rollbacks)
+
+    @property
+    def effective_rounds(self) -> int:
+        """Rounds done since the model was last set back; all of them if the returned model is from before that."""
+        restarted = 0 if self.step_size is None else int(self.step_size.restarted)
+        before = self.returned == "selected" and self.selection is not None and self.selection.round <= restarted
+        return self.rounds if before else self.rounds - restarted
+
+    @property
+    def marks(self) -> Marks:
+        """What readers of a table have to know of it."""
+        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, self.effective_rounds)
+
     def __repr__(self) -> str:
         last = self.history.last
         end = last.metrics.summary(self.history.score, last.note)
-        return f"<Result of {self.rounds} rounds, the {self.returned} model of {len(self.model):,} parameters: {end}>"
+        of = f"{self.effective_rounds} effective of " if self.rollbacks else ""
+        return (
+            f"<Result of {of}{self.rounds} rounds, the {self.returned} model of {len(self.model):,} parameters: {end}>"
+        )
 
     def plot(self) -> Figure:
         """Score and loss over the rounds, see :func:`drfl.plots.plot_history`."""

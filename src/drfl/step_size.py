@@ -64,6 +64,8 @@ class StepSize(NamedTuple):
         moved: () float64, the longest way that the global model went in one of the rounds since.
         losses: (N,) float64, the loss at the start of those who were asked; NaN of the others.
         unaffected: (N,) bool, clients whose far too long replies a smaller step size did not help.
+        rollbacks: () int64, how often the model was set back to the initial one.
+        restarted: () int64, rounds done before the last time.
     """
 
     eta: Tensor
@@ -73,13 +75,16 @@ class StepSize(NamedTuple):
     moved: Tensor
     losses: Tensor
     unaffected: Tensor
+    rollbacks: Tensor
+    restarted: Tensor
 
     @classmethod
     def unknown(cls, n: int) -> StepSize:
         """Before it was looked for, for n clients."""
         nan, one = torch.tensor(torch.nan, dtype=torch.float64), torch.tensor(1)
         nobody = torch.zeros(n, dtype=torch.bool)
-        return cls(nan, nan, -one, 0 * one, torch.zeros((), dtype=torch.float64), nan.repeat(n), nobody)
+        nought = 0 * one
+        return cls(nan, nan, -one, nought, torch.zeros((), dtype=torch.float64), nan.repeat(n), nobody, nought, nought)
 
     @property
     def known(self) -> bool:
@@ -95,10 +100,17 @@ class StepSize(NamedTuple):
         """η/2."""
         return self._replace(eta=self.eta / 2, lowered=self.lowered + 1)
 
+    def set_back(self, rounds: int) -> StepSize:
+        """η/2, with the model set back to the initial one after this number of rounds."""
+        restarted = torch.full_like(self.restarted, rounds)
+        return self.halved()._replace(moved=0 * self.moved, rollbacks=self.rollbacks + 1, restarted=restarted)
+
     def wrong(self) -> str | None:
         """See :class:`drfl.algorithm.Consistent`."""
-        fits = 0 < self.eta < torch.inf and self.lowered >= 0
-        return None if fits else "a step size that is no number above 0"
+        if not (0 < self.eta < torch.inf and self.lowered >= 0):
+            return "a step size that is no number above 0"
+        fits = 0 <= self.rollbacks <= self.lowered and 0 <= self.restarted * self.rollbacks.sign() == self.restarted
+        return None if fits else "roll-backs that do not fit the step size"
 
 
 def with_step_size(algorithm: Algorithm[S], eta: float) -> Algorithm[S]:

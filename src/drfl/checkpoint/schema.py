@@ -23,11 +23,12 @@ from drfl.federation import Ledger
 from drfl.history import Metrics, Row, other_columns
 from drfl.metrics import Measure
 from drfl.run_state import RunState
+from drfl.step_size import StepSize
 
 if TYPE_CHECKING:
     from drfl.checkpoint.record import Record
 
-FORMAT = 7
+FORMAT = 8
 """Goes up when a checkpoint is written that older versions would misread."""
 
 PARTS = ("state", "average", "decaying", "step_size", "selected")
@@ -302,6 +303,9 @@ def run_state_of(
         if isinstance(part, Average | DecayingAverage) and int(part.rounds) > record.round:
             fault = f"{name} is a mean of {int(part.rounds)} rounds of {record.round}"
             raise DamagedError(fault, field=f"{name}.rounds")
+        if isinstance(part, StepSize) and int(part.restarted) > max(record.round - 1, 0):
+            fault = f"{name}: the model was set back after {int(part.restarted)} rounds of {record.round}"
+            raise DamagedError(fault, field=f"{name}.restarted")
         mixture = lam_of(part)
         if mixture is not None and not ambiguity.contains(mixture.detach().cpu().double(), ROUNDING):
             raise DamagedError(f"{name}.lam is no mixture that the algorithm can have", field=f"{name}.lam")

@@ -30,7 +30,6 @@ from drfl.experiments.comparison_processes import compare_at_once
 from drfl.experiments.comparison_results import (
     Comparison,
     columns_beside,
-    dagger_line,
     score_columns,
     table,
     verdict_line,
@@ -199,7 +198,7 @@ def _print(comparison: Comparison, directory: Path) -> None:
     if intervals is not None:
         at = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
         console.out.print(f"95 %: interval of the worst client's true {score.words}{at}; drfl assess says more")
-    if legend := dagger_line(comparison):
+    for legend in comparison.legends:
         console.out.print(legend, markup=False)
     if score.name == ACCURACY.name:
         console.out.print("if equal: the mean worst of clients that are all equally good, by the size of test sets")

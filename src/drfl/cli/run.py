@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from drfl.certificate import Certificate
@@ -29,8 +28,8 @@ from drfl.experiments.runner import Finished, execute, write_results
 from drfl.federation import Evaluation
 from drfl.history import Metrics, undefined_counts
 from drfl.measure import number, undefined_note, undefined_share
+from drfl.run_end import SET_BACK
 from drfl.screen import Table
-from drfl.step_size import StepSize
 from drfl.user_code import keep_out, label_of
 
 FAILED = 1
@@ -103,12 +102,17 @@ def _config(options: RunOptions) -> Config:
     return config_of(file, overrides(options.settings, options.param, [str(named)]))
 
 
-def _step_size(size: StepSize, names: Sequence[str]) -> str:
-    """The step size that was found, in words: "η = 0.045, from curvature 22.2 at client-07"."""
+def _step_size(finished: Finished) -> str | None:
+    """The step size that was found, in words: "η = 0.045, from curvature 22.2 at client-07"; None if one was given."""
+    size, names = finished.result.step_size, finished.job.data.names
+    if size is None:
+        return None
     told = f"η = {float(size.eta):.3g}"
     if int(size.client) >= 0:
         told += f", from curvature {float(size.curvature):.3g} at {names[int(size.client)]}"
-    return told + (f", halved {int(size.lowered)} times" if int(size.lowered) else "")
+    if int(size.lowered):
+        told += f", halved {int(size.lowered)} {'time' if int(size.lowered) == 1 else 'times'}"
+    return told + (f"; {SET_BACK}, {finished.result.marks.counted}" if finished.result.rollbacks else "")
 
 
 def _print(finished: Finished, directory: Path) -> None:
@@ -146,9 +150,9 @@ def _print(finished: Finished, directory: Path) -> None:
     for name, (_, certificate) in rows.items():
         if asked and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")
-    size = result.step_size
-    if size is not None:
-        console.out.print(_step_size(size, finished.job.data.names), markup=False)
+    step_size = _step_size(finished)
+    if step_size is not None:
+        console.out.print(step_size, markup=False)
     if finished.stopped == "target":
         by = result.selection if result.stopped_on == "validation" else None
         note = undefined_note(counts[returned] if by is None else [len(by.undefined)], clients)

@@ -21,6 +21,7 @@ from drfl.experiments.pool import check_stack, pool_of, workers_by_options
 from drfl.experiments.training_cells import run_cell
 from drfl.measure import undefined_share
 from drfl.papers.tuning_jobs import resolve
+from drfl.run_end import DOUBLE_DAGGER, SET_BACK
 from drfl.screen import Table
 from drfl.tuning.configured import prepare
 from drfl.tuning.job import TuningJob, changes_of, chosen_methods
@@ -122,9 +123,12 @@ def _print(search: Search, trials: Mapping[str, Sequence[Trial]], path: Path) ->
         chosen = search.best(own)
         text = " ".join(f"{key}={value}" for key, value in chosen.table.items()) or "the defaults"
         left_out = [undefined_share(chosen.undefined, chosen.clients)] if some else []
-        table.add_row(label_of(name), column.text(chosen.score), column.text(own[0].score), *left_out, text)
+        label = f"{label_of(name)} {DOUBLE_DAGGER}" if chosen.set_back else label_of(name)
+        table.add_row(label, column.text(chosen.score), column.text(own[0].score), *left_out, text)
     console.out.print(table)
     for name, own in trials.items():
+        if back := search.best(own).set_back:
+            console.out.print(f"{DOUBLE_DAGGER} {SET_BACK}: {label_of(name)} {', '.join(back)}", markup=False)
         if not any("rounds" in trial.stopped for trial in own):
             console.err.print(f"every run of {label_of(name)} failed: its parameters are worth nothing", markup=False)
     console.out.print(f"hyperparameters: {path}", markup=False)

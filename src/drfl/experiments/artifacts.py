@@ -115,6 +115,8 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         "clients": job.data.n,
         **({"lambda_csv_clients": LAMBDA_CLIENTS} if job.data.n > LAMBDA_CLIENTS else {}),
         "rounds": result.rounds,
+        "rollbacks": result.rollbacks,
+        "effective_rounds": result.effective_rounds,
         "skipped_rounds": result.skipped,
         "stopped": result.stopped,
         "stopped_on": result.stopped_on,

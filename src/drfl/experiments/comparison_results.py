@@ -27,7 +27,7 @@ from drfl.history import (
 )
 from drfl.measure import NOTHING, Measure, undefined_note, undefined_share
 from drfl.metrics import ACCURACY
-from drfl.run_end import DAGGER, ON_TEST
+from drfl.run_end import DAGGER, DOUBLE_DAGGER, late_rollbacks, legends, marked
 from drfl.user_code import label_of
 
 if TYPE_CHECKING:
@@ -76,9 +76,15 @@ class Comparison(NamedTuple):
 
     @property
     def notices(self) -> list[Notice]:
-        """A warning for each measure that is undefined at some clients in any of the runs."""
+        """Warnings of models that were set back late, and of each measure that is undefined at some clients."""
         ended = [outcome.undefined for outcome in self.outcomes if outcome.metrics is not None]
-        return undefined_notices(self.measures, ended, self.clients)
+        late = [f"{o.algorithm} seed {o.seed} ({o.marks.counted})" for o in self.outcomes if o.marks.is_late]
+        return [*late_rollbacks(late), *undefined_notices(self.measures, ended, self.clients)]
+
+    @property
+    def legends(self) -> list[str]:
+        """A line for each sign behind the algorithms in :func:`table`."""
+        return legends((f"{o.algorithm} seed {o.seed}", o.marks) for o in self.outcomes)
 
     def undefined(self, measure: str, *algorithms: str) -> list[int]:
         """At how many clients a measure is undefined, in each run that ended of these algorithms, or of all."""
@@ -101,10 +107,10 @@ class Comparison(NamedTuple):
         head, rows = table(self, "\\textbf{{{}}}".format)
         lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
-        body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
-        if legend := dagger_line(self):
+        for legend in self.legends:
             body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
-        body = body.replace(DAGGER, r"$\dagger$")
+        body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
+        body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def to_histories(self) -> pd.DataFrame:
@@ -168,7 +174,7 @@ class Comparison(NamedTuple):
             "".join(f"<{tag}>{cell}</{tag}>" for cell in line)
             for tag, line in [("th", head), *(("td", r) for r in rows)]
         ]
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{dagger_line(self)}"
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{'<br>'.join(self.legends)}"
 
     def summary(self) -> dict[str, object]:
         """Everything in one object: the job, mean and std of every metric, versions."""
@@ -193,6 +199,10 @@ class Comparison(NamedTuple):
                     "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
                     "rounds_to_target": [
                         o.rounds for o in self.outcomes if o.algorithm == name and o.stopped == "target"
+                    ],
+                    "rollbacks": [o.rollbacks for o in self.outcomes if o.algorithm == name and o.metrics is not None],
+                    "effective_rounds": [
+                        o.marks.effective_rounds for o in self.outcomes if o.algorithm == name and o.metrics is not None
                     ],
                     "stopped_on_test": sum(o.algorithm == name and o.stopped_on == "test" for o in self.outcomes),
                     **{
@@ -283,12 +293,7 @@ def markdown(comparison: Comparison) -> str:
     head, rows = table(comparison, "**{}**".format)
     rule = ["---", *["---:"] * (len(head) - 1)]
     lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
-    return f"{lines}\n{legend}\n" if (legend := dagger_line(comparison)) else lines
-
-
-def dagger_line(comparison: Comparison) -> str:
-    """What the dagger behind algorithms in :func:`table` means; "" if there is none."""
-    return f"{DAGGER} {ON_TEST}" if any(o.stopped_on == "test" for o in comparison.outcomes) else ""
+    return lines + "".join(f"\n{legend}\n" for legend in comparison.legends)
 
 
 def table(
@@ -299,7 +304,7 @@ def table(
     Behind the worst client stands the interval of its true score at the lowest seed, which is one model on one test
     set, see :func:`drfl.assessment.worst.worst_score`; "if equal" is what it would be on average if all clients were
     equally good: see :mod:`drfl.assessment.equal_clients`. If a measure is undefined at some clients, which no
-    statistic includes, their number stands there too. A dagger stands behind algorithms that test rows have stopped.
+    statistic includes, their number stands there too. Signs stand behind algorithms, see :func:`drfl.run_end.marked`.
 
     Args:
         comparison: what ran.
@@ -318,8 +323,7 @@ def table(
     gap = gaps(comparison.outcomes) if comparison.config.certificate is not None and worst in shown else None
     rows: list[list[str | T]] = []
     for name, row in known.items():
-        on_test = any(o.stopped_on == "test" for o in comparison.outcomes if o.algorithm == name)
-        cells: list[str | T] = [f"{name} {DAGGER}" if on_test else name]
+        cells: list[str | T] = [marked(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
         for of in shown:
             text = endings(comparison.outcomes, name)
             if of in row:
@@ -389,8 +393,8 @@ def _columns(comparison: Comparison) -> list[str]:
     names = columns_of(score)
     worst = (f"worst_{score}_low", f"worst_{score}_high")
     undefined = (f"undefined_{measure.name}" for measure in comparison.measures)
-    head = ("algorithm", "seed", "rounds", "stopped", "stopped_on", *names, *worst, f"equal_worst_{score}")
-    return [*head, *others, *undefined, *extra]
+    head = ("algorithm", "seed", "rounds", "rollbacks", "effective_rounds", "stopped", "stopped_on")
+    return [*head, *names, *worst, f"equal_worst_{score}", *others, *undefined, *extra]
 
 
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
@@ -406,4 +410,5 @@ def _rows(comparison: Comparison) -> Iterator[list[object]]:
             values += [str(len(outcome.undefined.get(name, ()))) for name in measures]
         if asked:
             values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
-        yield [outcome.algorithm, outcome.seed, outcome.rounds, outcome.stopped, outcome.stopped_on, *values]
+        how = outcome.rounds, outcome.rollbacks, outcome.marks.effective_rounds, outcome.stopped, outcome.stopped_on
+        yield [outcome.algorithm, outcome.seed, *how, *values]

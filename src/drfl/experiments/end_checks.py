@@ -14,6 +14,7 @@ from drfl.loop import Result
 from drfl.measure import undefined_share
 from drfl.metrics import ACCURACY
 from drfl.rounds import FIRST
+from drfl.run_end import late_rollbacks
 from drfl.step_size import RISE
 
 MOST_SKIPPED = 0.1
@@ -54,8 +55,9 @@ def end_checks(job: Running, result: Result) -> EndChecks:
         )
     told = _skipped(result), _no_better_than_constant(job, result), _selected_without(job, result)
     undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
+    late = late_rollbacks([result.marks.counted] if result.marks.is_late else [])
     notices = undefined_notices(job.fed.measures, [undefined], job.data.n)
-    return EndChecks(failure, (*(line for line in told if line is not None), *notices))
+    return EndChecks(failure, (*(line for line in told if line is not None), *late, *notices))
 
 
 def _selected_without(job: Running, result: Result) -> Notice | None:

@@ -23,7 +23,7 @@ from drfl.experiments.run_directory import Claim, filled
 from drfl.history import Metrics
 from drfl.loop import Callback, Result, Step, run
 from drfl.measure import NOTHING, Measure, undefined_note
-from drfl.run_end import ENDS, ON_TEST, Stopped
+from drfl.run_end import ENDS, ON_TEST, Marks, Stopped
 from drfl.run_state import CheckpointWriter, RunState
 
 MOST_SEEDS = 10_000
@@ -190,6 +190,8 @@ class Outcome(NamedTuple):
             rows stopped it.
         undefined: the clients at which a measure is undefined, by its name, see :func:`drfl.history.undefined_names`.
         stopped_on: the rows that decided to stop: "validation", "test" or "", if none did.
+        rollbacks: how often the model was set back to the initial one.
+        lost_rounds: rounds that do not count, as they were done before the last time.
     """
 
     algorithm: str
@@ -204,6 +206,14 @@ class Outcome(NamedTuple):
     worst_interval: tuple[float, float] | None = None
     undefined: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - nobody writes to it
     stopped_on: str = ""
+    rollbacks: int = 0
+    lost_rounds: int = 0
+
+    @property
+    def marks(self) -> Marks:
+        """What readers of a table have to know of it."""
+        effective = self.rounds - self.lost_rounds
+        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective)
 
     def note(self, measure: str, clients: int) -> str:
         """What follows a statistic of a measure in a line, see :func:`drfl.measure.undefined_note`."""

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 from drfl.callbacks import Participation
 from drfl.data import Dataset
@@ -20,6 +21,7 @@ from drfl.experiments.runner import execute
 from drfl.files import sha256_of
 from drfl.history import DIGITS, LEDGER_COLUMNS
 from drfl.loop import Result
+from drfl.run_end import Marks
 
 NOT_IN_JOB = ("data_dir", "table_dir", "threads")
 """What a configuration has and a result does not depend on; cells always run on one thread."""
@@ -87,7 +89,8 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
         ``stopped`` ("rounds", "target", "diverged" or "refused"), ``reason``, ``rounds``, ``rows`` (a row per evaluated
         round: metrics and ledger), ``score`` (its name), ``accuracy`` (the score) and ``samples`` per client,
         ``clients_per_round`` (distinct ones that trained, on average), ``halved`` (how often the step size that the run
-        found was), ``parameters``, ``seconds``, ``versions``.
+        found was), ``rollbacks`` and ``effective_rounds`` (see :class:`drfl.run_log.Result`), ``parameters``,
+        ``seconds``, ``versions``.
 
     Raises:
         InputError: the job cannot start.
@@ -146,7 +149,20 @@ def _record(result: Result) -> Record:
         "accuracy": [round(x, DIGITS) for x in evaluation.score.tolist()],
         "samples": evaluation.samples.tolist(),
         "halved": 0 if result.step_size is None else int(result.step_size.lowered),
+        "rollbacks": result.rollbacks,
+        "effective_rounds": result.effective_rounds,
     }
+
+
+def set_back(record: Record) -> str:
+    """How many rounds of a run count, such as "2 of 15 rounds count", if its model was set back; "" if it was not.
+
+    Args:
+        record: of :func:`train`; one that a run broke off, or that is older than these numbers, has none of them.
+    """
+    rollbacks, rounds = (int(cast("int", record.get(name, 0))) for name in ("rollbacks", "rounds"))
+    effective = int(cast("int", record.get("effective_rounds", rounds)))
+    return Marks(False, rollbacks, rounds, effective).counted if rollbacks else ""
 
 
 def data_key(cell: Cell, data_dir: Path | None) -> DataKey | None:

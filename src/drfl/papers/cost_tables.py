@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from drfl.errors import listed
 from drfl.measure import NOTHING
 from drfl.papers.plan import Plan
 from drfl.papers.records import Run, Runs
 from drfl.papers.tables import ResultTable, TableEntry
+from drfl.run_end import SET_BACK
 
 MEGA = 1e6
 
@@ -31,14 +33,17 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
 
 def _halved(plan: Plan, found: Runs) -> list[str]:
     """A sentence on the runs that found their step size too large, where there are any."""
-    texts = []
+    texts, back = [], []
     for method in plan.spec.methods:
-        group = [run for setting in plan.settings for run in found[setting, method.name] if run.ended]
+        places = [(setting, run) for setting in plan.settings for run in found[setting, method.name] if run.ended]
+        group = [run for _, run in places]
         count = sum(run.halved > 0 for run in group)
         texts += [f"{method.name} in {count} of {len(group)} runs"] if count else []
-    if not texts:
-        return []
-    return [f"drfl lowered the step size that it had found, as too large, in these runs: {'; '.join(texts)}."]
+        back += [
+            f"{method.name}, {setting}, seed {run.seed} ({run.set_back})" for setting, run in places if run.set_back
+        ]
+    said = [f"drfl lowered the step size that it had found, as too large, in these runs: {'; '.join(texts)}."]
+    return said * bool(texts) + [f"{SET_BACK.capitalize()}: {listed(back, 'run')}."] * bool(back)
 
 
 def _texts(ended: Sequence[Run]) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from drfl.assessment.equal_clients import equal_clients
 from drfl.experiments.cells import Record
 from drfl.experiments.hyperparameters import Value
+from drfl.experiments.training_cells import set_back
 from drfl.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl.papers.plan import Collected
 
@@ -59,7 +60,8 @@ class Run:
         parameters: of the algorithm, all of them.
         samples: (N,) test samples of the clients; none where the run broke off.
         clients: distinct ones that trained, the mean over the rounds; NaN where the run broke off.
-        halved: how often the step size that it found was, with the model set back to the initial one.
+        halved: how often the step size that it found was.
+        set_back: how many of its rounds count, in words, if the model was set back to the initial one.
     """
 
     seed: int
@@ -70,6 +72,7 @@ class Run:
     samples: tuple[int, ...] = ()
     clients: float = math.nan
     halved: int = 0
+    set_back: str = ""
 
     @property
     def ended(self) -> bool:
@@ -143,4 +146,4 @@ def _run(seed: int, record: Record) -> Run:
     samples = tuple(cast("Sequence[int]", record.get("samples", ())))
     clients = float(cast(float, record.get("clients_per_round", math.nan)))
     rounds, halved = (int(cast(int, record.get(name, 0))) for name in ("rounds", "halved"))
-    return Run(seed, str(record["stopped"]), rounds, points, parameters, samples, clients, halved)
+    return Run(seed, str(record["stopped"]), rounds, points, parameters, samples, clients, halved, set_back(record))

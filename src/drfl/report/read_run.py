@@ -15,6 +15,7 @@ from drfl.csv_cells import unquoted
 from drfl.errors import InputError
 from drfl.files import lines, open_file, read_json, read_toml, reading
 from drfl.measure import PLAIN, Measure, Rows
+from drfl.run_end import Marks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,6 +102,15 @@ class RunRecord:
         """Whether test rows decided when to stop; older runs, which do not say, had no other rows for a target."""
         older = "test" if self.summary.get("stopped") == "target" else None
         return self.summary.get("stopped_on", older) == "test"
+
+    @property
+    def marks(self) -> Marks:
+        """What readers of a table have to know of it; older runs do not say if the model was set back."""
+        found = (number(self.summary, name) for name in ("rounds", "rollbacks", "effective_rounds"))
+        rounds, rollbacks, effective = (None if math.isnan(value) else int(value) for value in found)
+        return Marks(
+            self.stopped_on_test, rollbacks or 0, rounds or 0, (rounds or 0) if effective is None else effective
+        )
 
     @property
     def proven(self) -> bool:

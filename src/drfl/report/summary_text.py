@@ -22,7 +22,7 @@ from drfl.report.formatting import (
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, listed, number, text, worst_first
 from drfl.report.side_by_side import at_one_seed
-from drfl.run_end import ON_TEST
+from drfl.run_end import ON_TEST, SET_BACK
 
 NAMED = 5
 """Algorithms that a sentence names at most."""
@@ -108,6 +108,11 @@ def _notices_on(group: Group, most: int) -> list[str]:
             said.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(early)}.")
     if any(run.stopped_on_test for run in runs):
         said.append(f" has no intervals{_seeds([run for run in runs if run.stopped_on_test])}: {ON_TEST}.")
+    said += [  # a run that has a warning of its own is not said twice
+        f" was {SET_BACK}{_seeds([run])}: {run.marks.counted}."
+        for run in runs
+        if run.marks.rollbacks and not run.marks.is_late
+    ]
     skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
     if skipping:
         skipped = sum(int(number(run.summary, "skipped_rounds")) for run in skipping)

@@ -22,7 +22,7 @@ from drfl.report.formatting import (
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, number, table
 from drfl.report.side_by_side import at_one_seed, which_seed
-from drfl.run_end import DAGGER, ON_TEST
+from drfl.run_end import legends, marked
 
 METRICS = {
     "avg_score": "Average",
@@ -54,7 +54,7 @@ def summary_table(groups: Sequence[Group]) -> Table:
                 shown.append(undefined)
     rows = [
         [
-            Cell(f"{group.label} {DAGGER}" if any(r.stopped_on_test for r in group.runs) else group.label, line=group),
+            Cell(marked(group.label, (run.marks for run in group.runs)), line=group),
             *(cells[i] for cells in shown),
             size(mean(run.ledger("bytes_up") for run in group.runs)),
             size(mean(run.ledger("bytes_down") for run in group.runs)),
@@ -67,9 +67,9 @@ def summary_table(groups: Sequence[Group]) -> Table:
         f"Test {score.words} of the final model over clients{', in percent' * score.percent}"
         f"{'; mean ± sample standard deviation over seeds' * many}{'; in bold what measures best' * (len(groups) > 1)}"
         f"; 95{THIN}%: the true value of the worst client, whoever it is"
-        f"{f'; {DAGGER} {ON_TEST}' * any(r.stopped_on_test for group in groups for r in group.runs)}"
     )
-    return Table(caption, ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
+    told = legends((f"{g.label} seed {clean(run.seed, 24)}", run.marks) for g in groups for run in g.runs)
+    return Table("; ".join((caption, *told)), ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
 
 
 def interval_head(groups: Sequence[Group]) -> str:
@@ -125,9 +125,10 @@ def runs_table(groups: Sequence[Group]) -> Table:
     rows = [
         [
             clean(run.label),
-            f"{group.label} {DAGGER}" if run.stopped_on_test else group.label,
+            marked(group.label, [run.marks]),
             clean(run.seed, 24),
-            count(number(run.summary, "rounds")),
+            f"{count(run.marks.effective_rounds)} of " * bool(run.marks.rollbacks)
+            + count(number(run.summary, "rounds")),
             scored([run.final("avg_score")], group.score),
             scored([run.final("worst_score")], group.score),
             interval_cell(run, group.score),

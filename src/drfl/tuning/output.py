@@ -133,6 +133,7 @@ def _scores(search: Search, name: str, trials: Sequence[Trial]) -> dict[str, obj
         **({"default": trials[0].score} if defaults else {}),
         "trials": len(trials),
         **{how: ends.count(how) for how in BROKEN},
+        **({"set_back": list(chosen.set_back)} if chosen.set_back else {}),
         **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
     }
 

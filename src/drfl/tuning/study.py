@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from drfl.errors import DrflError, InputError
+from drfl.errors import DrflError, InputError, listed
 from drfl.experiments import cells
 from drfl.experiments.cells import Cell, Record
 from drfl.experiments.measures import Column
 from drfl.experiments.pool import Submitter, as_ended
 from drfl.experiments.runner import StopSignal
+from drfl.experiments.training_cells import set_back
+from drfl.run_end import SET_BACK
 from drfl.tuning.criterion import BROKEN
 from drfl.tuning.search import Search
 from drfl.tuning.suggestion import Point, Trial, direction, needed
@@ -93,7 +95,7 @@ class Store:
                 if own is not None:
                     trial = Trial(
                         own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions,
-                        tuple(own[4]), tuple(own[5]),
+                        *map(tuple, own[4:]),
                     )  # fmt: skip
                     found.setdefault(trial.number, trial)
         return [found[number] for number in _run(found)]
@@ -109,7 +111,8 @@ class Store:
             DrflError: the file cannot be written to.
         """
         optuna = needed()
-        own = [trial.number, trial.table, trial.scores, trial.stopped, trial.undefined, trial.clients]
+        counts = trial.undefined, trial.clients, trial.set_back
+        own = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,
@@ -191,6 +194,7 @@ class Ended(NamedTuple):
         """
         broken = sorted({how for how in self.trial.stopped if how in BROKEN})
         fate = f", {' and '.join(broken)} at some seeds" if broken else ""
+        fate += f", {SET_BACK}: {listed(self.trial.set_back, 'run')}" if self.trial.set_back else ""
         score, best = (f"{column.text(value)} {column.unit}".rstrip() for value in (self.trial.score, self.best))
         name = label_of(self.algorithm)
         return f"{name} trial {self.trial.number}: {column.name} {score}{self.trial.note} (best {best}){fate}"
@@ -315,6 +319,11 @@ class _Loop:
             places=running.point.places,
             undefined=tuple(undefined for undefined, _ in tested),
             clients=tuple(clients for _, clients in tested),
+            set_back=tuple(
+                f"seed {seed} ({count})"
+                for seed, count in zip(self._search.seeds, map(set_back, records), strict=True)
+                if count
+            ),
         )
         self._store.add(algorithm, trial)
         mine.append(trial)

@@ -49,6 +49,7 @@ class Trial(NamedTuple):
         places: what the values of the point were drawn from.
         undefined: for each run that has a model, the number of clients at which the score is undefined; 0 for a loss.
         clients: the number of all clients, for each of these runs.
+        set_back: for each run whose model was set back to the initial one, its seed and how many of its rounds count.
     """
 
     number: int
@@ -59,6 +60,7 @@ class Trial(NamedTuple):
     places: Places = NOWHERE
     undefined: tuple[int, ...] = ()
     clients: tuple[int, ...] = ()
+    set_back: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:

@@ -12,6 +12,7 @@ from drfl.report.pdf.content import Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RunEvidence
 from drfl.report.pdf.names import printable
 from drfl.report.read_run import RunRecord, listed, number, table, text
+from drfl.run_end import SET_BACK
 
 ASKED = "What was decided on which data?"
 
@@ -112,6 +113,7 @@ def _step(record: RunRecord) -> Decision:
     lr = number(found, "lr")
     if math.isfinite(lr):
         halved = ", halved as the loss rose" if number(found, "halved") > 0 else ""
+        halved += f"; {SET_BACK}, {record.marks.counted}" if record.marks.rollbacks else ""
         return Decision(what, "training rows", f"{{}}, by the curvature of the loss{halved}", lr)
     given = number(table(record.summary, "parameters"), "lr")
     return Decision(what, "not in the run's files", "given: {}" if math.isfinite(given) else "given", given)
