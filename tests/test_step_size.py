@@ -26,8 +26,10 @@ from drfl.federation import WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.loop import run
+from drfl.model_selection import Selection
 from drfl.requests import Gradients, Losses
 from drfl.resilience import Faulty, Protected, Quorum
+from drfl.run_end import Marks
 from drfl.sampling import Cohort
 from drfl.step_size import StepSize, capped, find, rises, with_step_size
 from drfl.task import Task
@@ -513,6 +515,8 @@ def test_what_was_averaged_before_is_forgotten():
     lowered = [int(progress.step_size.lowered) for progress in kept] + [int(result.step_size.lowered)]
     restarts = [r for r, (a, b) in enumerate(itertools.pairwise([0, *lowered]), 1) if a != b]
     assert restarts
+    assert int(result.step_size.restarted) == restarts[-1] - 1
+    assert result.effective_rounds == rounds - restarts[-1] + 1
     left = rounds - restarts[-1] + 1
     assert int(result.average.rounds) == left
     assert [int(progress.decaying.rounds) for progress in kept[-2:]] == [left - 2, left - 1]
@@ -585,6 +589,32 @@ def test_a_divergence_halves_it_and_goes_back_to_the_start():
     assert algorithm.steps == [(1, 0.1), (2, 0.1), (3, 0.1), (3, 0.05), (3, 0.025), (4, 0.025), (5, 0.025)]
     assert result.state.w.tolist() == [3.0, 3.0]  # the rounds 3, 4 and 5
     assert (result.rounds, int(result.step_size.lowered)) == (5, 2)
+    assert (result.rollbacks, result.effective_rounds) == (2, 3)
+
+
+def test_a_run_that_was_set_back_says_how_many_rounds_count():
+    result = run(Exploding(at=14, until=0.04), ConstantFederation([1.0, 2.0]), rounds=15)
+    assert (result.rounds, result.rollbacks, result.effective_rounds) == (15, 2, 2)
+    assert result.state.w.tolist() == [2.0, 2.0]
+    assert "2 effective of 15 rounds" in repr(result)
+    assert result.marks == (False, 2, 15, 2)
+    assert result.marks.is_late
+    # the model of an earlier round is none of the last two
+    for at, effective in ((13, 15), (14, 2)):
+        chosen = Selection("validation", "worst_accuracy", at, 0.5)
+        assert result._replace(returned="selected", selection=chosen).effective_rounds == effective
+    plain = run(Exploding(at=14, until=1.0), ConstantFederation([1.0, 2.0]), rounds=15)
+    assert (plain.rollbacks, plain.effective_rounds) == (0, 15)
+    assert "effective" not in repr(plain)
+    given = run(Exploding(at=14, until=1.0, local=LocalSGD(lr=0.1)), ConstantFederation([1.0, 2.0]), rounds=15)
+    assert (given.rollbacks, given.effective_rounds) == (0, 15)
+
+
+@pytest.mark.parametrize(("effective", "is_late"), [(7, True), (8, False)])
+def test_late_is_when_fewer_than_half_of_the_rounds_count(effective, is_late):
+    assert Marks(False, 1, 15, effective).is_late is is_late
+    assert not Marks(False, 0, 15, effective).is_late
+    assert Marks(False, 1, 2, 1).counted == "1 of 2 rounds counts"
 
 
 def test_in_the_end_it_gives_up():
@@ -601,6 +631,11 @@ def test_what_a_step_size_cannot_be(eta):
     assert size.wrong() is None
     assert "no number above 0" in size._replace(eta=torch.tensor(eta)).wrong()
     assert size._replace(lowered=torch.tensor(-1)).wrong()
+    for rollbacks, restarted in ((2, 3), (-1, 0), (0, 3), (1, -3)):
+        assert (
+            "roll-backs" in size._replace(rollbacks=torch.tensor(rollbacks), restarted=torch.tensor(restarted)).wrong()
+        )
+    assert size._replace(rollbacks=torch.tensor(1), restarted=torch.tensor(3)).wrong() is None
     assert not StepSize.unknown(3).known
 
 

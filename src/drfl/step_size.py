@@ -83,8 +83,9 @@ class StepSize(NamedTuple):
         """Before it was looked for, for n clients."""
         nan, one = torch.tensor(torch.nan, dtype=torch.float64), torch.tensor(1)
         nobody = torch.zeros(n, dtype=torch.bool)
-        nought = 0 * one
-        return cls(nan, nan, -one, nought, torch.zeros((), dtype=torch.float64), nan.repeat(n), nobody, nought, nought)
+        # Tensors of their own: a checkpoint refuses those that share memory.
+        still = torch.zeros((), dtype=torch.float64)
+        return cls(nan, nan, -one, 0 * one, still, nan.repeat(n), nobody, 0 * one, 0 * one)
 
     @property
     def known(self) -> bool:

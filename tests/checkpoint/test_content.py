@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from drfl import DRFA, Average, CVaR, LocalSGD, ScaffPD, run
+from drfl import DRFA, Average, CVaR, FedAvg, LocalSGD, ScaffPD, run
 from drfl.certificate import Certifier
 from drfl.checkpoint import Checkpoints, DamagedError, resume_point
 from drfl.checkpoint.schema import check, restored, state_specs, tensors_of
@@ -330,3 +330,22 @@ def test_the_state_of_another_algorithm_is_refused(original, fed, tmp_path):
     algorithm = DRFA(m=3, local=LOCAL)
     with pytest.raises(DamagedError, match="is no part of this algorithm's"):
         resume_point(laid(tmp_path, original), algorithm, fed)
+
+
+@pytest.mark.parametrize(
+    ("rollbacks", "restarted", "why"),
+    [(1, 4, "set back after 4 rounds of 4"), (2, 1, "roll-backs"), (0, 1, "roll-backs"), (1, 3, None)],
+)
+def test_a_model_cannot_have_been_set_back_after_the_run(rollbacks, restarted, why, fed, tmp_path):
+    algorithm = FedAvg(m=3, local=LocalSGD(steps=1, batch=4))
+    run(algorithm, fed, rounds=5, keep=Checkpoints(tmp_path / "run", dict, 4))
+    files = {name: (tmp_path / "run" / NEW / name).read_bytes() for name in (STATE, RUN)}
+    numbers = {"lowered": 1, "rollbacks": rollbacks, "restarted": restarted}
+    changes = both(*(put(f"step_size.{name}", torch.tensor(value)) for name, value in numbers.items()))
+    laid(tmp_path, {NEW: with_tensors(files, changes)})
+    if why is None:
+        size = resume_point(tmp_path, algorithm, fed, rounds=ROUNDS).progress.step_size
+        assert (int(size.rollbacks), int(size.restarted)) == (1, 3)
+        return
+    with pytest.raises(DamagedError, match=why):
+        resume_point(tmp_path, algorithm, fed, rounds=ROUNDS)

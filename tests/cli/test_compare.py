@@ -11,10 +11,11 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.rollbacks import set_back_once
 
 from drfl.algorithms import ALGORITHMS
 from drfl.cli.app import call
-from drfl.run_end import DAGGER, ON_TEST
+from drfl.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
 
 THREE = ["--algorithms", "FedAvg,DRFA,DRDM"]
 SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "2", "--steps", "2", "--seeds", "2"]
@@ -235,3 +236,47 @@ def test_the_file_says_which_algorithms(tmp_path):
     assert call(["compare", "job.toml", "--seeds", "3,5", "--out", "a"]) == 0
     cells = {path.name for path in (tmp_path / "a").iterdir() if path.is_dir()}
     assert cells == {"DRFA-seed3", "DRFA-seed5", "FedAvg-seed3", "FedAvg-seed5"}
+
+
+PAIR = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--steps", "2", "--algorithms", "FedAvg,SCAFFOLD"]
+
+
+def test_runs_that_were_set_back_are_marked_everywhere(tmp_path, capsys, monkeypatch):
+    """SCAFFOLD's second seed is set back in round 4 of 5; FedAvg's step size is the user's own."""
+    set_back_once(monkeypatch, 1)
+    assert call(["compare", *PAIR, "--param", "FedAvg.lr=0.1", "--rounds", "5", "--seeds", "2", "--out", "a"]) == 0
+    said, err = capsys.readouterr()
+    line = f"{DOUBLE_DAGGER} {SET_BACK}: SCAFFOLD seed 1 (2 of 5 rounds count)"
+    assert line in " ".join(said.split())
+    assert f"SCAFFOLD {DOUBLE_DAGGER}" in said
+    assert err.count("SCAFFOLD seed 1 (2 of 5 rounds count): ") == 1
+    table = (tmp_path / "a/table.md").read_text(encoding="utf-8")
+    assert f"| SCAFFOLD {DOUBLE_DAGGER} |" in table
+    assert "| FedAvg |" in table
+    assert table.splitlines()[-1] == line
+    with (tmp_path / "a/compare.csv").open(newline="") as file:
+        cells = {(row["algorithm"], row["seed"]): row for row in csv.DictReader(file)}
+    assert list(cells["SCAFFOLD", "1"])[2:5] == ["rounds", "rollbacks", "effective_rounds"]
+    counts = {cell: (row["rollbacks"], row["effective_rounds"]) for cell, row in cells.items()}
+    assert counts.pop(("SCAFFOLD", "1")) == ("1", "2")
+    assert set(counts.values()) == {("0", "5")}
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert sum("rounds count" in text for text in summary["warnings"]) == 1
+    own = summary["algorithms"]["SCAFFOLD"]
+    assert (own["runs"], own["rollbacks"], own["effective_rounds"]) == (2, [0, 1], [5, 2])
+    run = json.loads((tmp_path / "a/SCAFFOLD-seed1/summary.json").read_text())
+    assert (run["rounds"], run["rollbacks"], run["effective_rounds"]) == (5, 1, 2)
+    page = (tmp_path / "a/report.html").read_text(encoding="utf-8")
+    assert line in page
+    assert "2 of 5" in page
+    assert call(["report", "a", "--out", "again.html"]) == 0
+    assert line in (tmp_path / "again.html").read_text(encoding="utf-8")
+
+
+def test_of_a_run_that_was_set_back_early_nobody_is_warned(tmp_path, capsys, monkeypatch):
+    set_back_once(monkeypatch, 1)
+    call(["compare", *PAIR, "--param", "FedAvg.lr=0.1", "--rounds", "6", "--seeds", "2", "--out", "a"])
+    said, err = capsys.readouterr()
+    assert "SCAFFOLD seed 1 (3 of 6 rounds count)" in " ".join(said.split())
+    assert "SCAFFOLD seed 1 (" not in err
+    assert f"SCAFFOLD was {SET_BACK} (seed 1): 3 of 6 rounds count." in (tmp_path / "a/report.html").read_text("utf-8")

@@ -15,6 +15,7 @@ import tomllib
 import pytest
 import torch
 from tests.support.refusals import refused
+from tests.support.rollbacks import set_back_once
 
 import drfl
 from drfl.cli.app import call
@@ -22,7 +23,7 @@ from drfl.data.partition import Partition
 from drfl.data.partitioners import PARTITIONS
 from drfl.experiments.test_rows import read
 from drfl.history import CERTIFICATE_COLUMNS, columns_of, history_columns
-from drfl.run_end import ON_TEST
+from drfl.run_end import ON_TEST, SET_BACK
 
 FILES = {
     "clients.csv",
@@ -437,3 +438,22 @@ def test_ctrl_c_stops_after_the_round_with_a_valid_run_directory(tmp_path):
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     assert summary["stopped"] == "interrupted"
     assert int(rows(tmp_path / "a/history.csv")[-1]["round"]) == summary["rounds"]
+
+
+def test_a_run_that_was_set_back_says_how_many_rounds_count(tmp_path, capsys, monkeypatch):
+    set_back_once(monkeypatch, 0)
+    arguments = ["run", *SMALL, "--algorithm", "FedAvg"]
+    for rounds, effective, is_late in ((5, 2, True), (7, 4, False)):
+        out = f"r{rounds}"
+        assert call([*arguments, "--rounds", str(rounds), "--out", out]) == 0
+        said, err = capsys.readouterr()
+        assert f", halved 1 time; {SET_BACK}, {effective} of {rounds} rounds count" in " ".join(said.split())
+        summary = json.loads((tmp_path / out / "summary.json").read_text())
+        assert (summary["rounds"], summary["rollbacks"], summary["effective_rounds"]) == (rounds, 1, effective)
+        warned = [text for text in summary["warnings"] if text.startswith(f"{effective} of {rounds} rounds count: ")]
+        assert len(warned) == is_late
+        assert (f"{effective} of {rounds} rounds count: " in err) is is_late
+    assert call([*arguments, "--rounds", "5", "--lr", "0.1", "--out", "own"]) == 0
+    summary = json.loads((tmp_path / "own/summary.json").read_text())
+    assert (summary["rollbacks"], summary["effective_rounds"]) == (0, 5)
+    assert SET_BACK not in capsys.readouterr().out

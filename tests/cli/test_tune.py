@@ -12,10 +12,12 @@ import sys
 import tomllib
 
 import pytest
+from tests.support.rollbacks import set_back_once
 from tests.support.small_search import Here
 
 from drfl.cli import tune
 from drfl.cli.app import call
+from drfl.run_end import DOUBLE_DAGGER, SET_BACK
 
 JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
 SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2"]
@@ -178,3 +180,20 @@ def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, ca
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert said.endswith(", or tune on what stands in for it, by --stand-in\n")
+
+
+def test_a_trial_that_was_set_back_says_so(here, capsys, monkeypatch):
+    """At the first of two tuning seeds, in round 4 of 5."""
+    set_back_once(monkeypatch, 1000)
+    small = ["tune", "job.toml", "--algorithms", "FedAvg", "--seeds", "2", "--rounds", "5", "--jobs", "1"]
+    where = f"{SET_BACK}: seed 1000 (2 of 5 rounds count)"
+    assert call([*small, "--trials", "1", "--out", "a"]) == 0
+    said, err = capsys.readouterr()
+    assert where in err
+    assert f"{DOUBLE_DAGGER} {SET_BACK}: FedAvg seed 1000 (2 of 5 rounds count)" in " ".join(said.split())
+    with open("a/job.toml", "rb") as file:
+        assert tomllib.load(file)["scores"]["FedAvg"]["set_back"] == ["seed 1000 (2 of 5 rounds count)"]
+    assert call([*small, "--trials", "1", "--out", "a"]) == 0  # from the trials that are kept
+    assert DOUBLE_DAGGER in capsys.readouterr().out
+    assert call([*small, "--trials", "1", "--set", "lr=0.1", "--out", "b"]) == 0
+    assert SET_BACK not in "".join(capsys.readouterr())

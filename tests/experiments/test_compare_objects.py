@@ -9,13 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from tests.support.rollbacks import set_back_once
 from torch import nn
 
 import drfl
 from drfl.assessment.seeds import seed_difference
 from drfl.errors import DrflError
 from drfl.experiments.runner import StopSignal, first_intervals
-from drfl.run_end import DAGGER, ON_TEST
+from drfl.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
 
 
 @dataclass(frozen=True)
@@ -248,3 +249,24 @@ def test_another_object_of_the_name_is_refused(tmp_path):
     with pytest.raises(drfl.InputError, match="exists already"):
         drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
     drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", overwrite=True, **QUIET)
+
+
+def test_runs_that_were_set_back_are_marked_in_every_table_and_count(monkeypatch):
+    """Of two seeds one is set back in round 4 of 5; names may have signs that LaTeX reads in its own way."""
+    set_back_once(monkeypatch, 1)
+    told = []
+    found = drfl.compare({"my_own": Mine(m=3)}, clients, task, **{**QUIET, "rounds": 5, "progress": told.append})
+    assert found.to_frame()[["rollbacks", "effective_rounds"]].values.tolist() == [[0, 5], [1, 2]]
+    assert all(outcome.metrics is not None for outcome in found.outcomes)
+    line = f"{DOUBLE_DAGGER} {SET_BACK}: my_own seed 1 (2 of 5 rounds count)"
+    for text in (found.to_markdown(), found._repr_html_()):
+        assert line in text
+        assert text.count(DOUBLE_DAGGER) == 2
+    latex = found.to_latex()
+    assert latex.count(r"$\ddagger$") == 2
+    assert r"my\_own seed 1 (2 of 5 rounds count)" in latex
+    (notice,) = [notice for notice in found.notices if notice.code == "late-rollback"]
+    assert notice.field == "lr"
+    assert told.count(notice) == 1
+    plain = drfl.compare({"mine": Mine(m=3)}, clients, task, **QUIET)
+    assert DOUBLE_DAGGER not in plain.to_markdown()

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from tests.support.marks import only
 from tests.support.refusals import refused
+from tests.support.rollbacks import set_back_once
 from tests.support.run_files import different, results_in
 
 import drfl
@@ -398,3 +399,14 @@ def test_of_two_sites_neither_is_to_be_protected_from_the_other():
         assert (found is not None) == (count > 2)
     limited = [{"name": "a", "rows": 3}, {"name": "b", "rows": 3}, {"name": "c"}]
     assert ServerSettings.model_validate({"insecure": True, "job": job, "sites": limited}).unprotected() is not None
+
+
+def test_a_deployment_that_was_set_back_says_so(tmp_path, caplog, monkeypatch):
+    set_back_once(monkeypatch, 0)
+    path = settings(tmp_path, rounds=5)
+    path.write_text(path.read_text().replace("lr = 0.05\n", ""))
+    with caplog.at_level(logging.WARNING, "drfl"):
+        out = server_app.serve(grid_of(), path)
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["rounds"], summary["rollbacks"], summary["effective_rounds"]) == (5, 1, 2)
+    assert [getattr(record.msg, "code", None) for record in caplog.records].count("late-rollback") == 1

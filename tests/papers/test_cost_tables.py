@@ -40,3 +40,12 @@ def test_runs_that_lowered_their_step_size_are_named():
     assert table.notes[-1].endswith("as too large, in these runs: DRDM in 2 of 4 runs.")
     assert cells_csv(found).splitlines()[1].endswith(",2")
     assert len(tables(*of(results(small_spec(), costs)))[0].notes) == 1
+
+
+def test_runs_that_were_set_back_are_named_and_older_records_say_nothing():
+    def back(setting, method, seed):
+        told = {"halved": 1, "rollbacks": 1, "effective_rounds": 1} if (method, seed) == ("DRDM", 0) else {}
+        return {**trained(0.1, 0.5, 0.6), "halved": 0, **told}
+
+    (table,) = tables(*of(results(small_spec(), back, Scale(repeats=2))))
+    assert table.notes[-1].startswith("Set back to the initial model: DRDM, α = 0.1, seed 0 (1 of 2 rounds counts), ")

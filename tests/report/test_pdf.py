@@ -17,7 +17,7 @@ from drfl.report.pdf import Evidence, RowGain, RunEvidence, SeedGain, render_pdf
 from drfl.report.pdf.document import document
 from drfl.report.pdf.forest import ticks
 from drfl.report.pdf.names import BOX, client_names, printable
-from drfl.run_end import ON_TEST
+from drfl.run_end import ON_TEST, SET_BACK
 
 ACCURACY = {"name": "accuracy", "more_is_better": True, "percent": True, "rows": "binary"}
 CALIBRATION = {"name": "calibration_error", "more_is_better": False, "percent": False, "rows": "whole"}
@@ -193,6 +193,14 @@ def test_it_says_which_rows_decided(run, summary, config, said):
         assert cells["Which model is returned"] == ["validation rows", "round 7, the best by worst accuracy"]
     if summary.get("stopped") == "target":
         assert cells["Number of rounds"] == [f"{summary['stopped_on']} rows", f"10: stopped at {config['until']}"]
+
+
+def test_the_step_size_says_if_the_model_was_set_back(run):
+    found = {"step_size": {"lr": 0.1, "halved": 1}, "rollbacks": 1, "effective_rounds": 2}
+    for summary, said in ((found, f"; {SET_BACK}, 2 of 10 rounds count"), ({**found, "rollbacks": 0}, "")):
+        table = document(Evidence((run(f"r{len(said)}", summary=summary),))).questions[4].blocks[0]
+        cells = {row[0]: row[1:] for row in table.rows}
+        assert cells["Local step size"][1] == f"0.1, by the curvature of the loss, halved as the loss rose{said}"
 
 
 @pytest.mark.parametrize("summary", [{"stopped": "target", "stopped_on": "test"}, {"stopped": "target"}])

@@ -22,7 +22,7 @@ from drfl.report.groups import group_runs
 from drfl.report.side_by_side import at_one_seed, side_by_side, which_seed
 from drfl.report.summary_text import cards, notices, takeaway
 from drfl.report.tables import runs_table, summary_table
-from drfl.run_end import DAGGER, ON_TEST
+from drfl.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
 
 from .test_html import EVIL, Page
 
@@ -231,6 +231,27 @@ def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
     assert ON_TEST in Page(render([by])).text
     on_validation = record("v", summary={"stopped": "target", "stopped_on": "validation"})
     assert worst_interval(on_validation) is not None
+
+
+def test_what_was_set_back_is_marked_and_counts(record):
+    """Of three seeds of DRFA one was set back late, one early; FedAvg's runs are of an older drfl."""
+    back = {0: {"rollbacks": 0, "effective_rounds": 10}, 1: {"rollbacks": 2, "effective_rounds": 2}}
+    back[2] = {"rollbacks": 1, "effective_rounds": 9}
+    runs = [record(f"f{seed}", "FedAvg", seed) for seed in range(3)]
+    runs += [record(f"d{seed}", "DRFA", seed, summary=counts) for seed, counts in back.items()]
+    groups = group_runs(runs)
+    table, each = summary_table(groups), runs_table(groups)
+    assert [str(row[0].text) for row in table.rows] == ["FedAvg", f"DRFA {DOUBLE_DAGGER}"]
+    where = f"{DOUBLE_DAGGER} {SET_BACK}: DRFA seed 1 (2 of 10 rounds count), DRFA seed 2 (9 of 10 rounds count)"
+    assert table.caption.endswith(f"; {where}")
+    assert [row[3] for row in each.rows] == ["10", "10", "10", "10", "2 of 10", "9 of 10"]
+    assert [row[1] for row in each.rows][3:] == ["DRFA", f"DRFA {DOUBLE_DAGGER}", f"DRFA {DOUBLE_DAGGER}"]
+    # the late one has a warning of its own in its summary
+    assert [line for line in notices(groups) if SET_BACK in line] == [
+        f"DRFA was {SET_BACK} (seed 2): 9 of 10 rounds count."
+    ]
+    assert standing(groups) is not None
+    assert where in Page(render(runs)).text
 
 
 def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):

@@ -58,6 +58,7 @@ def test_an_honest_client_keeps_its_say_with_a_smaller_step(steps, told, caplog)
     result = trained(fedavg(steps), fed := Recording(fed_of()))
     size = result.step_size
     assert int(size.lowered) == 2
+    assert (result.rollbacks, result.effective_rounds) == (0, ROUNDS), "a round that is done again is none"
     assert not size.unaffected.any()
     assert int(result.state.memory.rejected) == 0
     assert trainings(fed) == ROUNDS + 2  # both in the first round, which begins where it began before
