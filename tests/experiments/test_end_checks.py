@@ -11,6 +11,7 @@ import drfl
 from drfl.experiments.end_checks import end_checks
 from drfl.metrics import ACCURACY
 from drfl.resilience import Protected
+from drfl.run_end import Marks
 
 
 def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9, skipped=0, algorithm=None):
@@ -33,6 +34,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
         history=SimpleNamespace(rows=rows, last=rows[-1]),
         evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64), others=()),
         selection=None,
+        marks=Marks(on_test=False, rollbacks=0, rounds=rounds, effective_rounds=rounds),
     )
     return job, result
 
