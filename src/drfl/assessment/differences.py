@@ -153,22 +153,22 @@ def worst_gain(a: Scores, b: Scores, gains: Gains, alpha: float = 0.05, *, indep
     value = float(np.nanmin(b.values) - np.nanmin(a.values))
     width = a.range[1] - a.range[0]
     reach = width if np.isfinite(width) else _reach(a, b)
-    low = _lower(a, b, gains.lower(alpha / 4), alpha / 2, reach, independent)
-    high = -_lower(b, a, -gains.upper(alpha / 4), alpha / 2, reach, independent)
+    low = _lower(a, b, gains.lower(alpha / 4), alpha, reach, independent)
+    high = -_lower(b, a, -gains.upper(alpha / 4), alpha, reach, independent)
     return WorstGain(value, low, high)
 
 
 def _lower(a: Scores, b: Scores, paired: Floats, alpha: float, reach: float, independent: bool) -> float:
-    """The largest δ such that min μ^B > min μ^A + δ is shown at level α.
+    """The largest δ such that min μ^B > min μ^A + δ is shown at level α/2.
 
     Its contrary says that some client i has μ_i^B − δ ≤ μ_j^A for all j. So δ is shown once this is rejected for every
-    i, each at level α: by i's own rows, paired, for j = i, or by i's rows with B and the others' with A, each at α/2.
+    i, each at level α/2: by i's own rows, paired, for j = i, or by i's rows with B and the others' with A, each at α/4.
     """
-    low, high, rivals = -reach, reach, Rivals.of(a)
+    low, high, rivals = -reach, reach, Rivals.of(a, alpha)
     for _ in range(STEPS):
         middle = (low + high) / 2
         left = np.flatnonzero(~(paired > middle))
-        shown = not len(left) or bool((rivals.beat(b, left, middle, independent=independent) <= alpha / 2).all())
+        shown = not len(left) or bool((rivals.beat(b, left, middle, independent=independent) <= alpha / 4).all())
         low, high = (middle, high) if shown else (low, middle)
     return low
 

@@ -245,6 +245,8 @@ class RealScores:
     def lower(self, alpha: Floats | float) -> Floats:
         """The t-interval's; −∞ for fewer than two rows."""
         quantile = special.stdtrit(np.maximum(1.0, self.n - 1), 1 - np.asarray(alpha, dtype=np.float64))
+        # finite, as rows that are all equal have an error of 0
+        quantile = np.minimum(quantile, 1e300)
         return np.where(self.n > 1, np.nan_to_num(self.values) - quantile * self._error(), -np.inf)
 
     def upper(self, alpha: Floats | float) -> Floats:
