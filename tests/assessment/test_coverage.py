@@ -12,7 +12,17 @@ from tests.assessment.other_statements import (
     new_client,
     shown_over_seeds,
 )
-from tests.assessment.statements import ALPHA, Tally, one_model, rejected, tallied, two_models
+from tests.assessment.statements import (
+    ALPHA,
+    Tally,
+    client_intervals,
+    gains_of_clients,
+    one_model,
+    rejected,
+    tallied,
+    two_models,
+    two_models_at_99,
+)
 
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.gains import assess_gain
@@ -25,6 +35,11 @@ FEW = (
     (settings.UNEQUAL_5, one_model, 400),
     (settings.RARE, one_model, 200),
     (settings.RANKS[0], one_model, 200),
+    *((setting, client_intervals, 1_000) for setting in (settings.DELONG[3], settings.DELONG[8], settings.DELONG[10])),
+    (settings.DELONG[1], one_model, 20),
+    *((setting, gains_of_clients, 1_000) for setting in (settings.TWO_RANKS[0], settings.TWO_RANKS[3])),
+    (settings.RATES[0], one_model, 100),
+    (settings.HOSPITALS_4, two_models_at_99, 120),
     (next(iter(settings.EQUAL)), equal_clients_differ, 300),
     (settings.NEW[2], new_client, 2_000),
     (settings.SIZES[1], enough_rows, 10_000),
@@ -34,6 +49,8 @@ FEW = (
 WRONG = (
     *((settings.ALIKE_20, way) for way in wrong_ways.OF_COUNTS),
     (settings.RARE, wrong_ways.students_t),
+    (settings.DELONG[4], wrong_ways.delong_normal),
+    (settings.TWO_RANKS[5], wrong_ways.delong_normal_gain),
     (settings.NEW[1], wrong_ways.smallest_seen),
     (settings.SEEDS[0], wrong_ways.bootstrap_over_seeds),
 )
@@ -79,7 +96,8 @@ def test_what_is_counted_is_what_assess_says(monkeypatch):
         sums = [np.stack([own.n, own.count, own.count], 1) for own in (one.a, one.b)]
         measure, names = Measure("accuracy", percent=True, rows=Rows.BINARY), ["first", "second"]
         found = assess_clients(measure, names, sums[0], one.a.n.astype(int), level=1 - alpha)
-        gain = assess_gain(measure, names, *sums, one.a.count - one.gains.worse, level=1 - alpha)
+        products = np.stack([one.a.count - one.gains.worse, np.zeros(2)], 1)
+        gain = assess_gain(measure, names, *sums, products, level=1 - alpha)
         told["client intervals"].append(((found.low > first) | (found.high < first)).any())
         told["worst client's interval"].append(not found.worst.low <= first.min() <= found.worst.high)
         told["could be the worst"].append(not found.candidates[worst])

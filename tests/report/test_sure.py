@@ -173,12 +173,33 @@ def test_measures_of_numbers_have_intervals_too_and_endless_ones_stay_in_the_fig
 
 
 def test_ranks(record):
+    squares = [84.0, 125.0, 0.0]
     sums = {"positive": [5.0, 5.0, 1.0], "pairs": [20.0, 25.0, 0.0]}
+    sums |= {"positive_squares": squares, "negative_squares": squares}
     run = of_measure(record, Rows.RANKS, sums)
     run.clients["score"] = [0.8, 1.0, np.nan]
     found = told_of(run)
     assert found.values[:2].tolist() == [0.8, 1.0]
     assert np.isnan(found.values[2])
+    assert found.method.startswith("DeLong")
+    free = assessment_of(run, auc_interval="distribution-free")
+    assert free.low[0] < found.low[0]
+    assert free.method != found.method
+    del run.clients["brier_negative_squares"]  # as an older drfl left it
+    assert told_of(run) is None
+
+
+def test_rates(record):
+    sums = {"rows": [8.0, 5.0, 0.0], "count": [6.0, 5.0, 0.0]}
+    run = of_measure(record, Rows.RATE, sums)
+    run.clients["score"] = [0.75, 1.0, np.nan]
+    found = told_of(run)
+    assert found.samples.tolist() == [8, 5, 0]  # of all test rows, those that count
+    assert found.high[0] == pytest.approx(BinaryScores(np.array([8.0]), np.array([6.0])).upper(0.025 / 2)[0])
+    assert np.isnan(found.low[2])
+    run.clients.loc[0, "brier_rows"] = 11.0
+    with pytest.raises(InputError, match="damaged"):
+        told_of(run)
 
 
 def test_clients_that_share_test_rows_are_not_taken_for_independent(record):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RealScores, Scores
+from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RankScores, RealScores, Scores
 from drfl.assessment.worst import Rivals
 
 SHARE = 0.8
@@ -65,15 +65,16 @@ class BinaryGains:
 
 @dataclass(frozen=True, eq=False)
 class MeanGains:
-    """Rows with a number for each model, known by the sums of its differences.
+    """Rows with a number for each model, or an AUC of each, known by the sums of the differences.
 
     Args:
         scores: of the differences: :class:`drfl.assessment.scores.BoundedScores` of (1 + d)/2 for rows in [0, 1],
-            :class:`drfl.assessment.scores.RealScores` of d, approximate, for others.
+            :class:`drfl.assessment.scores.RankScores` of it for AUCs, :class:`drfl.assessment.scores.RealScores` of d,
+            approximate, for others.
         bounded: which of the two.
     """
 
-    scores: BoundedScores | RealScores
+    scores: BoundedScores | RankScores | RealScores
     bounded: bool
 
     @classmethod
@@ -103,9 +104,9 @@ class MeanGains:
 
     def turned(self) -> MeanGains:
         """Those of −d."""
-        if isinstance(self.scores, BoundedScores):
-            return MeanGains(self.scores.mirrored(), True)
-        return MeanGains(RealScores(self.n, -self.scores.total, self.scores.squares), False)
+        if isinstance(self.scores, RealScores):
+            return MeanGains(RealScores(self.n, -self.scores.total, self.scores.squares), False)
+        return MeanGains(self.scores.mirrored(), True)
 
     def p(self) -> Floats:
         """Two-sided p-values (N,) of d_i = 0."""

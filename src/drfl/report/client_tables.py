@@ -83,7 +83,7 @@ def by_client_tables(groups: Sequence[Group]) -> list[Table]:
     """
     firsts = at_one_seed(groups)
     names = firsts[0].clients["client"].tolist()
-    if sum(len(group.runs) for group in groups) == 1 or len(names) > MOST_NAMED:
+    if sum(len(group.runs) for group in groups) == 1 or len(names) > firsts[0].most_shown(MOST_NAMED):
         return []
     numbered = any(NUMBERED.fullmatch(name) for name in names)
     shown = [[run] for run in firsts] if numbered else [list(group.runs) for group in groups]
