@@ -412,3 +412,17 @@ def test_a_level_of_its_own_is_taken(record):
     n, right = (run.clients[name].to_numpy(float) for name in ("samples", "accuracy_count"))
     known = assess_clients(run.score, run.clients["client"].tolist(), np.stack([n, right, right], 1), n, level=0.5)
     assert found.low.tolist() == known.low.tolist()
+
+
+def test_every_site_of_a_deployment_is_shown(record):
+    """However many there are, and however few rows the smallest has."""
+    sites = [f"site {i:02d}" for i in range(45)]
+    runs = [record(f"run-{s}", seed=s, clients=45, names=sites, config={"sites": sites}) for s in range(2)]
+    for run in runs:  # a site with a single row, which is right: it measures best
+        run.clients.loc[7, ["samples", "score", "accuracy_count"]] = [1, 1.0, 1]
+    (told,), (table,) = side_by_side(group_runs(runs)), by_client_tables(group_runs(runs))
+    assert sorted(shown_rows(told)) == list(range(45))
+    assert len(table.rows) == 45
+    assert len(forest(told, shown_rows(told)).layout.yaxis.ticktext) == 46  # and what equal clients would show
+    simulated = record("simulated", clients=45, names=sites)
+    assert len(shown_rows(side_by_side(group_runs([simulated]))[0])) == MOST

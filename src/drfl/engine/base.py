@@ -132,9 +132,9 @@ class Tests(NamedTuple):
     @classmethod
     def joined(cls, tests: Sequence[Tests]) -> Tests:
         """One of several clients from one of each."""
-        loss, values, rows, _ = zip(*tests, strict=True)
-        columns = (tuple(map(torch.cat, zip(*parts, strict=True))) for parts in (values, rows))
-        return cls(torch.cat(loss), *columns)
+        loss, values, rows = zip(*(test[:3] for test in tests), strict=True)
+        columns = [tuple(map(torch.cat, zip(*parts, strict=True))) for parts in (values, rows)]
+        return cls(torch.cat(loss), columns[0], columns[1])
 
 
 class Engine(Protocol):
