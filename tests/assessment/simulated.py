@@ -187,8 +187,7 @@ class RankSetting:
         products = [np.einsum("...kl,...k,...l", own, a, b) for own, a, b in zip(counts, *placed, strict=True)]
         n = [np.broadcast_to(own.astype(float), shape) for own in rows]
         parts = 1 if self.scores is RankScores else 3
-        make = RankScores if self.scores is RankScores else DeLongScores.of
-        a, b = (make(*n, *own[:parts]) for own in sums)
+        a, b = (self.scores(*n, *own[:parts]) for own in sums)
         return Drawn(a, b, MeanGains(a.gain(b, np.stack(products, -1)), True))
 
 

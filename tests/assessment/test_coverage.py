@@ -35,9 +35,9 @@ FEW = (
     (settings.UNEQUAL_5, one_model, 400),
     (settings.RARE, one_model, 200),
     (settings.RANKS[0], one_model, 200),
-    *((setting, client_intervals, 1_000) for setting in (settings.DELONG[3], settings.DELONG[8], settings.DELONG[10])),
+    *((settings.DELONG[i], client_intervals, 1_000) for i in (3, 8, 10, 12, 13, 14)),
     (settings.DELONG[1], one_model, 20),
-    *((setting, gains_of_clients, 1_000) for setting in (settings.TWO_RANKS[0], settings.TWO_RANKS[3])),
+    *((settings.TWO_RANKS[i], gains_of_clients, 1_000) for i in (0, 3, 7, 8, 9)),
     (settings.RATES[0], one_model, 100),
     (settings.HOSPITALS_4, two_models_at_99, 120),
     (next(iter(settings.EQUAL)), equal_clients_differ, 300),
@@ -96,8 +96,7 @@ def test_what_is_counted_is_what_assess_says(monkeypatch):
         sums = [np.stack([own.n, own.count, own.count], 1) for own in (one.a, one.b)]
         measure, names = Measure("accuracy", percent=True, rows=Rows.BINARY), ["first", "second"]
         found = assess_clients(measure, names, sums[0], one.a.n.astype(int), level=1 - alpha)
-        products = np.stack([one.a.count - one.gains.worse, np.zeros(2)], 1)
-        gain = assess_gain(measure, names, *sums, products, level=1 - alpha)
+        gain = assess_gain(measure, names, *sums, one.a.count - one.gains.worse, level=1 - alpha)
         told["client intervals"].append(((found.low > first) | (found.high < first)).any())
         told["worst client's interval"].append(not found.worst.low <= first.min() <= found.worst.high)
         told["could be the worst"].append(not found.candidates[worst])

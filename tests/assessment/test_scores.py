@@ -22,7 +22,7 @@ def delong(outputs, positive):
     right = (x[:, :, None] > y[:, None]) + (x[:, :, None] == y[:, None]) / 2
     of, others = np.full(len(x), float(x.shape[1])), np.full(len(x), float(y.shape[1]))
     c, d = right.sum(2), right.sum(1)
-    return DeLongScores.of(of, others, c.sum(1), (c**2).sum(1), (d**2).sum(1)), c / others[0], d / of[0]
+    return DeLongScores(of, others, c.sum(1), (c**2).sum(1), (d**2).sum(1)), c / others[0], d / of[0]
 
 
 DELONG = delong(OUTPUTS, 20)[0]
@@ -104,24 +104,25 @@ def test_with_many_rows_the_intervals_of_areas_are_delongs():
 
 def test_the_area_of_all_pairs_in_order_is_as_of_the_smaller_class_right_and_wrong():
     few, many, one = np.array([4.0]), np.array([60.0]), np.array([1.0])
-    perfect = DeLongScores.of(few, many, few * many, few * many**2, many * few**2)
+    perfect = DeLongScores(few, many, few * many, few * many**2, many * few**2)
     assert perfect.lower(0.025) == pytest.approx(BinaryScores(few, few).lower(0.025))
     assert perfect.upper(0.025) == [1]
+    assert (perfect.above(0.0), perfect.below(1.0)) == ([0], [1])
     assert perfect.mirrored().upper(0.025) == pytest.approx(1 - perfect.lower(0.025))
-    tied = DeLongScores.of(one, many, 30 * one, 900 * one, many / 4)
+    tied = DeLongScores(one, many, 30 * one, 900 * one, many / 4)
     assert (tied.lower(0.025), tied.upper(0.025)) == ([pytest.approx(0, abs=1e-3)], [pytest.approx(1, abs=1e-3)])
 
 
 def test_all_outputs_tied_are_not_taken_for_certain():
     n = np.array([30.0])
-    tied = DeLongScores.of(n, n, n**2 / 2, n**3 / 4, n**3 / 4)
+    tied = DeLongScores(n, n, n**2 / 2, n**3 / 4, n**3 / 4)
     assert 0.3 < tied.lower(0.025)[0] < 0.45
 
 
 @pytest.mark.parametrize("kind", [RankScores, DeLongScores])
 def test_no_rows_of_a_class_say_nothing_of_an_area(kind):
     empty = (np.zeros(2), np.array([0.0, 9.0]), np.zeros(2))
-    scores = RankScores(*empty) if kind is RankScores else DeLongScores.of(*empty, np.zeros(2), np.zeros(2))
+    scores = RankScores(*empty) if kind is RankScores else DeLongScores(*empty, np.zeros(2), np.zeros(2))
     assert np.isnan(scores.values).all()
     assert (scores.lower(0.05).tolist(), scores.upper(0.05).tolist()) == ([0, 0], [1, 1])
     assert scores.above(0.5).tolist() == [1, 1]

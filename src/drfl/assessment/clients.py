@@ -159,7 +159,7 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
         # Of a federation that has no squares the distribution-free bound is all there is.
         if auc_interval == "distribution-free" or not squares:
             return RankScores(first, second, third)
-        return DeLongScores.of(first, second, third, *squares)
+        return DeLongScores(first, second, third, *squares)
     if measure.rows in (Rows.BINARY, Rows.RATE):
         return BinaryScores(first, second if measure.more_is_better else first - second)
     if measure.rows == Rows.UNIT:

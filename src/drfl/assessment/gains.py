@@ -114,7 +114,8 @@ def assess_gain(
         names: (N,) of the clients.
         first: (N, 5) model A's sums over each client's rows, see :class:`drfl.federation.Evaluation`.
         second: (N, 5) model B's.
-        products: (N, 2) sums over rows of A's value times B's, see :func:`drfl.engine.row_scores.products`.
+        products: (N, 2) sums over rows of A's value times B's, see :func:`drfl.engine.row_scores.products`; of a mean
+            over rows (N,) is enough.
         level: of the intervals, in (0, 1).
         independent: whether no two clients share a test row.
         auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
@@ -127,6 +128,7 @@ def assess_gain(
     if not measure.rows.paired:
         raise no_row_values(measure)
     n = first[:, 0] + (first[:, 1] if measure.rows is Rows.RANKS else 0)
+    products = products.reshape(len(names), -1)
     known = np.isfinite(first + second).all(1) & np.isfinite(products).all(1)
     known &= np.isfinite(scores_of(measure, first).values)
     if not known.any():

@@ -7,7 +7,6 @@ those of :class:`RealScores` and :class:`DeLongScores`, which are approximate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
@@ -20,14 +19,11 @@ Floats = NDArray[np.float64]
 HALVINGS = 60
 """Of an interval of length 1, down to the last digit of a float64."""
 
-NEWTON = 10
+NEWTON = 6
 """Steps towards a number of pseudo-rows."""
 
 TINY, LARGE = 1e-12, 1e12
 """No fewer pseudo-rows, and no more."""
-
-WIDENED = 10
-"""Pseudo-rows of either model for the largest spread of their difference: those of a bound at 0.1 %."""
 
 
 class Scores(Protocol):
@@ -241,12 +237,13 @@ class DeLongScores(RankScores):
     A row's placement is the share of the other class that it is on the right side of. The area is the mean of either
     class's placements, and its variance the sum of both classes' variances over their rows.
 
-    The normal law fails for few rows, and placements that are rarely far off have a variance that few rows do not show.
-    So the tail at θ is that of as many right and wrong answers as have the estimated variance, as Korn and Graubard
-    (1998) have it for samples of unequal weights, and each class's variance is taken as if k more rows varied as much
-    as can be, where k is the likelihood ratio statistic of θ: Agresti and Coull's z² (1998), which says how many rows a
-    bound at this level is moved by. No fewer answers are taken than the smaller class has rows, as no area has more
-    variance. Simulations say that this holds: see ``experiments/assessment_coverage.py``.
+    The normal law fails for few rows: placements that are rarely far off have a variance that few rows do not show. So
+    the tail at θ is that of as many right and wrong answers as have the estimated variance, as Korn and Graubard (1998)
+    have it for samples of unequal weights. In it either class has k more rows. Half of them are as far off as can be on
+    the side of θ, or they vary as right and wrong answers do, whichever is more; k is the likelihood ratio statistic of
+    θ. That is how Agresti and Coull (1998) treat a share: by z² more rows, half of them wrong. No fewer answers are
+    taken than the smaller class has rows, as no area has more variance. Simulations, not a proof, say that this holds:
+    see ``experiments/assessment_coverage.py``.
 
     Args:
         positive: (N,) rows of the positive class.
@@ -254,29 +251,30 @@ class DeLongScores(RankScores):
         pairs: (N,) pairs in order, ties for half.
         positive_squares: (N,) sums over positive rows of the squares of how many pairs in order each is in.
         negative_squares: (N,) the same over the others.
-        positive_most: (N,) the variance of a pseudo-row's placement among the positive rows.
-        negative_most: (N,) the same among the others.
     """
 
     positive_squares: Floats
     negative_squares: Floats
-    positive_most: Floats
-    negative_most: Floats
-
-    @classmethod
-    def of(cls, positive: Floats, negative: Floats, pairs: Floats, *squares: Floats) -> DeLongScores:
-        """Of one model: placements with this mean vary by A(1 − A) at most."""
-        area = np.nan_to_num(_quotient(pairs, positive * negative))
-        most = area * (1 - area)
-        return cls(positive, negative, pairs, *squares, most, most)
 
     def above(self, theta: Floats | float) -> Floats:
         """The binomial tail of so many answers."""
-        return self._answers(theta, np.less).above(theta)
-
-    def below(self, theta: Floats | float) -> Floats:
-        """The binomial tail of so many answers."""
-        return self._answers(theta, np.greater).below(theta)
+        theta, area = np.asarray(theta, dtype=np.float64), np.nan_to_num(self.values)
+        # k·variance(k) = 2·binomial·entropy, by Newton's steps from above: either class's pseudo-rows alone bound k.
+        binomial, most = area * (1 - area), area * np.maximum(1 - area, area / 2)
+        entropy = np.where(theta < area, np.minimum(relative_entropy(area, theta), LARGE), 0.0)
+        ratio, k = 2 * binomial * entropy, np.full_like(entropy, LARGE)
+        for rows, _, _ in self._classes:
+            part, free = ratio * np.maximum(1.0, rows), np.maximum(0.0, rows - 1)
+            k = np.minimum(k, (part + np.sqrt(part**2 + 4 * most * part * free)) / np.maximum(2 * most, TINY))
+        k = np.clip(k, TINY, LARGE)
+        for _ in range(NEWTON):
+            variance, slope = self._variance(k, most)
+            k = np.clip(k - (k * variance - ratio) / np.maximum(variance + k * slope, TINY), TINY, LARGE)
+        variance = self._variance(k, most)[0]
+        n = np.divide(binomial, variance, out=np.zeros_like(variance), where=variance > 0)
+        fewest = self._independent()
+        n = np.clip(n, fewest, np.maximum(fewest, self.positive * self.negative))
+        return BinaryScores(n, n * area).above(theta)
 
     def lower(self, alpha: Floats | float) -> Floats:
         """Where the p-values of :meth:`above` are α, by bisection."""
@@ -289,62 +287,37 @@ class DeLongScores(RankScores):
 
     def mirrored(self) -> DeLongScores:
         """Of 1 − area."""
-        squares = (rows * other**2 - 2 * other * self.pairs + own for rows, other, own, _ in self._classes)
-        pairs = self.positive * self.negative - self.pairs
-        return DeLongScores(self.positive, self.negative, pairs, *squares, self.positive_most, self.negative_most)
+        one, two = (rows * other**2 - 2 * other * self.pairs + own for rows, other, own in self._classes)
+        return DeLongScores(self.positive, self.negative, self.positive * self.negative - self.pairs, one, two)
 
     def gain(self, other: RankScores, products: Floats) -> RankScores:
-        """See :meth:`RankScores.gain`: the placements are those of (1 + d)/2.
-
-        The standard deviation of a difference is at most the sum of both models'.
-        """
+        """See :meth:`RankScores.gain`: the placements are those of (1 + d)/2."""
         whole = super().gain(other, products)
         if not isinstance(other, DeLongScores):
             return whole
-        squares, most = [], []
-        for k, ((rows, others, one, _), (_, _, two, _)) in enumerate(zip(self._classes, other._classes, strict=True)):
+        squares = []
+        for k, ((rows, others, one), (_, _, two)) in enumerate(zip(self._classes, other._classes, strict=True)):
             change = 2 * others * (other.pairs - self.pairs) + one + two - 2 * products[..., k]
             squares.append((rows * others**2 + change) / 4)
-            each = (model._spread(k, WIDENED)[0] ** 0.5 for model in (self, other))
-            most.append(np.minimum(1.0, sum(each)) ** 2 / 4)
-        return DeLongScores(whole.positive, whole.negative, whole.pairs, *squares, *most)
-
-    def _answers(self, theta: Floats | float, is_tail: Callable[[Floats, Floats], NDArray[np.bool_]]) -> BinaryScores:
-        """Right and wrong answers with the area as their share and its variance, for a tail at θ."""
-        theta, area = np.asarray(theta, dtype=np.float64), np.nan_to_num(self.values)
-        most, fewest = area * (1 - area), np.minimum(self.positive, self.negative)
-        entropy = np.where(is_tail(theta, area), relative_entropy(area, theta), 0.0)
-        # k·variance(k) = 2·most·entropy: the left side is convex in k, so that Newton's steps come from above.
-        ratio, k = np.minimum(2 * most * entropy, LARGE), np.full_like(entropy, 4.0)
-        for _ in range(NEWTON):
-            variance, slope = self._variance(k)
-            k = np.clip(k - (k * variance - ratio) / np.maximum(variance + k * slope, TINY), TINY, LARGE)
-        variance = self._variance(k)[0]
-        n = np.divide(most, variance, out=np.zeros_like(variance), where=variance > 0)
-        n = np.clip(n, fewest, np.maximum(fewest, self.positive * self.negative))
-        return BinaryScores(n, n * area)
+        return DeLongScores(whole.positive, whole.negative, whole.pairs, squares[0], squares[1])
 
     @property
-    def _classes(self) -> tuple[tuple[Floats, Floats, Floats, Floats], ...]:
-        """Of the positive class and of the other: rows, rows of the other class, squares, a pseudo-row's variance."""
+    def _classes(self) -> tuple[tuple[Floats, Floats, Floats], ...]:
+        """Of the positive class and of the other: rows, rows of the other class, squares."""
         return (
-            (self.positive, self.negative, self.positive_squares, self.positive_most),
-            (self.negative, self.positive, self.negative_squares, self.negative_most),
+            (self.positive, self.negative, self.positive_squares),
+            (self.negative, self.positive, self.negative_squares),
         )
 
-    def _spread(self, place: int, k: Floats | float) -> tuple[Floats, Floats]:
-        """The variance of a class's placements with k pseudo-rows, and its derivative."""
-        rows, other, squares, most = self._classes[place]
-        rows, mean = np.maximum(1.0, rows), np.nan_to_num(self.values)
-        spread = np.maximum(0.0, squares / np.maximum(1.0, other) ** 2 - rows * mean**2)
-        found = (spread + k * most) / (rows - 1 + k)
-        return found, (most - found) / (rows - 1 + k)
-
-    def _variance(self, k: Floats) -> tuple[Floats, Floats]:
-        """DeLong's with k pseudo-rows a class, and its derivative."""
-        (one, change), (two, also) = (self._spread(place, k) for place in (0, 1))
-        rows, others = np.maximum(1.0, self.positive), np.maximum(1.0, self.negative)
-        return one / rows + two / others, change / rows + also / others
+    def _variance(self, k: Floats, most: Floats) -> tuple[Floats, Floats]:
+        """DeLong's with k pseudo-rows a class, of this variance, and its derivative."""
+        mean, total, slope = np.nan_to_num(self.values), np.zeros_like(k), np.zeros_like(k)
+        for rows, other, squares in self._classes:
+            rows = np.maximum(1.0, rows)
+            spread = np.maximum(0.0, squares / np.maximum(1.0, other) ** 2 - rows * mean**2)
+            own = (spread + k * most) / (rows - 1 + k)
+            total, slope = total + own / rows, slope + (most - own) / (rows - 1 + k) / rows
+        return total, slope
 
 
 @dataclass(frozen=True, eq=False)
