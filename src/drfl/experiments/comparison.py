@@ -386,7 +386,8 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
         label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
         finished.checks.failure or "", equal, dict(last.others), finished.worst_interval(),
         undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
-        result.rollbacks, result.rounds - result.effective_rounds, tuple(lines_beside(beside(finished.job, evaluation))),
+        result.rollbacks, result.rounds - result.effective_rounds,
+        tuple(lines_beside(beside(finished.job, evaluation))),
     )  # fmt: skip
     return outcome, finished
 
