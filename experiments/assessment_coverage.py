@@ -4,12 +4,13 @@
 
 The settings and statements are those of ``tests/assessment/settings.py``: 2 to 1,000 clients with 3 to 100,000 test
 rows, all alike, spread, clustered at the worst, near 0 and 1, and such that share rows; scores in [0, 1] of up to 10⁴
-rows in all, rare large losses among them; AUC; new clients; test rows needed; seeds. Where 10,000 take too long there
-are fewer, as the tables say. A statement is rejected where an exact binomial test shows that it misses more often than
-it may, after Holm's correction over all settings and statements: results/assessment_coverage/coverage.csv. Statements
-that are only approximate, of scores without bounds, are measured and not tested. Wrong ways to say the same go through
-the same suite: wrong_variants.csv. How often a better worst client is shown, beside what the measured minima say:
-power.csv, power.png. Counts are kept in cells.csv as they come, and what is there is not simulated again.
+rows in all, rare large losses among them; AUC with 1 to 200 positives and ties; rates; new clients; test rows needed;
+seeds. Where 10,000 take too long there are fewer, as the tables say. A statement is rejected where an exact binomial
+test shows that it misses more often than it may, after Holm's correction over all settings and statements:
+results/assessment_coverage/coverage.csv. Statements of scores without bounds, which are only approximate, are measured
+and not tested. Wrong ways to say the same go through the same suite: wrong_variants.csv. How often a better worst
+client is shown, beside what the measured minima say: power.csv, power.png. Counts are kept in cells.csv as they come,
+and what is there is not simulated again.
 """
 
 from __future__ import annotations

@@ -207,9 +207,17 @@ NUMBERS: dict[str, tuple[object, ...]] = {
     "test_samples": (INF, 1e300, -1, 2**62, ...),
     "test_score": (INF, NAN, 7.5, -0.5, ...),
     "test_loss": (INF, NAN, ...),
-    "test_sums": ([15.0, 1e300, 1e300], [NAN, NAN, NAN], [15.0, -1.0, -1.0], [15.0, 0.5], [], INF, ...),
-    "also_sums": ([INF, INF, INF], ...),
-    "products": ([NAN], [1e300], [1.0, 2.0], INF, 7, ...),
+    "test_sums": (
+        [15.0, 1e300, 1e300, 0.0, 0.0],
+        [NAN] * 5,
+        [15.0, -1.0, -1.0, 0.0, 0.0],
+        [15.0, 0.5],
+        [],
+        INF,
+        ...,
+    ),
+    "also_sums": ([INF] * 5, ...),
+    "products": ([NAN] * 2, [1e300, 0.0], [1.0, 2.0, 3.0], INF, 7, ...),
 }
 ANSWERS: dict[str, tuple[object, ...]] = {
     "parts": (INF, -1, 10**9, 10**400, "2", None, ...),

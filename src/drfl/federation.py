@@ -33,10 +33,14 @@ class Evaluation(NamedTuple):
         loss: mean loss, float64.
         samples: number of test samples, int64.
         others: the federation's other measures, in their order, float64.
-        sums: (N, M, 3) float64 for each of the M measures, the score first, over the client's rows: of one that is a
-            mean of x over rows [rows, Σ x, Σ x²]; of one that ranks rows [rows of the positive class, rows of the
-            other, pairs of both in order, ties for half]; of others [rows, NaN, NaN]. NaN where the model's outputs are
-            not finite. None = nobody has counted.
+        sums: (N, M, 5) float64 for each of the M measures, the score first, over the client's rows: of one that is a
+            mean of x over rows [rows, Σ x, Σ x², 0, 0]; of a rate the same over the rows that count; of one that ranks
+            rows [rows of the positive class, rows of the other, pairs of both in order with ties for half, Σ c², Σ d²],
+            where c of a positive row and d of another is the number of its pairs in order; of others [rows, NaN, …].
+            NaN where the model's outputs are not finite. None = nobody has counted. Without a measure that ranks rows
+            the first three are enough.
+        threshold: the log-odds above which rates call a row positive, chosen on validation rows; None = 0, which is
+            probability 1/2, as no validation rows chose one.
     """
 
     score: Tensor
@@ -44,6 +48,7 @@ class Evaluation(NamedTuple):
     samples: Tensor
     others: tuple[Tensor, ...] = ()
     sums: Tensor | None = None
+    threshold: float | None = None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from drfl.errors import InputError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
-WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score", "mae": "MAE", "rmse": "RMSE", "r2": "R²"}
+WORDS = {"auc": "AUC", "f1": "F1", "brier": "Brier score", "mae": "MAE", "rmse": "RMSE", "r2": "R²", "ppv": "PPV"}
 """What metrics are called in sentences, where it is not their name."""
 
 
@@ -42,6 +42,9 @@ class Rows(StrEnum):
     RANKS = "ranks"
     """The order of the rows of two classes, as in the AUC."""
 
+    RATE = "rate"
+    """0 or 1 for some of the rows, as a threshold decides: sensitivity, specificity and PPV."""
+
     WHOLE = "whole"
     """Nothing: it is a number of all rows together, such as F1, calibration error, RMSE, R² or balanced accuracy."""
 
@@ -49,6 +52,11 @@ class Rows(StrEnum):
     def mean(self) -> bool:
         """Whether the measure is the mean of a number of each row."""
         return self in (Rows.BINARY, Rows.UNIT, Rows.REAL)
+
+    @property
+    def paired(self) -> bool:
+        """Whether two models can be compared row by row."""
+        return self.mean or self is Rows.RANKS
 
 
 @dataclass(frozen=True)

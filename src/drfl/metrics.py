@@ -49,9 +49,11 @@ class Metric(Measure):
                 code="wrong-type",
                 field="metric",
             )
-        if self.rows is Rows.RANKS and self.function is not auc:
+        if (self.rows is Rows.RANKS and self.function is not auc) or (
+            self.rows is Rows.RATE and self.function not in RATES
+        ):
             raise InputError(
-                f"metric '{self.name}' has rows='ranks', which is for the AUC: declare another, or none",
+                f"metric '{self.name}' has rows='{self.rows}', which drfl's own metrics have: declare another, or none",
                 code="invalid-value",
                 field="rows",
             )
@@ -75,8 +77,8 @@ class Metric(Measure):
     def of_rows(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(n, k) float64, what it says of each row; NaN where an output is not finite.
 
-        k is 1 where it has a number for each row, further dimensions averaged; 2 where it ranks rows: the log-odds by
-        which it does and whether the row is of the positive class; 0 where it says nothing.
+        k is 1 where it has a number for each row, further dimensions averaged; 2 where it ranks rows or a threshold
+        decides: the log-odds and whether the row is of the positive class; 0 where it says nothing.
 
         Args:
             outputs: (n, …) float64 on the CPU.
@@ -93,7 +95,7 @@ class Metric(Measure):
             total = torch.zeros(len(outputs), 1, dtype=torch.float64).index_add(0, rows, found)
             return total / counted.reshape(len(outputs), -1).sum(1, keepdim=True)
         finite = torch.isfinite(outputs if outputs.dim() > 1 else outputs[:, None]).flatten(1).all(1)
-        if self.rows is Rows.RANKS:
+        if self.rows in (Rows.RANKS, Rows.RATE):
             flat = _flat(outputs, targets)
             score, truth = _scores(*flat), _truth(*flat)
             return torch.cat([score.where(finite[:, None], math.nan), truth.double()], 1)
@@ -339,6 +341,61 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
         return float(r2_score(targets.reshape(len(outputs), -1).numpy(), outputs.reshape(len(outputs), -1).numpy()))
 
 
+def average_precision(outputs: Tensor, targets: Tensor) -> float:
+    """Σ (R_k − R_{k−1})·P_k over the distinct scores; of more than two classes the mean over those that occur."""
+    outputs, targets = _flat(outputs, targets)
+    scores, truth = _scores(outputs, targets), _truth(outputs, targets)
+    found = [_average_precision(column, is_so) for column, is_so in zip(scores.T, truth.T, strict=True)]
+    return float(torch.tensor(found, dtype=torch.float64).nanmean())
+
+
+def _average_precision(score: Tensor, truth: Tensor) -> float:
+    """Of one class or label; NaN where no row is so."""
+    order = score.argsort(descending=True)
+    ranked, hits = score[order], truth[order].double().cumsum(0)
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])  # of rows that are tied
+    hits, called = hits[last], (last.nonzero().flatten() + 1).double()
+    gained = torch.cat([hits[:1], hits.diff()])
+    return float((gained * hits / called).sum() / hits[-1])
+
+
+Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(who is called positive, who is) → (who counts as right, among whom); all bool of one shape."""
+
+
+def _rate(outputs: Tensor, targets: Tensor, rate: Rate) -> float:
+    """At probability 1/2; of more than two classes, the largest is called, and the mean is over those with a value."""
+    outputs, targets = _flat(outputs, targets)
+    called, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
+    if are_classes(outputs, targets):
+        called = _truth(outputs, outputs.argmax(1))
+    right, among = rate(called, truth)
+    return float(((right & among).sum(0) / among.sum(0).double()).nanmean())
+
+
+def sensitivity(outputs: Tensor, targets: Tensor) -> float:
+    """Share of the positive rows that are called so; NaN where there is none."""
+    return _rate(outputs, targets, RATES[sensitivity])
+
+
+def specificity(outputs: Tensor, targets: Tensor) -> float:
+    """Share of the negative rows that are called so; NaN where there is none."""
+    return _rate(outputs, targets, RATES[specificity])
+
+
+def ppv(outputs: Tensor, targets: Tensor) -> float:
+    """Positive predictive value, the share of the rows called positive that are; NaN where none is called so."""
+    return _rate(outputs, targets, RATES[ppv])
+
+
+RATES: Mapping[MetricFn, Rate] = {
+    sensitivity: lambda called, truth: (called, truth),
+    specificity: lambda called, truth: (~called, ~truth),
+    ppv: lambda called, truth: (truth, called),
+}
+"""Shares of right answers among some of the rows, for which a threshold on validation rows is chosen."""
+
+
 ACCURACY = Metric("accuracy", accuracy, percent=True, per_sample=True, rows=Rows.BINARY)
 
 METRICS: Mapping[str, Metric] = {
@@ -354,6 +411,10 @@ METRICS: Mapping[str, Metric] = {
         Metric("mae", mae, more_is_better=False, rows=Rows.REAL),
         Metric("rmse", rmse, more_is_better=False),
         Metric("r2", r2),
+        Metric("sensitivity", sensitivity, percent=True, rows=Rows.RATE),
+        Metric("specificity", specificity, percent=True, rows=Rows.RATE),
+        Metric("ppv", ppv, percent=True, rows=Rows.RATE),
+        Metric("average_precision", average_precision),
     )
 }
 """Every metric by the name that the command, the files and the tables know it by."""
@@ -369,6 +430,10 @@ OF_CLASSES = frozenset(
         log_loss,
         brier,
         calibration_error,
+        sensitivity,
+        specificity,
+        ppv,
+        average_precision,
     }
 )
 """The functions that take targets for classes, or for labels that are there or not."""
@@ -409,7 +474,7 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | No
     """The metric with what it says of a row with such outputs (n, …) and targets (n, …); their values do not matter.
 
     Of several labels a share of right ones is no longer 0 or 1; of more than two classes the Brier score is up to 2;
-    of both the AUC is a mean of several, of which no count of pairs is known.
+    of both the AUC, sensitivity and the like are means of several, of which no count is known.
 
     Args:
         metric: any.
@@ -427,7 +492,7 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: int | No
         return replace(metric, rows=Rows.UNIT)
     if metric.function is brier and metric.rows is Rows.UNIT and many:
         return replace(metric, rows=Rows.REAL)
-    if metric.rows is Rows.RANKS and (many or labels):
+    if metric.rows in (Rows.RANKS, Rows.RATE) and (many or labels):
         return replace(metric, rows=Rows.WHOLE)
     return metric
 

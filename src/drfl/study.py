@@ -21,7 +21,7 @@ from drfl.task import Task
 if TYPE_CHECKING:
     import optuna
 
-    from drfl.assessment.clients import Assessment
+    from drfl.assessment.clients import Assessment, AucInterval
     from drfl.assessment.gains import GainAssessment
     from drfl.engine.simulation import Simulation
     from drfl.experiments.comparison_results import Comparison
@@ -195,6 +195,7 @@ def assess(
     *,
     measure: str | None = None,
     level: float = 0.95,
+    auc_interval: AucInterval = "delong",
 ) -> Assessment:
     """Say what a test allows to be said of the clients and of the worst one, as ``drfl assess`` does.
 
@@ -203,6 +204,8 @@ def assess(
         data: the clients', for their names and for whether they share test rows; a folder knows both.
         measure: one of what was measured; None = the score.
         level: of intervals and sets, in (0, 1).
+        auc_interval: "delong", or "distribution-free", which holds for every law of the outputs and any number of rows,
+            and is far wider.
 
     Warns:
         RunWarning: the folder's run did not reach its end.
@@ -223,13 +226,21 @@ def assess(
     if isinstance(of, str | Path):
         from drfl.experiments.assess_runs import assess_folder
 
-        return assess_folder(Path(of), measure, level)
+        return assess_folder(Path(of), measure, level, auc_interval)
     from drfl.assessment.evaluation import assess_evaluation
 
     _check_not_on_test(of)
     evaluation, measures = (of.evaluation, of.history.measures) if isinstance(of, Result) else (of, (ACCURACY,))
     names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
-    return assess_evaluation(evaluation, measures, names, measure=measure, level=level, independent=independent)
+    return assess_evaluation(
+        evaluation,
+        measures,
+        names,
+        measure=measure,
+        level=level,
+        independent=independent,
+        auc_interval=auc_interval,
+    )
 
 
 def assess_gain(
@@ -239,6 +250,7 @@ def assess_gain(
     *,
     measure: str | None = None,
     level: float = 0.95,
+    auc_interval: AucInterval = "delong",
 ) -> GainAssessment:
     """Say by how much the second model is better than the first, at each client and for the worst one.
 
@@ -248,6 +260,7 @@ def assess_gain(
         fed: the simulation whose test rows both are tested on; folders keep what their models scored on theirs.
         measure: one of what was measured; None = the score.
         level: of the intervals, in (0, 1).
+        auc_interval: see :func:`assess`.
 
     Raises:
         InputError: a folder beside something else; models without ``fed``; folders whose runs have other test rows, or
@@ -256,7 +269,7 @@ def assess_gain(
     from drfl.experiments.run_gains import gain_of_folders, gain_of_models
 
     if isinstance(first, str | Path) and isinstance(second, str | Path):
-        return gain_of_folders(Path(first), Path(second), measure, level)
+        return gain_of_folders(Path(first), Path(second), measure, level, auc_interval)
     if isinstance(first, str | Path) or isinstance(second, str | Path):
         raise InputError(
             "give two folders of runs, or two models with the simulation that tests them", code="wrong-type"
@@ -269,7 +282,7 @@ def assess_gain(
         )
     _check_not_on_test(first, second)
     models = (given.model if isinstance(given, Result) else given for given in (first, second))
-    return gain_of_models(fed, *models, measure=measure, level=level)
+    return gain_of_models(fed, *models, measure=measure, level=level, auc_interval=auc_interval)
 
 
 def _check_not_on_test(*given: object) -> None:

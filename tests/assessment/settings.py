@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import norm
 from tests.assessment import wrong_ways as wrong
 from tests.assessment.other_statements import (
     Exchangeable,
@@ -18,10 +19,17 @@ from tests.assessment.other_statements import (
     new_client,
     shown_over_seeds,
 )
-from tests.assessment.simulated import RankSetting, binary, numbers
-from tests.assessment.statements import one_model, two_models
+from tests.assessment.simulated import RankSetting, RateSetting, binary, numbers
+from tests.assessment.statements import (
+    client_intervals,
+    gains_of_clients,
+    one_model,
+    one_model_at_99,
+    two_models,
+    two_models_at_99,
+)
 
-from drfl.assessment.scores import RealScores
+from drfl.assessment.scores import RankScores, RealScores
 
 
 class Case(NamedTuple):
@@ -132,14 +140,80 @@ def outputs(n, *positive):
     return np.stack([laws / laws.sum(1, keepdims=True), np.full_like(laws, 1 / laws.shape[1])], 1)
 
 
+UNEVEN = np.geomspace(3, 300, 10), np.geomspace(300, 20, 10), outputs(10, (1, 2, 3, 4, 5, 6), (1, 2, 4, 8, 16, 32))
+SPLIT = np.stack([[[0.1, 0, 0.9], [0, 1.0, 0]]] * 5)
+"""The law of positives above all others or below all of them."""
+
 RANKS = (
-    RankSetting("AUC: 2 of 3 and 3 rows", np.full(2, 3), np.full(2, 3), outputs(2, (1, 2, 3))),
-    RankSetting("AUC: 10, unequal classes", np.geomspace(3, 300, 10), np.geomspace(300, 20, 10),
-                outputs(10, (1, 2, 3, 4, 5, 6), (1, 2, 4, 8, 16, 32))),
-    RankSetting("AUC: 5 alike, positives above all or below all", np.full(5, 20), np.full(5, 200),
-                np.stack([[[0.1, 0, 0.9], [0, 1.0, 0]]] * 5)),
-    RankSetting("AUC: 100 alike, 20 and 20 rows", np.full(100, 20), np.full(100, 20), outputs(100, (1, 2, 3, 4))),
+    RankSetting("AUC: 2 of 3 and 3 rows", np.full(2, 3), np.full(2, 3), outputs(2, (1, 2, 3)), scores=RankScores),
+    RankSetting("AUC: 10, unequal classes", *UNEVEN, scores=RankScores),
+    RankSetting("AUC: 5 alike, positives above all or below all", np.full(5, 20), np.full(5, 200), SPLIT,
+                scores=RankScores),
+    RankSetting("AUC: 100 alike, 20 and 20 rows", np.full(100, 20), np.full(100, 20), outputs(100, (1, 2, 3, 4)),
+                scores=RankScores),
 )  # fmt: skip
+"""By the distribution-free bound."""
+
+FEW_TO_MANY = np.geomspace(2, 200, 5).round()
+OTHERS = np.full(5, 300)
+
+
+def alike(positive, other):
+    """The laws (5, 2, K) of five clients: the positive class's, and the other's."""
+    laws = np.array([positive, other], float)
+    return np.stack([laws / laws.sum(1, keepdims=True)] * 5)
+
+
+def normal(difference, spread=1.0, levels=12):
+    """The laws of outputs that are normal in either class, on a grid: an AUC without many ties."""
+    edges = np.linspace(-4, 4 + difference, levels + 1)
+    return alike(*(np.diff(norm.cdf(edges, m, s)) for m, s in ((difference, spread), (0, 1))))
+
+
+RIGHT = alike((5, 95), (95, 5))
+LOWEST = alike((1, 0, 9), (0, 8, 2))
+RARE_LOW = alike((0.1, 0.1, 0.2, 0.6), (0.7, 0.2, 0.08, 0.02))
+DELONG = (
+    RankSetting("DeLong: 2 of 1 and 3 rows", [1, 1], [3, 3], outputs(2, (1, 2, 3))),
+    RankSetting("DeLong: 10, unequal classes", *UNEVEN),
+    RankSetting("DeLong: 5, 2 to 200 positives, no difference", FEW_TO_MANY, OTHERS, normal(0)),
+    RankSetting("DeLong: 5, 2 to 200 positives, AUC 0.76", FEW_TO_MANY, OTHERS, normal(1)),
+    RankSetting("DeLong: 5, 2 to 200 positives, AUC 0.98", FEW_TO_MANY, OTHERS, normal(3)),
+    RankSetting("DeLong: 5, 2 to 200 negatives, AUC 0.92", OTHERS, FEW_TO_MANY, normal(2)),
+    RankSetting("DeLong: 5, 2 to 200 positives, wide ones", FEW_TO_MANY, OTHERS, normal(1, 4)),
+    RankSetting("DeLong: 5 of 20 positives, rare low ones", np.full(5, 20), OTHERS, RARE_LOW),
+    RankSetting("DeLong: 5 of 60 positives, rare low ones", np.full(5, 60), OTHERS, RARE_LOW),
+    RankSetting("DeLong: 5, 2 to 200 positives, two outputs", FEW_TO_MANY, OTHERS, alike((1, 9), (8, 2))),
+    RankSetting("DeLong: 5, 2 to 200 positives, nearly all tied", FEW_TO_MANY, OTHERS, alike((95, 5), (99, 1))),
+    RankSetting("DeLong: 5 alike, positives above all or below all", np.full(5, 20), np.full(5, 200), SPLIT),
+    RankSetting("DeLong: one, right at 95 % of either class", [35], [3000], RIGHT[:1]),
+    RankSetting("DeLong: 5 alike, right at 95 % of either class", np.full(5, 60), np.full(5, 3000), RIGHT),
+    RankSetting("DeLong: 5 alike, rare lowest positives", np.full(5, 100), np.full(5, 3000), LOWEST),
+    RankSetting("DeLong: 100 alike, 20 and 20 rows", np.full(100, 20), np.full(100, 20), outputs(100, (1, 2, 3, 4))),
+)
+SIX = alike((1, 2, 3, 4, 5, 6), np.ones(6))
+TWO_RANKS = (
+    RankSetting("DeLong: two models, 2 to 200 positives", FEW_TO_MANY, OTHERS, SIX, agree=0.9),
+    RankSetting("DeLong: two models that rarely differ", FEW_TO_MANY, OTHERS, SIX, agree=0.99),
+    RankSetting("DeLong: two models that never agree", FEW_TO_MANY, OTHERS, SIX, agree=0),
+    RankSetting("DeLong: two models, B better", FEW_TO_MANY, OTHERS, SIX, alike((1, 1, 1, 1, 4, 20), np.ones(6)), 0.5),
+    RankSetting("DeLong: two models of two outputs", FEW_TO_MANY, OTHERS, alike((1, 9), (8, 2)), agree=0.8),
+    RankSetting("DeLong: two models, B right at few more", FEW_TO_MANY, OTHERS, SIX, alike([0] * 5 + [1], np.ones(6)),
+                0.95),
+    RankSetting("DeLong: two models, 8 and 8 rows", np.full(5, 8), np.full(5, 8), SIX, agree=0.8),
+    RankSetting("DeLong: two models, B wrong at few rows", np.full(5, 35), np.full(5, 3000), alike((0, 1), (1, 0)),
+                alike((4, 96), (96, 4)), 0),
+    RankSetting("DeLong: two models, B lowest at few positives", np.full(5, 100), np.full(5, 3000),
+                alike((0, 0, 1), (0, 1, 0)), alike((5, 0, 95), (0, 1, 0)), 0),
+    RankSetting("DeLong: two models, A lowest at many, B at few", np.full(5, 60), np.full(5, 300),
+                alike((4, 0, 6), (0, 1, 0)), alike((1, 0, 19), (0, 1, 0)), 0),
+)  # fmt: skip
+RATES = (
+    RateSetting("rate: 4 hospitals, few positives", HOSPITALS[0], [0.1, 0.1, 0.2, 0.05], [0.8, 0.7, 0.8, 0.7]),
+    RateSetting("rate: 20 near 1, 2 to 200 positives", np.geomspace(20, 2000, 20).round(), np.full(20, 0.1),
+                np.full(20, 0.98)),
+)  # fmt: skip
+"""Sensitivity, specificity and PPV."""
 
 EQUAL = {
     binary("equal: 2 of 3 rows", [3, 3], 0.5): 10_000,
@@ -176,6 +250,13 @@ OURS = (
     *(Case(setting, BOTH) for setting in (*BINARY, *BOUNDED)),
     *(Case(setting, BOTH, 1_000, demanded=False) for setting in APPROXIMATE),
     *(Case(setting, (one_model,)) for setting in RANKS),
+    *(Case(setting, (client_intervals,)) for setting in DELONG[:-1]),
+    Case(DELONG[-1], (client_intervals,), 3_000),
+    *(Case(setting, (one_model,), 500) for setting in (DELONG[1], DELONG[3])),
+    *(Case(setting, (gains_of_clients,)) for setting in TWO_RANKS),
+    Case(TWO_RANKS[0], (two_models,), 200),
+    *(Case(setting, (one_model,), count) for setting, count in zip(RATES, (10_000, 3_000), strict=True)),
+    *(Case(setting, (one_model_at_99, two_models_at_99)) for setting in (HOSPITALS_4, BINARY[5], BINARY[2])),
     *(Case(setting, (equal_clients_differ,), count) for setting, count in EQUAL.items()),
     *(Case(setting, (equal_clients_differ,), demanded=False) for setting in EQUAL_NUMBERS),
     *(Case(setting, (new_client,)) for setting in NEW),
@@ -188,6 +269,8 @@ OURS = (
 WRONG = (
     *(Case(setting, wrong.OF_COUNTS) for setting in (BINARY[0], HOSPITALS_4, UNEQUAL_5, ALIKE_20)),
     *(Case(setting, (wrong.students_t,)) for setting in (RARE, *BOUNDED[3:5])),
+    *(Case(setting, (wrong.delong_normal,)) for setting in (*DELONG[3:6], *DELONG[8:11], DELONG[13])),
+    *(Case(setting, (wrong.delong_normal_gain,)) for setting in (TWO_RANKS[0], *TWO_RANKS[5:8:2])),
     Case(NEW[1], (wrong.smallest_seen,)),
     *(Case(setting, (wrong.bootstrap_over_seeds,)) for setting in SEEDS[:2]),
 )

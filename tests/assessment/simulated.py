@@ -8,7 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from drfl.assessment.differences import BinaryGains, Gains, MeanGains
-from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RankScores, RealScores, Scores, select
+from drfl.assessment.scores import (
+    BinaryScores,
+    BoundedScores,
+    DeLongScores,
+    Floats,
+    RankScores,
+    RealScores,
+    Scores,
+    select,
+)
 
 BLOCK = 2_000_000
 """Counts drawn at a time."""
@@ -124,38 +133,99 @@ def numbers(name, sizes, values, laws, *, agree=0.5, roll=0, scores=BoundedScore
 
 @dataclass(frozen=True, eq=False)
 class RankSetting:
-    """Clients whose model gives K ordered outputs to the rows of two classes.
+    """Clients whose models give K ordered outputs to the rows of two classes.
 
     Args:
         name: what results call it.
         positive: (N,) rows of the positive class.
         negative: (N,) rows of the other.
-        laws: (N, 2, K) of the outputs, the positive class first.
+        laws: (N, 2, K) of model A's outputs, the positive class first.
+        other: (N, 2, K) of model B's where they differ from A's; None = A's.
+        agree: share of the rows to which model B gives A's output; on the others they are independent.
+        scores: what is made of the rows.
     """
 
     name: str
     positive: Floats
     negative: Floats
     laws: Floats
+    other: Floats | None = None
+    agree: float = 1.0
+    scores: type[RankScores] = DeLongScores
     shared = False
 
     @property
+    def joint(self):
+        """(N, 2, K, K) the laws of both models' outputs."""
+        other = self.laws if self.other is None else self.other
+        same = self.laws[..., None] * np.eye(self.laws.shape[-1])
+        return self.agree * same + (1 - self.agree) * self.laws[..., None] * other[..., None, :]
+
+    @property
     def truth(self):
-        """(1, N) true areas."""
-        return self._pairs(self.laws[:, 0], self.laws[:, 1])[None]
+        """(2, N) true areas of both models."""
+        joint = self.joint
+        return np.stack([_pairs(*np.moveaxis(joint.sum(axis), 1, 0))[0] for axis in (-1, -2)])
 
     @property
     def block(self):
         """Federations that fit into a block."""
-        return max(1, BLOCK // self.laws.size)
+        return max(1, BLOCK // self.joint.size)
 
     def draw(self, rng, federations):
         """Some federations."""
-        shape = (federations, len(self.positive))
-        p, n = (np.asarray(rows, np.int64) for rows in (self.positive, self.negative))
-        pairs = self._pairs(*(rng.multinomial(own, self.laws[:, c], shape) for c, own in enumerate((p, n))))
-        return Drawn(RankScores(*(np.broadcast_to(rows.astype(float), shape) for rows in (p, n)), pairs))
+        shape, k = (federations, len(self.positive)), self.laws.shape[-1]
+        rows = [np.asarray(own, np.int64) for own in (self.positive, self.negative)]
+        joint = np.moveaxis(self.joint.reshape(*self.laws.shape[:2], -1), 1, 0)
+        counts = [rng.multinomial(own, law, shape).reshape(*shape, k, k) for own, law in zip(rows, joint, strict=True)]
+        sums, placed = [], []
+        for axis in (-1, -2):
+            margins = [own.sum(axis).astype(float) for own in counts]
+            pairs, *levels = _pairs(*margins)
+            sums.append([pairs, *((own * level**2).sum(-1) for own, level in zip(margins, levels, strict=True))])
+            placed.append(levels)
+        products = [np.einsum("...kl,...k,...l", own, a, b) for own, a, b in zip(counts, *placed, strict=True)]
+        n = [np.broadcast_to(own.astype(float), shape) for own in rows]
+        parts = 1 if self.scores is RankScores else 3
+        a, b = (self.scores(*n, *own[:parts]) for own in sums)
+        return Drawn(a, b, MeanGains(a.gain(b, np.stack(products, -1)), True))
 
-    def _pairs(self, positive, negative):
-        below = np.cumsum(negative, -1) - negative / 2
-        return (positive * below).sum(-1).astype(float)
+
+def _pairs(positive, negative):
+    """Pairs in order of rows of K levels, and how many pairs a row of each level is in, of either class."""
+    above = positive.sum(-1, keepdims=True) - np.cumsum(positive, -1) + positive / 2
+    below = np.cumsum(negative, -1) - negative / 2
+    return (positive * below).sum(-1), below, above
+
+
+@dataclass(frozen=True, eq=False)
+class RateSetting:
+    """Clients of whose test rows some count, such as those of the positive class for the sensitivity.
+
+    Args:
+        name: what results call it.
+        sizes: (N,) test rows.
+        counting: (N,) the probability that a row counts.
+        right: (N,) that such a row's answer is right.
+    """
+
+    name: str
+    sizes: Floats
+    counting: Floats
+    right: Floats
+    shared = False
+
+    @property
+    def truth(self):
+        """(1, N) true rates."""
+        return np.asarray(self.right, float)[None]
+
+    @property
+    def block(self):
+        """Federations that fit into a block."""
+        return BLOCK // len(self.sizes)
+
+    def draw(self, rng, federations):
+        """Some federations."""
+        n = rng.binomial(np.asarray(self.sizes, np.int64), self.counting, (federations, len(self.sizes)))
+        return Drawn(BinaryScores(n.astype(float), rng.binomial(n, self.right).astype(float)))

@@ -86,35 +86,57 @@ def truly_worst(setting):
     return {"": few} if few == many else {", of fewest rows": few, ", of most rows": many}
 
 
-def one_model(setting, drawn):
+def client_intervals(setting, drawn, alpha=None):
+    """Clients' intervals alone, of all federations at once."""
+    alpha = ALPHA if alpha is None else alpha
+    each = alpha / (2 * setting.truth.shape[1])
+    return {("client intervals", alpha): outside(drawn.a.lower(each), drawn.a.upper(each), setting.truth[0])}
+
+
+def one_model(setting, drawn, alpha=None):
     """Clients' intervals, the worst one's, and the clients that it could be."""
-    truth, each = setting.truth[0], ALPHA / (2 * setting.truth.shape[1])
-    found = {("client intervals", ALPHA): outside(drawn.a.lower(each), drawn.a.upper(each), truth)}
-    ends, p = [], []
+    alpha = ALPHA if alpha is None else alpha
+    found, ends, p = client_intervals(setting, drawn, alpha), [], []
     for one in drawn.each():
-        ends.append(worst_score(one.a, ALPHA)[1:])
-        p.append(could_be_worst(one.a, ALPHA, independent=not setting.shared))
+        ends.append(worst_score(one.a, alpha)[1:])
+        p.append(could_be_worst(one.a, alpha, independent=not setting.shared))
     low, high = np.array(ends).T[:, :, None]
-    found["worst client's interval", ALPHA] = outside(low, high, truth.min())
-    left_out = np.array(p) <= ALPHA
-    return found | {("could be the worst" + name, ALPHA): left_out[:, i] for name, i in truly_worst(setting).items()}
+    found["worst client's interval", alpha] = outside(low, high, setting.truth[0].min())
+    left_out = np.array(p) <= alpha
+    return found | {("could be the worst" + name, alpha): left_out[:, i] for name, i in truly_worst(setting).items()}
 
 
-def two_models(setting, drawn):
-    """Clients' gains, the gain of the worst, and which model is said to be better."""
-    a, b = setting.truth
-    gain, truth, each = b - a, float(b.min() - a.min()), ALPHA / (2 * len(a))
-    said = np.array([worst_gain(*one, ALPHA, independent=not setting.shared)[1:] for one in drawn.each()])
-    found = {
-        ("gains' intervals", ALPHA): outside(drawn.gains.lower(each), drawn.gains.upper(each), gain),
-        ("worst client's gain, interval", ALPHA): outside(said[:, :1], said[:, 1:], truth),
-    }
+def gains_of_clients(setting, drawn, alpha=None):
+    """Clients' gains alone, of all federations at once."""
+    alpha = ALPHA if alpha is None else alpha
+    gain = setting.truth[1] - setting.truth[0]
+    each = alpha / (2 * len(gain))
+    found = {("gains' intervals", alpha): outside(drawn.gains.lower(each), drawn.gains.upper(each), gain)}
     measured = drawn.b.values - drawn.a.values
     wrong = np.where(np.abs(gain) <= EQUAL, measured != 0, measured * gain < 0)
     p = np.stack([holm(own) for own in drawn.gains.p()])
-    found["gains and losses shown", ALPHA] = ((p <= ALPHA) & wrong).any(1)
+    return found | {("gains and losses shown", alpha): ((p <= alpha) & wrong).any(1)}
+
+
+def two_models(setting, drawn, alpha=None):
+    """Clients' gains, the gain of the worst, and which model is said to be better."""
+    alpha = ALPHA if alpha is None else alpha
+    truth = float(setting.truth[1].min() - setting.truth[0].min())
+    said = np.array([worst_gain(*one, alpha, independent=not setting.shared)[1:] for one in drawn.each()])
+    found = gains_of_clients(setting, drawn, alpha)
+    found["worst client's gain, interval", alpha] = outside(said[:, :1], said[:, 1:], truth)
     if truth <= EQUAL:
-        found["worst client said to be better", ALPHA / 2] = said[:, 0] > 0
+        found["worst client said to be better", alpha / 2] = said[:, 0] > 0
     if truth >= -EQUAL:
-        found["worst client said to be worse", ALPHA / 2] = said[:, 1] < 0
+        found["worst client said to be worse", alpha / 2] = said[:, 1] < 0
     return found
+
+
+def one_model_at_99(setting, drawn):
+    """The same of one model at level 99 %."""
+    return one_model(setting, drawn, 0.01)
+
+
+def two_models_at_99(setting, drawn):
+    """The same of two models at level 99 %."""
+    return two_models(setting, drawn, 0.01)

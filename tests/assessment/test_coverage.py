@@ -12,7 +12,17 @@ from tests.assessment.other_statements import (
     new_client,
     shown_over_seeds,
 )
-from tests.assessment.statements import ALPHA, Tally, one_model, rejected, tallied, two_models
+from tests.assessment.statements import (
+    ALPHA,
+    Tally,
+    client_intervals,
+    gains_of_clients,
+    one_model,
+    rejected,
+    tallied,
+    two_models,
+    two_models_at_99,
+)
 
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.gains import assess_gain
@@ -25,6 +35,11 @@ FEW = (
     (settings.UNEQUAL_5, one_model, 400),
     (settings.RARE, one_model, 200),
     (settings.RANKS[0], one_model, 200),
+    *((settings.DELONG[i], client_intervals, 1_000) for i in (3, 8, 10, 12, 13, 14)),
+    (settings.DELONG[1], one_model, 20),
+    *((settings.TWO_RANKS[i], gains_of_clients, 1_000) for i in (0, 3, 7, 8, 9)),
+    (settings.RATES[0], one_model, 100),
+    (settings.HOSPITALS_4, two_models_at_99, 120),
     (next(iter(settings.EQUAL)), equal_clients_differ, 300),
     (settings.NEW[2], new_client, 2_000),
     (settings.SIZES[1], enough_rows, 10_000),
@@ -34,6 +49,8 @@ FEW = (
 WRONG = (
     *((settings.ALIKE_20, way) for way in wrong_ways.OF_COUNTS),
     (settings.RARE, wrong_ways.students_t),
+    (settings.DELONG[4], wrong_ways.delong_normal),
+    (settings.TWO_RANKS[5], wrong_ways.delong_normal_gain),
     (settings.NEW[1], wrong_ways.smallest_seen),
     (settings.SEEDS[0], wrong_ways.bootstrap_over_seeds),
 )

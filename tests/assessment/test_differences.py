@@ -62,6 +62,16 @@ def test_another_client_that_was_worst_before_counts():
     assert worst_gain(b, a, BinaryGains(gains.n, gains.worse, gains.better)).shown == "worse"
 
 
+@pytest.mark.parametrize("level", [0.95, 0.99, 0.9999])
+def test_a_large_gain_is_shown_at_any_level(level):
+    # every client gains 40 points on 200 rows
+    a, b, gains = outcome([(100, 90, 10, 0)] * 4)
+    found = worst_gain(a, b, gains, 1 - level)
+    assert found.value == pytest.approx(0.4)
+    assert 0 < found.low < 0.4 < found.high
+    assert worst_gain(a, b, gains, (1 - level) / 2).low < found.low
+
+
 def test_equal_models_show_no_difference():
     a, b, gains = outcome([(30, 5, 5, 10)] * 4)
     found = worst_gain(a, b, gains)

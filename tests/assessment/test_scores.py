@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import special
 from scipy.stats import binomtest, ttest_1samp
 
-from drfl.assessment.scores import BinaryScores, BoundedScores, RankScores, RealScores
+from drfl.assessment.scores import BinaryScores, BoundedScores, DeLongScores, RankScores, RealScores
 
 ROWS = np.random.default_rng(0).beta(2, 5, (3, 40))
 BINARY = BinaryScores(np.array([43.0, 7.0, 100.0]), np.array([32.0, 0.0, 100.0]))
 BOUNDED = BoundedScores(np.full(3, 40.0), ROWS.sum(1), (ROWS**2).sum(1))
 RANKS = RankScores(np.array([20.0, 5.0, 9.0]), np.array([23.0, 40.0, 9.0]), np.array([300.0, 200.0, 40.5]))
+OUTPUTS = np.random.default_rng(1).normal(size=(3, 43)).round(1)  # with ties
+
+
+def delong(outputs, positive):
+    """The scores of clients (N, n) of whom the first rows are positive."""
+    x, y = outputs[:, :positive], outputs[:, positive:]
+    right = (x[:, :, None] > y[:, None]) + (x[:, :, None] == y[:, None]) / 2
+    of, others = np.full(len(x), float(x.shape[1])), np.full(len(x), float(y.shape[1]))
+    c, d = right.sum(2), right.sum(1)
+    return DeLongScores(of, others, c.sum(1), (c**2).sum(1), (d**2).sum(1)), c / others[0], d / of[0]
+
+
+DELONG = delong(OUTPUTS, 20)[0]
 REAL = RealScores(np.full(3, 40.0), ROWS.sum(1), (ROWS**2).sum(1))
-KINDS = [BINARY, BOUNDED, RANKS, REAL]
+KINDS = [BINARY, BOUNDED, RANKS, DELONG, REAL]
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 42, 43])
@@ -76,3 +90,55 @@ def test_rows_that_hardly_vary_have_the_variance_bound():
     tight = BoundedScores(n, 0.5 * n, (0.25 + 1e-4) * n)
     assert tight.upper(0.025)[0] - tight.lower(0.025)[0] < 0.02
     assert RankScores(n, n, 0.5 * n**2).upper(0.025)[0] - 0.5 > 0.02
+
+
+def test_with_many_rows_the_intervals_of_areas_are_delongs():
+    rng = np.random.default_rng(0)
+    outputs = np.concatenate([rng.normal(1, 1, (2, 1500)), rng.normal(0, 1, (2, 2500))], 1)
+    scores, c, d = delong(outputs, 1500)
+    error = np.sqrt(c.var(1, ddof=1) / 1500 + d.var(1, ddof=1) / 2500)
+    odds, half = special.logit(scores.values), 1.96 * error / (scores.values * (1 - scores.values))
+    assert scores.lower(0.025) == pytest.approx(special.expit(odds - half), abs=3e-4)
+    assert scores.upper(0.025) == pytest.approx(special.expit(odds + half), abs=3e-4)
+
+
+def test_the_area_of_all_pairs_in_order_is_as_of_the_smaller_class_right_and_wrong():
+    few, many, one = np.array([4.0]), np.array([60.0]), np.array([1.0])
+    perfect = DeLongScores(few, many, few * many, few * many**2, many * few**2)
+    assert perfect.lower(0.025) == pytest.approx(BinaryScores(few, few).lower(0.025))
+    assert perfect.upper(0.025) == [1]
+    assert (perfect.above(0.0), perfect.below(1.0)) == ([0], [1])
+    assert perfect.mirrored().upper(0.025) == pytest.approx(1 - perfect.lower(0.025))
+    tied = DeLongScores(one, many, 30 * one, 900 * one, many / 4)
+    assert (tied.lower(0.025), tied.upper(0.025)) == ([pytest.approx(0, abs=1e-3)], [pytest.approx(1, abs=1e-3)])
+
+
+def test_all_outputs_tied_are_not_taken_for_certain():
+    n = np.array([30.0])
+    tied = DeLongScores(n, n, n**2 / 2, n**3 / 4, n**3 / 4)
+    assert 0.3 < tied.lower(0.025)[0] < 0.45
+
+
+@pytest.mark.parametrize("kind", [RankScores, DeLongScores])
+def test_no_rows_of_a_class_say_nothing_of_an_area(kind):
+    empty = (np.zeros(2), np.array([0.0, 9.0]), np.zeros(2))
+    scores = RankScores(*empty) if kind is RankScores else DeLongScores(*empty, np.zeros(2), np.zeros(2))
+    assert np.isnan(scores.values).all()
+    assert (scores.lower(0.05).tolist(), scores.upper(0.05).tolist()) == ([0, 0], [1, 1])
+    assert scores.above(0.5).tolist() == [1, 1]
+
+
+def test_the_gain_of_an_area_is_that_of_its_placements():
+    other = OUTPUTS + np.random.default_rng(2).normal(0, 0.3, OUTPUTS.shape).round(1)
+    (a, c, d), (b, e, f) = delong(OUTPUTS, 20), delong(other, 20)
+    products = np.stack([(c * e).sum(1) * 23**2, (d * f).sum(1) * 20**2], 1)
+    gain = a.gain(b, products)
+    assert 2 * gain.values - 1 == pytest.approx(b.values - a.values)
+    assert gain.positive_squares == pytest.approx((((1 + e - c) / 2) ** 2).sum(1) * 23**2)
+    assert gain.negative_squares == pytest.approx((((1 + f - d) / 2) ** 2).sum(1) * 20**2)
+    free = RankScores(a.positive, a.negative, a.pairs).gain(RankScores(b.positive, b.negative, b.pairs), products)
+    assert (free.lower(0.025) < gain.lower(0.025)).all()
+    # with themselves the difference is nothing, and more certain than that of others
+    same = a.gain(a, np.stack([a.positive_squares, a.negative_squares], 1))
+    assert same.values == pytest.approx(0.5)
+    assert (same.upper(0.025) - same.lower(0.025) < gain.upper(0.025) - gain.lower(0.025)).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from drfl.assessment.scores import BinaryScores
+from drfl.assessment.scores import BinaryScores, RealScores
 from drfl.assessment.worst import bonferroni, could_be_worst, fisher, worst_score
 
 
@@ -72,3 +72,34 @@ def test_combined_p_values_are_uniform_or_larger():
     for level in (0.01, 0.05, 0.3):
         assert np.mean(both <= level) == pytest.approx(level, abs=0.01)
     assert bonferroni(np.array([0.02]), np.array([0.9]))[0] == 0.04
+
+
+def shares(*right, rows=1000.0):
+    return BinaryScores(np.full(len(right), rows), rows * np.array(right))
+
+
+def test_p_values_are_as_small_as_the_rows_make_them():
+    p = [could_be_worst(shares(0.5, *others))[1] for others in ((0.6, 0.6), (0.7, 0.7), (0.9, 0.9))]
+    assert p[0] < 1e-3
+    assert p[1] < 1e-15
+    assert p[2] < 1e-60
+    # Two of the three differ from the first alike: it is not the number of cells that ends them.
+    found = could_be_worst(shares(0.5, 0.9, 0.95), independent=False)
+    assert found[1] < 1e-30
+    assert found[2] < found[1]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.01, 1e-4])
+def test_a_smaller_alpha_leaves_p_values_and_sets_valid(alpha):
+    # Cells bound the p-value of every θ: the one at the other client's measured share is a lower bound.
+    scores = shares(0.70, 0.78, 0.9, rows=200.0)
+    theta = np.linspace(0.6, 0.95, 2000)[:, None]
+    above, below = scores.above(theta), scores.below(theta)
+    for i in range(3):
+        rival = np.minimum(1.0, 2 * np.delete(below, i, 1).min(1))
+        assert could_be_worst(scores, alpha)[i] >= fisher(above[:, i], rival).max() * (1 - 1e-9)
+
+
+def test_scores_without_bounds_and_one_row_each_say_nothing():
+    one = RealScores(np.ones(3), np.array([0.1, 0.2, 5.0]), np.array([0.01, 0.04, 25.0]))
+    assert could_be_worst(one).tolist() == [1, 1, 1]

@@ -29,6 +29,31 @@ def wald(setting, drawn):
     return {("client intervals, Wald", ALPHA): outside(p - half, p + half, setting.truth[0])}
 
 
+def delong_normal(setting, drawn):
+    """DeLong's interval by the normal law on the logit scale, whatever the number of rows."""
+    a, z = drawn.a, special.ndtri(1 - ALPHA / (2 * setting.truth.shape[1]))
+    with np.errstate(all="ignore"):
+        half = z * _error(a) / (a.values * (1 - a.values))
+        low, high = (special.expit(special.logit(a.values) + sign * half) for sign in (-1, 1))
+    low, high = np.where(np.isnan(low), 0.0, low), np.where(np.isnan(high), 1.0, high)
+    return {("client intervals, DeLong's normal ones", ALPHA): outside(low, high, setting.truth[0])}
+
+
+def delong_normal_gain(setting, drawn):
+    """DeLong's interval of a difference by the normal law."""
+    half = special.ndtri(1 - ALPHA / (2 * setting.truth.shape[1])) * 2 * _error(drawn.gains.scores)
+    gain, truth = drawn.gains.values, setting.truth[1] - setting.truth[0]
+    return {("gains' intervals, DeLong's normal ones", ALPHA): outside(gain - half, gain + half, truth)}
+
+
+def _error(scores):
+    """DeLong's standard error, without anything added."""
+    parts = ((scores.positive, scores.negative, scores.positive_squares),
+             (scores.negative, scores.positive, scores.negative_squares))  # fmt: skip
+    spread = (np.maximum(0, own / other**2 - n * scores.values**2) / (n - 1) / n for n, other, own in parts)
+    return np.sqrt(sum(spread))
+
+
 def students_t(setting, drawn):
     """Student's t for rows that are far from normal."""
     each, real = ALPHA / (2 * drawn.a.n.shape[1]), RealScores(drawn.a.n, drawn.a.total, drawn.a.squares)

@@ -78,8 +78,9 @@ def test_clients_csv_has_the_sums_that_intervals_need_and_a_file_the_rows(tmp_pa
     assert measures == {"auc": "ranks", "accuracy": "binary", "brier": "unit", "log_loss": "real", "f1": "whole"}
     table, each = rows(tmp_path / "a/clients.csv"), read(tmp_path / "a/test-rows.safetensors")
     assert list(table[0])[8:] == [
-        "accuracy", "brier", "log_loss", "f1", "auc_positive", "auc_pairs", "accuracy_count", "brier_sum",
-        "brier_squares", "log_loss_sum", "log_loss_squares", "auc_low", "auc_high",
+        "accuracy", "brier", "log_loss", "f1", "auc_positive", "auc_pairs", "auc_positive_squares",
+        "auc_negative_squares", "accuracy_count", "brier_sum", "brier_squares", "log_loss_sum", "log_loss_squares",
+        "auc_low", "auc_high",
     ]  # fmt: skip
     for row, start, end in zip(table, each.starts[:-1], each.starts[1:], strict=True):
         own = {name: values[start:end].double() for name, values in each.scores.items()}
@@ -91,6 +92,9 @@ def test_clients_csv_has_the_sums_that_intervals_need_and_a_file_the_rows(tmp_pa
         ahead = own["auc.output"][own["auc.positive"] == 1, None] - own["auc.output"][own["auc.positive"] == 0]
         assert int(row["auc_positive"]) == positive
         assert float(row["auc_pairs"]) == float((ahead > 0).sum() + (ahead == 0).sum() / 2)
+        order = (ahead > 0).double() + (ahead == 0).double() / 2
+        assert float(row["auc_positive_squares"]) == float(order.sum(1).square().sum())
+        assert float(row["auc_negative_squares"]) == float(order.sum(0).square().sum())
         expected = float(row["auc_pairs"]) / ahead.numel() if ahead.numel() else math.nan  # Switzerland: all are ill
         assert float(row["auc"]) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 

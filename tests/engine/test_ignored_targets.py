@@ -252,7 +252,7 @@ def test_metrics_are_of_the_targets_that_count(engine, dense, name):
         # A user's own function gets every position of the rows that are left.
         left = counted.view(len(y), -1).any(1)
         assert float(values[5]) == pytest.approx(float(functional_accuracy(z[left], y[left])), abs=1e-12)
-        for measure, value, (n, total, _) in zip(fed.measures, values, found.sums[i].tolist(), strict=True):
+        for measure, value, (n, total, *_) in zip(fed.measures, values, found.sums[i].tolist(), strict=True):
             if measure.rows.mean:
                 assert total / n == pytest.approx(float(value), abs=1e-12)
     rows = {measure.name: measure.rows for measure in fed.measures}

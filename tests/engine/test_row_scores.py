@@ -9,7 +9,7 @@ from torch import nn
 import drfl
 from drfl import Metric, Rows
 from drfl.client_table import ClientTable
-from drfl.engine.row_scores import products
+from drfl.engine.row_scores import placements, products
 from drfl.errors import InputError
 from drfl.metrics import ACCURACY, METRICS, metric_of, resolved
 
@@ -47,16 +47,17 @@ def test_sums_by_hand(engine):
     fed = served(engine, metrics=metrics)
     found = fed.evaluate(fed.w0)
     assert [m.rows for m in fed.measures] == ["binary", "unit", "real", "ranks", "whole", "unit"]
-    assert found.sums.shape == (2, 6, 3)
+    assert found.sums.shape == (2, 6, 5)
     assert found.sums.dtype == torch.float64
     # right: −2 is 0, −1 is not 1, 1 is not 0, 1 and 3 are 1
-    assert found.sums[:, 0].tolist() == [[5, 3, 3], [2, 1, 1]]
+    assert found.sums[:, 0].tolist() == [[5, 3, 3, 0, 0], [2, 1, 1, 0, 0]]
     p = LOGITS[:, 0].sigmoid()
     for j, each in ((1, (p - TARGETS) ** 2), (2, (LOGITS[:, 0] - TARGETS).abs()), (5, own(LOGITS, TARGETS))):
-        expected = [[len(part), float(each[part].sum()), float((each[part] ** 2).sum())] for part in SPLIT]
+        expected = [[len(part), float(each[part].sum()), float((each[part] ** 2).sum()), 0, 0] for part in SPLIT]
         assert found.sums[:, j].flatten().tolist() == pytest.approx([x for row in expected for x in row])
     # of 3 × 2 pairs: −1 is above −2 alone, 1 above −2 and beside 1, 3 above both; one client has no other class
-    assert found.sums[:, 3].tolist() == [[3, 2, 1 + 1.5 + 2], [2, 0, 0]]
+    squares = [1 + 1.5**2 + 2**2, 3**2 + 1.5**2]  # of the positives, and of −2 below all three and 1 below 1 and 3
+    assert found.sums[:, 3].tolist() == [[3, 2, 1 + 1.5 + 2, *squares], [2, 0, 0, 0, 0]]
     assert found.others[2].tolist() == [pytest.approx(4.5 / 6), pytest.approx(math.nan, nan_ok=True)]
     assert found.sums[:, 4, 0].tolist() == [5, 2]
     assert found.sums[:, 4, 1:].isnan().all()
@@ -80,7 +81,7 @@ def test_a_model_for_each_client(engine):
     fed = served(engine, metrics=("mae", "auc"))
     table = ClientTable.of(2, torch.arange(2), torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     found, plain = fed.evaluate_each(table), fed.evaluate(fed.w0)
-    assert found.sums[:, 0].tolist() == [[5, 3, 3], [2, 1, 1]]
+    assert found.sums[:, 0].tolist() == [[5, 3, 3, 0, 0], [2, 1, 1, 0, 0]]
     assert torch.equal(found.sums[0], plain.sums[0])
     assert found.sums[1, 1, 1] == 0.5 + 1.5
     assert fed.row_scores(table).scores["accuracy"].tolist() == [1, 0, 0, 1, 1, 0, 1]
@@ -108,10 +109,35 @@ def test_two_models_as_a_table_of_right_and_wrong():
     fed = served(metrics=("mae", "auc", "f1"))
     one, other = (fed.row_scores(torch.tensor([w], dtype=torch.float64)) for w in (1.0, -1.0))
     found = products(one, one, fed.measures)
-    assert found[0] == 4
-    assert products(one, other, fed.measures)[0] == 0
-    assert found[1] == pytest.approx(float(((LOGITS[:, 0] - TARGETS) ** 2).sum()))
-    assert found[2:].isnan().all()
+    assert found[0].tolist() == [4, 0]
+    assert products(one, other, fed.measures)[0].tolist() == [0, 0]
+    assert found[1].tolist() == pytest.approx([float(((LOGITS[:, 0] - TARGETS) ** 2).sum()), 0])
+    assert found[3].isnan().all()
+
+
+def test_the_products_of_two_rankings_are_those_of_their_placements():
+    fed = served(metrics=("auc",))
+    one, other = (fed.row_scores(torch.tensor([w], dtype=torch.float64)) for w in (1.0, -1.0))
+    squares = fed.evaluate(fed.w0).sums[:, 1, 3:].sum(0)
+    assert products(one, one, fed.measures)[1].tolist() == squares.tolist()
+    # the other model has every pair the other way round: placements are 2 − c and 3 − d, of the second client's all 0
+    assert products(one, other, fed.measures)[1].tolist() == [1 * 1 + 1.5 * 0.5 + 2 * 0, 3 * 0 + 1.5 * 1.5]
+
+
+def test_placements_are_those_of_a_count_of_pairs():
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([5, 1, 40, 90])
+    output = torch.randint(0, 12, (136,), generator=generator).double()
+    positive = (torch.rand(136, generator=generator) < 0.3).double()
+    expected = []
+    for o, y in zip(output.split(sizes.tolist()), positive.split(sizes.tolist()), strict=True):
+        right = (o[:, None] > o).double() + (o[:, None] == o).double() / 2  # of a positive row above another
+        expected.append(torch.where(y > 0, right @ (1 - y), y @ right))
+    found = placements(sizes, output, positive)
+    assert torch.equal(found, torch.cat(expected))
+    spoilt = placements(sizes, torch.where(torch.arange(136) == 7, math.nan, output), positive)
+    assert spoilt[6:46].isnan().all()
+    assert torch.equal(spoilt[46:], found[46:])
 
 
 def test_runs_are_paired_by_their_rows_and_their_data():
@@ -140,6 +166,9 @@ CLASS, SHARES = torch.zeros(4, dtype=torch.int64), torch.zeros(4, 3)
         ("auc", TWO[:, 0], SHARES[:, 0], "ranks"),
         ("auc", THREE, CLASS, "whole"),
         ("auc", THREE, SHARES, "whole"),
+        ("sensitivity", TWO, CLASS, "rate"),
+        ("ppv", TWO[:, 0], SHARES[:, 0], "rate"),
+        ("specificity", THREE, CLASS, "whole"),
         ("log_loss", THREE, CLASS, "real"),
         ("rmse", TWO[:, :1], SHARES[:, 0], "whole"),
     ],
@@ -160,14 +189,14 @@ def test_a_function_says_nothing_of_rows_unless_it_is_declared():
     assert metric_of(drfl.argmax_accuracy).rows is Rows.BINARY
     assert Metric("own", own, rows="unit").rows is Rows.UNIT
     fed = served(metrics=(own,))
-    assert fed.evaluate(fed.w0).sums[0, 1].isnan().tolist() == [False, True, True]
+    assert fed.evaluate(fed.w0).sums[0, 1].isnan().tolist() == [False, *[True] * 4]
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: Metric("own", own, rows="half"), "has rows='half'"),
-        (lambda: Metric("own", own, rows=Rows.RANKS), "is for the AUC"),
+        (lambda: Metric("own", own, rows=Rows.RANKS), "which drfl's own"),
         (lambda: Metric("rows", own), "cannot be called 'rows'"),
         (lambda: _measured(Metric("own", own, rows=Rows.BINARY)), r"gave 0.5, which is not 0 or 1"),
         (lambda: _measured(Metric("own", lambda o, y: 9 * own(o, y), rows=Rows.UNIT)), r"which is not in \[0, 1\]"),

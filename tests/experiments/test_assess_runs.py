@@ -23,7 +23,9 @@ from drfl.experiments.run_gains import over_seeds
 def comparison(tmp_path_factory):
     """Two algorithms at two seeds, on the hospitals."""
     out = tmp_path_factory.mktemp("runs") / "comparison"
-    options = "--dataset heart-disease --rounds 3 --seeds 2 --metric auc --metric f1 --metric brier"
+    options = (
+        "--dataset heart-disease --rounds 3 --seeds 2 --metric auc --metric f1 --metric brier --metric sensitivity"
+    )
     assert call(["compare", "--algorithms", "FedAvg,DualDRDM", *options.split(), "--out", str(out)]) == 0
     return out
 
@@ -79,7 +81,7 @@ def test_an_algorithm_that_test_rows_have_stopped_at_one_seed_is_not_compared_at
     assert over_seeds([*runs, stopped, at_third(other)]) == []
 
 
-@pytest.mark.parametrize(("measure", "pairs"), [("auc", 0), ("brier", 1)])
+@pytest.mark.parametrize(("measure", "pairs"), [("auc", 1), ("brier", 1), ("sensitivity", 0)])
 def test_other_measures(comparison, capsys, measure, pairs):
     found = assessed(capsys, comparison, "--measure", measure)
     assert {run["measure"] for run in found["runs"]} == {measure}

@@ -233,19 +233,19 @@ def test_the_measure_that_was_asked_for_is_the_one_that_is_named(single, compari
     assert "AUC" not in why
     with refused("unsupported-metric", "f1"):
         drfl.assess(comparison / "FedAvg-seed0", measure="f1")
-    with refused("unsupported-metric", "auc"):
-        drfl.assess_gain(comparison / "FedAvg-seed0", comparison / "DualDRDM-seed0")
+    with refused("unsupported-metric", "f1"):
+        drfl.assess_gain(comparison / "FedAvg-seed0", comparison / "DualDRDM-seed0", measure="f1")
 
 
 def test_the_reason_why_two_runs_cannot_be_paired_is_the_true_one(single, comparison, capsys):
     folders = [comparison / "FedAvg-seed0", comparison / "DualDRDM-seed0"]
-    same, other = [assess_run(path) for path in folders], assess_run(comparison / "DualDRDM-seed1")
+    same, other = [assess_run(path, "f1") for path in folders], assess_run(comparison / "DualDRDM-seed1")
     pairs, (reason,) = paired(same)
     assert not pairs
     assert "different test rows" not in reason
-    assert "AUC" in reason
-    assert reason in printed(capsys, "assess", *folders).out
-    assert json.loads(printed(capsys, "assess", *folders, "--json").out)["unpaired"] == [reason]
+    assert "F1" in reason
+    assert reason in printed(capsys, "assess", *folders, "--measure", "f1").out
+    assert json.loads(printed(capsys, "assess", *folders, "--measure", "f1", "--json").out)["unpaired"] == [reason]
     by_rows = [assess_run(path, "accuracy") for path in folders]
     assert [len(part) for part in paired(by_rows)] == [1, 0]
     assert [len(part) for part in paired([by_rows[0], other])] == [0, 1]
@@ -253,7 +253,7 @@ def test_the_reason_why_two_runs_cannot_be_paired_is_the_true_one(single, compar
         drfl.assess_gain(folders[0], comparison / "DualDRDM-seed1", measure="accuracy")
     without = by_rows[1]._replace(rows=None)
     assert without.record.label in paired([by_rows[0], without])[1][0]
-    assert [len(part) for part in paired([by_rows[0], same[1]])] == [0, 1]  # one by accuracy, one by AUC
+    assert [len(part) for part in paired([by_rows[0], same[1]])] == [0, 1]  # one by accuracy, one by F1
     assert paired(by_rows[:1]) == ([], [])
 
 

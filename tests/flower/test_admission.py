@@ -123,7 +123,7 @@ def test_the_reason_of_a_rejected_identity_names_the_field_and_quotes_nothing(ca
     class Lying(InProcessGrid):
         def answer(self, message, context):
             reply = super().answer(message, context)
-            reply.content = RecordDict({"identity": ConfigRecord({"json": '{"protocol": 6, "train": "\\u001b[2J"}'})})
+            reply.content = RecordDict({"identity": ConfigRecord({"json": '{"protocol": 7, "train": "\\u001b[2J"}'})})
             return reply
 
     sites = {name: site(name) for name in "ab"}

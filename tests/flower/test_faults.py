@@ -30,7 +30,7 @@ def _no_pause(monkeypatch):
     monkeypatch.setattr(transport, "PAUSE", 0.01)
 
 
-THIRD = ((15.0, 5.0, 5.0),)
+THIRD = ((15.0, 5.0, 5.0, 0.0, 0.0),)
 """The sums of a test of 15 rows, five of which are right."""
 
 
@@ -255,7 +255,7 @@ def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
         (1.5, 0.1, 15, (), THIRD),
         (1 / 3, float("inf"), 15, (), THIRD),
         (1 / 3, 0.1, 0, (), THIRD),
-        (1 / 3, 0.1, 15, (), ((15.0, 6.0, 6.0),)),
+        (1 / 3, 0.1, 15, (), ((15.0, 6.0, 6.0, 0.0, 0.0),)),
     ],
 )
 def test_a_test_that_cannot_have_come_out_so_is_not_believed(found, caplog):

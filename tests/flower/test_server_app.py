@@ -19,8 +19,10 @@ import drfl
 from drfl.algorithms import ALGORITHMS, EVERYBODY
 from drfl.data import ClientData
 from drfl.errors import DivergedError, InputError, Notice
+from drfl.experiments.assess_runs import assess_run
 from drfl.experiments.hyperparameters import make
 from drfl.experiments.report_evidence import gathered
+from drfl.experiments.run_gains import over_last
 from drfl.experiments.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import Site, client_app
@@ -132,6 +134,43 @@ def test_both_models_of_the_last_test_are_paired_client_by_client(tmp_path):
     (tmp_path / "last").mkdir()
     out = server_app.serve(grid_of(), settings(tmp_path / "last", more='returned = "last"'))
     assert not (out / "paired.csv").exists()
+
+
+def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path, caplog):
+    """Of sites with two classes, the smallest of which has a single positive row."""
+    generator = torch.Generator().manual_seed(0)
+    sites = {}
+    for name, rows in (("a", 40), ("b", 30), ("c", 60), ("d", 12)):
+        x = torch.randn(rows, 4, generator=generator)
+        y = (x.sum(1) > (2.5 if name == "d" else 1.5)).long()
+        y[0] = 1
+        sites[name] = Site(name, ClientData.from_arrays({name: (x, y)}, {name: (x, y)}))
+    caplog.set_level(logging.INFO, logger="drfl")
+    path = settings(tmp_path, more='score = "auc"\nmetrics = ["accuracy", "sensitivity"]')
+    out = server_app.serve(grid_of(load=lambda context: sites[context.node_config["name"]]), path)
+    with (out / "paired.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["measure"] == "auc"]
+    assert [(row["client"], row["class"]) for row in rows] == [(n, c) for n in "abcd" for c in ("positive", "negative")]
+    found = assess_run(out)
+    gain = over_last(found)
+    assert gain.values == pytest.approx(found.assessment.values - auc_of_the_last(out), abs=1e-6)
+    assert (gain.low <= gain.values).all()
+    assert (gain.values <= gain.high).all()
+    own = [sites[name].data.test_targets for name in "abcd"]
+    assert drfl.assess(out, measure="sensitivity").samples.tolist() == [int(y.sum()) for y in own]
+    assert json.loads((out / "summary.json").read_text())["threshold"] == {"probability": 0.5, "chosen_on": None}
+    assert any("rates are at probability 0.5" in r.getMessage() for r in caplog.records)
+    damaged = (out / "paired.csv").read_text().splitlines()
+    cells = damaged[1].split(",")
+    damaged[1] = ",".join([*cells[:-1], str(10 * float(cells[-1]) + 1e6)])
+    (out / "paired.csv").write_text("\n".join(damaged) + "\n")
+    with refused("damaged-run"):
+        over_last(found)
+
+
+def auc_of_the_last(out):
+    with (out / "clients.csv").open(newline="") as file:
+        return [float(row["last_auc"]) for row in csv.DictReader(file)]
 
 
 def test_a_site_of_one_class_is_left_out_of_the_auc_and_named(tmp_path, caplog):

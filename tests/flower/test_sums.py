@@ -21,7 +21,7 @@ from drfl.metrics import metric_of
 from .conftest import MODEL, federation
 
 NAN = math.nan
-METRIC_NAMES = ("accuracy", "brier", "log_loss", "auc", "f1")
+METRIC_NAMES = ("accuracy", "brier", "log_loss", "auc", "f1", "sensitivity")
 
 
 def part(i, classes):
@@ -59,11 +59,14 @@ def test_products_of_two_models_are_those_of_their_rows():
     for i in range(2):
         each = [simulated.row_scores(w) for w in (one, other)]
         start, end = each[0].starts[i : i + 2]
-        own = [e._replace(scores={name: v[start:end] for name, v in e.scores.items()}) for e in each]
+        parts = [{name: v[start:end] for name, v in e.scores.items()} for e in each]
+        own = [e._replace(starts=each[0].starts[i : i + 2] - start, scores=p) for e, p in zip(each, parts, strict=True)]
         expected = products(*own, fed.measures)
-        assert fed.products[i, 0] == expected[0]
+        assert torch.equal(fed.products[i, 0], expected[0])
+        assert torch.equal(fed.products[i, 3], expected[3])
         assert torch.allclose(fed.products[i], expected, rtol=1e-12, equal_nan=True)
-    assert fed.products[:, 3:].isnan().all()
+    assert fed.products[:, 4:].isnan().all()
+    assert fed.products[:, :4].isfinite().all()
 
 
 def test_an_answer_holds_aggregates_and_nothing_of_a_row():
@@ -76,35 +79,58 @@ def test_an_answer_holds_aggregates_and_nothing_of_a_row():
     numbers = dict(content.metric_records["numbers"])
     lengths = {name: len(value) if isinstance(value, list) else 0 for name, value in numbers.items()}
     several = len(METRIC_NAMES)
-    test = {"score": 0, "loss": 0, "samples": 0, "others": several - 1, "sums": 3 * several}
+    test = {"score": 0, "loss": 0, "samples": 0, "others": several - 1, "sums": 5 * several}
     expected = {f"{which} {name}": length for which in ("test", "also") for name, length in test.items()}
-    assert lengths == {"gradients": 0, "losses": 0, "seconds": 0, "products": several, **expected}
+    assert lengths == {"gradients": 0, "losses": 0, "seconds": 0, "products": 2 * several, **expected}
 
 
-MEASURES = tuple(map(metric_of, ("accuracy", "brier", "mae", "auc", "f1")))
-SUMS = ((10.0, 6.0, 6.0), (10.0, 2.0, 1.5), (10.0, -30.0, 100.0), (4.0, 6.0, 16.5), (10.0, NAN, NAN))
-VALUES = (0.6, 0.2, -3.0, 16.5 / 24, 0.4)
-PRODUCTS = (5.0, 1.2, 90.0, NAN, NAN)
+MEASURES = tuple(map(metric_of, ("accuracy", "brier", "mae", "auc", "f1", "sensitivity")))
+NONE, UNKNOWN = (0.0, 0.0), (NAN, NAN)
+RANKS = (79.25, 52.25)
+"""Squares of 4 positive rows above 2, 3, 5.5 and 6 of 6 others, which are below 1, 2, 2.5, 3, 4 and 4 of them."""
+SUMS = (
+    (10.0, 6.0, 6.0, *NONE),
+    (10.0, 2.0, 1.5, *NONE),
+    (10.0, -30.0, 100.0, *NONE),
+    (4.0, 6.0, 16.5, *RANKS),
+    (10.0, NAN, NAN, *UNKNOWN),
+    (4.0, 3.0, 3.0, *NONE),
+)
+VALUES = (0.6, 0.2, -3.0, 16.5 / 24, 0.4, 0.75)
+PRODUCTS = ((5.0, 0.0), (1.2, 0.0), (90.0, 0.0), (70.0, 48.0), UNKNOWN, UNKNOWN)
 
 
-def changed(place=None, sums=(), value=None, products=PRODUCTS, other=SUMS):
-    """An answer with two tests; of the first, one metric has other sums or another value."""
+def changed(place=None, sums=(), value=None, products=PRODUCTS, other=SUMS, also=None):
+    """An answer with two tests; of the first, one metric has other sums or another value; ``also`` is the second's."""
     all_sums, values = list(SUMS), list(VALUES)
     if place is not None:
         all_sums[place] = sums or SUMS[place]
         values[place] = VALUES[place] if value is None else value
     first = messages.Tested(values[0], 0.1, 10, tuple(values[1:]), tuple(all_sums))
-    return Answer((), first, also=messages.Tested(VALUES[0], 0.1, 10, VALUES[1:], other), products=products)
+    others = VALUES[1:] if also is None else tuple(also if at == place else x for at, x in enumerate(VALUES))[1:]
+    return Answer((), first, also=messages.Tested(VALUES[0], 0.1, 10, others, other), products=products)
+
+
+def products_with(place, *values):
+    found = list(PRODUCTS)
+    found[place] = values
+    return tuple(found)
+
+
+ONE_CLASS = (10.0, 0.0, 0.0, *NONE)
+"""The sums of an AUC where all rows are positive."""
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         changed(),
-        changed(3, (10.0, 0.0, 0.0), NAN),  # one class alone
-        changed(2, (NAN, NAN, NAN), NAN, products=(5.0, 1.2, NAN, NAN, NAN)),  # outputs that are not finite
-        changed(0, (10.0, 0.0, 0.0), 0.0, products=(0.0, *PRODUCTS[1:])),
-        changed(products=(2.0, *PRODUCTS[1:])),
+        changed(3, ONE_CLASS, NAN, products_with(3, 0.0, 0.0), (*SUMS[:3], ONE_CLASS, *SUMS[4:]), also=NAN),
+        changed(2, (NAN, NAN, NAN, *UNKNOWN), NAN, products_with(2, *UNKNOWN)),  # outputs that are not finite
+        changed(0, (10.0, 0.0, 0.0, *NONE), 0.0, products_with(0, 0.0, 0.0)),
+        changed(products=products_with(0, 2.0, 0.0)),
+        changed(3, (4.0, 6.0, 24.0, 144.0, 96.0), 1.0),  # all pairs in order
+        changed(5, (0.0, 0.0, 0.0, *NONE), NAN),  # no row that counts
     ],
 )
 def test_answers_that_can_have_come_out_so(answer):
@@ -114,36 +140,60 @@ def test_answers_that_can_have_come_out_so(answer):
 @pytest.mark.parametrize(
     "answer",
     [
-        changed(0, (9.0, 6.0, 6.0)),  # of other rows than the samples
-        changed(0, (10.0, 6.5, 6.5), 0.65),  # half a row
-        changed(0, (10.0, 6.0, 5.0)),
-        changed(0, (10.0, 11.0, 11.0), 1.0),
-        changed(0, (10.0, 7.0, 7.0)),  # not the score
-        changed(0, (NAN, NAN, NAN)),
-        changed(1, (10.0, -2.0, 1.5), -0.2),
-        changed(1, (10.0, 2.0, 2.5)),  # squares above the numbers, which lie in [0, 1]
-        changed(1, (10.0, 2.0, 0.3)),  # squares below those of ten numbers alike
-        changed(1, (10.0, 2.1, 1.5)),
-        changed(2, (10.0, -30.0, 80.0)),
-        changed(2, (10.0, -30.0, math.inf)),
-        changed(2, (10.0, -30.0, NAN)),
-        changed(2, (10.0, 1e150, 1e300), 1e149),
-        changed(3, (4.0, 5.0, 16.5)),
-        changed(3, (4.5, 5.5, 16.5), 16.5 / 24.75),
-        changed(3, (4.0, 6.0, 16.25), 16.25 / 24),
-        changed(3, (4.0, 6.0, 25.0), 25 / 24),
-        changed(3, (-4.0, 14.0, 16.5)),
-        changed(3, (10.0, 0.0, 0.0), 0.5),
-        changed(4, (10.0, 4.0, 4.0)),
-        changed(4, (9.0, NAN, NAN)),
-        changed(products=(1.0, *PRODUCTS[1:])),  # 6 and 6 of 10 rows share two at least
-        changed(products=(7.0, *PRODUCTS[1:])),
-        changed(products=(5.5, *PRODUCTS[1:])),
-        changed(products=(5.0, 2.5, *PRODUCTS[2:])),
-        changed(products=(5.0, 1.2, 101.0, NAN, NAN)),
-        changed(products=(5.0, 1.2, NAN, NAN, NAN)),
-        changed(products=(5.0, 1.2, 90.0, 1.0, NAN)),
+        changed(0, (9.0, 6.0, 6.0, *NONE)),  # of other rows than the samples
+        changed(0, (10.0, 6.5, 6.5, *NONE), 0.65),  # half a row
+        changed(0, (10.0, 6.0, 5.0, *NONE)),
+        changed(0, (10.0, 11.0, 11.0, *NONE), 1.0),
+        changed(0, (10.0, 7.0, 7.0, *NONE)),  # not the score
+        changed(0, (NAN, NAN, NAN, *UNKNOWN)),
+        changed(0, (10.0, 6.0, 6.0, 1.0, 0.0)),
+        changed(0, (10.0, 6.0, 6.0, *UNKNOWN)),
+        changed(1, (10.0, -2.0, 1.5, *NONE), -0.2),
+        changed(1, (10.0, 2.0, 2.5, *NONE)),  # squares above the numbers, which lie in [0, 1]
+        changed(1, (10.0, 2.0, 0.3, *NONE)),  # squares below those of ten numbers alike
+        changed(1, (10.0, 2.1, 1.5, *NONE)),
+        changed(2, (10.0, -30.0, 80.0, *NONE)),
+        changed(2, (10.0, -30.0, math.inf, *NONE)),
+        changed(2, (10.0, -30.0, NAN, *NONE)),
+        changed(2, (10.0, 1e150, 1e300, *NONE), 1e149),
+        changed(3, (4.0, 5.0, 16.5, *RANKS)),
+        changed(3, (4.5, 5.5, 16.5, *RANKS), 16.5 / 24.75),
+        changed(3, (4.0, 6.0, 16.25, *RANKS), 16.25 / 24),
+        changed(3, (4.0, 6.0, 25.0, 156.25, 104.25), 25 / 24),
+        changed(3, (-4.0, 14.0, 16.5, *RANKS)),
+        changed(3, (10.0, 0.0, 0.0, *NONE), 0.5),
+        changed(3, (4.0, 6.0, 16.5, 68.0, 52.25)),  # squares below those of four placements alike
+        changed(3, (4.0, 6.0, 16.5, 79.25, 45.0)),
+        changed(3, (4.0, 6.0, 16.5, 99.25, 52.25)),  # a positive row above more than the six others
+        changed(3, (4.0, 6.0, 16.5, 79.25, 66.25)),
+        changed(3, (4.0, 6.0, 16.5, 79.3, 52.25)),
+        changed(3, (4.0, 6.0, 16.5, math.inf, 52.25)),
+        changed(3, (4.0, 6.0, 16.5, 79.25, NAN)),
+        changed(3, (10.0, 0.0, 0.0, 1.0, 0.0), NAN),
+        changed(4, (10.0, 4.0, 4.0, *NONE)),
+        changed(4, (9.0, NAN, NAN, *UNKNOWN)),
+        changed(4, (10.0, NAN, NAN, *NONE)),
+        changed(5, (11.0, 3.0, 3.0, *NONE), 3 / 11),  # more rows than there are
+        changed(5, (3.0, 4.0, 4.0, *NONE), 4 / 3),
+        changed(5, (4.0, 3.0, 2.0, *NONE)),
+        changed(5, (4.0, 2.0, 2.0, *NONE)),
+        changed(5, (4.5, 3.0, 3.0, *NONE), 3 / 4.5),
+        changed(5, (0.0, 0.0, 0.0, *NONE), 1.0),
+        changed(products=products_with(0, 1.0, 0.0)),  # 6 and 6 of 10 rows share two at least
+        changed(products=products_with(0, 7.0, 0.0)),
+        changed(products=products_with(0, 5.5, 0.0)),
+        changed(products=products_with(0, 5.0, 1.0)),
+        changed(products=products_with(1, 2.5, 0.0)),
+        changed(products=products_with(2, 101.0, 0.0)),
+        changed(products=products_with(2, *UNKNOWN)),
+        changed(products=products_with(3, 80.0, 48.0)),  # Cauchy and Schwarz
+        changed(products=products_with(3, 70.0, 53.0)),
+        changed(products=products_with(3, -1.0, 48.0)),
+        changed(products=products_with(3, *UNKNOWN)),
+        changed(products=products_with(4, 1.0, NAN)),
+        changed(products=products_with(5, 3.0, 0.0)),
         changed(products=PRODUCTS[:4]),
+        changed(3, (5.0, 5.0, 16.5, 79.25, 54.5), 0.66),  # the second model has other positive rows
         changed(other=SUMS[:4]),
         changed()._replace(test=messages.Tested(0.6, 0.1, 10, VALUES[1:])),
     ],
@@ -152,12 +202,14 @@ def test_answers_that_contradict_themselves_are_not_believed(answer):
     assert believed(read_answer(write_answer(answer)), 2, MEASURES) == []
 
 
-def test_products_without_a_second_test_and_sums_that_are_no_threes_cannot_be_read():
+def test_products_without_a_second_test_and_sums_that_are_no_fives_cannot_be_read():
     for answer in (changed()._replace(also=None), changed()._replace(products=None)):
         with pytest.raises(ProtocolError, match="products"):
             read_answer(write_answer(answer))
-    with pytest.raises(ProtocolError, match="three sums"):
+    with pytest.raises(ProtocolError, match="five sums"):
         read_answer(write_answer(changed(0, (10.0, 6.0))))
+    with pytest.raises(ProtocolError, match="two products"):
+        read_answer(write_answer(changed(products=products_with(0, 5.0))))
 
 
 @pytest.mark.parametrize(

@@ -244,3 +244,12 @@ def test_ticks_are_few_round_numbers_within_the_ends(low, high):
     assert low - 1e-9 * abs(low) <= places[0]
     assert places[-1] <= high + 1e-9 * abs(high)
     assert len({f"{place:.{digits}f}" for place in places}) == len(places)
+
+
+def test_every_site_of_a_deployment_is_in_the_pdf(run):
+    sites = [f"site-{i:02d}" for i in range(45)]
+    shown = text_of(Evidence((run(clients=45, names=sites, config={"sites": sites}),)))
+    assert "the 30 worst" not in shown
+    assert all(site in shown for site in sites)
+    simulated = text_of(Evidence((run("simulated", clients=45, names=sites),)))
+    assert "he 30 worst of 45 clients" in simulated

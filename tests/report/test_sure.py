@@ -173,12 +173,33 @@ def test_measures_of_numbers_have_intervals_too_and_endless_ones_stay_in_the_fig
 
 
 def test_ranks(record):
+    squares = [84.0, 125.0, 0.0]
     sums = {"positive": [5.0, 5.0, 1.0], "pairs": [20.0, 25.0, 0.0]}
+    sums |= {"positive_squares": squares, "negative_squares": squares}
     run = of_measure(record, Rows.RANKS, sums)
     run.clients["score"] = [0.8, 1.0, np.nan]
     found = told_of(run)
     assert found.values[:2].tolist() == [0.8, 1.0]
     assert np.isnan(found.values[2])
+    assert found.method.startswith("DeLong")
+    free = assessment_of(run, auc_interval="distribution-free")
+    assert free.low[0] < found.low[0]
+    assert free.method != found.method
+    del run.clients["brier_negative_squares"]  # as an older drfl left it
+    assert told_of(run) is None
+
+
+def test_rates(record):
+    sums = {"rows": [8.0, 5.0, 0.0], "count": [6.0, 5.0, 0.0]}
+    run = of_measure(record, Rows.RATE, sums)
+    run.clients["score"] = [0.75, 1.0, np.nan]
+    found = told_of(run)
+    assert found.samples.tolist() == [8, 5, 0]  # of all test rows, those that count
+    assert found.high[0] == pytest.approx(BinaryScores(np.array([8.0]), np.array([6.0])).upper(0.025 / 2)[0])
+    assert np.isnan(found.low[2])
+    run.clients.loc[0, "brier_rows"] = 11.0
+    with pytest.raises(InputError, match="damaged"):
+        told_of(run)
 
 
 def test_clients_that_share_test_rows_are_not_taken_for_independent(record):
@@ -391,3 +412,17 @@ def test_a_level_of_its_own_is_taken(record):
     n, right = (run.clients[name].to_numpy(float) for name in ("samples", "accuracy_count"))
     known = assess_clients(run.score, run.clients["client"].tolist(), np.stack([n, right, right], 1), n, level=0.5)
     assert found.low.tolist() == known.low.tolist()
+
+
+def test_every_site_of_a_deployment_is_shown(record):
+    """However many there are, and however few rows the smallest has."""
+    sites = [f"site {i:02d}" for i in range(45)]
+    runs = [record(f"run-{s}", seed=s, clients=45, names=sites, config={"sites": sites}) for s in range(2)]
+    for run in runs:  # a site with a single row, which is right: it measures best
+        run.clients.loc[7, ["samples", "score", "accuracy_count"]] = [1, 1.0, 1]
+    (told,), (table,) = side_by_side(group_runs(runs)), by_client_tables(group_runs(runs))
+    assert sorted(shown_rows(told)) == list(range(45))
+    assert len(table.rows) == 45
+    assert len(forest(told, shown_rows(told)).layout.yaxis.ticktext) == 46  # and what equal clients would show
+    simulated = record("simulated", clients=45, names=sites)
+    assert len(shown_rows(side_by_side(group_runs([simulated]))[0])) == MOST

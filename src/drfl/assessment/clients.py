@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from drfl.assessment.homogeneity import Homogeneity, homogeneity
 from drfl.assessment.scores import (
     BinaryScores,
     BoundedScores,
+    DeLongScores,
     Floats,
     RankScores,
     RealScores,
@@ -21,7 +22,7 @@ from drfl.assessment.scores import (
 )
 from drfl.assessment.unseen import UnseenClient, unseen_client
 from drfl.assessment.worst import WorstScore, could_be_worst, worst_score
-from drfl.errors import InputError
+from drfl.errors import InputError, unknown
 from drfl.html_table import html_table
 from drfl.measure import Measure, Rows, undefined_note
 
@@ -30,11 +31,15 @@ if TYPE_CHECKING:
 
 ClientScores = BinaryScores | BoundedScores | RankScores | RealScores
 
+AucInterval = Literal["delong", "distribution-free"]
+"""What intervals of the AUC are made by."""
+
 METHODS = {
-    Rows.BINARY: "Clopper–Pearson",
-    Rows.UNIT: "bounds of Hoeffding and of Maurer and Pontil",
-    Rows.RANKS: "Hoeffding's bound of U-statistics",
-    Rows.REAL: "Student's t (approximate: the rows' values have no bounds)",
+    BinaryScores: "Clopper–Pearson",
+    BoundedScores: "bounds of Hoeffding and of Maurer and Pontil",
+    DeLongScores: "DeLong's variance, Clopper–Pearson at as many answers (approximate)",
+    RankScores: "Hoeffding's bound of U-statistics (distribution-free)",
+    RealScores: "Student's t (approximate: the rows' values have no bounds)",
 }
 """What intervals are made by."""
 
@@ -47,7 +52,7 @@ class Assessment:
         measure: what was measured.
         level: of every interval and set, e.g. 0.95.
         names: (N,) of the clients.
-        samples: (N,) test rows.
+        samples: (N,) test rows; of a rate those that count.
         values: (N,) measured; NaN where the measure is not defined on a client's rows.
         low: (N,) lower ends of the clients' intervals, simultaneous over clients; NaN where there is no value.
         high: (N,) upper ends.
@@ -59,6 +64,8 @@ class Assessment:
         homogeneity: tests that all are equally good; None for one client, and of AUC.
         unseen: what is known of a client not yet seen; its ``low`` is the worse end.
         independent: whether no two clients share a test row.
+        method: what the intervals are made by.
+        auc_interval: what those of the AUC are, or would be, made by.
     """
 
     measure: Measure
@@ -75,6 +82,8 @@ class Assessment:
     homogeneity: Homogeneity | None
     unseen: UnseenClient
     independent: bool
+    method: str
+    auc_interval: AucInterval
 
     @property
     def order(self) -> list[int]:
@@ -90,11 +99,6 @@ class Assessment:
     def note(self) -> str:
         """What follows a statistic over the other clients in a line, see :func:`drfl.measure.undefined_note`."""
         return undefined_note([len(self.undefined)], [len(self.names)])
-
-    @property
-    def method(self) -> str:
-        """What the intervals are made by."""
-        return METHODS[self.measure.rows]
 
     def to_frame(self) -> pd.DataFrame:
         """A row a client, in their order: client, samples, the measure, low, high, could_be_worst, p_worst."""
@@ -139,20 +143,24 @@ def interval(low: Floats, high: Floats, measure: Measure) -> tuple[Floats, Float
     return (low, high) if measure.more_is_better else (high, low)
 
 
-def scores_of(measure: Measure, sums: Floats) -> ClientScores:
+def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delong") -> ClientScores:
     """The clients' scores, turned such that larger is better.
 
     Args:
         measure: what was measured.
-        sums: (N, 3) of the clients' rows, see :class:`drfl.federation.Evaluation`.
+        sums: (N, 5) of the clients' rows, see :class:`drfl.federation.Evaluation`.
+        auc_interval: see :func:`assess_clients`.
 
     Raises:
         InputError: the measure says nothing of single rows.
     """
-    first, second, third = np.asarray(sums, dtype=np.float64).T
+    first, second, third, *squares = np.asarray(sums, dtype=np.float64).T
     if measure.rows == Rows.RANKS:
-        return RankScores(first, second, third)
-    if measure.rows == Rows.BINARY:
+        # Of a federation that has no squares the distribution-free bound is all there is.
+        if auc_interval == "distribution-free" or not squares:
+            return RankScores(first, second, third)
+        return DeLongScores(first, second, third, *squares)
+    if measure.rows in (Rows.BINARY, Rows.RATE):
         return BinaryScores(first, second if measure.more_is_better else first - second)
     if measure.rows == Rows.UNIT:
         found = BoundedScores(first, second, third)
@@ -165,6 +173,19 @@ def scores_of(measure: Measure, sums: Floats) -> ClientScores:
         code="unsupported-metric",
         field=measure.name,
     )
+
+
+def auc_interval_of(name: str) -> AucInterval:
+    """The method of this name.
+
+    Raises:
+        InputError: there is none.
+    """
+    known: tuple[AucInterval, ...] = get_args(AucInterval)
+    for method in known:
+        if method == name:
+            return method
+    raise unknown("AUC interval", name, known, "auc_interval")
 
 
 def check_level(level: float) -> None:
@@ -194,22 +215,26 @@ def assess_clients(
     *,
     level: float = 0.95,
     independent: bool = True,
+    auc_interval: AucInterval = "delong",
 ) -> Assessment:
     """Assess a model by what its test said.
 
     Args:
         measure: what was measured.
         names: (N,) of the clients.
-        sums: (N, 3) of their rows, see :class:`drfl.federation.Evaluation`.
+        sums: (N, 5) of their rows, see :class:`drfl.federation.Evaluation`.
         samples: (N,) test rows.
         level: of intervals and sets, in (0, 1).
         independent: whether no two clients share a test row; if they do, the set of candidates is larger.
+        auc_interval: "delong", or "distribution-free", which holds for every law of the outputs and any number of rows,
+            and is far wider.
 
     Raises:
-        InputError: the measure says nothing of single rows, the level is none, or no client has a value.
+        InputError: the measure says nothing of single rows, the level or ``auc_interval`` is none, or no client has a
+            value.
     """
     check_level(level)
-    every = scores_of(measure, sums)
+    every = scores_of(measure, sums, auc_interval_of(auc_interval))
     known = np.isfinite(every.values)
     if not known.any():
         raise undefined_everywhere(measure)
@@ -233,7 +258,7 @@ def assess_clients(
         measure=measure,
         level=level,
         names=tuple(names),
-        samples=samples,
+        samples=np.nan_to_num(sums[:, 0]).astype(np.int64) if measure.rows == Rows.RATE else samples,
         values=turned(every.values, measure),
         low=in_place(low),
         high=in_place(high),
@@ -244,4 +269,6 @@ def assess_clients(
         homogeneity=test,
         unseen=unseen._replace(low=float(turned(np.array([unseen.low]), measure)[0])),
         independent=independent,
+        method=METHODS[type(every)],
+        auc_interval=auc_interval,
     )

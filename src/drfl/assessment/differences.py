@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RealScores, Scores
+from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RankScores, RealScores, Scores
 from drfl.assessment.worst import Rivals
 
 SHARE = 0.8
@@ -65,15 +65,16 @@ class BinaryGains:
 
 @dataclass(frozen=True, eq=False)
 class MeanGains:
-    """Rows with a number for each model, known by the sums of its differences.
+    """Rows with a number for each model, or an AUC of each, known by the sums of the differences.
 
     Args:
         scores: of the differences: :class:`drfl.assessment.scores.BoundedScores` of (1 + d)/2 for rows in [0, 1],
-            :class:`drfl.assessment.scores.RealScores` of d, approximate, for others.
+            :class:`drfl.assessment.scores.RankScores` of it for AUCs, :class:`drfl.assessment.scores.RealScores` of d,
+            approximate, for others.
         bounded: which of the two.
     """
 
-    scores: BoundedScores | RealScores
+    scores: BoundedScores | RankScores | RealScores
     bounded: bool
 
     @classmethod
@@ -103,9 +104,9 @@ class MeanGains:
 
     def turned(self) -> MeanGains:
         """Those of −d."""
-        if isinstance(self.scores, BoundedScores):
-            return MeanGains(self.scores.mirrored(), True)
-        return MeanGains(RealScores(self.n, -self.scores.total, self.scores.squares), False)
+        if isinstance(self.scores, RealScores):
+            return MeanGains(RealScores(self.n, -self.scores.total, self.scores.squares), False)
+        return MeanGains(self.scores.mirrored(), True)
 
     def p(self) -> Floats:
         """Two-sided p-values (N,) of d_i = 0."""
@@ -153,22 +154,22 @@ def worst_gain(a: Scores, b: Scores, gains: Gains, alpha: float = 0.05, *, indep
     value = float(np.nanmin(b.values) - np.nanmin(a.values))
     width = a.range[1] - a.range[0]
     reach = width if np.isfinite(width) else _reach(a, b)
-    low = _lower(a, b, gains.lower(alpha / 4), alpha / 2, reach, independent)
-    high = -_lower(b, a, -gains.upper(alpha / 4), alpha / 2, reach, independent)
+    low = _lower(a, b, gains.lower(alpha / 4), alpha, reach, independent)
+    high = -_lower(b, a, -gains.upper(alpha / 4), alpha, reach, independent)
     return WorstGain(value, low, high)
 
 
 def _lower(a: Scores, b: Scores, paired: Floats, alpha: float, reach: float, independent: bool) -> float:
-    """The largest δ such that min μ^B > min μ^A + δ is shown at level α.
+    """The largest δ such that min μ^B > min μ^A + δ is shown at level α/2.
 
     Its contrary says that some client i has μ_i^B − δ ≤ μ_j^A for all j. So δ is shown once this is rejected for every
-    i, each at level α: by i's own rows, paired, for j = i, or by i's rows with B and the others' with A, each at α/2.
+    i, each at level α/2: by i's own rows, paired, for j = i, or by i's rows with B and the others' with A, each at α/4.
     """
-    low, high, rivals = -reach, reach, Rivals.of(a)
+    low, high, rivals = -reach, reach, Rivals.of(a, alpha)
     for _ in range(STEPS):
         middle = (low + high) / 2
         left = np.flatnonzero(~(paired > middle))
-        shown = not len(left) or bool((rivals.beat(b, left, middle, independent=independent) <= alpha / 2).all())
+        shown = not len(left) or bool((rivals.beat(b, left, middle, independent=independent) <= alpha / 4).all())
         low, high = (middle, high) if shown else (low, middle)
     return low
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, ClientScores, assess_clients, interval, scores_of
+from drfl.assessment.clients import Assessment, AucInterval, ClientScores, assess_clients, interval, scores_of
 from drfl.assessment.scores import Floats, select
 from drfl.assessment.worst import worst_score
 from drfl.errors import InputError, unknown
@@ -25,6 +25,7 @@ def assess_evaluation(
     measure: str | None = None,
     level: float = 0.95,
     independent: bool = True,
+    auc_interval: AucInterval = "delong",
 ) -> Assessment:
     """Assess a model by its test.
 
@@ -35,6 +36,7 @@ def assess_evaluation(
         measure: one of the measures; None = the score.
         level: of intervals and sets, in (0, 1).
         independent: whether no two clients share a test row.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
         InputError: there is no such measure, the federation gives no sums over rows, or the measure says nothing of
@@ -52,7 +54,9 @@ def assess_evaluation(
         )
     told = names or [f"client-{i}" for i in range(len(evaluation.samples))]
     sums, samples = evaluation.sums[:, place].numpy(), evaluation.samples.numpy()
-    return assess_clients(measures[place], told, sums, samples, level=level, independent=independent)
+    return assess_clients(
+        measures[place], told, sums, samples, level=level, independent=independent, auc_interval=auc_interval
+    )
 
 
 def worst_interval(evaluation: Evaluation, score: Measure, alpha: float = 0.05) -> tuple[float, float] | None:

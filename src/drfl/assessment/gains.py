@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from drfl.assessment.clients import check_level, scores_of, undefined_everywhere
+from drfl.assessment.clients import AucInterval, auc_interval_of, check_level, scores_of, undefined_everywhere
 from drfl.assessment.differences import BinaryGains, Gains, MeanGains, WorstGain, worst_gain
-from drfl.assessment.scores import Floats
+from drfl.assessment.scores import Floats, RankScores
 from drfl.assessment.seeds import holm
 from drfl.errors import InputError
 from drfl.html_table import html_table
@@ -105,36 +105,48 @@ def assess_gain(
     *,
     level: float = 0.95,
     independent: bool = True,
+    auc_interval: AucInterval = "delong",
 ) -> GainAssessment:
     """Assess model B against model A by what both scored on the same rows.
 
     Args:
-        measure: what was measured, a mean over rows.
+        measure: what was measured, a mean over rows or a ranking of them.
         names: (N,) of the clients.
-        first: (N, 3) model A's sums over each client's rows, see :class:`drfl.federation.Evaluation`.
-        second: (N, 3) model B's.
-        products: (N,) sums over rows of A's value times B's.
+        first: (N, 5) model A's sums over each client's rows, see :class:`drfl.federation.Evaluation`.
+        second: (N, 5) model B's.
+        products: (N, 2) sums over rows of A's value times B's, see :func:`drfl.engine.row_scores.products`; of a mean
+            over rows (N,) is enough.
         level: of the intervals, in (0, 1).
         independent: whether no two clients share a test row.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
-        InputError: the measure is no mean over rows, the level is none, or no client has a value with both models.
+        InputError: the measure says nothing of single rows, the level is none, or no client has a value with both
+            models.
     """
     check_level(level)
-    if not measure.rows.mean:
+    if not measure.rows.paired:
         raise no_row_values(measure)
-    samples, known = first[:, 0].astype(np.int64), np.isfinite(first + second).all(1) & np.isfinite(products)
+    n = first[:, 0] + (first[:, 1] if measure.rows is Rows.RANKS else 0)
+    products = products.reshape(len(names), -1)
+    known = np.isfinite(first + second).all(1) & np.isfinite(products).all(1)
+    known &= np.isfinite(scores_of(measure, first).values)
     if not known.any():
         raise undefined_everywhere(measure)
     first, second, products = first[known], second[known], products[known]
-    a, b, n = scores_of(measure, first), scores_of(measure, second), first[:, 0]
-    total, squares = second[:, 1] - first[:, 1], second[:, 2] + first[:, 2] - 2 * products
-    gains: Gains = BinaryGains(n, second[:, 1] - products, first[:, 1] - products)
-    if measure.rows is not Rows.BINARY:
-        gains = MeanGains.of(n, total, np.maximum(0.0, squares), bounded=measure.rows is Rows.UNIT)
+    a, b = (scores_of(measure, sums, auc_interval_of(auc_interval)) for sums in (first, second))
+    gains: Gains
+    if isinstance(a, RankScores) and isinstance(b, RankScores):
+        gains = MeanGains(a.gain(b, products), True)
+    elif measure.rows is Rows.BINARY:
+        gains = BinaryGains(first[:, 0], second[:, 1] - products[:, 0], first[:, 1] - products[:, 0])
+    else:
+        total, squares = second[:, 1] - first[:, 1], second[:, 2] + first[:, 2] - 2 * products[:, 0]
+        bounded = measure.rows is Rows.UNIT
+        gains = MeanGains.of(first[:, 0], total, np.maximum(0.0, squares), bounded=bounded)
     if not measure.more_is_better:
         gains = gains.turned()
-    each = (1 - level) / (2 * len(n))
+    each = (1 - level) / (2 * len(first))
 
     def in_place(values: Floats) -> Floats:
         found = np.full(len(names), np.nan)
@@ -145,7 +157,7 @@ def assess_gain(
         measure=measure,
         level=level,
         names=tuple(names),
-        samples=samples,
+        samples=n.astype(np.int64),
         values=in_place(gains.values),
         low=in_place(gains.lower(each)),
         high=in_place(gains.upper(each)),
@@ -161,7 +173,7 @@ def no_row_values(measure: Measure, others: Sequence[Measure] = ()) -> InputErro
         measure: which.
         others: what else was measured.
     """
-    able = [other.name for other in others if other.rows.mean]
+    able = [other.name for other in others if other.rows.paired]
     remedy = f"use drfl assess --measure {able[0]}" if able else WITH_ROWS
     return InputError(
         f"{measure.words} has no value for a single row: {remedy}",
@@ -170,18 +182,29 @@ def no_row_values(measure: Measure, others: Sequence[Measure] = ()) -> InputErro
     )
 
 
-def sums_of_rows(starts: NDArray[np.int64], first: Floats, second: Floats) -> tuple[Floats, Floats, Floats]:
-    """What :func:`assess_gain` takes: the sums (N, 3) of both models over each client's rows, and the products (N,).
+def sums_of_rows(
+    starts: NDArray[np.int64], first: Floats, second: Floats, positive: Floats | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """What :func:`assess_gain` takes: the sums (N, 5) of both models over each client's rows, and the products (N, 2).
 
     Args:
         starts: (N + 1,) where each client's rows start.
-        first: (n,) model A's values.
+        first: (n,) model A's values; of a measure that ranks rows their placements.
         second: (n,) model B's, of the same rows.
+        positive: (n,) 1 for rows of the positive class and 0 for others, of a measure that ranks rows.
     """
 
     def sums(values: Floats) -> Floats:
         return np.add.reduceat(values, starts[:-1])
 
     n = np.diff(starts).astype(np.float64)
-    a, b = (np.stack([n, sums(own), sums(own**2)], 1) for own in (first, second))
-    return a, b, sums(first * second)
+    none = np.zeros_like(n)
+    if positive is None:
+        a, b = (np.stack([n, sums(own), sums(own**2), none, none], 1) for own in (first, second))
+        return a, b, np.stack([sums(first * second), none], 1)
+    of, rest = sums(positive), 1 - positive
+    a, b = (
+        np.stack([of, n - of, sums(own * positive), sums(own**2 * positive), sums(own**2 * rest)], 1)
+        for own in (first, second)
+    )
+    return a, b, np.stack([sums(first * second * positive), sums(first * second * rest)], 1)

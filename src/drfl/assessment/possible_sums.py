@@ -18,20 +18,41 @@ def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[f
         measure: which.
         value: what it is; NaN where it is not defined.
         samples: test rows.
-        sums: three, see :class:`drfl.federation.Evaluation`.
+        sums: five, see :class:`drfl.federation.Evaluation`.
     """
-    first, second, third = sums
+    if len(sums) != 5:
+        return False
     if math.isnan(value) and all(map(math.isnan, sums)):
         return True  # the model's outputs are not finite there
     if measure.rows is Rows.RANKS:
-        counted = first >= 0 and second >= 0 and first.is_integer() and first + second == samples
-        if not counted or not 0 <= third <= first * second or not (2 * third).is_integer():
+        return _possible_ranks(value, samples, sums)
+    if measure.rows is Rows.WHOLE:
+        return sums[0] == samples and all(map(math.isnan, sums[1:]))
+    return list(sums[3:]) == [0, 0] and _possible_mean(measure, value, samples, sums)
+
+
+def _possible_ranks(value: float, samples: int, sums: Sequence[float]) -> bool:
+    """The same of a measure that ranks rows."""
+    first, second, pairs, *squares = sums
+    counted = first >= 0 and second >= 0 and first.is_integer() and first + second == samples
+    if not counted or not 0 <= pairs <= first * second or not (2 * pairs).is_integer():
+        return False
+    # A row is in no more pairs than the other class has rows; squares are least where all rows are alike.
+    for own, other, square in ((first, second, squares[0]), (second, first, squares[1])):
+        possible = pairs * pairs <= own * square * (1 + CLOSE) and square <= other * pairs * (1 + CLOSE)
+        if not possible or not (4 * square).is_integer():
             return False
-        return _close(value, third / (first * second)) if first * second else math.isnan(value)
+    return _close(value, pairs / (first * second)) if first * second else math.isnan(value)
+
+
+def _possible_mean(measure: Measure, value: float, samples: int, sums: Sequence[float]) -> bool:
+    """The same of one that is a mean over rows, or over those that count."""
+    first, second, third = sums[:3]
+    if measure.rows is Rows.RATE:
+        counted = 0 <= second <= first <= samples and first.is_integer() and second.is_integer() and third == second
+        return counted and (_close(value, second / first) if first else math.isnan(value))
     if first != samples:
         return False
-    if measure.rows is Rows.WHOLE:
-        return math.isnan(second) and math.isnan(third)
     if not (abs(second) <= LARGEST_SUM and 0 <= third <= LARGEST_SUM and _close(value, second / samples)):
         return False
     if measure.rows is Rows.BINARY:
@@ -42,17 +63,32 @@ def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[f
     return in_range and third <= most and third * (1 + CLOSE) + CLOSE >= second / samples * second
 
 
-def possible_products(measure: Measure, one: Sequence[float], other: Sequence[float], both: float) -> bool:
-    """Whether the rows' values with two models, of these sums, can have this sum of products.
+def possible_products(
+    measure: Measure, one: Sequence[float], other: Sequence[float], products: Sequence[float]
+) -> bool:
+    """Whether the rows' values with two models, of these sums, can have these sums of products.
 
     Args:
         measure: which.
-        one: three sums of the first model's values.
+        one: five sums of the first model's values.
         other: of the second's.
-        both: Σ x·y; NaN where a value is not defined.
+        products: two, see :func:`drfl.engine.row_scores.products`; NaN where a value is not defined.
     """
-    if not measure.rows.mean or math.isnan(one[1]) or math.isnan(other[1]):
-        return math.isnan(both)
+    if len(products) != 2:
+        return False
+    both, rest = products
+    known = not (math.isnan(one[2]) or math.isnan(other[2]))
+    if not known or not measure.rows.paired:
+        return math.isnan(both) and math.isnan(rest)
+    if measure.rows is Rows.RANKS:
+        places = ((both, 3, one[1]), (rest, 4, one[0]))
+        return list(one[:2]) == list(other[:2]) and all(
+            0 <= product <= most * min(one[2], other[2]) * (1 + CLOSE)
+            and product <= math.sqrt(one[at]) * math.sqrt(other[at]) * (1 + CLOSE)
+            for product, at, most in places
+        )
+    if rest != 0:
+        return False
     if measure.rows is Rows.BINARY:
         return both.is_integer() and max(0, one[1] + other[1] - one[0]) <= both <= min(one[1], other[1])
     if measure.rows is Rows.UNIT and not 0 <= both <= min(one[1], other[1]) * (1 + CLOSE) + CLOSE:

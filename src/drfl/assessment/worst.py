@@ -16,7 +16,10 @@ EVALUATIONS = 2_000_000
 """Of tails: with very many clients cells are wider, so p-values larger, in place of minutes of work."""
 
 NEGLIGIBLE = 1e-3
-"""Where a p-value is within this of 1, the value of the parameter is taken to be fully compatible."""
+"""Cells are narrow where a rival's p-value is more than this away from 0 and 1; of α at most a fiftieth."""
+
+TAIL = 10.0 ** -np.geomspace(1, 295, 16)
+"""Cells end at these fractions of it too, so that p-values are as small as the rows make them."""
 
 
 class WorstScore(NamedTuple):
@@ -59,11 +62,11 @@ def could_be_worst(scores: Scores, alpha: float = 0.05, *, independent: bool = T
 
     Args:
         scores: of N clients.
-        alpha: level of interest: smaller p-values need not be exact, larger ones are right.
+        alpha: level of interest: cells are narrow where it is decided; smaller p-values are larger than they need be.
         independent: whether no two clients share a test row; then the two are combined by Fisher's product, else by
             Bonferroni.
     """
-    return Rivals.of(scores).beat(scores, np.arange(len(scores.n)), independent=independent)
+    return Rivals.of(scores, alpha).beat(scores, np.arange(len(scores.n)), independent=independent)
 
 
 class Rivals(NamedTuple):
@@ -89,14 +92,16 @@ class Rivals(NamedTuple):
     range: tuple[float, float]
 
     @classmethod
-    def of(cls, scores: Scores) -> Rivals:
-        """Of N clients."""
-        edges, many = _edges(scores), len(scores.n) - 1
+    def of(cls, scores: Scores, alpha: float) -> Rivals:
+        """Of N clients, for decisions at level α."""
+        (narrow, tail), many = _edges(scores, alpha), len(scores.n) - 1
+        edges = np.concatenate([[scores.range[0]], narrow, tail, [scores.range[1]]])
         if not many:
             none = np.ones(len(edges) - 1)
             return cls(edges[1:], none, none, np.zeros(len(none), np.intp), 1, scores.range)
-        # Who may have one of the two smallest anywhere: p falls as θ grows, so that the first and the last edge tell.
-        places = np.flatnonzero(scores.below(edges[-2]) <= np.sort(scores.below(edges[1]))[1])
+        # Who may have one of the two smallest in a narrow cell: p falls as θ grows, so that the ends tell. Beyond them
+        # the same rivals will do: without the others a p-value is larger, at most.
+        places = np.flatnonzero(scores.below(narrow[-1]) <= np.sort(scores.below(narrow[0]))[1])
         p = select(scores, places).below(edges[:-1, None])
         order = np.argsort(p, axis=1, kind="stable")[:, :2]
         first, second = np.take_along_axis(p, order, 1).T
@@ -130,11 +135,19 @@ def bonferroni(p: Floats, q: Floats) -> Floats:
     return np.minimum(1.0, 2 * np.minimum(p, q))
 
 
-def _edges(scores: Scores) -> Floats:
-    """Cells that cover the range: narrow ones where the smallest ``below``, times N − 1, is neither 1 nor about 0."""
-    least, most = scores.range
-    others = max(1, np.count_nonzero(scores.n) - 1)
-    start = float(np.min(scores.upper((1 - NEGLIGIBLE) / others)))
-    end = float(np.min(scores.upper(NEGLIGIBLE / others)))
+def _edges(scores: Scores, alpha: float) -> tuple[Floats, Floats]:
+    """Where cells meet: narrow ones where the smallest ``below``, times N − 1, is neither 1 nor near 0; the tail."""
+    most, others = scores.range[1], max(1, np.count_nonzero(scores.n) - 1)
+    # A client is compared with rivals down to a part of α: the last of the narrow cells has to be decided far below it.
+    negligible = min(NEGLIGIBLE, alpha / 50)
+    start = float(np.min(scores.upper((1 - negligible) / others)))
+    if not np.isfinite(start):  # scores without bounds, and nowhere two rows
+        return np.array([most]), np.array([])
+    upper = scores.upper(negligible / others)
+    end = max(start, float(np.min(upper)))
     cells = int(np.clip(EVALUATIONS / len(scores.n), *CELLS))
-    return np.concatenate([[least], np.linspace(start, max(start, end), cells - 1), [most]])
+    # Any edges are valid. Far in the tail those of two rivals do: quantiles of all of many clients take long there.
+    lowest = np.unique([np.argmin(upper), np.argmin(scores.upper(negligible * TAIL[8] / others))])
+    beyond = select(scores, lowest).upper(negligible * TAIL[:, None] / others).min(1)
+    tail = np.maximum.accumulate(np.clip(np.nan_to_num(beyond, nan=most, posinf=most), end, most))
+    return np.linspace(start, end, cells - 1), tail

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.assessment.clients import Assessment
+from drfl.assessment.clients import Assessment, auc_interval_of
 from drfl.assessment.sentences import sentences, signed_interval
 from drfl.cli import console
 from drfl.cli.options import AssessOptions
@@ -14,12 +14,13 @@ from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said
 from drfl.experiments.comparison_results import UNDEFINED
 from drfl.experiments.manifest import interruption, runs_in
 from drfl.experiments.run_gains import OverSeeds, PairedRuns, over_last, over_seeds, paired
-from drfl.measure import NOTHING, undefined_share
+from drfl.measure import NOTHING, PLAIN, Rows, undefined_share
+from drfl.report.read_run import constant_line, threshold_line
 from drfl.run_end import has_ended
 from drfl.screen import Table
 
 MOST = 30
-"""Clients in a table."""
+"""Clients in a table of a simulation."""
 
 
 def assess_command(options: AssessOptions) -> int:
@@ -27,7 +28,8 @@ def assess_command(options: AssessOptions) -> int:
     folders = [folder for path in options.runs for folder in runs_in(path)]
     for notice in filter(None, map(interruption, options.runs)):
         console.warn(notice)
-    runs = [assess_run(folder, options.measure, options.level) for folder in folders]
+    auc_interval = auc_interval_of(options.auc_interval)
+    runs = [assess_run(folder, options.measure, options.level, auc_interval) for folder in folders]
     (pairs, unpaired), seeds = paired(runs), over_seeds(runs)
     if options.as_json:
         print(json_text(_content(runs, pairs, unpaired, seeds)))
@@ -44,8 +46,8 @@ def _print_one(run: AssessedRun) -> None:
     if found is None:
         console.out.print(nothing_said(run), markup=False)
         return
-    console.out.print(_clients(found, run.record.label))
-    for line in sentences(found):
+    console.out.print(_clients(found, run.record.label, run.record.most_shown(MOST)))
+    for line in (*_beside(run), *sentences(found)):
         console.out.print(line, markup=False)
     console.out.print(f"Intervals: {found.method}, simultaneous over the clients (Bonferroni).", markup=False)
     gain = over_last(run)
@@ -58,22 +60,33 @@ def _print_one(run: AssessedRun) -> None:
         )
 
 
-def _clients(found: Assessment, title: str) -> Table:
+def _beside(run: AssessedRun) -> list[str]:
+    """What an accuracy or a rate has to be read with."""
+    found, own = run.assessment, run.record.summary
+    line = None
+    if found is not None and found.measure.name == PLAIN.name:
+        line = constant_line(own)
+    elif found is not None and found.measure.rows is Rows.RATE:
+        line = threshold_line(own)
+    return [] if line is None else [f"{line[:1].upper()}{line[1:]}."]
+
+
+def _clients(found: Assessment, title: str, most: int) -> Table:
     """The clients, the worst first."""
     table = Table(title=f"{title}: {found.measure.words}", title_justify="left")
     for head, flush in (("client", "left"), ("test rows", "right"), (found.measure.words, "right")):
         table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
     table.add_column(f"{_percent(found.level)} interval", justify="right")
     table.add_column("could be the worst")
-    for i in found.order[:MOST]:
+    for i in found.order[:most]:
         if math.isnan(found.values[i]):
             cells = (NOTHING, NOTHING, "not known")
         else:
             low, high = found.measure.shown(float(found.low[i])), found.measure.shown(float(found.high[i]))
             cells = (found.measure.shown(float(found.values[i])), f"{low} – {high}", _yes(bool(found.candidates[i])))
         table.add_row(found.names[i], f"{found.samples[i]:,}", *cells)
-    if len(found.names) > MOST:
-        table.caption = f"and {len(found.names) - MOST:,} more clients; --json has all"
+    if len(found.names) > most:
+        table.caption = f"and {len(found.names) - most:,} more clients; --json has all"
     return table
 
 
@@ -88,6 +101,8 @@ def _print_several(
     for run in runs:
         if run.assessment is None:
             console.out.print(nothing_said(run), markup=False)
+    for line in dict.fromkeys(line for run in runs for line in _beside(run)):
+        console.out.print(line, markup=False)
     if pairs:
         _print_pairs(pairs)
     for reason in unpaired:
@@ -211,6 +226,6 @@ def _run(run: AssessedRun) -> dict[str, object]:
         "equal": None if found.equal is None else found.equal._asdict(),
         "homogeneity": None if found.homogeneity is None else found.homogeneity._asdict(),
         "unseen": found.unseen._asdict(),
-        "sentences": sentences(found),
+        "sentences": [*_beside(run), *sentences(found)],
         "clients": found.to_frame().to_dict("records"),
     }

@@ -202,6 +202,10 @@ def _print(comparison: Comparison, directory: Path) -> None:
         console.out.print(legend, markup=False)
     if score.name == ACCURACY.name:
         console.out.print("if equal: the mean worst of clients that are all equally good, by the size of test sets")
+    told = [outcome.beside for outcome in comparison.outcomes if outcome.metrics is not None]
+    for line in told[0] if told else ():
+        if all(line in own for own in told):  # a threshold is that of one model
+            console.out.print(line, markup=False)
     verdict = verdict_line(comparison, directory)
     if verdict is not None:
         console.out.print(verdict, markup=False)

@@ -245,6 +245,7 @@ class AssessOptions:
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, of comparisons or of deployed runs.")]
     measure: Annotated[str | None, typer.Option(help="One of the runs' measures. (default: their score)")] = None
     level: Annotated[float, typer.Option(help="Of intervals and sets, e.g. 0.95.")] = 0.95
+    auc_interval: Annotated[str, typer.Option(help="Intervals of the AUC: delong or distribution-free.")] = "delong"
     as_json: Json = False
 
 

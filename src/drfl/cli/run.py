@@ -9,7 +9,7 @@ from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
 from drfl.errors import Notice
-from drfl.experiments.artifacts import config_toml, json_text, summary
+from drfl.experiments.artifacts import beside, config_toml, json_text, summary
 from drfl.experiments.build import build, load_data
 from drfl.experiments.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config import Config, config_of, read_file, references_of
@@ -28,6 +28,7 @@ from drfl.experiments.runner import Finished, execute, write_results
 from drfl.federation import Evaluation
 from drfl.history import Metrics, undefined_counts
 from drfl.measure import number, undefined_note, undefined_share
+from drfl.report.read_run import lines_beside
 from drfl.run_end import SET_BACK
 from drfl.screen import Table
 from drfl.user_code import keep_out, label_of
@@ -143,10 +144,10 @@ def _print(finished: Finished, directory: Path) -> None:
             *([console.gap(certificate)] if asked else []),
         )
     console.out.print(table)
-    line = finished.interval_line()
-    if line is not None:
-        more = "" if result.stopped_on == "test" else "; drfl assess says more"
-        console.out.print(f"{line}{more}", markup=False)
+    line, more = finished.interval_line(), "" if result.stopped_on == "test" else "; drfl assess says more"
+    told = [] if line is None else [f"{line}{more}"]
+    for text in (*told, *lines_beside(beside(finished.job, result.evaluation))):
+        console.out.print(text, markup=False)
     for name, (_, certificate) in rows.items():
         if asked and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")

@@ -16,7 +16,7 @@ from drfl.data.convert import encode_targets, feature_columns, feature_matrix, r
 from drfl.data.dataset import Dataset
 from drfl.data.natural import Natural, make_partition, split_groups
 from drfl.data.partition import Partition, PartitionMethod
-from drfl.data.pools import check_indices, check_pool, majority_shares
+from drfl.data.pools import Constant, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.row_lists import as_tensors, blocks, held_out, joined, lengths, pieces, split_blocks
 from drfl.data.standardisation import Standardisation, is_table, of_all
 from drfl.errors import InputError
@@ -144,6 +144,11 @@ class ClientData:
     def majority(self) -> Tensor | None:
         """Share of the most frequent class among each client's test rows, (N,) float64; None without class labels."""
         return majority_shares(self.test_targets, self.test)
+
+    @cached_property
+    def constant(self) -> Constant | None:
+        """What always giving the most frequent class scores on the test rows, where that looks good."""
+        return constant_answer(self.test_targets, self.test, self.classes)
 
     @property
     def shares_test_rows(self) -> bool:
@@ -284,6 +289,7 @@ class ClientData:
             dataset.test_targets,
             as_tensors(partition.test),
             partition.names,
+            classes=dataset.class_names,
             columns=dataset.columns,
         )
         # Rounded to float32 once it is scaled, see from_arrays.

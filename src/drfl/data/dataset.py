@@ -37,6 +37,7 @@ class Dataset:
         task: what the targets are.
         columns: (p,) what the columns of inputs (n, p) are called, where they have names.
         test_groups: (k,) who each test row belongs to, where there are groups and a test part of its own.
+        class_names: what the classes are called, where the data say so.
 
     Raises:
         InputError: when lengths or shapes disagree, a part is empty, an input or a target is not finite, a label is out
@@ -54,6 +55,7 @@ class Dataset:
     task: TaskName = "classification"
     columns: tuple[str, ...] | None = None
     test_groups: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         checks.whole("classes", self.classes)

@@ -243,7 +243,7 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     inputs, names = _inputs(place, [split.inputs for split in read])
     sizes = [len(x) for x in inputs]
     whole = {target: np.concatenate([split.targets[target] for split in read]) for target in read[0].targets}
-    y, classes = encoded(whole, columns.task)
+    y, classes, class_names = encoded(whole, columns.task)
     targets = y.split(sizes)
     groups = [split.groups for split in read]
     everybody = {group for known in groups if known is not None for group in known}
@@ -252,6 +252,7 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     return Dataset(
         name, inputs[0], targets[0], inputs[-1], targets[-1], classes, groups[0],
         standardise=names is not None, task=columns.task, columns=names, test_groups=groups[1] if own_test else None,
+        class_names=class_names,
     )  # fmt: skip
 
 

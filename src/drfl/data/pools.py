@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -72,6 +74,53 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
                 code="out-of-range",
                 field=name,
             )
+
+
+class Constant(NamedTuple):
+    """The accuracy of always giving the most frequent class of all clients' rows.
+
+    Args:
+        label: that class; None = each client's own most frequent class.
+        overall: on the rows of all clients together.
+        shares: (N,) float64, on each client's rows.
+    """
+
+    label: str | None
+    overall: float
+    shares: Tensor
+
+
+RARE, MOST = 0.2, 0.5
+"""A constant answer is shown beside accuracies if a class has a smaller share than the first, and one a larger one than
+the second: then a useless model looks good."""
+
+
+def constant_answer(
+    targets: Tensor, lists: tuple[Tensor, ...], names: tuple[str, ...] | None = None
+) -> Constant | None:
+    """What a model would score that always says the same, where that looks good.
+
+    Args:
+        targets: (n, ...) of the pool.
+        lists: per client, its row numbers, at least one.
+        names: of the classes 0 … C − 1; None = their numbers.
+
+    Returns:
+        None if targets are not one class label, or 0 or 1, a row; or no class is rare, or none is frequent.
+    """
+    if targets.ndim != 1:
+        return None
+    sizes = torch.tensor([len(rows) for rows in lists])
+    classes, codes, counts = targets[torch.cat(lists)].cpu().unique(return_inverse=True, return_counts=True)
+    if bool((classes < 0).any()) or (targets.is_floating_point() and bool(((classes != 0) & (classes != 1)).any())):
+        return None
+    share = counts.double() / counts.sum()
+    if len(classes) < 2 or float(share.min()) >= RARE or float(share.max()) <= MOST:
+        return None
+    best = int(share.argmax())
+    own = torch.segment_reduce((codes == best).double(), "sum", lengths=sizes) / sizes
+    label = int(classes[best])
+    return Constant(str(label) if names is None else names[label], float(share[best]), own)
 
 
 def majority_shares(targets: Tensor, lists: tuple[Tensor, ...]) -> Tensor | None:

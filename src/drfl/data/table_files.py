@@ -116,8 +116,10 @@ def read_tables(
     if named is not None:
         check_alike(sorted(set(named)))
     x = torch.from_numpy(rows.inputs)
-    y, classes = encoded(rows.targets, task)
-    return Dataset(label_of_files(paths), x, y, x, y, classes, named, x.ndim == 2, task, rows.columns)
+    y, classes, class_names = encoded(rows.targets, task)
+    return Dataset(
+        label_of_files(paths), x, y, x, y, classes, named, x.ndim == 2, task, rows.columns, class_names=class_names
+    )
 
 
 def _columns(

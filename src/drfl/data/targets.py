@@ -41,7 +41,7 @@ def check_count(task: TaskName, targets: int, where: str = "") -> None:
         )
 
 
-def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, int]:
+def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, int, tuple[str, ...] | None]:
     """Target columns as a :class:`drfl.data.Dataset` has them.
 
     Args:
@@ -49,8 +49,8 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
         task: what they are.
 
     Returns:
-        (n,) int64 classes in the values' sorted order, (n,) or (n, k) float32 numbers, or (n, k) float32 labels; and
-        how many outputs a model needs.
+        (n,) int64 classes in the values' sorted order, (n,) or (n, k) float32 numbers, or (n, k) float32 labels; how
+        many outputs a model needs; and the classes' names, None unless there are classes.
 
     Raises:
         InputError: a target is the same in every row, or there are too many classes, or not as many columns as the
@@ -74,10 +74,11 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
                 code="wrong-task",
                 field=name,
             )
-        return torch.from_numpy(codes.astype(np.int64)), len(different)
+        class_names = tuple(f"{value:g}" if values.dtype.kind == "f" else str(value) for value in different)
+        return torch.from_numpy(codes.astype(np.int64)), len(different), class_names
     whole = np.stack([values.astype(np.float32) for values in columns.values()], axis=1)
     plain = task == "regression" and len(columns) == 1
-    return torch.from_numpy(whole[:, 0] if plain else whole), len(columns)
+    return torch.from_numpy(whole[:, 0] if plain else whole), len(columns), None
 
 
 def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowName) -> None:

@@ -121,18 +121,20 @@ class Tests(NamedTuple):
         loss: (N,) float64 mean losses.
         values: (N,) float64 for each of the task's measures.
         rows: (Σ_i n_i, k) float64 for each of them, see :meth:`drfl.metrics.Metric.of_rows`.
+        threshold: the log-odds above which rates call a row positive; None = 0, as nobody chose one.
     """
 
     loss: Tensor
     values: tuple[Tensor, ...]
     rows: tuple[Tensor, ...]
+    threshold: float | None = None
 
     @classmethod
     def joined(cls, tests: Sequence[Tests]) -> Tests:
         """One of several clients from one of each."""
-        loss, values, rows = zip(*tests, strict=True)
-        columns = (tuple(map(torch.cat, zip(*parts, strict=True))) for parts in (values, rows))
-        return cls(torch.cat(loss), *columns)
+        loss, values, rows = zip(*(test[:3] for test in tests), strict=True)
+        columns = [tuple(map(torch.cat, zip(*parts, strict=True))) for parts in (values, rows)]
+        return cls(torch.cat(loss), columns[0], columns[1])
 
 
 class Engine(Protocol):

@@ -20,13 +20,14 @@ from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
-from drfl.engine.row_scores import RowScores, row_scores, sums_of
+from drfl.engine.row_scores import RowScores, at_threshold, row_scores, sums_of, youden
 from drfl.errors import InputError, Notice
 from drfl.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
 from drfl.hashing import digest_of
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.losses import Loss
+from drfl.measure import Rows
 from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Merged, R, Replies, Request, TrainRequest
 from drfl.sampling import Cohort
 from drfl.task import Task
@@ -218,7 +219,8 @@ class Simulation(Federation):
     def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.federation.Federation`."""
         tests = self.engine.evaluate(self._test, self._test_rows, torch.stack(list(models)))
-        return [self._evaluation(self._test_rows, own) for own in tests]
+        cut = (self._cut(own, w, "test") for own, w in zip(tests, models, strict=True))
+        return [self._evaluation(self._test_rows, own) for own in cut]
 
     def tested(self, w: Tensor) -> tuple[Evaluation, RowScores]:
         """:meth:`evaluate` and :meth:`row_scores` of one pass."""
@@ -256,7 +258,23 @@ class Simulation(Federation):
         return whole
 
     def _tests(self, models: Tensor | ClientTable, part: Part = "test") -> Tests:
-        """Of one model (d,), or of one for each client."""
+        """Of one model (d,), or of one for each client, with its rates at the threshold that validation rows choose."""
+        return self._cut(self._scored(models, part), models, part)
+
+    def _cut(self, tests: Tests, models: Tensor | ClientTable, part: Part) -> Tests:
+        """A test with its rates at the threshold of these models, chosen on the validation rows of all clients."""
+        place = next((j for j, measure in enumerate(self.measures) if measure.rows is Rows.RATE), None)
+        if place is None:
+            return tests
+        rows, threshold = self._test_rows if part == "test" else self._validation_rows, None
+        assert rows is not None
+        if self._validation_rows is not None:
+            held = tests if part == "validation" else self._scored(models, "validation")
+            threshold = youden(*held.rows[place].unbind(1))
+        return at_threshold(self.measures, rows, tests, threshold)
+
+    def _scored(self, models: Tensor | ClientTable, part: Part) -> Tests:
+        """As the engine gives it."""
         problem, rows = self._test, self._test_rows
         if part == "validation":
             assert self._validation_rows is not None
@@ -270,7 +288,8 @@ class Simulation(Federation):
 
     def _evaluation(self, rows: ClientRows, tests: Tests) -> Evaluation:
         score, *others = tests.values
-        return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums_of(self.measures, rows, tests))
+        sums = sums_of(self.measures, rows, tests)
+        return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums, tests.threshold)
 
 
 def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | None, Tensor | None]:

@@ -18,6 +18,7 @@ from drfl.algorithm import State, flagged
 from drfl.certificate import Certificate
 from drfl.data import ClientData
 from drfl.data.model_file import model_bytes
+from drfl.data.pools import RARE, Constant
 from drfl.engine import Simulation
 from drfl.experiments import test_rows
 from drfl.experiments.build import Running
@@ -38,6 +39,7 @@ from drfl.history import (
 )
 from drfl.loop import Result
 from drfl.measure import Measure, Rows
+from drfl.metrics import ACCURACY
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.run_end import ENDS
@@ -136,6 +138,7 @@ def summary(job: Running, result: Result) -> dict[str, object]:
             for m in job.fed.measures
         ],
         "undefined": {name: len(clients) for name, clients in undefined.items()},
+        **beside(job, result.evaluation),
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
         "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
         "last": rounded(last.last_metrics.named(score)),
@@ -149,6 +152,33 @@ def summary(job: Running, result: Result) -> dict[str, object]:
 def _selection(result: Result) -> dict[str, object] | None:
     found = result.selection
     return None if found is None else {**found._asdict(), "undefined": len(found.undefined)}
+
+
+def constant_of(job: Running, evaluation: Evaluation) -> Constant | None:
+    """What always giving the most frequent class scores on the test rows, if accuracy is measured and it looks good.
+
+    A server knows of its sites the share of each one's own most frequent class alone.
+    """
+    if all(measure.name != ACCURACY.name for measure in job.fed.measures):
+        return None
+    if isinstance(job.fed, Simulation):
+        return job.fed.data.constant
+    shares, rows = job.fed.majority, evaluation.samples.double()
+    if shares is None or float(shares @ rows / rows.sum()) <= 1 - RARE:
+        return None
+    return Constant(None, float(shares @ rows / rows.sum()), shares)
+
+
+def beside(job: Running, evaluation: Evaluation) -> dict[str, object]:
+    """What accuracies and rates have to be read with: a constant answer's, and the threshold with what chose it."""
+    found, constant, threshold = constant_of(job, evaluation), None, None
+    if found is not None:
+        ends = {"accuracy": found.overall, "worst_accuracy": float(found.shares.min())}
+        constant = {"class": found.label, **rounded(ends)}
+    if any(measure.rows is Rows.RATE for measure in job.fed.measures):
+        odds, chosen = evaluation.threshold or 0.0, evaluation.threshold is not None
+        threshold = {"probability": (1 + math.tanh(odds / 2)) / 2, "chosen_on": "validation" if chosen else None}
+    return {"constant": constant, "threshold": threshold}
 
 
 def _step_size(found: StepSize | None, names: Sequence[str]) -> dict[str, object] | None:
@@ -310,14 +340,19 @@ def exact(value: float, *, whole: bool = False) -> str:
 
 
 def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str]]:
-    """The columns of an evaluation's sums (N, M, 3), see :class:`drfl.federation.Evaluation`."""
+    """The columns of an evaluation's sums (N, M, 5), see :class:`drfl.federation.Evaluation`."""
     found: dict[str, list[str]] = {}
-    for measure, (first, second, third) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
+    for measure, (first, second, third, *squares) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
         if measure.rows is Rows.BINARY:
+            found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+        elif measure.rows is Rows.RATE:
+            found[f"{measure.name}_rows"] = [exact(x, whole=True) for x in first]
             found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
         elif measure.rows is Rows.RANKS:
             found[f"{measure.name}_positive"] = [exact(x, whole=True) for x in first]
             found[f"{measure.name}_pairs"] = [exact(x) for x in third]
+            for name, each in zip(("positive", "negative"), squares, strict=False):
+                found[f"{measure.name}_{name}_squares"] = [exact(x) for x in each]
         elif measure.rows.mean:
             found |= {f"{measure.name}_sum": [*map(exact, second)], f"{measure.name}_squares": [*map(exact, third)]}
     return found
@@ -328,6 +363,9 @@ def _clients_csv(job: Running, result: Result) -> str:
     score, *others = (measure.name for measure in job.fed.measures)
     sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
     intervals = {} if result.stopped_on == "test" else _interval_columns(job.fed.measures[0], evaluation)
+    constant = constant_of(job, evaluation)
+    if constant is not None:
+        intervals["constant_accuracy"] = [f"{x:.{DIGITS}f}" for x in constant.shares.tolist()]
     columns = zip(
         job.data.names,
         (f"{x:.{DIGITS}f}" for x in evaluation.score.tolist()),

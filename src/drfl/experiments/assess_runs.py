@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from drfl.assessment.clients import Assessment
+from drfl.assessment.clients import Assessment, AucInterval
 from drfl.engine.row_scores import RowScores
 from drfl.errors import InputError, Notice, RunWarning, unknown
 from drfl.experiments.manifest import interruption
@@ -35,13 +35,16 @@ class AssessedRun(NamedTuple):
     rows: RowScores | None
 
 
-def assess_run(directory: Path, measure: str | None = None, level: float = 0.95) -> AssessedRun:
+def assess_run(
+    directory: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
+) -> AssessedRun:
     """Read a finished run and assess it.
 
     Args:
         directory: its folder.
         measure: one of its measures; None = its score.
         level: of intervals and sets.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
         InputError: the folder is no run's, is damaged, or has no such measure.
@@ -50,21 +53,25 @@ def assess_run(directory: Path, measure: str | None = None, level: float = 0.95)
     rows = read(file) if os.path.lexists(file) else None
     shared = rows is not None and rows.shared
     own = measure_of(record, measure)
-    return AssessedRun(directory, record, own, assessment_of(record, own, level, independent=not shared), rows)
+    found = assessment_of(record, own, level, independent=not shared, auc_interval=auc_interval)
+    return AssessedRun(directory, record, own, found, rows)
 
 
-def assess_folder(directory: Path, measure: str | None = None, level: float = 0.95) -> Assessment:
+def assess_folder(
+    directory: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
+) -> Assessment:
     """The assessment of a run; warns if it did not reach its end.
 
     Args:
         directory: its folder.
         measure: one of its measures; None = its score.
         level: of intervals and sets.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
         InputError: see :func:`assess_run`; or the run has no assessment, for the reason of :func:`nothing_said`.
     """
-    run = assess_run(directory, measure, level)
+    run = assess_run(directory, measure, level, auc_interval)
     warn_of_interruption(directory)
     if run.assessment is None:
         why = nothing_said(run)

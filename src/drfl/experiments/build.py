@@ -205,7 +205,7 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     share = VALIDATION if config.validation is None else config.validation
     if config.judged_on == "validation":
         data = held_out_training(data, share, key)
-    elif config.selection().validates:
+    elif config.selection().validates or config.validation is not None:
         data = data.with_validation(share, key)
     if config.judged_on == "training":
         data = training_as_test(data)

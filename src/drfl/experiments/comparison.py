@@ -16,7 +16,7 @@ from drfl.atomic_files import atomic_write
 from drfl.checkpoint import read_signed, sign
 from drfl.engine.lockstep import run_in_lockstep
 from drfl.errors import DivergedError, InputError
-from drfl.experiments.artifacts import config_toml, json_text, write_run
+from drfl.experiments.artifacts import beside, config_toml, json_text, write_run
 from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.comparison_results import cell_name
 from drfl.experiments.config import Config
@@ -29,6 +29,7 @@ from drfl.files import parse_json, read_json, read_toml
 from drfl.history import undefined_names
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
+from drfl.report.read_run import lines_beside
 from drfl.user_code import label_of
 
 RECORD = TypeAdapter(Outcome)
@@ -386,6 +387,7 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
         finished.checks.failure or "", equal, dict(last.others), finished.worst_interval(),
         undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
         result.rollbacks, result.rounds - result.effective_rounds,
+        tuple(lines_beside(beside(finished.job, evaluation))),
     )  # fmt: skip
     return outcome, finished
 

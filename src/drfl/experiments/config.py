@@ -22,6 +22,7 @@ from drfl.experiments.own_data import CLASSIFICATION, check_task, completed, is_
 from drfl.experiments.settings import Settings
 from drfl.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.files import read_json, read_toml
+from drfl.measure import Rows
 from drfl.metrics import Metric
 from drfl.model_selection import Best, ModelSelection, Patience, Target
 from drfl.models import LOSSES, MODELS
@@ -249,9 +250,11 @@ class Config(BaseModel, Settings):
                 code="conflicting-options",
                 field="judged_on",
             )
-        if self.validation is not None and self.judged_on != "validation" and not found.validates:
+        rates = any(measure.rows is Rows.RATE for measure in self.measures())  # whose threshold such rows choose
+        if self.validation is not None and self.judged_on != "validation" and not (found.validates or rates):
             raise InputError(
-                "validation requires select, patience, or an until on validation rows: remove it, or give one of them",
+                "validation requires select, patience, an until on validation rows, or a rate such as sensitivity: "
+                "remove it, or give one of them",
                 code="unused-option",
                 field="validation",
             )

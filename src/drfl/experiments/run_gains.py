@@ -10,20 +10,24 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from drfl.assessment.clients import turned
+from drfl.assessment.clients import Assessment, AucInterval, turned
 from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_rows
 from drfl.assessment.possible_sums import possible_products
+from drfl.assessment.scores import Floats
 from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
-from drfl.engine.row_scores import RowScores
+from drfl.engine.row_scores import RowScores, paired_values
 from drfl.engine.simulation import Simulation
 from drfl.errors import InputError, unknown
 from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said, warn_of_interruption
 from drfl.files import read_csv
-from drfl.measure import Measure, undefined_share
+from drfl.measure import Measure, Rows, undefined_share
 
 PAIRED = "paired.csv"
 PAIRED_COLUMNS = ("samples", "returned_sum", "returned_squares", "last_sum", "last_squares", "products")
 """What a deployment keeps of the test of its returned model and its last iterate, for each client and measure."""
+
+CLASSES = ("positive", "negative")
+"""Of a measure that ranks rows it keeps that for the rows of each of the two classes."""
 
 
 class PairedRuns(NamedTuple):
@@ -58,7 +62,9 @@ class OverSeeds(NamedTuple):
     undefined: str
 
 
-def gain_of_folders(first: Path, second: Path, measure: str | None = None, level: float = 0.95) -> GainAssessment:
+def gain_of_folders(
+    first: Path, second: Path, measure: str | None = None, level: float = 0.95, auc_interval: AucInterval = "delong"
+) -> GainAssessment:
     """The gain of one run's returned model over another's.
 
     Args:
@@ -66,18 +72,25 @@ def gain_of_folders(first: Path, second: Path, measure: str | None = None, level
         second: folder of the run whose gain it is.
         measure: one of their measures; None = their score.
         level: of the intervals.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
         InputError: see :func:`assess_run`; or the runs cannot be compared row by row, see :func:`paired`.
     """
-    runs = [assess_run(directory, measure, level) for directory in (first, second)]
+    runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
     for directory in (first, second):
         warn_of_interruption(directory)
     return _gain(*runs)
 
 
 def gain_of_models(
-    fed: Simulation, first: Tensor, second: Tensor, *, measure: str | None = None, level: float = 0.95
+    fed: Simulation,
+    first: Tensor,
+    second: Tensor,
+    *,
+    measure: str | None = None,
+    level: float = 0.95,
+    auc_interval: AucInterval = "delong",
 ) -> GainAssessment:
     """The gain of one model over another on the test rows of a simulation.
 
@@ -87,6 +100,7 @@ def gain_of_models(
         second: (d,) the model whose gain it is.
         measure: one of what it measures; None = its score.
         level: of the intervals.
+        auc_interval: see :func:`drfl.assessment.clients.assess_clients`.
 
     Raises:
         InputError: there is no such measure, or it has no value for a row.
@@ -95,15 +109,12 @@ def gain_of_models(
     if measure is not None and measure not in known:
         raise unknown("measure", measure, known)
     own = fed.measures[0] if measure is None else known[measure]
-    if not own.rows.mean:
+    if not own.rows.paired:
         raise no_row_values(own, fed.measures)
-    a, b = fed.row_scores(first), fed.row_scores(second)
-    for model, rows in (("first", a), ("second", b)):
-        if own.name not in rows.scores:
-            raise _undefined_row(own, f"the {model} model")
-    values = (rows.scores[own.name].double().numpy() for rows in (a, b))
-    sums, independent = sums_of_rows(a.starts.numpy(), *values), not fed.data.shares_test_rows
-    return assess_gain(own, fed.data.names, *sums, level=level, independent=independent)
+    rows = fed.row_scores(first), fed.row_scores(second)
+    sums = _sums(own, rows, ("the first model", "the second model"))
+    independent = not fed.data.shares_test_rows
+    return assess_gain(own, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
 
 
 def paired(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
@@ -179,14 +190,15 @@ def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment:
     Raises:
         InputError: they cannot be compared row by row; says why.
     """
-    own, labels = first.measure, f"{first.record.label} and {second.record.label}"
+    own, labels = first.measure, (first.record.label, second.record.label)
+    both = " and ".join(labels)
     if own.name != second.measure.name:
         raise InputError(
-            f"{labels} have different scores, {own.words} and {second.measure.words}: name one measure of both",
+            f"{both} have different scores, {own.words} and {second.measure.words}: name one measure of both",
             code="runs-differ",
             field="measure",
         )
-    if not own.rows.mean:
+    if not own.rows.paired:
         raise no_row_values(own, first.record.measures)
     rows: list[RowScores] = []
     for run in (first, second):
@@ -203,18 +215,42 @@ def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment:
         rows.append(run.rows)
     if not rows[0].same_rows(rows[1]):
         raise InputError(
-            f"{labels} have different test rows: run both on the same data, partition and seed", code="runs-differ"
+            f"{both} have different test rows: run both on the same data, partition and seed", code="runs-differ"
         )
-    for run, scores in zip((first, second), rows, strict=True):
-        if own.name not in scores.scores:
-            raise _undefined_row(own, run.record.label)
+    sums = _sums(own, rows, labels)
     found = first.assessment
     if found is None:
         why = nothing_said(first)
         raise InputError(why, code=why.code, field=why.field)
-    values = (scores.scores[own.name].double().numpy() for scores in rows)
-    sums = sums_of_rows(rows[0].starts.numpy(), *values)
-    return assess_gain(own, found.names, *sums, level=found.level, independent=found.independent)
+    return _assessed(found, *sums)
+
+
+def _sums(own: Measure, rows: Sequence[RowScores], labels: Sequence[str]) -> tuple[Floats, Floats, Floats]:
+    """Two models' sums on the same rows, and their products.
+
+    Raises:
+        InputError: one of them, by its label, has no value on some row.
+    """
+    for scores, label in zip(rows, labels, strict=True):
+        if not scores.has(own):
+            raise _undefined_row(own, label)
+    first, second, positive = paired_values(own, rows[0], rows[1])
+    values = first.numpy(), second.numpy(), None if positive is None else positive.numpy()
+    return sums_of_rows(rows[0].starts.numpy(), *values)
+
+
+def _assessed(own: Assessment, first: Floats, second: Floats, products: Floats) -> GainAssessment:
+    """A gain at the level, and by the method, of an assessment of the first model."""
+    return assess_gain(
+        own.measure,
+        own.names,
+        first,
+        second,
+        products,
+        level=own.level,
+        independent=own.independent,
+        auc_interval=own.auc_interval,
+    )
 
 
 def over_last(run: AssessedRun) -> GainAssessment | None:
@@ -229,16 +265,26 @@ def over_last(run: AssessedRun) -> GainAssessment | None:
     frame = read_csv(path, follow=False, remedy="run it again", dtype={"client": str}, keep_default_na=False)
     try:
         frame = frame[frame["measure"] == own.measure.name]
-        n, *sums = (frame[column].to_numpy(float) for column in PAIRED_COLUMNS)
+        parts = CLASSES if own.measure.rows is Rows.RANKS else ("",)
+        each = [frame[frame["class"] == part][list(PAIRED_COLUMNS)].to_numpy(float).T for part in parts]
     except (ValueError, KeyError) as error:
         raise InputError(
             f"{path} is damaged: {' '.join(str(error).split())}; run it again", code="damaged-file", field=str(path)
         ) from None
-    if len(frame) != len(own.names):
+    if any(part.shape[1] != len(own.names) for part in each):
         return None
-    last, returned = np.stack([n, *sums[2:4]], 1), np.stack([n, *sums[:2]], 1)
-    if not all(map(possible_products, repeat(own.measure), last.tolist(), returned.tolist(), sums[4].tolist())):
+    none = np.zeros(len(own.names))
+    if own.measure.rows is Rows.RANKS:
+        (n, returned, squares, last, last_squares, both), (m, _, rest, _, last_rest, others) = each
+        returned = np.stack([n, m, returned, squares, rest], 1)
+        last = np.stack([n, m, last, last_squares, last_rest], 1)
+        products = np.stack([both, others], 1)
+    else:
+        n, returned, squares, last, last_squares, both = each[0]
+        returned, last = (np.stack([n, *own, none, none], 1) for own in ((returned, squares), (last, last_squares)))
+        products = np.stack([both, none], 1)
+    if not all(map(possible_products, repeat(own.measure), last.tolist(), returned.tolist(), products.tolist())):
         raise InputError(
             f"{path} is damaged: its sums contradict each other; run it again", code="damaged-run", field=str(path)
         )
-    return assess_gain(own.measure, own.names, last, returned, sums[4], level=own.level, independent=own.independent)
+    return _assessed(own, last, returned, products)

@@ -192,6 +192,7 @@ class Outcome(NamedTuple):
         stopped_on: the rows that decided to stop: "validation", "test" or "", if none did.
         rollbacks: how often the model was set back to the initial one.
         lost_rounds: rounds that do not count, as they were done before the last time.
+        beside: what accuracies and rates have to be read with, see :func:`drfl.report.read_run.lines_beside`.
     """
 
     algorithm: str
@@ -208,6 +209,7 @@ class Outcome(NamedTuple):
     stopped_on: str = ""
     rollbacks: int = 0
     lost_rounds: int = 0
+    beside: tuple[str, ...] = ()
 
     @property
     def marks(self) -> Marks:

@@ -138,9 +138,9 @@ class Settings:
         Gt(0),
         Lt(1),
         Setting(
-            "Share of each client's training rows that is kept out of training, for --select, --patience and --until.",
+            "Share of each client's training rows held out for --select, --patience, --until and thresholds.",
             DATA,
-            none="0.2 with one of these, else none",
+            none="0.2 with --select, --patience or --until, else none",
         ),
     ] = None
     judged_on: Annotated[

@@ -224,7 +224,8 @@ def work(site: Site, ask: Ask, shift: Tensor | None, memory: RecordDict) -> Answ
         answer = answer._replace(test=test)
         if ask.also is not None:
             also, other = _test(fed, ask.also)
-            answer = answer._replace(also=also, products=tuple(products(rows, other, fed.measures).tolist()))
+            both = products(rows, other, fed.measures).tolist()
+            answer = answer._replace(also=also, products=tuple(map(tuple, both)))
     if request is not None:
         reply = fed.ask(replace(request, cohort=torch.tensor([0])))
         answer = answer._replace(parts=site.policy.shortened(request, _parts(reply)))

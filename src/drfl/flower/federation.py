@@ -16,7 +16,7 @@ from drfl.data.standardisation import Standardisation
 from drfl.errors import InputError, Notice
 from drfl.federation import Evaluation, Federation, Ledger
 from drfl.flower.claims import same_shape
-from drfl.flower.messages import Answer, Ask, Model, Tested, version
+from drfl.flower.messages import Answer, Ask, Model, Products, Tested, version
 from drfl.flower.nodes import Member, Roster
 from drfl.flower.possible_tests import believed
 from drfl.flower.traffic import Traffic
@@ -38,7 +38,7 @@ class _LateTest:
     models: Sequence[Tensor]
     done: bool = False
     found: list[dict[int, Tested]] = field(default_factory=list)
-    products: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    products: dict[int, Products] = field(default_factory=dict)
 
 
 class FlowerFederation(Federation):
@@ -64,8 +64,8 @@ class FlowerFederation(Federation):
         audit: the server's log; None = none.
 
     Attributes:
-        products: (N, M) float64 of the last test of two models: over each client's rows the sum of the products of
-            their values, for each of the M measures; NaN of one that is no mean over rows. None before there was one.
+        products: (N, M, 2) float64 of the last test of two models: over each client's rows the sums of the products of
+            their values, see :func:`drfl.engine.row_scores.products`. None before there was one.
 
     Raises:
         InputError: the sites' data do not have one shape.
@@ -95,7 +95,7 @@ class FlowerFederation(Federation):
         self._digests = {client: member.digest for client, member in members.items()}
         # Of the first and of the second model: each client's last result, which stands where it is not tested.
         self._tested: tuple[dict[int, Tested], ...] = {}, {}
-        self._products: dict[int, tuple[float, ...]] = {}
+        self._products: dict[int, Products] = {}
         self.products: Tensor | None = None
         self._late: _LateTest | None = None
 
@@ -230,9 +230,15 @@ class FlowerFederation(Federation):
         return ClientRequest(ask._replace(request=own, version="" if shift is None else version(shift)), shift)
 
 
-def _squares(test: Tested, measures: Sequence[Metric]) -> tuple[float, ...]:
+def _squares(test: Tested, measures: Sequence[Metric]) -> Products:
     """The products of a model's values with themselves."""
-    return tuple(sums[2] if m.rows.mean else math.nan for m, sums in zip(measures, test.sums, strict=True))
+
+    def own(measure: Metric, sums: tuple[float, ...]) -> tuple[float, ...]:
+        if measure.rows is Rows.RANKS:
+            return sums[3:]
+        return (sums[2], 0.0) if measure.rows.mean and not math.isnan(sums[2]) else (math.nan, math.nan)
+
+    return tuple(own(measure, sums) for measure, sums in zip(measures, test.sums, strict=True))
 
 
 def measures_of(model: Model) -> tuple[Metric, ...]:

@@ -115,7 +115,7 @@ class Tested(NamedTuple):
         loss: mean loss.
         samples: number of test rows.
         others: the other metrics.
-        sums: three of each metric over the test rows, see :class:`drfl.federation.Evaluation`; nothing of a single row.
+        sums: five of each metric over the test rows, see :class:`drfl.federation.Evaluation`; nothing of a single row.
     """
 
     score: float
@@ -123,6 +123,10 @@ class Tested(NamedTuple):
     samples: int
     others: tuple[float, ...] = ()
     sums: tuple[tuple[float, ...], ...] = ()
+
+
+Products = tuple[tuple[float, ...], ...]
+"""Two for each measure, see :func:`drfl.engine.row_scores.products`."""
 
 
 class Answer(NamedTuple):
@@ -138,8 +142,7 @@ class Answer(NamedTuple):
         lacking: whether the site does not hold the shift that the message refers to: nothing was computed.
         digest: of the site's data, as in its identity before the run.
         also: the same as ``test`` of the second model.
-        products: of each metric that is a mean over rows the sum of the products of both models' values; NaN of others.
-            None where there was no second model.
+        products: sums of the products of both models' values. None where there was no second model.
     """
 
     parts: tuple[Tensor, ...] = ()
@@ -151,7 +154,7 @@ class Answer(NamedTuple):
     lacking: bool = False
     digest: str = "0" * 32
     also: Tested | None = None
-    products: tuple[float, ...] | None = None
+    products: Products | None = None
 
 
 def version(vector: Tensor) -> str:
@@ -257,10 +260,10 @@ def write_answer(answer: Answer) -> RecordDict:
             numbers[f"part {place}"] = float(part)
     for names, tested in ((TEST, answer.test), (ALSO, answer.also)):
         if tested is not None:
-            sums = [value for three in tested.sums for value in three]
+            sums = [value for own in tested.sums for value in own]
             numbers |= dict(zip(names, (*tested[:3], list(tested.others), sums), strict=True))
     if answer.products is not None:
-        numbers[PRODUCTS] = list(answer.products)
+        numbers[PRODUCTS] = [value for own in answer.products for value in own]
     records = {"vectors": ArrayRecord(vectors), "numbers": MetricRecord(numbers), "answer": note(about)}
     return RecordDict(records)
 
@@ -284,13 +287,16 @@ def read_answer(content: RecordDict) -> Answer:
     parts = tuple({**vectors, **scalars}[place] for place in places)
     work = numbers.gradients, numbers.losses, numbers.seconds
     test, also = (None if given is None else _tested(*given) for given in (numbers.test, numbers.also))
-    products = None if numbers.products is None else tuple(numbers.products)
+    products = None if numbers.products is None else _pieces(numbers.products, 2)
     return Answer(parts, test, *work, about.version, about.lacking, about.digest, also, products)
 
 
 def _tested(score: float, loss: float, samples: int, others: list[float], sums: list[float]) -> Tested:
-    threes = tuple(tuple(sums[at : at + 3]) for at in range(0, len(sums), 3))
-    return Tested(score, loss, samples, tuple(others), threes)
+    return Tested(score, loss, samples, tuple(others), _pieces(sums, 5))
+
+
+def _pieces(values: list[float], length: int) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(values[at : at + length]) for at in range(0, len(values), length))
 
 
 def digest_of_content(content: RecordDict) -> str:

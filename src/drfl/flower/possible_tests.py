@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from drfl.assessment.possible_sums import possible_products, possible_sums
-from drfl.flower.messages import Answer, Tested
-from drfl.measure import Measure
+from drfl.flower.messages import Answer, Products, Tested
+from drfl.measure import Measure, Rows
 
 
 def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[Tested]:
@@ -22,18 +22,18 @@ def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) ->
 
 
 def possible(test: Tested, measures: Sequence[Measure]) -> bool:
-    """Whether a test can have this result; a metric that is no fraction may be NaN, not defined on the site's rows."""
+    """Whether a test can have this result; a rate, and a metric that is no fraction, may be NaN: undefined there."""
     values = (test.score, *test.others)
     if not len(values) == len(test.sums) == len(measures) or not math.isfinite(test.loss) or test.samples <= 0:
         return False
     return all(
-        (0 <= value <= 1 if measure.percent else not math.isinf(value))
+        (0 <= value <= 1 if measure.percent and measure.rows is not Rows.RATE else not math.isinf(value))
         and possible_sums(measure, value, test.samples, sums)
         for value, measure, sums in zip(values, measures, test.sums, strict=True)
     )
 
 
-def _possible_pair(one: Tested, other: Tested, products: tuple[float, ...] | None, measures: Sequence[Measure]) -> bool:
+def _possible_pair(one: Tested, other: Tested, products: Products | None, measures: Sequence[Measure]) -> bool:
     """Whether the values of two models on the same rows, with these sums, can have these products."""
     if products is None or len(products) != len(measures) or one.samples != other.samples:
         return False

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from drfl.errors import InputError
 from drfl.errors import printable as one_line
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Both ends must have the same; changed with every change of the messages that the other end would misread."""
 
 MOST_ROWS = 2**31
@@ -59,10 +59,16 @@ def _small(shape: list[int]) -> list[int]:
     return shape
 
 
-def _threes(sums: list[float]) -> list[float]:
-    if len(sums) % 3:
-        raise ValueError("there are three sums for each metric")
+def _fives(sums: list[float]) -> list[float]:
+    if len(sums) % 5:
+        raise ValueError("there are five sums for each metric")
     return sums
+
+
+def _pairs(products: list[float]) -> list[float]:
+    if len(products) % 2:
+        raise ValueError("there are two products for each metric")
+    return products
 
 
 Name = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_printable)]
@@ -83,7 +89,7 @@ class Strict(BaseModel):
 class SiteIdentity(Strict):
     """A site's description of itself; see :class:`drfl.flower.nodes.Member`."""
 
-    protocol: Literal[6]
+    protocol: Literal[7]
     name: Name
     shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_INPUT)]], Field(max_length=8), AfterValidator(_small)]
     classes: Annotated[int, Field(ge=1, le=MOST_CLASSES)]
@@ -98,7 +104,7 @@ class SiteIdentity(Strict):
 class AnswerNote(Strict):
     """The plain values of a reply; see :class:`drfl.flower.messages.Answer`."""
 
-    protocol: Literal[6]
+    protocol: Literal[7]
     parts: Annotated[int, Field(ge=0, le=3)]
     version: Annotated[str, Field(pattern="^(zero|[0-9a-f]{24})?$")]
     lacking: bool
@@ -113,9 +119,9 @@ Tested = tuple[
     Number,
     Annotated[int, Field(ge=0, le=MOST_ROWS)],
     Annotated[list[Number], Field(max_length=MOST_METRICS)],
-    Annotated[list[Number], Field(max_length=3 * (MOST_METRICS + 1)), AfterValidator(_threes)],
+    Annotated[list[Number], Field(max_length=5 * (MOST_METRICS + 1)), AfterValidator(_fives)],
 ]
-"""Score, mean loss, samples, other metrics, three sums for each metric; see :mod:`drfl.flower.possible_tests`."""
+"""Score, mean loss, samples, other metrics, five sums for each metric; see :mod:`drfl.flower.possible_tests`."""
 
 
 class Numbers(Strict):
@@ -127,7 +133,7 @@ class Numbers(Strict):
     parts: dict[Annotated[int, Field(ge=0, le=2)], Number]
     test: Tested | None
     also: Tested | None
-    products: Annotated[list[Number], Field(max_length=MOST_METRICS + 1)] | None
+    products: Annotated[list[Number], Field(max_length=2 * (MOST_METRICS + 1)), AfterValidator(_pairs)] | None
 
     @model_validator(mode="after")
     def _of_two(self) -> Numbers:
@@ -203,7 +209,7 @@ class GradientNote(Strict):
 class AskNote(Strict):
     """The plain values of a request; see :class:`drfl.flower.messages.Ask`."""
 
-    protocol: Literal[6]
+    protocol: Literal[7]
     client: Annotated[int, Field(ge=0, le=2**31)]
     model: ModelNote
     test: bool

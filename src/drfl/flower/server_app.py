@@ -22,7 +22,7 @@ from drfl.checkpoint.store import REPLIES
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
 from drfl.errors import DivergedError, DrflError, InputError, Notice
-from drfl.experiments.artifacts import config_toml, json_text
+from drfl.experiments.artifacts import beside, config_toml, json_text
 from drfl.experiments.config import table_dir
 from drfl.experiments.hyperparameters import make
 from drfl.experiments.learned import Origin, model_source
@@ -45,6 +45,7 @@ from drfl.flower.site_data import held_rows
 from drfl.flower.transport import Deadline
 from drfl.key import Key
 from drfl.loop import Step
+from drfl.report.read_run import lines_beside
 from drfl.resilience import Recorded, Rejection, ReplyLog, UsedReplies
 from drfl.run_state import RunState, first
 from drfl.screen import OneLine
@@ -181,9 +182,9 @@ def serve(grid: Grid, path: Path) -> Path:
             paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
             write_results(finished, claim, {**more, **({} if paired is None else {PAIRED: paired})})
     line = finished.interval_line()
-    if line is not None:
-        LOG.info("%s", line)
-    LOG.info("results: %s", out)
+    told = [] if line is None else [line]
+    for text in (*told, *lines_beside(beside(deployed, finished.result.evaluation)), f"results: {out}"):
+        LOG.info("%s", text)
     for line in finished.checks.warnings:
         LOG.warning(line)
     # After the results are written, so that nothing is lost; Flower then calls the run failed, and gives the reason.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drfl.assessment.clients import Assessment, assess_clients, scores_of
+from drfl.assessment.clients import Assessment, AucInterval, assess_clients, scores_of
 from drfl.assessment.evaluation import worst_of
 from drfl.assessment.gains import WITH_ROWS
 from drfl.assessment.possible_sums import possible_sums
@@ -18,12 +18,21 @@ from drfl.run_end import ON_TEST
 MOST_ROWS = 10**9
 """More than any test has, and than numpy's tables with given margins can have."""
 
-ENDS = {Rows.BINARY: ("count",), Rows.RANKS: ("positive", "pairs")}
+ENDS = {
+    Rows.BINARY: ("count",),
+    Rows.RATE: ("rows", "count"),
+    Rows.RANKS: ("positive", "pairs", "positive_squares", "negative_squares"),
+}
 """What the columns of the sums are called behind the measure's name; of the others ("sum", "squares")."""
 
 
 def assessment_of(
-    run: RunRecord, measure: Measure | None = None, level: float = 0.95, *, independent: bool = True
+    run: RunRecord,
+    measure: Measure | None = None,
+    level: float = 0.95,
+    *,
+    independent: bool = True,
+    auc_interval: AucInterval = "delong",
 ) -> Assessment | None:
     """The assessment of a run by one of its measures, or by its score; None for the reason of :func:`why_nothing`.
 
@@ -35,7 +44,7 @@ def assessment_of(
     if sums is None or not np.isfinite(scores_of(own, sums).values).any():
         return None
     names, samples = run.clients["client"].tolist(), run.clients["samples"].to_numpy(np.int64)
-    return assess_clients(own, names, sums, samples, level=level, independent=independent)
+    return assess_clients(own, names, sums, samples, level=level, independent=independent, auc_interval=auc_interval)
 
 
 def told_of(run: RunRecord, measure: Measure | None = None) -> Assessment | None:
@@ -87,7 +96,7 @@ def why_nothing(run: RunRecord, measure: Measure | None = None) -> Notice:
 
 
 def _sums(run: RunRecord, own: Measure) -> Floats | None:
-    """(N, 3) of the clients' rows, see :class:`drfl.federation.Evaluation`; None if nothing can be concluded from them:
+    """(N, 5) of the clients' rows, see :class:`drfl.federation.Evaluation`; None if nothing can be concluded from them:
     the files do not have them, or test rows have stopped the run.
     """
     if own.rows is Rows.WHOLE or run.stopped_on_test:
@@ -96,23 +105,27 @@ def _sums(run: RunRecord, own: Measure) -> Floats | None:
     values = run.clients["score" if own.name == run.score.name else own.name].to_numpy(float)
     columns = [f"{own.name}_{end}" for end in ENDS.get(own.rows, ("sum", "squares"))]
     if set(columns) <= set(run.clients.columns):
-        first, *rest = (run.clients[column].to_numpy(float) for column in columns)
+        found = [run.clients[column].to_numpy(float) for column in columns]
     elif own.rows is Rows.BINARY:
-        first, rest = np.round(values * n), []
+        found = [np.round(values * n)]
     else:
         return None
-    second = rest[0] if rest else first
-    sums = np.stack((first, n - first, second) if own.rows is Rows.RANKS else (n, first, second), 1)
+    if own.rows is Rows.RANKS:
+        found.insert(1, n - found[0])
+    elif own.rows is Rows.RATE:
+        found.append(found[1])
+    else:
+        found = [n, found[0], found[-1]]
+    sums = np.stack([*found, *[np.zeros_like(n)] * (5 - len(found))], 1)
     if not ((n >= 0) & (n == np.round(n))).all() or n.sum() >= MOST_ROWS:
         raise InputError(
             f"{run.label}/clients.csv is damaged: its samples are no numbers of test rows; run it again",
             code="damaged-run",
             field=f"{run.label}/clients.csv",
         )
-    for client, value, found in zip(run.clients["client"], values, sums.tolist(), strict=True):
-        samples = int(found[0] + found[1] if own.rows is Rows.RANKS else found[0])
+    for client, value, samples, found in zip(run.clients["client"], values, n, sums.tolist(), strict=True):
         # Where the model's outputs are not finite there are no sums.
-        if samples and np.isfinite(found).all() and not possible_sums(own, value, samples, found):
+        if samples and np.isfinite(found).all() and not possible_sums(own, value, int(samples), found):
             raise InputError(
                 f"{run.label}/clients.csv is damaged: the {own.name} of '{clean(client, 40)}' is not that of its sums; "
                 "run it again",

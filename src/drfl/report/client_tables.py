@@ -14,7 +14,7 @@ from drfl.report.formatting import NOTHING, THIN, clean, count, percent, scored,
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, worst_first
 from drfl.report.side_by_side import at_one_seed, which_seed
-from drfl.report.tables import interval_head
+from drfl.report.tables import beside, interval_head
 
 if TYPE_CHECKING:
     from drfl.assessment.clients import Assessment
@@ -62,7 +62,7 @@ def client_table(run: RunRecord, found: Assessment | None) -> Table:
         caption = f"The {TABLE_ROWS} worst of {len(run.clients)} clients; clients.csv has them all"
     if found is not None:
         caption += f"; 95{THIN}%: intervals that hold for all clients together"
-    return Table(caption, head, rows)
+    return Table(caption + beside([run]), head, rows)
 
 
 def _could(found: Assessment, client: int) -> str:
@@ -83,7 +83,7 @@ def by_client_tables(groups: Sequence[Group]) -> list[Table]:
     """
     firsts = at_one_seed(groups)
     names = firsts[0].clients["client"].tolist()
-    if sum(len(group.runs) for group in groups) == 1 or len(names) > MOST_NAMED:
+    if sum(len(group.runs) for group in groups) == 1 or len(names) > firsts[0].most_shown(MOST_NAMED):
         return []
     numbered = any(NUMBERED.fullmatch(name) for name in names)
     shown = [[run] for run in firsts] if numbered else [list(group.runs) for group in groups]

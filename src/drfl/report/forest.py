@@ -23,7 +23,7 @@ SYMBOLS = {
 """Of the algorithms, which readers without colours tell apart by them, and as text."""
 
 MOST = 30
-"""Clients of one figure."""
+"""Clients of one figure, of a simulation."""
 
 BARS = 120
 """Of one figure: with many algorithms it has fewer clients, but not fewer than `FEWEST`."""
@@ -66,7 +66,7 @@ def shown_rows(told: Sequence[Told]) -> list[int]:
 
     worst = np.fmin.reduce([turned(one.found.values, one.found.measure) for one in told])
     order = [int(i) for i in np.argsort(worst, kind="stable") if math.isfinite(worst[i])]
-    return order[: min(MOST, max(FEWEST, BARS // len(told)))]
+    return order[: told[0].run.most_shown(min(MOST, max(FEWEST, BARS // len(told))))]
 
 
 def legend(told: Sequence[Told], rows: Sequence[int]) -> str:

@@ -113,6 +113,15 @@ class RunRecord:
         )
 
     @property
+    def deployed(self) -> bool:
+        """Whether the clients are the sites of a deployment."""
+        return bool(listed(self.config, "sites"))
+
+    def most_shown(self, most: int) -> int:
+        """Clients of a table or figure: ``most``, the worst ones; of a deployment every site, however small."""
+        return len(self.clients) if self.deployed else most
+
+    @property
     def proven(self) -> bool:
         """Whether the final certificate's lower bound is proven."""
         return table(self.summary, "final").get("proven") is True
@@ -201,6 +210,33 @@ def _among(lam: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
     """The clients of lambda.csv that clients.csv has too, in its order."""
     own = set(lam.columns[1:])
     return [name for name in clients["client"].tolist() if name in own]
+
+
+def constant_line(summary: Mapping[str, object]) -> str | None:
+    """What a model would score that always says the same, where that looks good; None where it does not."""
+    constant = table(summary, "constant")
+    overall, worst = (100 * number(constant, name) for name in ("accuracy", "worst_accuracy"))
+    if not math.isfinite(overall):
+        return None
+    label = constant.get("class")
+    what = "each client's most frequent class" if label is None else str(label)
+    return f"always predicting {what}: {overall:.1f} % of all test rows, {worst:.1f} % at the worst client"
+
+
+def threshold_line(summary: Mapping[str, object]) -> str | None:
+    """Above which probability sensitivity and the like call a row positive; None if none is measured."""
+    found = table(summary, "threshold")
+    probability = number(found, "probability")
+    if not math.isfinite(probability):
+        return None
+    if found.get("chosen_on") is None:
+        return f"rates are at probability {probability:.3g}: no validation rows of both classes chose a threshold"
+    return f"rates are at probability {probability:.3g}, the largest sensitivity plus specificity on validation rows"
+
+
+def lines_beside(summary: Mapping[str, object]) -> list[str]:
+    """What accuracies and rates have to be read with, a line each."""
+    return [line for line in (constant_line(summary), threshold_line(summary)) if line is not None]
 
 
 def worst_first(run: RunRecord) -> pd.DataFrame:

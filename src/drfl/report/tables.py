@@ -20,7 +20,7 @@ from drfl.report.formatting import (
     spread,
 )
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, number, table
+from drfl.report.read_run import RunRecord, lines_beside, number, table
 from drfl.report.side_by_side import at_one_seed, which_seed
 from drfl.run_end import legends, marked
 
@@ -68,8 +68,15 @@ def summary_table(groups: Sequence[Group]) -> Table:
         f"{'; mean ± sample standard deviation over seeds' * many}{'; in bold what measures best' * (len(groups) > 1)}"
         f"; 95{THIN}%: the true value of the worst client, whoever it is"
     )
+    caption += beside(at_one_seed(groups))
     told = legends((f"{g.label} seed {clean(run.seed, 24)}", run.marks) for g in groups for run in g.runs)
     return Table("; ".join((caption, *told)), ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
+
+
+def beside(runs: Sequence[RunRecord]) -> str:
+    """What follows a caption: how accuracies and rates have to be read, where that goes for all of these runs."""
+    lines = [lines_beside(run.summary) for run in runs]
+    return "".join(f"; {clean(line)}" for line in lines[0] if all(line in own for own in lines))
 
 
 def interval_head(groups: Sequence[Group]) -> str:

@@ -147,10 +147,10 @@ class PermutedClients(WrappedFederation):
 
     def evaluate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.Federation`."""
-        score, loss, samples, others, sums = self.fed.evaluate(w)
+        score, loss, samples, others, sums, threshold = self.fed.evaluate(w)
         mixed = tuple(values[self.order] for values in others)
         counts = None if sums is None else sums[self.order]
-        return Evaluation(score[self.order], loss[self.order], samples[self.order], mixed, counts)
+        return Evaluation(score[self.order], loss[self.order], samples[self.order], mixed, counts, threshold)
 
 
 class ConstantFederation(Federation):

@@ -86,7 +86,9 @@ def _table(evidence: Evidence, groups: list[Group]) -> Table:
     shown = client_names(names)
     cells = [_cells(run, names) for run in runs]
     samples = first.clients["samples"].to_numpy(float)
-    rows = [[shown[i], count(samples[i]), *(column[i] for column in cells)] for i in places(first)[:MOST]]
+    rows = [
+        [shown[i], count(samples[i]), *(column[i] for column in cells)] for i in places(first)[: first.most_shown(MOST)]
+    ]
     caption = (
         f"{own.words[:1].upper()}{own.words[1:]}{f', {own.unit}' if own.unit else ''} by client, seed "
         f"{printable(first.seed, 24)}, the worst with {printable(groups[0].label, 60)} first"

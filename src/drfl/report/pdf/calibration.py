@@ -109,7 +109,7 @@ def _clients(run: RunEvidence, own: Sequence[Measure], label: str, several: bool
             names[i], count(samples[i]),
             *(_value(m, values[i], a, i) for m, values, a in zip(own, columns, found, strict=True)),
         ]
-        for i in places(record)[:MOST]
+        for i in places(record)[: record.most_shown(MOST)]
     ]  # fmt: skip
     which = f"{label}, seed {printable(record.seed, 24)}" if several else "Clients"
     caption = f"{which}: the worst by {record.score.words} first"

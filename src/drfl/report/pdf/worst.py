@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sentences import headline, sentences
-from drfl.measure import Measure, undefined_note, undefined_share
+from drfl.measure import PLAIN, Measure, undefined_note, undefined_share
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, count, plural
 from drfl.report.pdf.content import Block, Forest, ForestRow, Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RunEvidence
 from drfl.report.pdf.names import client_names, printable
-from drfl.report.read_run import RunRecord, worst_first
+from drfl.report.read_run import RunRecord, constant_line, worst_first
 from drfl.report.tables import UNDEFINED
 
 ASKED = "Who is the worst, and how sure is that?"
@@ -36,7 +36,7 @@ def worst(evidence: Evidence) -> Question:
         found = named(run)
         if found is None:
             return Question(ASKED, _unsure(run), [_values(run.record)])
-        return Question(ASKED, f"{headline(found)}.", _one(found, "", MOST))
+        return Question(ASKED, f"{headline(found)}.", _one(run.record, found, "", MOST))
     blocks: list[Block] = []
     legend: list[Block] = []
     for group in evidence.groups:
@@ -45,7 +45,7 @@ def worst(evidence: Evidence) -> Question:
         if found is None:
             blocks += [Paragraph(title, heading=True), Paragraph(_unsure(run)), _values(run.record)]
         else:
-            blocks += _one(found, title, FEW if len(evidence.groups) > 1 else MOST)
+            blocks += _one(run.record, found, title, FEW if len(evidence.groups) > 1 else MOST)
             legend = legend or notes(found)
     return Question(ASKED, _range(evidence), [_every_run(evidence), *legend, *blocks])
 
@@ -129,12 +129,16 @@ def _every_run(evidence: Evidence) -> Table:
     return Table(caption, head, rows, words=3)
 
 
-def _one(found: Assessment, title: str, most: int) -> list[Block]:
+def _one(record: RunRecord, found: Assessment, title: str, most: int) -> list[Block]:
     """A model's clients, and what may be said of them; of the only model the answer has said the first of it."""
-    lines = sentences(found)
+    lines, most = sentences(found), record.most_shown(most)
+    beside = constant_line(record.summary) if found.measure.name == PLAIN.name else None
+    if beside is not None:
+        lines.insert(1, f"{printable(beside[:1].upper() + beside[1:])}.")
     if not title:
         return [forest(found, "", most), *notes(found), Points(lines[1:])]
-    return [forest(found, title, most), Points(lines[: 2 + bool(found.undefined)])]  # of whom one more sentence speaks
+    # two more sentences may stand before the rest: of undefined clients, and of a constant answer
+    return [forest(found, title, most), Points(lines[: 2 + bool(found.undefined) + (beside is not None)])]
 
 
 def forest(found: Assessment, title: str, most: int) -> Forest:
@@ -226,7 +230,7 @@ def _values(record: RunRecord) -> Table:
     values, samples = (record.clients[column].to_numpy(float) for column in ("score", "samples"))
     rows = [
         [names[i], count(samples[i]), score.shown(values[i]) if math.isfinite(values[i]) else NOTHING]
-        for i in places(record)[:MOST]
+        for i in places(record)[: record.most_shown(MOST)]
     ]
     caption = f"{score.words[:1].upper()}{score.words[1:]}: {_which(len(rows), len(names))}"
     return Table(caption, ["Client", "Test rows", score.words], rows)
