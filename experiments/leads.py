@@ -20,7 +20,7 @@ from benchmarks.tables import markdown
 from drfl.assessment.seeds import T_FROM, SeedDifference, holm_family, seed_difference, verdict
 from drfl.experiments.measures import column, signed
 from drfl.measure import NOTHING
-from drfl.papers.claims.results import BROKEN
+from drfl.run_end import BROKEN
 
 RESULTS = Path(__file__).parent / "results"
 Row = Mapping[str, str]

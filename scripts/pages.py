@@ -27,7 +27,7 @@ from drfl.atomic_files import atomic_write
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
 from drfl.tuning.spaces import DIGITS, LR, SPACES
 from drfl.tuning.suggestion import STARTUP
-from experiments import claims, false_model_tables, leads, stopping_rows
+from experiments import claims, false_headlines, false_model_tables, leads, stopping_rows
 from experiments import promise_tables as promise
 from experiments import tables as experiments
 
@@ -117,6 +117,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **promise.BLOCKS,
     **claims.BLOCKS,
     **stopping_rows.BLOCKS,
+    **false_headlines.BLOCKS,
     **leads.BLOCKS,
     **false_model_tables.BLOCKS,
     "architecture.parts": lambda: markdown(["part", "what it is", "begin with"], architecture.table(), text=3),

@@ -13,6 +13,8 @@ Stopped = Literal["rounds", "target", "patience", "interrupted"]
 ENDS: tuple[Stopped, ...] = ("rounds", "target", "patience")
 """The reasons that are an end. A run that stopped for any other reason resumes."""
 
+BROKEN = ("diverged", "refused")
+"""How a run of a comparison breaks off that leaves no model."""
 
 ON_TEST = "test rows decided when to stop, so they no longer judge the model"
 """Why a run that test rows have stopped has no intervals."""

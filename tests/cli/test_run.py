@@ -21,8 +21,8 @@ import drfl
 from drfl.cli.app import call
 from drfl.data.partition import Partition
 from drfl.data.partitioners import PARTITIONS
-from drfl.experiments.test_rows import read
 from drfl.history import CERTIFICATE_COLUMNS, columns_of, history_columns
+from drfl.report.test_rows import read
 from drfl.run_end import ON_TEST, SET_BACK
 
 FILES = {

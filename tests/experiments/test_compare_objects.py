@@ -107,7 +107,7 @@ def test_runs_that_test_rows_have_stopped_are_marked_in_every_table_and_decide_n
     assert set(found.to_frame()["stopped_on"]) == {"test"}
     assert all(outcome.worst_interval is None for outcome in found.outcomes)
     assert set(found.differences()["seeds"]) == {0}
-    assert set(found.differences()["verdict"]) == {"no pair"}
+    assert set(found.differences()["verdict"]) == {"stopped on test rows"}
     for text in (found.to_markdown(), found._repr_html_()):
         assert ON_TEST in text
         assert text.count(DAGGER) == 3

@@ -11,8 +11,9 @@ from drfl.cli.app import call
 from drfl.errors import InputError
 from drfl.experiments.report_evidence import gathered
 from drfl.experiments.run_gains import gain_of_folders
-from drfl.experiments.test_rows import FILE, read, write
 from drfl.report.pdf.document import document
+from drfl.report.read_run import TEST_ROWS
+from drfl.report.test_rows import read, write
 
 FEW = "--dataset heart-disease --rounds 2 --steps 1 --metric brier --select worst"
 
@@ -30,7 +31,7 @@ def runs(tmp_path_factory):
 
 def test_runs_are_known_by_digests_and_rows(runs):
     first = gathered(runs).runs[0]
-    assert first.data == read(runs[0] / FILE).data
+    assert first.data == read(runs[0] / TEST_ROWS).data
     model = runs[0] / "model.safetensors"
     assert first.files["model.safetensors"] == hashlib.sha256(model.read_bytes()).hexdigest()
     assert first.shared is False
@@ -63,15 +64,15 @@ def test_other_data_are_not_compared(runs, tmp_path):
 
 def test_other_test_rows_are_not_compared_whatever_the_settings_say(runs, tmp_path):
     other = shutil.copytree(runs[2], tmp_path / "other")
-    rows = read(other / FILE)
-    write(other / FILE, rows._replace(rows=rows.rows.flip(0)))
+    rows = read(other / TEST_ROWS)
+    write(other / TEST_ROWS, rows._replace(rows=rows.rows.flip(0)))
     more = gathered([*runs[:2], other, runs[3]])
     assert (more.by_rows, more.over_seeds) == ((), ())
     assert len(gathered(runs[:4]).over_seeds) == 1
 
 
 def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
-    folder = shutil.copytree(runs[0], tmp_path / "run", ignore=shutil.ignore_patterns(FILE, "partition.json"))
+    folder = shutil.copytree(runs[0], tmp_path / "run", ignore=shutil.ignore_patterns(TEST_ROWS, "partition.json"))
     (folder / "traffic.json").write_text("{}")
     (one,) = gathered([folder]).runs
     assert (one.deployed, one.data, one.shared, one.validation) == (True, "", None, None)
@@ -82,6 +83,6 @@ def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
 
 def test_a_damaged_run_is_one_line(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run")
-    (folder / FILE).write_bytes(b"nothing")
+    (folder / TEST_ROWS).write_bytes(b"nothing")
     with pytest.raises(InputError, match="damaged"):
         gathered([folder])

@@ -18,12 +18,11 @@ from tests.support.refusals import refused
 import drfl
 from drfl.cli.app import call
 from drfl.engine.row_scores import RowScores
-from drfl.experiments import test_rows
 from drfl.experiments.assess_runs import assess_run, nothing_said
 from drfl.experiments.run_gains import over_seeds, paired
 from drfl.history import undefined_names, undefined_notices
 from drfl.measure import undefined_note, undefined_share
-from drfl.report import load_run, render
+from drfl.report import load_run, render, test_rows
 
 SITES, ALONE = 6, ("site-1", "site-4")
 NOTE, SHARE = undefined_note([2], [SITES]), undefined_share([2], [SITES])

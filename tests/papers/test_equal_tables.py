@@ -30,7 +30,7 @@ def by_method(spec=None, **records):
 
 
 def test_it_is_that_of_clients_as_good_as_the_average():
-    collected = by_method(DRDM=[measured(0.80), measured(0.84)], FedAvg=[measured(0.5), broken()])
+    collected = by_method(DRDM=[measured(0.80), measured(0.84)], FedAvg=[measured(0.5), measured(0.5)])
     worst, std = tables(*of(collected))
     found = [equal_clients(p, np.array(SAMPLES)) for p in (0.90, 0.94)]
     assert worst.rows[0][1].text == f"{50 * (found[0].worst + found[1].worst):.1f} (82.0, not below)"
@@ -60,9 +60,11 @@ def test_the_cells_file_has_it_of_every_run_that_ended():
     assert rows[0]["bytes_up"] == "1000"
 
 
-def test_methods_that_never_ended_say_how():
+def test_methods_with_failed_seeds_say_so():
     worst, _ = tables(*of(by_method(DRDM=[broken(), broken("refused")], FedAvg=[measured(0.5)] * 2)))
-    assert worst.rows[0][1].text == "diverged, refused"
+    assert worst.rows[0][1].text == "1 of 2 diverged, 1 of 2 refused"
+    worst, _ = tables(*of(by_method(DRDM=[measured(0.8), broken()], FedAvg=[measured(0.5)] * 2)))
+    assert worst.rows[0][1].text == "1 of 2 diverged"
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
 """Who serves the worst-off client best, and what the seeds show of it."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
+import torch
 
+from drfl.assessment.scope import Reach, population_low
 from drfl.assessment.seeds import seed_difference
+from drfl.engine.row_scores import RowScores
 from drfl.report.compared import decided, paired, standing
-from drfl.report.groups import group_runs
-from drfl.report.read_run import measures_of
+from drfl.report.formatting import mean
+from drfl.report.groups import group_runs, lost_algorithms
+from drfl.report.read_run import FailedRun, measures_of
 
 WORST = {"FedAvg": 0.70, "DRFA": 0.80, "DRDM": 0.801}
 NOISE = (0.003, -0.004, 0.002, -0.003, 0.004, 0.0)
@@ -33,7 +38,8 @@ def groups(record):
 def test_five_seeds_show_a_large_difference_and_no_small_one(groups):
     found = standing(groups(5))
     assert found is not None
-    assert (found.best.label, found.tests, found.shown) == ("DRDM", 3, False)
+    assert (found.best.label, found.tests, found.reach) == ("DRDM", 3, Reach.NOWHERE)
+    assert [one.reach for one in found.against] == [Reach.NOWHERE, Reach.SEEDS]
     assert [(one.rival.label, one.verdict) for one in found.against] == [
         ("DRFA", "no difference shown"),
         ("FedAvg", "better"),
@@ -56,7 +62,7 @@ def test_fewer_seeds_decide_nothing(groups):
     found = standing(groups(4))
     assert found is not None
     assert {one.verdict for one in found.against} == {"not decided"}
-    assert (found.tests, found.shown) == (0, False)
+    assert (found.tests, found.reach) == (0, Reach.NOWHERE)
 
 
 def test_less_is_better(record):
@@ -88,7 +94,106 @@ def test_a_seed_that_failed_leaves_its_algorithm_out(groups):
     told = standing(found)
     assert told is not None
     assert [one.rival.label for one in told.against] == ["FedAvg"]
+    assert told.failed == ("DRFA",)
     assert standing(found[1:2] + found[:1]) is None
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_algorithm_with_failed_runs_ranks_last_although_the_others_are_best(groups, n):
+    """Of 14 seeds it diverges at some; over the others it measures best."""
+    failed = [FailedRun("DRDM", str(seed), "diverged") for seed in range(n)]
+    runs = [run for group in groups(14) for run in group.runs if not (run.algorithm == "DRDM" and int(run.seed) < n)]
+    everything = group_runs(runs, failed)
+    assert [group.label for group in everything] == ["FedAvg", "DRFA", f"DRDM ({n} of 14 runs failed)"]
+    assert math.isnan(mean(everything[2].finals("worst_score")))
+    assert np.isnan(everything[2].curve("worst_score")[1].mean(0)).all()
+    found = standing(everything)
+    assert found is not None
+    assert (found.best.label, [one.rival.label for one in found.against]) == ("DRFA", ["FedAvg"])
+    assert found.failed == (f"DRDM ({n} of 14 runs failed)",)
+
+
+def test_an_algorithm_of_which_every_run_failed_is_named():
+    failed = [FailedRun("DRDM", str(seed), "diverged") for seed in range(3)] + [FailedRun("AFL", "0", "refused")]
+    assert lost_algorithms([], failed) == ["DRDM (all 3 runs failed)", "AFL (its run failed)"]
+
+
+def test_references_are_no_rivals(groups, record):
+    runs = [run for group in groups(5) for run in group.runs]
+    told = standing(group_runs([*runs, *(record(f"p-{s}", "Pooled", s, rounds=1, worst=0.99) for s in range(5))]))
+    assert told is not None
+    assert told.best.label == "DRDM"
+    assert told.tests == 3  # as without it
+    named = record("own", "mine", rounds=1, worst=0.99, summary={"reference": True})
+    assert named.reference
+    assert standing(group_runs([runs[0], named])) is None
+
+
+@pytest.fixture
+def on_rows(record):
+    """Two algorithms at five seeds with the scores of 6 clients' test rows, ``gain`` more right with the second."""
+
+    def made(rows, gain, digests):
+        starts = torch.arange(7) * rows
+        runs = []
+        for seed in range(5):
+            share = gain + 0.02 * (seed % 3)  # more right at every client
+            place = torch.arange(rows)
+            for name, many in (("FedAvg", 0.7), ("DRFA", 0.7 + share)):
+                values = (place < round(many * rows)).to(torch.uint8).repeat(6)
+                worst = float(values[:rows].double().mean())
+                rows_digest, model = digests(seed)
+                run = record(
+                    f"{name}-{seed}-{rows}-{gain}", name, seed, rounds=1, worst=worst,
+                    summary={"test_rows": rows_digest, "initial_model": model},
+                )  # fmt: skip
+                scores = RowScores(starts, torch.arange(6 * rows), {"accuracy": values}, "d")
+                runs.append(dataclasses.replace(run, row_scores=lambda found=scores: found))
+        return group_runs(runs)
+
+    return made
+
+
+FIXED, SPLITS = lambda seed: ("r", "m"), lambda seed: (f"r{seed}", f"m{seed}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "digests", "reach", "words"),
+    [
+        (40, FIXED, Reach.SEEDS, "on these test rows and from this initial model"),
+        (40, SPLITS, Reach.SEEDS, "over data splits"),
+        (40, lambda seed: ("r", f"m{seed}"), Reach.SEEDS, "on these test rows"),
+        (40, lambda seed: (f"r{seed}", "m"), Reach.SEEDS, "over data splits, from this initial model"),
+        (40, lambda seed: (f"r{seed % 4}", f"m{seed}"), Reach.SEEDS, "on these test rows"),
+        (40, lambda seed: (None, None), Reach.SEEDS, "on these test rows and from this initial model"),
+        (4000, FIXED, Reach.POPULATION, "on these test rows and from this initial model"),
+    ],
+)
+def test_a_conclusion_reaches_no_farther_than_what_was_redrawn_and_the_rows_allow(on_rows, rows, digests, reach, words):
+    found = standing(on_rows(rows, 0.1, digests))
+    assert found is not None
+    assert found.best.label == "DRFA"
+    assert [one.verdict for one in found.against] == ["better"]
+    assert (found.reach, found.redrawn.words) == (reach, words)
+    assert (found.against[0].population > 0) == (reach is Reach.POPULATION)
+    assert found.against[0].population < found.against[0].gain.low  # the errors add up
+
+
+def test_without_rows_the_population_is_not_known(on_rows):
+    bare = [dataclasses.replace(run, row_scores=lambda: None) for g in on_rows(4000, 0.1, SPLITS) for run in g.runs]
+    found = standing(group_runs(bare))
+    assert found is not None
+    assert found.reach is Reach.SEEDS
+    assert math.isnan(found.against[0].population)
+
+
+def test_the_bound_for_the_population_adds_the_seeds_half_width_to_that_of_the_rows():
+    gains, lows = [0.10, 0.12, 0.08, 0.11, 0.09], [0.05, 0.07, 0.03, 0.06, 0.04]
+    seeds = seed_difference(gains)
+    assert population_low(gains, lows, 0.05) == pytest.approx(0.05 - (seeds.mean - seeds.low))
+    assert population_low(gains, lows, 0.01) < population_low(gains, lows, 0.05)
+    assert math.isnan(population_low([0.1] * 5, lows, 0.05))
+    assert math.isnan(population_low([0.1], [0.05], 0.05))
 
 
 def test_the_gain_is_paired_by_seed(groups):

@@ -10,7 +10,7 @@ import pytest
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.scores import BinaryScores
 from drfl.errors import InputError
-from drfl.measure import Measure, Rows
+from drfl.measure import NOTHING, Measure, Rows
 from drfl.report import render
 from drfl.report.assessed import assessment_of, told_of, why_nothing, worst_interval
 from drfl.report.client_tables import by_client_tables, client_table
@@ -19,6 +19,7 @@ from drfl.report.content import Card
 from drfl.report.forest import FEWEST, MOST, forest, in_words, legend, shown_rows
 from drfl.report.formatting import THIN
 from drfl.report.groups import group_runs
+from drfl.report.read_run import FailedRun
 from drfl.report.side_by_side import at_one_seed, side_by_side, which_seed
 from drfl.report.summary_text import cards, notices, takeaway
 from drfl.report.tables import runs_table, summary_table
@@ -225,9 +226,23 @@ def test_cards_say_the_interval_of_the_worst_client(record, named):
     assert note == f"c000; true value of the worst, whoever it is: {ends}{THIN}% (95{THIN}% confidence)"
     groups = named(2)
     note = texts(cards(groups, standing(groups)))["Worst client, best measured"]
-    ends = run.score.interval(*worst_interval(groups[1].runs[0]))
+    ends = run.score.interval(*worst_interval(groups[1].runs[0], alpha=0.05 / 2))
     assert note.startswith("DRFA; true value")
-    assert f": {ends}{THIN}% (95{THIN}% confidence, seed 0)" in note
+    assert f": {ends}{THIN}% (95{THIN}% confidence, corrected for choosing the best of 2, seed 0)" in note
+
+
+def test_references_and_failed_runs_are_never_the_best(named, record):
+    pooled = [record(f"p-{s}", "Pooled", s, worst=0.99) for s in range(2)]
+    runs = [run for group in named(2) for run in group.runs]
+    groups = group_runs([*runs, *pooled], [FailedRun("DRFA", "7", "diverged")])
+    found = {card.title: card.note for card in cards(groups, standing(groups))}
+    assert found["Worst client, best measured"].startswith("FedAvg")
+    bold = [row[0].text for row in summary_table(groups).rows if any(getattr(c, "strong", False) for c in row[1:])]
+    assert bold == ["FedAvg"]
+    failed = summary_table(groups).rows[-1]
+    assert failed[0].text == "DRFA (1 of 3 runs failed)"
+    assert (failed[1].text, failed[-1]) == (NOTHING, "2 of 3")
+    assert any(line.startswith("DRFA (1 of 3 runs failed): diverged (seed 7).") for line in notices(groups))
 
 
 def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
@@ -293,11 +308,16 @@ def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
             1,
             0.0,
             "Not decided:",
-            "FedAvg. One seed cannot tell luck from merit, five can. On the same test rows, drfl assess",
+            "FedAvg. Not decided: 1 seed is too few, 5 are needed. On the same test rows, drfl assess",
         ),
-        (4, 0.001, "Not decided:", "FedAvg. 4 seeds cannot tell luck from merit, five can."),
-        (5, 0.3, "No difference shown:", "No difference to FedAvg is shown (paired t-test over 5 seeds)."),
-        (5, 0.001, "DRFA", "serves the worst-off client best: "),
+        (4, 0.001, "Not decided:", "FedAvg. Not decided: 4 seeds are too few, 5 are needed."),
+        (
+            5,
+            0.3,
+            "No significant difference:",
+            "The difference to FedAvg is not significant (paired t-test over 5 seeds).",
+        ),
+        (5, 0.001, "DRFA", "serves the worst client best on these test rows and from this initial model: "),
     ],
 )
 def test_the_headline_says_what_is_shown(record, seeds, noise, start, said):
@@ -326,10 +346,11 @@ def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
     told = takeaway(groups, standing(groups))
     assert told is not None
     assert told.start == "DRDM"
-    assert "serves the worst-off client best as measured: " in told.rest
+    assert "measures best for the worst client: " in told.rest
     assert told.rest.endswith(
-        "It is shown to be better than FedAvg; no difference to DRFA is shown (paired t-test over 5 seeds, Holm's "
-        "correction for 3 differences)."
+        "It is significantly better than FedAvg on these test rows and from this initial model; the difference to DRFA "
+        "is not significant (paired t-test over 5 seeds, Holm correction for 3 differences). Whether that holds for "
+        "other test rows is not known: these runs keep no values of single test rows."
     )
 
 

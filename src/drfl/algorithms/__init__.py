@@ -35,6 +35,9 @@ ALGORITHMS = {
 BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
 """What a federated model is compared with, by the same names; in a comparison they take part where they are named."""
 
+REFERENCES = (LocalOnly, Pooled)
+"""What is not federated: it shows what federation costs and gains, and is no rival of federated algorithms."""
+
 EVERYBODY = ("ScaffPD",)
 """Algorithms with a cohort that ask everybody where no size is given, as published."""
 
@@ -46,6 +49,7 @@ __all__ = [
     "DRFA",
     "DRFAGA",
     "EVERYBODY",
+    "REFERENCES",
     "SCAFFOLD",
     "DRDMState",
     "DRFAProx",

@@ -20,6 +20,8 @@ from drfl.measure import Measure, Rows, undefined_note
 if TYPE_CHECKING:
     import pandas as pd
 
+    from drfl.engine.row_scores import RowScores
+
 
 WITH_ROWS = "run with --metric accuracy too, or mae for numbers"
 """The remedy for a measure that has no value for a single row."""
@@ -208,3 +210,29 @@ def sums_of_rows(
         for own in (first, second)
     )
     return a, b, np.stack([sums(first * second * positive), sums(first * second * rest)], 1)
+
+
+def sums_of_pair(measure: Measure, rows: Sequence[RowScores], labels: Sequence[str]) -> tuple[Floats, Floats, Floats]:
+    """What :func:`assess_gain` takes, from what two models score on the same rows.
+
+    Args:
+        measure: one that has a value for a single row, or ranks rows.
+        rows: of model A and of model B.
+        labels: what errors call the models.
+
+    Raises:
+        InputError: a model has no value on some row.
+    """
+    from drfl.engine.row_scores import paired_values  # loads torch
+
+    for scores, label in zip(rows, labels, strict=True):
+        if not scores.has(measure):
+            raise InputError(
+                f"{measure.words} is undefined on a test row with {label}, so models cannot be compared row by row: "
+                "look for outputs that are not finite",
+                code="undefined-metric",
+                field=measure.name,
+            )
+    first, second, positive = paired_values(measure, rows[0], rows[1])
+    values = first.numpy(), second.numpy(), None if positive is None else positive.numpy()
+    return sums_of_rows(rows[0].starts.numpy(), *values)

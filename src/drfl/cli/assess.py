@@ -12,7 +12,7 @@ from drfl.cli.options import AssessOptions
 from drfl.experiments.artifacts import json_text
 from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said
 from drfl.experiments.comparison_results import UNDEFINED
-from drfl.experiments.manifest import interruption, runs_in
+from drfl.experiments.manifest import failed_in, interruption, runs_in
 from drfl.experiments.run_gains import OverSeeds, PairedRuns, over_last, over_seeds, paired
 from drfl.measure import NOTHING, PLAIN, Rows, undefined_share
 from drfl.report.read_run import constant_line, threshold_line
@@ -26,18 +26,21 @@ MOST = 30
 def assess_command(options: AssessOptions) -> int:
     """Read the runs, print what may be said of them; gives the exit code."""
     folders = [folder for path in options.runs for folder in runs_in(path)]
+    failed = [run for path in options.runs for run in failed_in(path)]
     for notice in filter(None, map(interruption, options.runs)):
         console.warn(notice)
     auc_interval = auc_interval_of(options.auc_interval)
     runs = [assess_run(folder, options.measure, options.level, auc_interval) for folder in folders]
-    (pairs, unpaired), seeds = paired(runs), over_seeds(runs)
+    (pairs, unpaired), seeds = paired(runs), over_seeds(runs, {run.algorithm for run in failed})
     if options.as_json:
-        print(json_text(_content(runs, pairs, unpaired, seeds)))
+        print(json_text({**_content(runs, pairs, unpaired, seeds), "failed": [run._asdict() for run in failed]}))
         return 0
     if len(runs) == 1:
         _print_one(runs[0])
     else:
         _print_several(runs, pairs, unpaired, seeds)
+    for run in failed:
+        console.out.print(f"{run.algorithm}, seed {run.seed}: {run.how}, no results", markup=False)
     return 0
 
 
@@ -170,8 +173,8 @@ def _print_seeds(seeds: Sequence[OverSeeds], runs: Sequence[AssessedRun]) -> Non
     console.out.print(table)
     few = "; not decided: five seeds are needed" if any(row.verdict == "not decided" for row in seeds) else ""
     console.out.print(
-        "Seeds speak of other partitions and draws, the comparison row by row of other test rows: rely on a difference "
-        f"that both show{few}.",
+        f"Verdicts over seeds hold {seeds[0].scope}, the comparison row by row for other test rows of one pair of "
+        f"models: rely on a difference that both find{few}.",
         markup=False,
     )
 
@@ -199,6 +202,7 @@ def _content(
                 **row.gain._asdict(),
                 "verdict": row.verdict,
                 "undefined": row.undefined,
+                "scope": row.scope,
             }
             for row in seeds
         ],

@@ -45,8 +45,10 @@ from drfl.experiments.runner import (
     Outcome,
     Spread,
     StopSignal,
+    failures,
     first_intervals,
     parse_seeds,
+    spreads,
 )
 from drfl.loop import Callback
 from drfl.metrics import ACCURACY
@@ -239,16 +241,16 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
         view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)
-    names = dict.fromkeys(outcome.algorithm for outcome in comparison.outcomes)
+    names = spreads(comparison.outcomes, comparison.measures[0].name)  # in the table's order
     for name, cells in zip(names, rows, strict=True):
         view.add_row(*cells, *(_reached(comparison, name) if reached else []))
     return view
 
 
 def _seeds(comparison: Comparison) -> str:
-    """What the table shows: means over how many seeds, fewer than asked for after an interruption or a divergence."""
-    labels = map(label_of, comparison.algorithms)
-    runs = [sum(o.algorithm == n and o.metrics is not None for o in comparison.outcomes) for n in labels]
+    """What the table shows: means over how many seeds, fewer than asked for after an interruption."""
+    whole = [name for name in map(label_of, comparison.algorithms) if not failures(comparison.outcomes, name)]
+    runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
     few, many = min(runs), max(runs)
     if many <= 1:
         return "one seed"

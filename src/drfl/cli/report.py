@@ -7,7 +7,8 @@ from pathlib import Path
 from drfl.cli import console
 from drfl.cli.options import ReportOptions
 from drfl.errors import InputError
-from drfl.experiments.manifest import interruption, runs_in
+from drfl.experiments.manifest import failed_in, interruption, runs_in
+from drfl.report.read_run import FailedRun
 
 PAGE = Path("report.html")
 """What is written where no file is named."""
@@ -20,12 +21,13 @@ def report_command(options: ReportOptions) -> int:
     out = options.out or (PAGE if options.pdf is None else None)
     _check(options, out)
     folders = [folder for path in options.runs for folder in runs_in(path)]
+    failed = [run for path in options.runs for run in failed_in(path)]
     for notice in filter(None, map(interruption, options.runs)):
         console.warn(notice)
     if options.pdf is not None:
-        _print(options, folders, options.pdf)
+        _print(options, folders, options.pdf, failed)
     if out is not None:
-        write_report([load_run(folder) for folder in folders], out, title=options.title)
+        write_report([load_run(folder) for folder in folders], out, options.title, failed)
         console.out.print(f"report: {out}", markup=False)
     return 0
 
@@ -57,10 +59,10 @@ def _check(options: ReportOptions, out: Path | None) -> None:
             )
 
 
-def _print(options: ReportOptions, folders: list[Path], path: Path) -> None:
+def _print(options: ReportOptions, folders: list[Path], path: Path, failed: list[FailedRun]) -> None:
     """Write the report to print."""
     from drfl.experiments.report_evidence import gathered
     from drfl.report.pdf import write_pdf
 
-    write_pdf(gathered(folders), path, title=options.title)
+    write_pdf(gathered(folders, failed=failed), path, title=options.title)
     console.out.print(f"report: {path}", markup=False)

@@ -244,6 +244,14 @@ class Simulation(Federation):
             return super().validate(self.w0)  # which says that there are none
         return self._evaluation(rows, self._tests(models, part))
 
+    def test_rows_digest(self) -> str:
+        """What the clients' test rows are known by: who is tested on which rows, and their targets.
+
+        Inputs are left out: standardised by other training rows they differ although the rows are the same.
+        """
+        rows = self._test_rows
+        return digest_of([rows.starts, rows.index, self._test.y[rows.index]])
+
     def data_digest(self) -> str:
         """See :class:`drfl.federation.Federation`."""
         parts, rows = (self._train, self._test), (self._rows, self._validation_rows, self._test_rows)

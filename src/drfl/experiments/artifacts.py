@@ -14,13 +14,13 @@ from pathlib import Path
 import tomli_w
 from torch import Tensor
 
-from drfl.algorithm import State, flagged
+from drfl.algorithm import State, core_of, flagged
+from drfl.algorithms import REFERENCES
 from drfl.certificate import Certificate
 from drfl.data import ClientData
 from drfl.data.model_file import model_bytes
 from drfl.data.pools import RARE, Constant
 from drfl.engine import Simulation
-from drfl.experiments import test_rows
 from drfl.experiments.build import Running
 from drfl.experiments.config import Config
 from drfl.experiments.data_warnings import warnings_of
@@ -40,6 +40,8 @@ from drfl.history import (
 from drfl.loop import Result
 from drfl.measure import Measure, Rows
 from drfl.metrics import ACCURACY
+from drfl.report import test_rows
+from drfl.report.read_run import TEST_ROWS
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.run_end import ENDS
@@ -95,7 +97,7 @@ def write_run(directory: Path, job: Running, result: Result) -> None:
         (directory / f"{name}.safetensors").write_bytes(content)
     if isinstance(job.fed, Simulation):
         scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
-        test_rows.write(directory / test_rows.FILE, scores._replace(data=data))
+        test_rows.write(directory / TEST_ROWS, scores._replace(data=data))
 
 
 def summary(job: Running, result: Result) -> dict[str, object]:
@@ -139,6 +141,9 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         ],
         "undefined": {name: len(clients) for name, clients in undefined.items()},
         **beside(job, result.evaluation),
+        "reference": is_reference(job),
+        "test_rows": test_rows_digest(job),
+        "initial_model": initial_model_digest(job),
         "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
         "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
         "last": rounded(last.last_metrics.named(score)),
@@ -147,6 +152,21 @@ def summary(job: Running, result: Result) -> dict[str, object]:
         "wall_seconds": round(last.seconds, 3),
         "versions": versions(),
     }
+
+
+def is_reference(job: Running) -> bool:
+    """Whether the run is not federated, but shows what federation costs and gains."""
+    return isinstance(core_of(job.algorithm), REFERENCES)
+
+
+def test_rows_digest(job: Running) -> str | None:
+    """What the clients' test rows are known by; None if they are at the sites."""
+    return job.fed.test_rows_digest() if isinstance(job.fed, Simulation) else None
+
+
+def initial_model_digest(job: Running) -> str:
+    """What the model that the run started from is known by."""
+    return digest_of([job.task.w0])
 
 
 def _selection(result: Result) -> dict[str, object] | None:

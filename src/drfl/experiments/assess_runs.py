@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,6 @@ from drfl.assessment.clients import Assessment, AucInterval
 from drfl.engine.row_scores import RowScores
 from drfl.errors import InputError, Notice, RunWarning, unknown
 from drfl.experiments.manifest import interruption
-from drfl.experiments.test_rows import FILE, read
 from drfl.measure import Measure
 from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.read_run import RunRecord, load_run
@@ -49,8 +47,8 @@ def assess_run(
     Raises:
         InputError: the folder is no run's, is damaged, or has no such measure.
     """
-    record, file = load_run(directory), directory / FILE
-    rows = read(file) if os.path.lexists(file) else None
+    record = load_run(directory)
+    rows = record.row_scores()
     shared = rows is not None and rows.shared
     own = measure_of(record, measure)
     found = assessment_of(record, own, level, independent=not shared, auc_interval=auc_interval)

@@ -16,7 +16,15 @@ from drfl.atomic_files import atomic_write
 from drfl.checkpoint import read_signed, sign
 from drfl.engine.lockstep import run_in_lockstep
 from drfl.errors import DivergedError, InputError
-from drfl.experiments.artifacts import beside, config_toml, json_text, write_run
+from drfl.experiments.artifacts import (
+    beside,
+    config_toml,
+    initial_model_digest,
+    is_reference,
+    json_text,
+    test_rows_digest,
+    write_run,
+)
 from drfl.experiments.build import Job, build, load_data
 from drfl.experiments.comparison_results import cell_name
 from drfl.experiments.config import Config
@@ -387,7 +395,8 @@ def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome
         finished.checks.failure or "", equal, dict(last.others), finished.worst_interval(),
         undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
         result.rollbacks, result.rounds - result.effective_rounds,
-        tuple(lines_beside(beside(finished.job, evaluation))),
+        tuple(lines_beside(beside(finished.job, evaluation))), test_rows_digest(finished.job) or "",
+        initial_model_digest(finished.job), is_reference(finished.job),
     )  # fmt: skip
     return outcome, finished
 

@@ -12,7 +12,7 @@ from drfl.errors import Notice
 from drfl.experiments.artifacts import config_toml, json_text, versions
 from drfl.experiments.config import Config
 from drfl.experiments.measures import column
-from drfl.experiments.runner import Outcome, Spread, best, endings, equal_worst, first_intervals, gaps, spreads
+from drfl.experiments.runner import Outcome, Spread, best, equal_worst, failures, first_intervals, gaps, spreads
 from drfl.files import read_csv
 from drfl.history import (
     CERTIFICATE_COLUMNS,
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from drfl.report.read_run import RunRecord
+    from drfl.assessment.scope import Redrawn
+    from drfl.report.read_run import FailedRun, RunRecord
 
 T = TypeVar("T")
 
@@ -122,10 +123,10 @@ class Comparison(NamedTuple):
         return read_runs(self, "clients.csv") if self.client_rows is None else self.client_rows
 
     def differences(self, against: str | None = None, column: str | None = None) -> pd.DataFrame:
-        """The other algorithms less one of them, paired over seeds, and what that shows.
+        """Compare the algorithms with one of them, paired over seeds.
 
-        Seeds speak of partitions, initial models and minibatches on the same data set. What the test rows of one seed
-        show is another question, which :func:`drfl.assess_gain` answers.
+        A difference holds for what the seeds redraw, which the column ``scope`` names. Its error does not contain that
+        of the test rows, unlike the gain of :func:`drfl.assess_gain`.
 
         Args:
             against: the algorithm that the others are compared with; None = the first one.
@@ -136,7 +137,9 @@ class Comparison(NamedTuple):
             a row for each other algorithm: the seeds that both came to the end of; the mean difference with its 95 %
             t-interval, in the column's unit; the paired t-test's p-value after Holm's correction over the rows, NaN
             below five seeds; a verdict, see :func:`drfl.assessment.seeds.verdict`; and the share of clients that the
-            column leaves out as the measure is undefined there, such as "2 of 45".
+            column leaves out as the measure is undefined there, such as "2 of 45"; and what the difference holds for,
+            see :class:`drfl.assessment.scope.Redrawn`. An algorithm with failed runs, or with runs that test rows have
+            stopped, is not compared over the other seeds: the verdict says why.
 
         Raises:
             InputError: there is no such algorithm or column.
@@ -148,7 +151,14 @@ class Comparison(NamedTuple):
         found = differences(self.to_frame(), names, self.measures, first, of)
         counts = [self.undefined(of.partition("_")[2], first, name) for name in found.index]
         shares = [undefined_share(own, [self.clients]) for own in counts]
-        return found.assign(undefined=shares)
+        return found.assign(undefined=shares, scope=self.redrawn().words)
+
+    def redrawn(self) -> Redrawn:
+        """What the seeds redraw: the test rows, the initial model, both or neither."""
+        from drfl.assessment.scope import Redrawn
+
+        ended = (outcome for outcome in self.outcomes if not outcome.failed)
+        return Redrawn.of(list({o.seed: (o.test_rows or None, o.initial_model or None) for o in ended}.values()))
 
     def plot(self, *shown: str) -> Figure:
         """Curves of the algorithms over the rounds, see :func:`drfl.plots.plot_histories`.
@@ -258,7 +268,7 @@ def write_comparison(comparison: Comparison, folder: Path, directory: Path, iden
         (folder / name).write_text(text, encoding="utf-8")
     records = _records(comparison, directory)
     if records:
-        write_report(records, folder / "report.html", title=directory.name)
+        write_report(records, folder / "report.html", directory.name, _failed(comparison))
 
 
 def verdict_line(comparison: Comparison, directory: Path) -> str | None:
@@ -269,11 +279,12 @@ def verdict_line(comparison: Comparison, directory: Path) -> str | None:
         directory: whose sub-folders are the finished runs.
     """
     from drfl.report.compared import standing
-    from drfl.report.groups import group_runs
+    from drfl.report.groups import group_runs, lost_algorithms
     from drfl.report.summary_text import takeaway
 
-    groups = group_runs(_records(comparison, directory))
-    said = takeaway(groups, standing(groups)) if groups else None
+    failed = _failed(comparison)
+    groups = group_runs(_records(comparison, directory), failed)
+    said = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
     return None if said is None else f"{said.start} {said.rest}"
 
 
@@ -286,6 +297,13 @@ def _records(comparison: Comparison, directory: Path) -> list[RunRecord]:
         for outcome in comparison.outcomes
         if outcome.metrics is not None
     ]
+
+
+def _failed(comparison: Comparison) -> list[FailedRun]:
+    """The runs that broke off."""
+    from drfl.report import FailedRun
+
+    return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in comparison.outcomes if o.failed]
 
 
 def markdown(comparison: Comparison) -> str:
@@ -305,10 +323,11 @@ def table(
     set, see :func:`drfl.assessment.worst.worst_score`; "if equal" is what it would be on average if all clients were
     equally good: see :mod:`drfl.assessment.equal_clients`. If a measure is undefined at some clients, which no
     statistic includes, their number stands there too. Signs stand behind algorithms, see :func:`drfl.run_end.marked`.
+    An algorithm with a failed run comes last and has no means.
 
     Args:
         comparison: what ran.
-        bold: Makes the cell of the best of a column from its text.
+        bold: Makes the cell of the best of a column from its text; references such as Pooled are never the best.
         shown: column → its heading; None = the score's and those of the measures beside it. Certificates stand in a
             table that has the score's.
     """
@@ -316,7 +335,9 @@ def table(
     if shown is None:
         shown = score_columns(measures[0]) | columns_beside(measures[1:])
     known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
-    winners = {name: best(known, name, measures) for name in shown}
+    references = {o.algorithm for o in comparison.outcomes if o.reference}
+    rivals = {name: row for name, row in known.items() if name not in references}
+    winners = {name: best(rivals, name, measures) for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:
         beside[worst] = _beside_worst(comparison) | beside[worst]
@@ -324,13 +345,13 @@ def table(
     rows: list[list[str | T]] = []
     for name, row in known.items():
         cells: list[str | T] = [marked(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
-        for of in shown:
-            text = endings(comparison.outcomes, name)
+        for i, of in enumerate(shown):
+            text = failures(comparison.outcomes, name) if i == 0 else NOTHING
             if of in row:
                 look = column(of, measures)
                 text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
             cells.append(bold(text) if name in winners[of] else text)
-            cells += [texts.get(name, NOTHING) for texts in beside.get(of, {}).values()]
+            cells += [texts.get(name, NOTHING) if row else NOTHING for texts in beside.get(of, {}).values()]
         if gap is not None:
             cells.append(gap[name].text(".3g", ".2g") if name in gap else NOTHING)
         rows.append(cells)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from drfl.assessment.seeds import holm_family, seed_difference, verdict
 from drfl.errors import unknown
 from drfl.experiments.measures import column
+from drfl.run_end import BROKEN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from drfl.measure import Measure
 
 COLUMNS = ("seeds", "difference", "low", "high", "p", "verdict")
+
+FAILED, ON_TEST = "failed runs", "stopped on test rows"
+"""Verdicts on algorithms of which some runs have no value, or one that was chosen: the other seeds are no fair part."""
 
 
 def differences(
@@ -36,15 +40,23 @@ def differences(
     if against not in names:
         raise unknown("algorithm", against, names)
     less_is_better = column(of, measures).small
-    # An algorithm that test rows have stopped at any seed has chosen values, and the seeds left over are unlucky ones.
-    runs = runs[~runs["algorithm"].isin(runs.loc[runs["stopped_on"] == "test", "algorithm"])]
-    # a run that diverged has no value, and its seed no pair
+    excluded = {name: _why_excluded(runs[runs["algorithm"] == name]) for name in names}
     known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
     others = {name: (known[name] - known[against]).dropna() for name in names if name != against}
-    seen = [seed_difference(pairs.to_numpy(float)) for pairs in others.values()]
-    p = holm_family(seen)
+    reasons = [excluded[against] or excluded[name] for name in others]
+    seen = [
+        seed_difference([] if why else pairs.to_numpy(float))
+        for pairs, why in zip(others.values(), reasons, strict=True)
+    ]
     rows = [
-        (d.n, d.mean, d.low, d.high, own, verdict(d, own, less_is_better=less_is_better))
-        for d, own in zip(seen, p.tolist(), strict=True)
+        (d.n, d.mean, d.low, d.high, p, why or verdict(d, p, less_is_better=less_is_better))
+        for d, p, why in zip(seen, holm_family(seen).tolist(), reasons, strict=True)
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS), index=pd.Index(others, name=f"{of} less {against}'s"))
+
+
+def _why_excluded(runs: pd.DataFrame) -> str:
+    """Why an algorithm with these runs is not compared; "" if it is."""
+    if runs["stopped"].isin(BROKEN).any():
+        return FAILED
+    return ON_TEST if (runs["stopped_on"] == "test").any() else ""

@@ -23,8 +23,9 @@ from drfl.checkpoint.record import first_fault
 from drfl.errors import InputError, Notice
 from drfl.experiments.artifacts import FILES
 from drfl.experiments.config import MANIFEST as NAME
-from drfl.files import read_json
-from drfl.run_end import has_ended
+from drfl.files import read_csv, read_json
+from drfl.report.read_run import FailedRun
+from drfl.run_end import BROKEN, has_ended
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
 OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
@@ -369,3 +370,17 @@ def runs_in(path: Path) -> list[Path]:
             code="unfinished-run", field=str(path),
         )  # fmt: skip
     return cells
+
+
+def failed_in(path: Path) -> list[FailedRun]:
+    """The runs of a comparison's folder that broke off; none of any other folder.
+
+    Raises:
+        InputError: the comparison's table cannot be read.
+    """
+    table = path / "compare.csv"
+    if not is_file(table):
+        return []
+    rows = read_csv(table, follow=False, dtype=str, keep_default_na=False)
+    rows = rows[rows["stopped"].isin(BROKEN)]
+    return [FailedRun(*row) for row in rows[["algorithm", "seed", "stopped"]].itertuples(index=False)]

@@ -20,7 +20,7 @@ from drfl.report.assessed import why_nothing
 from drfl.report.groups import group_runs
 from drfl.report.pdf.baselines import LOCAL
 from drfl.report.pdf.evidence import Evidence, RowGain, RunEvidence, SeedGain
-from drfl.report.read_run import RunRecord, table, text
+from drfl.report.read_run import FailedRun, RunRecord, table, text
 
 DEPLOYED = "traffic.json"
 """A file that only a deployment leaves."""
@@ -31,18 +31,19 @@ PIECE = 2**20
 """Bytes of a file at a time."""
 
 
-def gathered(folders: Sequence[Path], level: float = 0.95) -> Evidence:
+def gathered(folders: Sequence[Path], level: float = 0.95, failed: Sequence[FailedRun] = ()) -> Evidence:
     """Read finished runs, assess each, and compare them row by row and over seeds.
 
     Args:
         folders: of runs, at least one.
         level: of intervals and sets.
+        failed: runs beside them that left no results.
 
     Raises:
         InputError: a folder is no run's, or a file of it is damaged.
     """
     found = [assess_run(folder, level=level) for folder in folders]
-    groups = group_runs([run.record for run in found])
+    groups = group_runs([run.record for run in found], failed)
     labels = {id(record): group.label for group in groups for record in group.runs}
     order = {key: place for place, key in enumerate(labels)}
     found.sort(key=lambda run: order[id(run.record)])
@@ -58,8 +59,9 @@ def gathered(folders: Sequence[Path], level: float = 0.95) -> Evidence:
         runs=tuple(map(_evidence, found)),
         by_rows=_row_gains(by_rows),
         over_local=() if alone is None else _row_gains(paired([alone, *(r for r in alike if r is not alone)])[0]),
-        over_seeds=tuple(SeedGain(*row) for row in over_seeds(alike)),
+        over_seeds=tuple(SeedGain(*row) for row in over_seeds(alike, [g.label for g in groups if g.failed])),
         unpaired=tuple(unpaired),
+        failed=tuple(failed),
     )
 
 

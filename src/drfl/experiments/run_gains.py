@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
@@ -11,16 +11,18 @@ import numpy as np
 from torch import Tensor
 
 from drfl.assessment.clients import Assessment, AucInterval, turned
-from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_rows
+from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_pair
 from drfl.assessment.possible_sums import possible_products
+from drfl.assessment.scope import Redrawn
 from drfl.assessment.scores import Floats
 from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
-from drfl.engine.row_scores import RowScores, paired_values
+from drfl.engine.row_scores import RowScores
 from drfl.engine.simulation import Simulation
 from drfl.errors import InputError, unknown
 from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said, warn_of_interruption
+from drfl.experiments.differences import FAILED
 from drfl.files import read_csv
-from drfl.measure import Measure, Rows, undefined_share
+from drfl.measure import Rows, undefined_share
 
 PAIRED = "paired.csv"
 PAIRED_COLUMNS = ("samples", "returned_sum", "returned_squares", "last_sum", "last_squares", "products")
@@ -53,6 +55,7 @@ class OverSeeds(NamedTuple):
         gain: the second's worst client minus the first's, turned such that larger is better.
         verdict: of the second's, after Holm's correction over all pairs that are shown.
         undefined: the share of clients that the worst one was not looked for among, as the measure is undefined there.
+        scope: what the difference holds for, see :class:`drfl.assessment.scope.Redrawn`.
     """
 
     first: str
@@ -60,6 +63,7 @@ class OverSeeds(NamedTuple):
     gain: SeedDifference
     verdict: str
     undefined: str
+    scope: str
 
 
 def gain_of_folders(
@@ -112,7 +116,7 @@ def gain_of_models(
     if not own.rows.paired:
         raise no_row_values(own, fed.measures)
     rows = fed.row_scores(first), fed.row_scores(second)
-    sums = _sums(own, rows, ("the first model", "the second model"))
+    sums = sums_of_pair(own, rows, ("the first model", "the second model"))
     independent = not fed.data.shares_test_rows
     return assess_gain(own, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)
 
@@ -141,25 +145,22 @@ def paired(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
     return found, list(dict.fromkeys(reasons))
 
 
-def _undefined_row(measure: Measure, model: str) -> InputError:
-    return InputError(
-        f"{measure.words} is undefined on a test row with {model}, so models cannot be compared row by row: look for "
-        "outputs that are not finite",
-        code="undefined-metric",
-        field=measure.name,
-    )
-
-
-def over_seeds(runs: Sequence[AssessedRun]) -> list[OverSeeds]:
+def over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()) -> list[OverSeeds]:
     """The worst client of the first algorithm against each other's, paired over seeds; none with fewer than two.
 
     A run at whose clients the measure is undefined, at all of them, has no pair. An algorithm that test rows have
     stopped at any seed is left out, as the seeds at which they did not are chosen ones too.
+
+    Args:
+        runs: in the order in which they were given.
+        failed: algorithms with runs that left no results. They are not compared over the other seeds, at which they
+            happen to work: their verdict is "failed runs".
     """
     names = list(dict.fromkeys(run.record.algorithm for run in runs))
     chosen = {run.record.algorithm for run in runs if run.record.stopped_on_test}
     by_seed = {name: {r.record.seed: r for r in runs if r.record.algorithm == name} for name in names}
     found: list[tuple[str, SeedDifference, str]] = []
+    excluded = set(names) if names[0] in failed else {*failed}
     for name in names[1:]:
         if chosen & {names[0], name}:
             continue
@@ -169,10 +170,11 @@ def over_seeds(runs: Sequence[AssessedRun]) -> list[OverSeeds]:
         if len(known) > 1:
             tested = [run.assessment for pair in both for run in pair if run.assessment is not None]
             counts, clients = [len(one.undefined) for one in tested], [len(one.names) for one in tested]
-            found.append((name, seed_difference(known), undefined_share(counts, clients)))
+            found.append((name, seed_difference([] if name in excluded else known), undefined_share(counts, clients)))
     family = holm_family([gain for _, gain, _ in found])
+    scope = Redrawn.of([run.record.drawn for run in by_seed[names[0]].values()]).words
     return [
-        OverSeeds(names[0], name, gain, verdict(gain, p), share)
+        OverSeeds(names[0], name, gain, FAILED if name in excluded else verdict(gain, p), share, scope)
         for (name, gain, share), p in zip(found, family.tolist(), strict=True)
     ]
 
@@ -217,26 +219,12 @@ def _gain(first: AssessedRun, second: AssessedRun) -> GainAssessment:
         raise InputError(
             f"{both} have different test rows: run both on the same data, partition and seed", code="runs-differ"
         )
-    sums = _sums(own, rows, labels)
+    sums = sums_of_pair(own, rows, labels)
     found = first.assessment
     if found is None:
         why = nothing_said(first)
         raise InputError(why, code=why.code, field=why.field)
     return _assessed(found, *sums)
-
-
-def _sums(own: Measure, rows: Sequence[RowScores], labels: Sequence[str]) -> tuple[Floats, Floats, Floats]:
-    """Two models' sums on the same rows, and their products.
-
-    Raises:
-        InputError: one of them, by its label, has no value on some row.
-    """
-    for scores, label in zip(rows, labels, strict=True):
-        if not scores.has(own):
-            raise _undefined_row(own, label)
-    first, second, positive = paired_values(own, rows[0], rows[1])
-    values = first.numpy(), second.numpy(), None if positive is None else positive.numpy()
-    return sums_of_rows(rows[0].starts.numpy(), *values)
 
 
 def _assessed(own: Assessment, first: Floats, second: Floats, products: Floats) -> GainAssessment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import statistics
@@ -192,6 +193,9 @@ class Outcome(NamedTuple):
         stopped_on: the rows that decided to stop: "validation", "test" or "", if none did.
         rollbacks: how often the model was set back to the initial one.
         lost_rounds: rounds that do not count, as they were done before the last time.
+        test_rows: what its test rows are known by; "" = not known.
+        initial_model: what the model that it started from is known by; "" = not known.
+        reference: whether it is not federated, but shows what federation costs and gains.
         beside: what accuracies and rates have to be read with, see :func:`drfl.report.read_run.lines_beside`.
     """
 
@@ -211,20 +215,34 @@ class Outcome(NamedTuple):
     lost_rounds: int = 0
     beside: tuple[str, ...] = ()
 
+    test_rows: str = ""
+    initial_model: str = ""
+    reference: bool = False
+
     @property
     def marks(self) -> Marks:
         """What readers of a table have to know of it."""
         effective = self.rounds - self.lost_rounds
         return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective)
 
+    @property
+    def failed(self) -> bool:
+        """Whether it broke off, so that there is no model."""
+        return self.metrics is None
+
     def note(self, measure: str, clients: int) -> str:
         """What follows a statistic of a measure in a line, see :func:`drfl.measure.undefined_note`."""
         return undefined_note([len(self.undefined.get(measure, ()))], [clients])
 
 
-def endings(outcomes: Sequence[Outcome], algorithm: str) -> str:
-    """How the runs of an algorithm ended of which none has metrics: "diverged", "refused", or both."""
-    return ", ".join(sorted({o.stopped for o in outcomes if o.algorithm == algorithm and o.metrics is None}))
+def failures(outcomes: Sequence[Outcome], algorithm: str) -> str:
+    """How the failed runs of an algorithm ended: "2 of 14 diverged", or "diverged" if all did; "" if none failed.
+
+    Then the others say nothing of the algorithm: a mean over seeds at which it happens to work would flatter it.
+    """
+    own = [o for o in outcomes if o.algorithm == algorithm]
+    ends = collections.Counter(o.stopped for o in own if o.failed)
+    return ", ".join(how if n == len(own) else f"{n} of {len(own)} {how}" for how, n in sorted(ends.items()))
 
 
 class Spread(NamedTuple):
@@ -247,7 +265,7 @@ class Spread(NamedTuple):
 
 
 def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spread]]:
-    """Algorithm → column → mean and spread over its seeds that did not diverge; in the outcomes' order.
+    """Algorithm → column → mean and spread over its seeds, none if a run failed; those come last.
 
     Args:
         outcomes: of the runs.
@@ -257,15 +275,16 @@ def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spre
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
         own = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
         cells = [{**metrics.named(score), **others} for metrics, others in own if metrics is not None]
-        table[name] = {c: Spread.of([cell[c] for cell in cells]) for c in cells[0]} if cells else {}
-    return table
+        whole = cells and not failures(outcomes, name)
+        table[name] = {c: Spread.of([cell[c] for cell in cells]) for c in cells[0]} if whole else {}
+    return dict(sorted(table.items(), key=lambda entry: not entry[1]))
 
 
 def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
-    """Algorithm → mean and spread of the duality gap over its seeds that did not diverge; only where all have one."""
+    """Algorithm → mean and spread of the duality gap over its seeds; only if all have one."""
     found: dict[str, Spread] = {}
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
-        cells = [o.certificate for o in outcomes if o.algorithm == name and o.metrics is not None]
+        cells = [o.certificate for o in outcomes if o.algorithm == name]
         known = [certificate.gap for certificate in cells if certificate is not None]
         if known and len(known) == len(cells):
             found[name] = Spread.of(known)
@@ -273,10 +292,13 @@ def gaps(outcomes: Sequence[Outcome]) -> dict[str, Spread]:
 
 
 def equal_worst(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Algorithm → what its worst client would be on average if its clients were all equally good, over its seeds."""
+    """Algorithm → what its worst client would be on average if its clients were all equally good, over its seeds.
+
+    None for an algorithm with a failed run.
+    """
     found: dict[str, list[float]] = {}
     for outcome in outcomes:
-        if outcome.equal is not None:
+        if outcome.equal is not None and not failures(outcomes, outcome.algorithm):
             found.setdefault(outcome.algorithm, []).append(outcome.equal.worst)
     return {name: statistics.fmean(values) for name, values in found.items()}
 
@@ -299,7 +321,7 @@ def best(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Meas
     """The algorithms whose mean is best to a thousandth, a tenth of a percent, as shown: most score, least std or loss.
 
     Args:
-        table: from :func:`spreads`.
+        table: from :func:`spreads`, without references.
         name: of a column.
         measures: what was measured, the score first.
     """

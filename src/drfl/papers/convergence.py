@@ -170,11 +170,9 @@ def _common(group: Sequence[ErrorCurve]) -> Iterator[np.ndarray]:
 
 def _row(method: str, group: Sequence[ErrorCurve]) -> tuple[TableEntry, ...]:
     errors, how = [way.errors for way in group if way.errors], fate([way.stopped for way in group])
-    if not errors:
+    if how:
         return (TableEntry(method), TableEntry(how), *[TableEntry(NOTHING)] * 3)
     left = f"{statistics.median(e[-1] for e in errors):.1e}"
-    if how:
-        left += f" ({len(group) - len(errors)} of {len(group)} {how})"
     rates = [r for r in map(rate, errors) if r is not None]
     texts = [NOTHING, NOTHING]
     if rates:

@@ -50,8 +50,8 @@ def _table(plan: Plan, found: Runs, metric: str, name: str) -> ResultTable:
 
 def _text(group: Sequence[Run], metric: str, name: str) -> str:
     known = [run for run in group if run.equal]
-    if not known:
-        return fate([run.stopped for run in group]) or NOTHING
+    if (how := fate([run.stopped for run in group])) or not known:
+        return how or NOTHING
     shown = column(metric)
     equal = shown.text(fmean(run.equal[name] for run in known))
     measured = shown.text(fmean(run.final[metric] for run in known))

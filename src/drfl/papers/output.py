@@ -99,14 +99,14 @@ def _results(collected: Collected) -> dict[str, object]:
 
 
 def _place(group: Sequence[Run]) -> dict[str, object]:
-    """Means over the seeds that came to their end; half_width is that of the 95 % t-interval."""
-    ended = [run for run in group if run.ended]
+    """Means over the seeds, none if a run failed; half_width is that of the 95 % t-interval."""
+    whole = all(run.ended for run in group)
     return {
-        "n": len(ended),
+        "n": sum(run.ended for run in group),
         "diverged": sum(run.stopped == "diverged" for run in group),
         "refused": sum(run.stopped == "refused" for run in group),
         "rounds": [run.rounds for run in group],
-        **({name: _interval(list(finals(ended, name).values())) for name in ACCURACY_COLUMNS} if ended else {}),
+        **({name: _interval(list(finals(group, name).values())) for name in ACCURACY_COLUMNS} if whole else {}),
     }
 
 

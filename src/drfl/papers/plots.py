@@ -73,20 +73,19 @@ def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
         metric: one of `drfl.history.Metrics`.
 
     Returns:
-        None where no run ended.
+        None if a run failed.
 
     Raises:
         InputError: there is no such x axis.
     """
     if x not in AXES:
         raise unknown("x axis", x, AXES, field="x")
-    ended = [run for run in group if run.ended]
-    if not ended:
+    if not all(run.ended for run in group):
         return None
-    tables = [{point.round: point for point in run.points} for run in ended]
+    tables = [{point.round: point for point in run.points} for run in group]
     rounds = [r for r in tables[0] if all(r in table for table in tables)]
     places = [
-        math.fsum(_at(run, table[r], x) for run, table in zip(ended, tables, strict=True)) / len(ended) for r in rounds
+        math.fsum(_at(run, table[r], x) for run, table in zip(group, tables, strict=True)) / len(group) for r in rounds
     ]
     spread = [Interval.of([table[r].values[metric] for table in tables]) for r in rounds]
     return Curve(tuple(places), tuple(i.mean for i in spread), tuple(i.half for i in spread))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from drfl.experiments.hyperparameters import Value
 from drfl.experiments.training_cells import set_back
 from drfl.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl.papers.plan import Collected
+from drfl.run_end import BROKEN
 
 Place = tuple[str, str]
 """Name of a setting, name of a method."""
@@ -115,13 +117,14 @@ def runs(collected: Collected) -> dict[Place, tuple[Run, ...]]:
 
 
 def finals(group: Sequence[Run], metric: str) -> dict[int, float]:
-    """A metric of the last model by seed, of the runs that have one."""
-    return {run.seed: run.final[metric] for run in group if run.ended}
+    """A metric of the last model by seed; none if a run failed, as the other seeds would flatter the method."""
+    return {run.seed: run.final[metric] for run in group} if all(run.ended for run in group) else {}
 
 
 def fate(stops: Sequence[str]) -> str:
-    """How the runs of a place broke off: "diverged", "refused", or both; "" where none did."""
-    return ", ".join(sorted({stop for stop in stops if stop in ("diverged", "refused")}))
+    """How the runs of a place failed: "2 of 10 diverged", or "diverged" if all did; "" if none did."""
+    ends = collections.Counter(stop for stop in stops if stop in BROKEN)
+    return ", ".join(how if n == len(stops) else f"{n} of {len(stops)} {how}" for how, n in sorted(ends.items()))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -80,19 +80,16 @@ def _final(plan: Plan, found: Runs, metric: str, beside: bool) -> ResultTable:
 
 
 def _ours(groups: Sequence[Sequence[Run]], metric: str, shown: Column) -> list[TableEntry]:
-    """A column of means; a method that broke off at some seed is never the best, as its mean leaves that seed out."""
+    """A column of means; a method that failed at some seed has none."""
     texts, means = [], {}
     for k, group in enumerate(groups):
         values, how = list(finals(group, metric).values()), fate([run.stopped for run in group])
-        if not values:
+        if how:
             texts.append(how)
             continue
         interval = Interval.of(values)
         texts.append(interval.text(shown.digits, shown.scale))
-        if how:
-            texts[-1] += f" ({len(group) - len(values)} of {len(group)} {how})"
-        else:
-            means[k] = round(shown.scale * interval.mean, shown.digits)
+        means[k] = round(shown.scale * interval.mean, shown.digits)
     top = _best(means, shown)
     return [TableEntry(text, k in means and means[k] == top) for k, text in enumerate(texts)]
 
@@ -121,7 +118,7 @@ def _notes(plan: Plan, found: Runs) -> tuple[str, ...]:
         notes.append("Mean over the repeats ± half the width of its 95 % t-interval.")
     notes.append("The best of a column, to the digit shown, is in bold.")
     if any(fate([run.stopped for run in group]) for group in found.values()):
-        notes.append("A method that broke off at some seed is not taken for the best.")
+        notes.append("A method that failed at some seed has no mean.")
     return (" ".join(notes),)
 
 

@@ -10,6 +10,6 @@ Example:
 """
 
 from drfl.report.html import render, write_report
-from drfl.report.read_run import RunRecord, load_run
+from drfl.report.read_run import FailedRun, RunRecord, load_run
 
-__all__ = ["RunRecord", "load_run", "render", "write_report"]
+__all__ = ["FailedRun", "RunRecord", "load_run", "render", "write_report"]

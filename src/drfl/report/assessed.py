@@ -56,15 +56,20 @@ def told_of(run: RunRecord, measure: Measure | None = None) -> Assessment | None
     return assessment_of(run, measure, independent=not run.shared_test_rows)
 
 
-def worst_interval(run: RunRecord, measure: Measure | None = None) -> tuple[float, float] | None:
-    """The 95 % interval of the worst client's true value alone, which takes little time; None as in :func:`told_of`.
+def worst_interval(run: RunRecord, measure: Measure | None = None, alpha: float = 0.05) -> tuple[float, float] | None:
+    """The interval of the worst client's true value alone, which takes little time; None as in :func:`told_of`.
+
+    Args:
+        run: its files.
+        measure: one of its measures; None = its score.
+        alpha: the probability that the interval misses.
 
     Raises:
         InputError: clients.csv says what cannot be.
     """
     own = run.score if measure is None else measure
     sums = _sums(run, own)
-    return None if sums is None else worst_of(scores_of(own, sums), own)
+    return None if sums is None else worst_of(scores_of(own, sums), own, alpha)
 
 
 def why_nothing(run: RunRecord, measure: Measure | None = None) -> Notice:

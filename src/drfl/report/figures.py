@@ -71,7 +71,7 @@ def client_scores(groups: Sequence[Group]) -> go.Figure:
     for group, run in shown:
         figure.add_scatter(**_client_dots(group, run, most))
     for group in groups:
-        if len({len(run.clients) for run in group.runs}) > 1 or len(group.runs) == 1:
+        if len({len(run.clients) for run in group.runs}) > 1 or len(group.runs) == 1 or group.failed:
             continue
         ranked = score.scale * np.array([worst_first(run)["score"].to_numpy(np.float64) for run in group.runs])
         ranks = _ranks(ranked.shape[1], most)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drfl.measure import Measure, undefined_note, undefined_share
 from drfl.report.formatting import clean
-from drfl.report.read_run import RunRecord, text
+from drfl.report.read_run import FailedRun, RunRecord, text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,6 +75,8 @@ class Group:
         colour: as "#rrggbb".
         dash: plotly's name of the line's dash.
         runs: at least one, ordered by seed.
+        failed: those that left no results. Statistics over seeds then have no value: the other seeds are those at which
+            the algorithm happens to work.
     """
 
     key: str
@@ -80,6 +84,23 @@ class Group:
     colour: str
     dash: str
     runs: tuple[RunRecord, ...]
+    failed: tuple[FailedRun, ...] = ()
+
+    @property
+    def seeds(self) -> str:
+        """How many there are: "14", or "12 of 14" if the others failed."""
+        n = len(self.runs)
+        return f"{n} of {n + len(self.failed)}" if self.failed else str(n)
+
+    @property
+    def stopped_on_test(self) -> bool:
+        """Whether test rows have stopped a run."""
+        return any(run.stopped_on_test for run in self.runs)
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is not federated, but shows what federation costs and gains."""
+        return self.runs[0].reference
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -108,14 +129,14 @@ class Group:
         return [run.undefined(measure) for run in self.runs], [len(run.clients) for run in self.runs]
 
     def finals(self, metric: str) -> list[float]:
-        """(runs,) a metric of the final models."""
-        return [run.final(metric) for run in self.runs]
+        """(runs,) a metric of the final models; NaN for runs that failed."""
+        return [*(run.final(metric) for run in self.runs), *(math.nan for _ in self.failed)]
 
     def curve(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """A column of the history at the rounds that all runs evaluated.
 
         Returns:
-            (R,) the rounds, and (runs, R) the values, NaN where they are not finite.
+            (R,) the rounds, and (runs, R) the values, NaN where they are not finite and for runs that failed.
         """
         import numpy as np
 
@@ -141,20 +162,25 @@ class Group:
             series.append((run.lam.iloc[:, 0], found if run.effective is None else run.effective.to_numpy(np.float64)))
         return self._aligned(series)
 
-    @staticmethod
-    def _aligned(series: Sequence[tuple[Iterable[float], np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    def _aligned(self, series: Sequence[tuple[Iterable[float], np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
         import numpy as np
 
         lookups = [dict(zip(map(int, rounds), values, strict=True)) for rounds, values in series]
         shared = sorted(set.intersection(*(set(lookup) for lookup in lookups)))
         values = np.array([[lookup[r] for r in shared] for lookup in lookups], dtype=np.float64)
+        values = np.concatenate([values, np.full((len(self.failed), len(shared)), np.nan)])
         return np.array(shared, dtype=np.int64), np.where(np.isfinite(values), values, np.nan)
 
 
-def group_runs(records: Sequence[RunRecord]) -> list[Group]:
+def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> list[Group]:
     """Group runs by algorithm, dataset, clients and configuration, in the order they were given.
 
     Two runs of one algorithm with other settings (DRFA with two step sizes) are two groups, not two seeds of one.
+    Groups with failed runs come last.
+
+    Args:
+        records: the runs, at least one.
+        failed: those beside them that left no results; they belong to the groups of their algorithm.
     """
     runs: dict[str, list[RunRecord]] = {}
     for record in records:
@@ -164,8 +190,18 @@ def group_runs(records: Sequence[RunRecord]) -> list[Group]:
     groups = []
     for index, (label, (colour, dash), members) in enumerate(zip(labels, styles, runs.values(), strict=True)):
         ordered = tuple(sorted(members, key=lambda run: (len(run.seed), run.seed)))  # 2 before 10
-        groups.append(Group(f"g{index}", clean(label), colour, dash, ordered))
-    return groups
+        broken = tuple(run for run in failed if run.algorithm == ordered[0].algorithm)
+        if broken:
+            label = f"{label} ({len(broken)} of {len(broken) + len(ordered)} runs failed)"
+        groups.append(Group(f"g{index}", clean(label), colour, dash, ordered, broken))
+    return sorted(groups, key=lambda group: bool(group.failed))
+
+
+def lost_algorithms(groups: Sequence[Group], failed: Sequence[FailedRun]) -> list[str]:
+    """The algorithms of which every run failed: "DRFA (all 5 runs failed)"."""
+    known = {run.algorithm for group in groups for run in group.runs}
+    lost = collections.Counter(run.algorithm for run in failed if run.algorithm not in known)
+    return [f"{clean(name)} ({'its run' if n == 1 else f'all {n} runs'} failed)" for name, n in lost.items()]
 
 
 def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:

@@ -19,8 +19,8 @@ from drfl.report.compared import standing
 from drfl.report.configurations import configurations
 from drfl.report.content import Details, Page
 from drfl.report.formatting import clean
-from drfl.report.groups import Group, group_runs
-from drfl.report.read_run import RunRecord
+from drfl.report.groups import Group, group_runs, lost_algorithms
+from drfl.report.read_run import FailedRun, RunRecord
 from drfl.report.sections import Figures, sections
 from drfl.report.side_by_side import side_by_side
 from drfl.report.summary_text import cards, facts, headline, lead, notices, takeaway
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render(records: Sequence[RunRecord], title: str | None = None) -> str:
+def render(records: Sequence[RunRecord], title: str | None = None, failed: Sequence[FailedRun] = ()) -> str:
     """The report on one run or several, as the text of one HTML file.
 
     Runs that differ only in their seed are summarised together. The page asks the network for nothing: plotly.js is in
@@ -39,6 +39,7 @@ def render(records: Sequence[RunRecord], title: str | None = None) -> str:
     Args:
         records: the runs, at least one, in the order in which algorithms shall appear.
         title: the heading; by default what was run on what.
+        failed: runs beside them that left no results.
 
     Raises:
         InputError: there is no run.
@@ -50,7 +51,7 @@ def render(records: Sequence[RunRecord], title: str | None = None) -> str:
     library, library_hash = _plotly()
     script = _resource("page.js")
     return _environment().get_template("report.html.j2").render(
-        page=_page(group_runs(records), title),
+        page=_page(group_runs(records, failed), title, failed),
         style=_resource("style.css"),
         script=script,
         script_hash=_hash(script),
@@ -59,19 +60,22 @@ def render(records: Sequence[RunRecord], title: str | None = None) -> str:
     )  # fmt: skip
 
 
-def write_report(records: Sequence[RunRecord], path: Path, title: str | None = None) -> None:
+def write_report(
+    records: Sequence[RunRecord], path: Path, title: str | None = None, failed: Sequence[FailedRun] = ()
+) -> None:
     """Write the report to a file atomically.
 
     Args:
         records: the runs, at least one.
         path: the file, in a folder that is there; an older one is replaced.
         title: the heading; by default what was run on what.
+        failed: runs beside them that left no results.
 
     Raises:
         InputError: there is no run, or the file cannot be written.
     """
     path = Path(path)
-    page = render(records, title)
+    page = render(records, title, failed)
     if not os.path.isdir(path.parent):  # which is not made: its name may be misspelt
         raise InputError(
             f"cannot write {path}: there is no folder {path.parent}", code="folder-not-found", field=str(path.parent)
@@ -83,7 +87,7 @@ def write_report(records: Sequence[RunRecord], path: Path, title: str | None = N
         raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None
 
 
-def _page(groups: Sequence[Group], title: str | None) -> Page:
+def _page(groups: Sequence[Group], title: str | None, failed: Sequence[FailedRun]) -> Page:
     """What the template is filled with.
 
     Raises:
@@ -97,12 +101,13 @@ def _page(groups: Sequence[Group], title: str | None) -> Page:
             )
     figures = Figures()
     runs, told = [run for group in groups for run in group.runs], side_by_side(groups)
-    found = standing(groups)
+    lost = lost_algorithms(groups, failed)
+    found = standing(groups, lost)
     return Page(
         title=clean(title or headline(groups)),
         lead=lead(groups),
         facts=facts(groups),
-        notices=notices(groups),
+        notices=notices(groups, lost),
         cards=cards(groups, found),
         takeaway=takeaway(groups, found),
         summary=summary_table(groups) if len(runs) > 1 else None,

@@ -6,10 +6,11 @@ import csv
 import math
 import os
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from drfl.csv_cells import unquoted
 from drfl.errors import InputError
@@ -20,6 +21,8 @@ from drfl.run_end import Marks
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+
+    from drfl.engine.row_scores import RowScores
 
 
 CLIENT_COLUMNS = ("client", "score", "loss", "samples", "train_samples", "lambda")
@@ -37,6 +40,8 @@ LARGEST = 1e100
 
 ROUNDING = 1e-3
 """How far from [0, 1] a weight may lie that was worked out in float32 and written with few digits."""
+
+TEST_ROWS = "test-rows.safetensors"
 
 REMEDY = "run it again, or give a folder that `drfl run` wrote"
 DAMAGED = "is damaged"
@@ -57,6 +62,7 @@ class RunRecord:
             many clients only those with the largest λ.
         measures: what was measured, the score first.
         effective: (rows of ``lam``) 1/Σλ² over all clients, where ``lam`` has only some of them.
+        row_scores: reads what the returned model scores on every test row; gives None if the run keeps none.
     """
 
     label: str
@@ -67,6 +73,7 @@ class RunRecord:
     lam: pd.DataFrame
     measures: tuple[Measure, ...] = (PLAIN,)
     effective: pd.Series | None = None
+    row_scores: Callable[[], RowScores | None] = lambda: None
 
     @property
     def score(self) -> Measure:
@@ -91,6 +98,22 @@ class RunRecord:
         """The number of clients at which a measure is undefined."""
         column = "score" if measure.name == self.score.name else measure.name
         return int(self.clients[column].isna().sum()) if column in self.clients else 0
+
+    @cached_property
+    def tested(self) -> tuple[str, list[str], list[float]]:
+        """On what it was tested: the dataset, the clients' names and how many rows each has."""
+        return text(self.summary, "dataset"), self.clients["client"].tolist(), self.clients["samples"].tolist()
+
+    @property
+    def drawn(self) -> tuple[str | None, str | None]:
+        """What its test rows and its initial model are known by; None where it is not known."""
+        rows, model = self.summary.get("test_rows"), self.summary.get("initial_model")
+        return rows if isinstance(rows, str) else None, model if isinstance(model, str) else None
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is not federated, but shows what federation costs and gains."""
+        return self.summary.get("reference", self.algorithm in ("LocalOnly", "Pooled")) is True
 
     @property
     def shared_test_rows(self) -> bool:
@@ -178,7 +201,29 @@ def load_run(directory: Path) -> RunRecord:
         lam=lam,
         effective=effective,
         measures=measures,
+        row_scores=partial(_row_scores, directory / TEST_ROWS),
     )
+
+
+def _row_scores(path: Path) -> RowScores | None:
+    """What is kept of every test row; None if there is no such file."""
+    from drfl.report.test_rows import read  # loads torch
+
+    return read(path) if os.path.lexists(path) else None
+
+
+class FailedRun(NamedTuple):
+    """A run that broke off, so that it left no results.
+
+    Args:
+        algorithm: its name.
+        seed: as text.
+        how: "diverged" or "refused".
+    """
+
+    algorithm: str
+    seed: str
+    how: str
 
 
 def _columns(

@@ -20,7 +20,7 @@ from drfl.report.formatting import (
     span,
 )
 from drfl.report.groups import Group
-from drfl.report.read_run import RunRecord, listed, number, text, worst_first
+from drfl.report.read_run import FailedRun, RunRecord, listed, number, text, worst_first
 from drfl.report.side_by_side import at_one_seed
 from drfl.run_end import ON_TEST, SET_BACK
 
@@ -66,10 +66,16 @@ def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     return [(name, clean(value)) for name, value in found.items() if value not in ("", "?")]
 
 
-def notices(groups: Sequence[Group]) -> list[str]:
-    """What the reader must know before believing the numbers; empty if all went as planned."""
-    most = max(len(group.runs) for group in groups)
-    return [*(f"{group.label}{line}" for group in groups for line in _notices_on(group, most)), *_told(groups)]
+def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
+    """What the reader must know before believing the numbers; empty if all went as planned.
+
+    Args:
+        groups: the algorithms.
+        lost: those without any result, see :func:`drfl.report.groups.lost_algorithms`.
+    """
+    most = max(len(group.runs) + len(group.failed) for group in groups)
+    own = [f"{group.label}{line}" for group in groups for line in _notices_on(group, most)]
+    return [*own, *(f"{algorithm} left no results." for algorithm in lost), *_told(groups)]
 
 
 def _told(groups: Sequence[Group]) -> list[str]:
@@ -92,10 +98,13 @@ def _notices_on(group: Group, most: int) -> list[str]:
     """Continuations of the algorithm's name, one per thing to know."""
     said = []
     runs = group.runs
+    if group.failed:
+        hows = listing(sorted({run.how for run in group.failed}))
+        said.append(f": {hows}{_seeds(group.failed)}. There is no mean, as one over the other seeds would flatter it.")
     diverged = [run for run in runs if run.diverged]
     if diverged:
         said.append(f" diverged{_seeds(diverged)}: its final metrics are not all finite numbers.")
-    if len(runs) < most:
+    if len(runs) + len(group.failed) < most:
         said.append(f" has {plural(len(runs), 'run')} where others have {most}: those missing may have failed.")
     for reason, words in (
         ("interrupted", "was interrupted"),
@@ -106,7 +115,7 @@ def _notices_on(group: Group, most: int) -> list[str]:
         if early:
             rounds = span(number(run.summary, "rounds") for run in early)
             said.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(early)}.")
-    if any(run.stopped_on_test for run in runs):
+    if group.stopped_on_test:
         said.append(f" has no intervals{_seeds([run for run in runs if run.stopped_on_test])}: {ON_TEST}.")
     said += [  # a run that has a warning of its own is not said twice
         f" was {SET_BACK}{_seeds([run])}: {run.marks.counted}."
@@ -120,7 +129,7 @@ def _notices_on(group: Group, most: int) -> list[str]:
     return said
 
 
-def _seeds(runs: Sequence[RunRecord]) -> str:
+def _seeds(runs: Sequence[RunRecord | FailedRun]) -> str:
     return f" ({'seed' if len(runs) == 1 else 'seeds'} {listing([clean(run.seed, 24) for run in runs])})"
 
 
@@ -132,7 +141,7 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
         found: what their seeds show.
     """
     if len(groups) > 1:
-        best = "Best for the worst client" if found is not None and found.shown else "Worst client, best measured"
+        best = "Best for the worst client" if found is not None and found.reach else "Worst client, best measured"
         return [
             _best_card(groups, "worst_score", best),
             _best_card(groups, "worst20_score", f"Worst 20{THIN}% of clients, best measured"),
@@ -155,40 +164,53 @@ def cards(groups: Sequence[Group], found: Standing | None) -> list[Card]:
     ]
 
 
-def _surely(groups: Sequence[Group], group: Group) -> str:
-    """The interval of the true value of an algorithm's worst client, at one seed."""
-    from drfl.report.assessed import worst_interval  # loads scipy
-
-    run = at_one_seed(groups)[groups.index(group)]
-    ends = worst_interval(run)
-    if ends is None:
-        return f"no interval: {ON_TEST}" if run.stopped_on_test else "no interval is known"
-    seed = f", seed {clean(run.seed, 24)}" if len(group.runs) > 1 else ""
-    unit = f"{THIN}%" if run.score.percent else ""
-    return f"true value of the worst, whoever it is: {run.score.interval(*ends)}{unit} (95{THIN}% confidence{seed})"
-
-
-def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None:
-    """Whose worst client measures best, by how much, and against whom that is shown; None for one algorithm.
+def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
+    """The interval of the true value of an algorithm's worst client, at one seed.
 
     Args:
         groups: the algorithms.
-        found: what their seeds show.
+        group: which of them.
+        among: as the best of how many it was chosen: the interval is corrected for that (Bonferroni).
+    """
+    from drfl.report.assessed import worst_interval  # loads scipy
+
+    run = at_one_seed(groups)[groups.index(group)]
+    ends = worst_interval(run, alpha=0.05 / among)
+    if ends is None:
+        return f"no interval: {ON_TEST}" if run.stopped_on_test else "no interval is known"
+    seed = f", seed {clean(run.seed, 24)}" if len(group.runs) > 1 else ""
+    best = f", corrected for choosing the best of {among}" if among > 1 else ""
+    unit = f"{THIN}%" if run.score.percent else ""
+    return (
+        f"true value of the worst, whoever it is: {run.score.interval(*ends)}{unit} (95{THIN}% confidence{best}{seed})"
+    )
+
+
+def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None:
+    """Whose worst client measures best, by how much, and how far that reaches; None for fewer than two rivals.
+
+    Args:
+        groups: the algorithms.
+        found: what their seeds and test rows show.
     """
     if found is None:
         return None
+    from drfl.assessment.scope import POPULATION, Reach
+
     best, score = found.best, found.best.score
     rival = next((one for one in found.against if one.rival.label == "FedAvg"), found.against[0])
-    told = scored(best.finals("worst_score"), score)
-    value = f"{told}{THIN}%" if score.percent else f"{score.words} {told}"
+    worst = scored(best.finals("worst_score"), score)
+    value = f"{worst}{THIN}%" if score.percent else f"{score.words} {worst}"
     own, other = best.note(score), rival.rival.note(score)
     value += f"{own}, {_gain(found, rival)}{other if other != own else ''}"
-    if found.shown:
-        return Takeaway(best.label, f"serves the worst-off client best: {value}. {_shown(found)}")
+    rest = " ".join([f"{value}.", *_significance(found), *_failed(found)])
+    if found.reach > Reach.NOWHERE:
+        scope = POPULATION if found.reach is Reach.POPULATION else found.redrawn.words
+        return Takeaway(best.label, f"serves the worst client best {scope}: {rest}")
     if found.rivals("better"):
-        return Takeaway(best.label, f"serves the worst-off client best as measured: {value}. {_shown(found)}")
-    start = "No difference shown:" if found.rivals("no difference shown") else "Not decided:"
-    return Takeaway(start, f"{best.label} serves the worst-off client best as measured, {value}. {_shown(found)}")
+        return Takeaway(best.label, f"measures best for the worst client: {rest}")
+    start = "No significant difference:" if found.rivals("no difference shown") else "Not decided:"
+    return Takeaway(start, f"{best.label} measures best for the worst client, {rest}")
 
 
 def _gain(found: Standing, against: Against) -> str:
@@ -214,32 +236,63 @@ def _behind(best: Group, rival: Group) -> float:
     return difference if best.score.more_is_better else -difference
 
 
-def _shown(found: Standing) -> str:
-    """Against which of the others the seeds decide, and how."""
-    better, equal = found.rivals("better"), found.rivals("no difference shown", "worse")
+def _significance(found: Standing) -> list[str]:
+    """Sentences on the algorithms that the best is significantly better than, how far that reaches, and the others."""
+    from drfl.assessment.scope import POPULATION, Reach
+    from drfl.assessment.seeds import T_FROM  # loads scipy
+
+    everywhere, here = (
+        [one for one in found.against if one.reach is reach] for reach in (Reach.POPULATION, Reach.SEEDS)
+    )
+    equal = found.rivals("no difference shown", "worse")
     few, none = found.rivals("not decided", "one pair only"), found.rivals("no pair")
+    many = f" for {found.tests} differences" if found.tests > 1 else ""
     said = []
-    if better or equal:
-        told = []
-        if better:
-            who = "each of the others" if found.shown and len(better) > 1 else _labels(better)
-            told.append(f"It is shown to be better than {who}")
+    if everywhere:
+        seeds = span(float(one.gain.n) for one in everywhere)
+        said.append(
+            f"It is significantly better than {_others(found, everywhere)} {POPULATION}: the interval of the gain adds "
+            f"up the errors of the test rows and of {seeds} seeds{many and f', corrected{many}'}."
+        )
+    if here or equal:
+        parts = [f"It is significantly better than {_others(found, here)} {found.redrawn.words}"] if here else []
         if equal:
-            told.append(f"{'no' if told else 'No'} difference to {_labels(equal)} is shown")
-        seeds = span(float(one.gain.n) for one in (*better, *equal))
-        many = f", Holm's correction for {found.tests} differences" if found.tests > 1 else ""
-        said.append(f"{'; '.join(told)} (paired t-test over {seeds} seeds{many}).")
+            parts.append(f"{'the' if parts else 'The'} difference to {_labels(equal)} is not significant")
+        seeds = span(float(one.gain.n) for one in (*here, *equal))
+        said.append(f"{'; '.join(parts)} (paired t-test over {seeds} seeds{many and f', Holm correction{many}'}).")
+    if here:
+        said.append(_no_farther(found, here))
     if few:
         n = max(one.gain.n for one in few)
-        against = f"Not decided against {_labels(few)}: " if len(few) < len(found.against) else ""
-        seeds = "one seed" if n == 1 else f"{n} seeds"
-        text = f"{against}{seeds} cannot tell luck from merit, five can."
-        said.append(text[:1].upper() + text[1:])
+        against = f" against {_labels(few)}" if len(few) < len(found.against) else ""
+        said.append(
+            f"Not decided{against}: {plural(n, 'seed')} {'is' if n == 1 else 'are'} too few, {T_FROM} are needed."
+        )
         if n == 1:
             said.append("On the same test rows, drfl assess RUN RUN compares two runs.")
     if none:
         said.append(f"Not decided against {_labels(none)}: at no seed are the clients the same.")
-    return " ".join(said)
+    return said
+
+
+def _no_farther(found: Standing, here: Sequence[Against]) -> str:
+    """Why what the seeds show does not reach the population."""
+    known = [one.population for one in here if not math.isnan(one.population)]
+    if not known:
+        return "Whether that holds for other test rows is not known: these runs keep no values of single test rows."
+    score = found.best.score
+    low = f"{score.scale * min(known):+.{score.digits}f}{' points' if score.percent else ''}"
+    return f"Other test rows may turn that round: with their error the gain may be as low as {low}."
+
+
+def _failed(found: Standing) -> list[str]:
+    """A sentence on algorithms with failed runs; none if there are none."""
+    return [f"Ranked last: {listing(found.failed)}."] if found.failed else []
+
+
+def _others(found: Standing, part: Sequence[Against]) -> str:
+    """Some of the rivals, or all of them in one word."""
+    return "each of the others" if 1 < len(part) == len(found.against) else _labels(part)
 
 
 def _labels(found: Sequence[Against]) -> str:
@@ -249,16 +302,18 @@ def _labels(found: Sequence[Against]) -> str:
 
 
 def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
+    """The best value of a statistic over algorithms with whose it is; references and failed runs take no part."""
     score = groups[0].score
     best = min if metric == "std_score" or not score.more_is_better else max
     means = {group.key: round(score.scale * mean(group.finals(metric)), score.digits) for group in groups}
-    finite = [value for value in means.values() if math.isfinite(value)]
-    if not finite:
+    rivals = [group for group in groups if math.isfinite(means[group.key]) and not group.reference]
+    if not rivals:
         return Card(title, NOTHING)
-    winners = [group for group in groups if means[group.key] == best(finite)]
+    top = best(means[group.key] for group in rivals)
+    winners = [group for group in rivals if means[group.key] == top]
     note = listing([group.label for group in winners]) + winners[0].note(winners[0].score)
     if metric == "worst_score":
-        note += f"; {_surely(groups, winners[0])}"
+        note += f"; {_surely(groups, winners[0], len(rivals))}"
     return _card(title, winners[0], metric, note)
 
 

@@ -58,7 +58,7 @@ def summary_table(groups: Sequence[Group]) -> Table:
             *(cells[i] for cells in shown),
             size(mean(run.ledger("bytes_up") for run in group.runs)),
             size(mean(run.ledger("bytes_down") for run in group.runs)),
-            str(len(group.runs)),
+            group.seeds,
         ]
         for i, group in enumerate(groups)
     ]
@@ -100,13 +100,13 @@ WORDS = {"avg": "Average", "worst": "Worst"}
 
 
 def _bold_best(groups: Sequence[Group], name: str, measure: Measure) -> list[Cell]:
-    """(groups,) the cells of a statistic of this measure; what is shown alike is bold alike."""
+    """(groups,) the cells of a statistic of this measure; what is shown alike is bold alike, references never."""
     means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
-    finite = [value for value in means if math.isfinite(value)]
+    rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.reference]
     small = name == "std_score" or not measure.more_is_better
-    top = (min if small else max)(finite) if finite and len(groups) > 1 else None
+    top = (min if small else max)(rivals) if rivals and len(groups) > 1 else None
     return [
-        Cell(scored(group.finals(name), measure), strong=value == top)
+        Cell(scored(group.finals(name), measure), strong=value == top and not group.reference)
         for group, value in zip(groups, means, strict=True)
     ]
 

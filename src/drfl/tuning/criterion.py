@@ -14,6 +14,7 @@ from drfl.experiments.measures import Column, column
 from drfl.history import DIGITS, Metrics, columns_of, smaller_is_better
 from drfl.measure import Measure
 from drfl.model_selection import SHORT
+from drfl.run_end import BROKEN
 
 WORDS: Mapping[str, str] = {
     "worst": "the worst client's {}",
@@ -22,9 +23,6 @@ WORDS: Mapping[str, str] = {
     "loss": "the worst client's loss",
 }
 """The criteria in words, by the names that model selection has for them too; {} is the score."""
-
-BROKEN = ("diverged", "refused")
-"""How a run ends that has no model to judge."""
 
 
 @dataclass(frozen=True)

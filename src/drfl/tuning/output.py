@@ -16,7 +16,7 @@ from drfl.experiments.manifest import Manifest, read_manifest
 from drfl.experiments.run_directory import held
 from drfl.history import DIGITS, csv_text
 from drfl.measure import undefined_share
-from drfl.tuning.criterion import BROKEN
+from drfl.run_end import BROKEN
 from drfl.tuning.search import Search
 from drfl.tuning.study import FILE
 from drfl.tuning.suggestion import Trial, needed

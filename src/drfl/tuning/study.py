@@ -17,8 +17,7 @@ from drfl.experiments.measures import Column
 from drfl.experiments.pool import Submitter, as_ended
 from drfl.experiments.runner import StopSignal
 from drfl.experiments.training_cells import set_back
-from drfl.run_end import SET_BACK
-from drfl.tuning.criterion import BROKEN
+from drfl.run_end import BROKEN, SET_BACK
 from drfl.tuning.search import Search
 from drfl.tuning.suggestion import Point, Trial, direction, needed
 from drfl.user_code import label_of

@@ -11,7 +11,8 @@ from drfl.errors import InputError
 from drfl.experiments.hyperparameters import Value
 from drfl.key import Key
 from drfl.measure import undefined_note
-from drfl.tuning.criterion import BROKEN, mean
+from drfl.run_end import BROKEN
+from drfl.tuning.criterion import mean
 
 if TYPE_CHECKING:
     import optuna

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import cast
 
 from drfl.errors import InputError
+from drfl.run_end import BROKEN
 
 Row = Mapping[str, str]
-BROKEN = ("diverged", "refused")
-"""How a run stops that has no result."""
 
 
 class StoredResults:

@@ -19,10 +19,11 @@ from drfl.report.tables import UNDEFINED
 ASKED = "Compared with what?"
 
 SAID = {
-    "better": "the worst client is shown to be better off with",
-    "worse": "the worst client is shown to be worse off with",
-    "no difference shown": "no difference is shown for",
+    "better": "the worst client is significantly better off with",
+    "worse": "the worst client is significantly worse off with",
+    "no difference shown": "there is no significant difference for",
     "not decided": "not decided for",
+    "failed runs": "not compared, as runs failed, is",
 }
 """Verdict → how the answer begins that lists whose it is."""
 
@@ -66,12 +67,15 @@ def _alone(evidence: Evidence) -> str:
 def _answer(evidence: Evidence) -> str:
     """One sentence: what seeds show, and what rows do."""
     parts: list[str] = []
-    seeds = [row.gain.n for row in evidence.over_seeds]
-    if max(seeds, default=1) < T_FROM:
+    seeds = [row.gain.n for row in evidence.over_seeds if row.verdict != "failed runs"] or [0]
+    if evidence.over_seeds and not any(seeds):
+        parts.append("not compared over seeds, as runs failed")
+    elif max(seeds, default=1) < T_FROM:
         parts.append(f"not decided over seeds ({plural(max(seeds, default=1), 'seed')}, {T_FROM} are needed)")
     else:
         over = plural(seeds[0], "seed") if len(set(seeds)) == 1 else "seeds"
-        parts.append(f"over {over}, {_verdicts([(row.second, row.verdict) for row in evidence.over_seeds])}")
+        said = _verdicts([(row.second, row.verdict) for row in evidence.over_seeds])
+        parts.append(f"{evidence.over_seeds[0].scope}, over {over}, {said}")
     if evidence.by_rows:
         found = _verdicts([(row.second, row.gain.worst.shown) for row in evidence.by_rows])
         parts.append(f"on the same test rows (seed {printable(evidence.by_rows[0].seed, 24)}), {found}")
@@ -100,8 +104,8 @@ def _seeds(evidence: Evidence) -> list[Block]:
         head, rows = [*head, UNDEFINED], [[*row, s.undefined] for row, s in zip(rows, evidence.over_seeds, strict=True)]
     note = (
         f"Verdict: paired t-test after Holm's correction over the {plural(len(rows), 'row')} of this table and, from "
-        f"six seeds on, sign flips; below {T_FROM} seeds none. Seeds speak of other partitions and draws, the "
-        "comparison row by row of other test rows: rely on a difference that both show."
+        f"six seeds on, sign flips; below {T_FROM} seeds none. It holds {evidence.over_seeds[0].scope}; the comparison "
+        "row by row holds for other test rows of one pair of models. Rely on a difference that both find."
     )
     return [Table(caption, head, rows, words=2), Paragraph(note, small=True)]
 

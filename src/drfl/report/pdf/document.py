@@ -9,6 +9,7 @@ from pathlib import Path
 
 from drfl.atomic_files import atomic_write
 from drfl.errors import InputError
+from drfl.report.groups import lost_algorithms
 from drfl.report.pdf import names
 from drfl.report.pdf.baselines import alone
 from drfl.report.pdf.calibration import calibrated
@@ -45,7 +46,7 @@ def document(evidence: Evidence, title: str | None = None) -> Document:
         title=printable(title or headline(groups), 200),
         lead=printable(lead(groups)),
         facts=[(name, _rounded(printable(value))) for name, value in facts(groups)],
-        notices=[printable(line) for line in notices(groups)],
+        notices=[printable(line) for line in notices(groups, lost_algorithms(groups, evidence.failed))],
         questions=[
             worst(evidence),
             compared(evidence),

@@ -11,7 +11,7 @@ from drfl.assessment.clients import Assessment
 from drfl.assessment.gains import GainAssessment
 from drfl.assessment.seeds import SeedDifference
 from drfl.report.groups import Group, group_runs
-from drfl.report.read_run import RunRecord
+from drfl.report.read_run import FailedRun, RunRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,7 @@ class SeedGain(NamedTuple):
         gain: the second's worst client minus the first's, turned such that larger is better.
         verdict: see :func:`drfl.assessment.seeds.verdict`, after Holm's correction over all that are here.
         undefined: the share of clients at which the score is undefined, see :func:`drfl.measure.undefined_share`.
+        scope: what the difference holds for, see :class:`drfl.assessment.scope.Redrawn`.
     """
 
     first: str
@@ -73,6 +74,7 @@ class SeedGain(NamedTuple):
     gain: SeedDifference
     verdict: str
     undefined: str = ""
+    scope: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,7 @@ class Evidence:
         over_local: the local-only models against each other algorithm's, at the first seed; none without such a run.
         over_seeds: the first algorithm against each other over seeds.
         unpaired: why models are missing in ``by_rows``, a sentence each.
+        failed: runs beside them that left no results.
     """
 
     runs: tuple[RunEvidence, ...]
@@ -92,11 +95,12 @@ class Evidence:
     over_local: tuple[RowGain, ...] = ()
     over_seeds: tuple[SeedGain, ...] = ()
     unpaired: tuple[str, ...] = ()
+    failed: tuple[FailedRun, ...] = ()
 
     @cached_property
     def groups(self) -> list[Group]:
         """The runs by algorithm and configuration, in order."""
-        return group_runs([run.record for run in self.runs])
+        return group_runs([run.record for run in self.runs], self.failed)
 
     def of(self, record: RunRecord) -> RunEvidence:
         """The evidence on one of the runs."""

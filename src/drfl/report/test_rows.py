@@ -14,7 +14,6 @@ from drfl.errors import InputError
 from drfl.files import read_tensors
 from drfl.measure import NAME
 
-FILE = "test-rows.safetensors"
 STARTS, ROWS = "starts", "rows"
 OUTPUT, POSITIVE = ".output", ".positive"
 """Behind the name of a measure that ranks rows."""

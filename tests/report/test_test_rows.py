@@ -10,7 +10,7 @@ from safetensors.torch import save
 import drfl
 from drfl.engine.row_scores import RowScores
 from drfl.errors import InputError
-from drfl.experiments.test_rows import read, write
+from drfl.report.test_rows import read, write
 
 DATA = "ab" * 16
 GOOD = {
