@@ -115,18 +115,18 @@ def compared(run, seeds):
 @pytest.mark.parametrize(
     ("seeds", "verdict", "said"),
     [
-        (5, "better", "over 5 seeds, the worst client is shown to be better off with DRFA"),
-        (5, "no difference shown", "over 5 seeds, no difference is shown for DRFA"),
+        (5, "better", "over data splits, over 5 seeds, the worst client is significantly better off with DRFA"),
+        (5, "no difference shown", "over data splits, over 5 seeds, there is no significant difference for DRFA"),
         (2, "not decided", "not decided over seeds (2 seeds, 5 are needed)"),
     ],
 )
 def test_algorithms_are_compared_over_seeds_and_row_by_row(run, seeds, verdict, said):
     runs, by_rows = compared(run, seeds)
-    over = SeedGain("FedAvg", "DRFA", seed_difference(np.linspace(0.1, 0.2, seeds)), verdict)
+    over = SeedGain("FedAvg", "DRFA", seed_difference(np.linspace(0.1, 0.2, seeds)), verdict, scope="over data splits")
     evidence = Evidence(runs, (by_rows,), (), (over,))
     assert said in answers(evidence)[1]
     assert (
-        "on the same test rows (seed 0), the worst client is shown to be better off with DRFA" in answers(evidence)[1]
+        "on the same test rows (seed 0), the worst client is significantly better off with DRFA" in answers(evidence)[1]
     )
     found = text_of(evidence)
     assert "6 of 6" in found  # clients at which DRFA is better
