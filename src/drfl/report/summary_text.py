@@ -281,7 +281,7 @@ def _no_farther(found: Standing, here: Sequence[Against]) -> str:
     if not known:
         return "Whether that holds for other test rows is not known: these runs keep no values of single test rows."
     score = found.best.score
-    low = f"{score.scale * min(known):+.{score.digits}f}{' points' if score.percent else ''}"
+    low = f"{score.scale * min(known):+.{score.digits}f}{' points' if score.percent else ''}".replace("-", "−")
     return f"Other test rows may turn that round: with their error the gain may be as low as {low}."
 
 
