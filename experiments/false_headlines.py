@@ -46,7 +46,7 @@ from benchmarks.tables import markdown
 
 from drfl.assessment.scope import Reach
 from drfl.assessment.seeds import seed_difference
-from drfl.engine.row_scores import RowScores
+from drfl.data.row_scores import RowScores
 from drfl.experiments.artifacts import versions
 from drfl.history import csv_text
 from drfl.key import Key

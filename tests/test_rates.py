@@ -13,7 +13,7 @@ from torch import nn
 
 import drfl
 from drfl.client_table import ClientTable
-from drfl.engine.row_scores import youden
+from drfl.engine.score_rows import youden
 from drfl.metrics import METRICS, Metric, Rows
 
 RATES = ("sensitivity", "specificity", "ppv")

@@ -17,7 +17,7 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.cli.app import call
-from drfl.engine.row_scores import RowScores
+from drfl.data.row_scores import RowScores
 from drfl.experiments.assess_runs import assess_run, nothing_said
 from drfl.experiments.run_gains import over_seeds, paired
 from drfl.history import undefined_names, undefined_notices

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from drfl.data import ClientData
+from drfl.data.row_scores import products
 from drfl.engine import Loop, Simulation
-from drfl.engine.row_scores import products
 from drfl.flower import messages
 from drfl.flower.client_app import Site, client_app, task_of, work
 from drfl.flower.federation import measures_of

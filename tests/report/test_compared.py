@@ -9,7 +9,7 @@ import torch
 
 from drfl.assessment.scope import Reach, population_low
 from drfl.assessment.seeds import seed_difference
-from drfl.engine.row_scores import RowScores
+from drfl.data.row_scores import RowScores
 from drfl.report.compared import decided, paired, standing
 from drfl.report.formatting import mean
 from drfl.report.groups import group_runs, lost_algorithms

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save
 
 import drfl
-from drfl.engine.row_scores import RowScores
+from drfl.data.row_scores import RowScores
 from drfl.errors import InputError
 from drfl.report.test_rows import read, write
 

@@ -20,7 +20,7 @@ from drfl.measure import Measure, Rows, undefined_note
 if TYPE_CHECKING:
     import pandas as pd
 
-    from drfl.engine.row_scores import RowScores
+    from drfl.data.row_scores import RowScores
 
 
 WITH_ROWS = "run with --metric accuracy too, or mae for numbers"
@@ -116,7 +116,7 @@ def assess_gain(
         names: (N,) of the clients.
         first: (N, 5) model A's sums over each client's rows, see :class:`drfl.federation.Evaluation`.
         second: (N, 5) model B's.
-        products: (N, 2) sums over rows of A's value times B's, see :func:`drfl.engine.row_scores.products`; of a mean
+        products: (N, 2) sums over rows of A's value times B's, see :func:`drfl.data.row_scores.products`; of a mean
             over rows (N,) is enough.
         level: of the intervals, in (0, 1).
         independent: whether no two clients share a test row.
@@ -223,7 +223,7 @@ def sums_of_pair(measure: Measure, rows: Sequence[RowScores], labels: Sequence[s
     Raises:
         InputError: a model has no value on some row.
     """
-    from drfl.engine.row_scores import paired_values  # loads torch
+    from drfl.data.row_scores import paired_values  # loads torch
 
     for scores, label in zip(rows, labels, strict=True):
         if not scores.has(measure):

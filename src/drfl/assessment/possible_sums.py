@@ -72,7 +72,7 @@ def possible_products(
         measure: which.
         one: five sums of the first model's values.
         other: of the second's.
-        products: two, see :func:`drfl.engine.row_scores.products`; NaN where a value is not defined.
+        products: two, see :func:`drfl.data.row_scores.products`; NaN where a value is not defined.
     """
     if len(products) != 2:
         return False

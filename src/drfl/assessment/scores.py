@@ -220,7 +220,7 @@ class RankScores:
 
         Args:
             other: the other model's.
-            products: (N, 2), see :func:`drfl.engine.row_scores.products`.
+            products: (N, 2), see :func:`drfl.data.row_scores.products`.
         """
         del products  # which the distribution-free bound makes no use of
         pairs = (self.positive * self.negative + other.pairs - self.pairs) / 2

@@ -16,11 +16,12 @@ from drfl.client_table import ClientTable
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.row_lists import pieces
+from drfl.data.row_scores import RowScores
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
-from drfl.engine.row_scores import RowScores, at_threshold, row_scores, sums_of, youden
+from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
 from drfl.errors import InputError, Notice
 from drfl.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
 from drfl.hashing import digest_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.assessment.clients import Assessment, AucInterval
-from drfl.engine.row_scores import RowScores
+from drfl.data.row_scores import RowScores
 from drfl.errors import InputError, Notice, RunWarning, unknown
 from drfl.experiments.manifest import interruption
 from drfl.measure import Measure

@@ -11,7 +11,7 @@ import torch
 
 from drfl.atomic_files import is_file
 from drfl.data.partition import Partition
-from drfl.engine.row_scores import RowScores
+from drfl.data.row_scores import RowScores
 from drfl.experiments.artifacts import FILES
 from drfl.experiments.assess_runs import AssessedRun, assess_run
 from drfl.experiments.run_gains import PairedRuns, over_last, over_seeds, paired

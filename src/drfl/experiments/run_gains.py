@@ -16,7 +16,7 @@ from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.scope import Redrawn
 from drfl.assessment.scores import Floats
 from drfl.assessment.seeds import SeedDifference, holm_family, seed_difference, verdict
-from drfl.engine.row_scores import RowScores
+from drfl.data.row_scores import RowScores
 from drfl.engine.simulation import Simulation
 from drfl.errors import InputError, unknown
 from drfl.experiments.assess_runs import AssessedRun, assess_run, nothing_said, warn_of_interruption

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from drfl.audit_log import AuditLog, Head
 from drfl.audit_signatures import read_public_key, read_signing_key
 from drfl.data import ClientData
+from drfl.data.row_scores import RowScores, products
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
-from drfl.engine.row_scores import RowScores, products
 from drfl.engine.simulation import counted_rows
 from drfl.errors import InputError
 from drfl.flower.identities import write_identity

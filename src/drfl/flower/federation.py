@@ -65,7 +65,7 @@ class FlowerFederation(Federation):
 
     Attributes:
         products: (N, M, 2) float64 of the last test of two models: over each client's rows the sums of the products of
-            their values, see :func:`drfl.engine.row_scores.products`. None before there was one.
+            their values, see :func:`drfl.data.row_scores.products`. None before there was one.
 
     Raises:
         InputError: the sites' data do not have one shape.

@@ -126,7 +126,7 @@ class Tested(NamedTuple):
 
 
 Products = tuple[tuple[float, ...], ...]
-"""Two for each measure, see :func:`drfl.engine.row_scores.products`."""
+"""Two for each measure, see :func:`drfl.data.row_scores.products`."""
 
 
 class Answer(NamedTuple):

@@ -21,7 +21,7 @@ def paired_csv(
     """A row for each client and measure that is a mean over rows; None where the last iterate is what is returned.
 
     Of a measure that ranks rows there is a row for each of the two classes: its rows' placements are averaged, see
-    :func:`drfl.engine.row_scores.placements`.
+    :func:`drfl.data.row_scores.placements`.
 
     Args:
         names: (N,) of the clients.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from drfl.engine.row_scores import RowScores
+    from drfl.data.row_scores import RowScores
 
 
 CLIENT_COLUMNS = ("client", "score", "loss", "samples", "train_samples", "lambda")

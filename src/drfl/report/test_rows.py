@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from drfl.engine.row_scores import RowScores
+from drfl.data.row_scores import RowScores
 from drfl.errors import InputError
 from drfl.files import read_tensors
 from drfl.measure import NAME

@@ -9,7 +9,7 @@ from torch import nn
 import drfl
 from drfl import Metric, Rows
 from drfl.client_table import ClientTable
-from drfl.engine.row_scores import placements, products
+from drfl.data.row_scores import placements, products
 from drfl.errors import InputError
 from drfl.metrics import ACCURACY, METRICS, metric_of, resolved
 
