@@ -99,10 +99,10 @@ def test_processes_that_write_at_once_keep_the_chain(tmp_path):
 
 
 def test_a_log_that_cannot_be_written_stops_what_would_go_unnoted(tmp_path):
-    with refused("audit-log", str(tmp_path), DrflError):
+    with refused("audit-log", str(tmp_path), kind=DrflError):
         add(AuditLog(tmp_path, "site", "a"), "asked")
     (tmp_path / "log").write_text("no log\n")
-    with refused("audit-log", str(tmp_path / "log"), DrflError):
+    with refused("audit-log", str(tmp_path / "log"), kind=DrflError):
         add(AuditLog(tmp_path / "log", "site", "a"), "asked")
     with refused("audit-log", kind=DrflError):
         AuditLog(tmp_path / "other", "site", "a").add("received", site="a")  # a server's event
@@ -129,10 +129,10 @@ def test_a_log_belongs_to_one_owner_and_one_format(tmp_path):
     path = tmp_path / "log"
     logged(path, "asked")
     for role, name in (("site", "b"), ("server", "a")):
-        with refused("log-of-another", str(path), DrflError):
+        with refused("log-of-another", str(path), kind=DrflError):
             AuditLog(path, role, name).add("key", key="x")
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with refused("log-format", str(path), DrflError):
+    with refused("log-format", str(path), kind=DrflError):
         logged(path, "asked")
 
 
@@ -203,7 +203,7 @@ def test_of_requests_at_once_none_is_overlooked(tmp_path):
     about = {"site": "a", "run": "1", "what": "test"}
     for _ in range(3):
         log.add("asked", **about, digest="0" * 32, server=None)  # three processes have begun, and none has answered yet
-    with refused("too-many-requests", "requests_a_day", RefusedError):
+    with refused("too-many-requests", "requests_a_day", kind=RefusedError):
         policy.check_count(log)
     log.add("refused", **about, request=None, reason="")
     policy.check_count(log)

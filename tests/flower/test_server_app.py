@@ -235,7 +235,7 @@ def test_a_finished_run_that_diverged_still_fails(tmp_path):
     path = settings(tmp_path, more="classes = 3")
     path.write_text(path.read_text().replace("lr = 0.05", "lr = 1e30"))
     for _ in range(2):
-        with refused("loss-rose", "lr", DivergedError):
+        with refused("loss-rose", "lr", kind=DivergedError):
             server_app.serve(grid_of(), path)
 
 

@@ -121,7 +121,7 @@ def test_a_full_disk_under_the_log_is_one_line(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("drfl.resilience.reply_log.os.fsync", full)
-    with refused("cannot-write", str(tmp_path / "replies.csv"), DrflError):
+    with refused("cannot-write", str(tmp_path / "replies.csv"), kind=DrflError):
         log(SimpleNamespace(round=1))
 
 

@@ -11,9 +11,15 @@ from drfl.errors import DrflError, InputError
 
 
 @contextmanager
-def refused(code: str, field: str | None = None, kind: type[DrflError] = InputError) -> Iterator[pytest.ExceptionInfo]:
-    """Fail unless the block raises an error of this kind with this code and field; field None accepts any field."""
+def refused(
+    code: str, field: str | None = None, *quoted: str, kind: type[DrflError] = InputError
+) -> Iterator[pytest.ExceptionInfo]:
+    """Fail unless the block raises an error of this kind with this code and field; field None accepts any field.
+
+    ``quoted`` are names, numbers and values that the message has to quote, such as the nearest known name.
+    """
     with pytest.raises(kind) as caught:
         yield caught
-    found = caught.value.code, caught.value.field
-    assert found == (code, field if field is not None else caught.value.field), caught.value
+    error = caught.value
+    assert (error.code, error.field) == (code, error.field if field is None else field), error
+    assert not [value for value in quoted if value not in str(error)], error
