@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.ambiguity.cases import CASES
 from tests.support.marks import only
+from tests.support.refusals import refused
 
 from drfl.ambiguity import Box, CVaR, Simplex
 from drfl.ambiguity.simplex import onto_simplex
@@ -39,7 +40,7 @@ def test_the_error_lists_what_fails():
         def project(self, v):
             return super().project(v) / 2
 
-    with pytest.raises(ConformanceError, match=r"answers_are_mixtures: project of .* the sum is 0\.5"):
+    with pytest.raises(ConformanceError, match=r"answers_are_mixtures: .* 0\.5"):
         check_ambiguity(Halved(0.3))
 
 
@@ -71,19 +72,19 @@ def test_too_few_clients_for_a_set_are_its_own_refusal():
 
 
 @pytest.mark.parametrize(
-    ("subject", "options", "message"),
+    ("subject", "options", "error"),
     [
-        (CVaR, {}, "is no ambiguity set: give one itself"),
-        ("cvar", {}, "'cvar' is no ambiguity set"),
-        (Simplex(), {"n": 0}, "n must be an integer of at least 1"),
-        (Simplex(), {"n": 1.5}, "n must be"),
-        (Simplex(), {"draws": 49}, "draws must be an integer of at least 50"),
-        (Box(0.1), {"n": 2}, r"cap=0.1 is too small for 2 clients.*give n="),
+        (CVaR, {}, ("wrong-type", "ambiguity")),
+        ("cvar", {}, ("wrong-type", "ambiguity", "'cvar'")),
+        (Simplex(), {"n": 0}, ("out-of-range", "n", "1")),
+        (Simplex(), {"n": 1.5}, ("out-of-range", "n")),
+        (Simplex(), {"draws": 49}, ("out-of-range", "draws", "50")),
+        (Box(0.1), {"n": 2}, ("out-of-range", "cap", "cap=0.1")),
     ],
     ids=str,
 )
-def test_what_cannot_be_tried_is_one_line(subject, options, message):
-    with pytest.raises(InputError, match=message):
+def test_what_cannot_be_tried_is_one_line(subject, options, error):
+    with refused(*error):
         check_ambiguity(subject, **options)
 
 
