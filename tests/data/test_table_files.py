@@ -15,7 +15,6 @@ from tests.support.refusals import refused
 
 from drfl.cli.app import call
 from drfl.data.table_files import read_tables
-from drfl.errors import InputError
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
 from drfl.experiments.resume import identity
@@ -97,27 +96,26 @@ def edited(change):
 
 
 @pytest.mark.parametrize(
-    ("change", "part"),
+    ("change", "error"),
     [
-        (lambda rows: rows[7].update(age=""), "all.csv, line 9: column 'age' is blank (1 blanks in the file)"),
-        (lambda rows: rows[0].update(ill=""), "all.csv, line 2: column 'ill' is blank"),
-        (lambda rows: rows[3].update(site="a "), "groups 'A' and 'a ' differ by blanks or case alone"),
-        (lambda rows: rows[3].update(site="   "), "a row's group is empty"),
-        (lambda rows: rows[2].update(age="1e99"), "column 'age' is infinite or beyond 1e+30"),
-        (lambda rows: [row.update(ill="no") for row in rows], "the target 'ill' is no in every row"),
+        (lambda rows: rows[7].update(age=""), ("missing-values", "age", "all.csv, line 9")),
+        (lambda rows: rows[0].update(ill=""), ("missing-values", "ill", "all.csv, line 2")),
+        (lambda rows: rows[3].update(site="a "), ("similar-names", "group", "'A'", "'a '")),
+        (lambda rows: rows[3].update(site="   "), ("missing-values", "group")),
+        (lambda rows: rows[2].update(age="1e99"), ("not-finite", "age", "all.csv, line 4", "1e+30")),
+        (lambda rows: [row.update(ill="no") for row in rows], ("constant-target", "ill")),
         (
             lambda rows: [row.update(ill=i / 7) for i, row in enumerate(rows)],
-            "line 3: the target 'ill' holds the fraction 0.14285",
+            ("invalid-value", "ill", "all.csv, line 3", "0.14285"),
         ),
-        (lambda rows: [row.update(sex=f"w{i}") for i, row in enumerate(rows)], "column 'sex' has 60 different words"),
-        (lambda rows: rows.clear() or rows.append({"site": "", "ill": "", "age": ""}), "is blank"),
+        (lambda rows: [row.update(sex=f"w{i}") for i, row in enumerate(rows)], ("too-many-categories", "sex", "60")),
+        (lambda rows: rows.clear() or rows.append({"site": "", "ill": "", "age": ""}), ("missing-values", "site")),
     ],
 )
-def test_what_is_wrong_in_a_table_names_the_place(change, part):
+def test_what_is_wrong_in_a_table_names_the_place(change, error):
     edited(change)
-    with pytest.raises(InputError) as caught:
+    with refused(*error):
         read_tables([Path("all.csv")], "ill", "site")
-    assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("rows", [["1,0,7", "2,1,7"], ["1,0", "2,1,7"]])
@@ -131,13 +129,13 @@ def test_lines_are_those_of_the_file_whatever_is_between_the_rows():
     rows = ["age,ill,note", "", '1,0,"two', 'lines"', "  ", "2,1,x", ",0,y", "", "3,0.5,z"]
     text = "\n".join(rows)
     Path("odd.csv").write_text(text)
-    with pytest.raises(InputError, match=r"^odd\.csv, line 7: column 'age' is blank"):
+    with refused("missing-values", "age", "odd.csv, line 7"):
         read_tables([Path("odd.csv")], "ill")
     Path("odd.csv").write_text(text.replace(",0,y", "4,0,y"))
-    with pytest.raises(InputError, match=r"^odd\.csv, line 9: the target 'ill' holds the fraction 0\.5"):
+    with refused("invalid-value", "ill", "odd.csv, line 9", "0.5"):
         read_tables([Path("odd.csv")], "ill")
     Path("odd.csv").write_text(text.replace(",0,y", "4,0,y").replace("age,ill", "ill,age").replace("z", "z\n1,-1e40,v"))
-    with pytest.raises(InputError, match=r"^odd\.csv, line 10: column 'age' is infinite"):
+    with refused("not-finite", "age", "odd.csv, line 10"):
         read_tables([Path("odd.csv")], "ill")
 
 
