@@ -290,9 +290,9 @@ def test_numbers_and_several_targets_from_python():
     data = ClientData.from_frame(frame, group="who", target=("y", "z"))
     assert (data.targets[3].tolist(), data.classes, data.columns) == ([3.0, 0.0], None, ("x",))
     for target, error in (
-        ((), ("empty", "target")),
+        ((), ("missing-option", "target")),
         (("y", "w"), ("unknown-name", "column", "'w'")),
-        (("y", "y"), ("duplicate-name", "target", "'y'")),
+        (("y", "y"), ("duplicate-column", "y")),
         (("x", "who"), ("conflicting-options", "who")),
     ):
         with refused(*error):
@@ -317,9 +317,9 @@ def test_iid_divides_rows_without_classes():
     with refused("wrong-task", "partition", "'one-class'"):
         make_partition(pool, OneClass(), Key(0))
     for targets, task, error in (
-        (x.int(), "regression", ("wrong-type", "targets", "torch.int32")),
-        (x, "multi-label", ("out-of-range", "targets")),
-        (x[:, 0], "multi-label", ("out-of-range", "targets")),
+        (x.int(), "regression", ("wrong-type", "inputs", "torch.int32")),
+        (x, "multi-label", ("not-binary", "targets")),
+        (x[:, 0], "multi-label", ("wrong-shape", "inputs")),
         (x / 0, "regression", ("not-finite",)),
     ):
         with refused(*error):

@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 import pytest
 from cryptography import x509
 from tests.deploy.servers import serving
+from tests.support.refusals import refused
 
 from drfl.deploy import check, check_network, flower_cli
 from drfl.deploy.init import DeploymentPlan, write
 from drfl.deploy.paths import Address, DeploymentFolder, find
-from drfl.errors import DrflError, InputError
+from drfl.errors import DrflError
 
 HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
 
@@ -198,17 +199,17 @@ def test_the_rows_that_the_server_holds_are_loaded(copy):
     (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
     text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
     path.write_text(text)
-    with pytest.raises(InputError, match="nothing uses them"):
+    with refused("invalid-value"):
         list(check.probes(folder))
     text = text.replace("\n[job]", '\n[job]\naggregator = "probe"', 1)
     path.write_text(text)
     (found,) = check.probes(folder)
     assert (found.ok, found.text) == (True, "rows held here: 3 of a, 3 of b")
     path.write_text(text.replace("rows.csv", "none.csv", 1))
-    with pytest.raises(InputError, match=r"none\.csv"):
+    with refused("file-not-found", str(copy / "none.csv"), "none.csv"):
         list(check.probes(folder))
 
 
 def test_what_is_no_deployment(tmp_path):
-    with pytest.raises(InputError, match=r"no server\.toml.*drfl deploy init"):
+    with refused("not-a-deployment", str(tmp_path), "server.toml"):
         find(tmp_path)

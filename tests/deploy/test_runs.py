@@ -9,11 +9,11 @@ import sys
 import time
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.cli import deploy
 from drfl.cli.app import call
 from drfl.deploy import flower_cli, runs
-from drfl.errors import DrflError
 from drfl.experiments.run_directory import claimed
 
 FLWR = """#!{python} -IS
@@ -189,7 +189,7 @@ def test_a_program_is_found_beside_python_before_the_path(tmp_path, monkeypatch)
     assert flower_cli.program("flwr") == tmp_path / "beside/flwr"
     (tmp_path / "beside/flwr").unlink()
     assert flower_cli.program("flwr") == tmp_path / "elsewhere/flwr"
-    with pytest.raises(DrflError, match="neither beside"):
+    with refused("package-missing", "flower-nothing"):
         flower_cli.program("flower-nothing")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 
+from drfl.cli import app
 from drfl.errors import DrflError, InputError
 
 
@@ -23,3 +25,10 @@ def refused(
     error = caught.value
     assert (error.code, error.field) == (code, error.field if field is None else field), error
     assert not [value for value in quoted if value not in str(error)], error
+
+
+def refusal(arguments: Sequence[str], *, exit_code: int = 2) -> DrflError:
+    """The error that ends a command of drfl with this exit code."""
+    with mock.patch.object(app, "_complain", wraps=app._complain) as complain:
+        assert app.call(arguments) == exit_code
+    return complain.call_args.args[0]
