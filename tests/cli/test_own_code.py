@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 from tests.support.marks import only
+from tests.support.refusals import refusal
 
 import drfl
 from drfl import user_code
@@ -113,11 +114,11 @@ def forget():
 
 
 def said(words, capsys):
-    """The one line of a refused command."""
-    assert call(words.split()) == 2
+    """The error of a refused command, which prints one line."""
+    error = refusal(words.split())
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    return err
+    return error
 
 
 SMALL = "--clients 4 --rounds 2 --steps 1"
@@ -155,9 +156,10 @@ def test_a_run_is_not_gone_on_with_under_another_program(folder, file, capsys):
     (folder / file).write_text((folder / file).read_text() + "\n# changed\n")
     forget()
     capsys.readouterr()
-    assert f"{file} is not what it was" in said("run --resume --out r", capsys)
+    error = said("run --resume --out r", capsys)
+    assert (error.code, error.field) == ("other-run", file)
     assert not [name for name in sys.modules if name == "scales" or name.startswith("drfl_user_")]
-    assert f"{file} is not what it was" in said("run --resume --out r --trust", capsys)
+    assert said("run --resume --out r --trust", capsys).field == file
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,9 @@ def test_what_is_wrong_is_said_in_one_line(words, part, folder, capsys):
 
 def test_two_of_one_name_are_refused(folder, capsys):
     (folder / "other.py").write_text(MINE)
-    assert "two algorithms are called Halfway" in said("compare --algorithms mine.py:Halfway,other.py:Halfway", capsys)
+    error = said("compare --algorithms mine.py:Halfway,other.py:Halfway", capsys)
+    assert error.code == "duplicate-name"
+    assert "Halfway" in str(error)
 
 
 def test_a_file_is_run_once_and_only_its_own_modules_count(folder):
@@ -227,7 +231,9 @@ def test_what_a_file_has_is_listed_its_objects_too(folder, capsys):
     text = "from __future__ import annotations\nimport math\nimport drfl\nLIMIT = 3\n"
     text += "def rate(outputs, targets): ...\ncost = drfl.Metric('cost', rate, more_is_better=False)\n"
     (folder / "scores.py").write_text(text)
-    assert "unknown name in scores.py 'x': known are rate, cost" in said("run --score scores.py:x --out r", capsys)
+    error = said("run --score scores.py:x --out r", capsys)
+    assert error.code == "unknown-name"
+    assert "rate, cost" in str(error)
 
 
 BRANCHING = """

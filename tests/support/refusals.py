@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 
-from drfl.cli import app
-from drfl.errors import DrflError, InputError
+from drfl.cli import app, console
+from drfl.errors import DrflError, InputError, Notice
 
 
 @contextmanager
@@ -32,3 +32,22 @@ def refusal(arguments: Sequence[str], *, exit_code: int = 2) -> DrflError:
     with mock.patch.object(app, "_complain", wraps=app._complain) as complain:
         assert app.call(arguments) == exit_code
     return complain.call_args.args[0]
+
+
+def notices(arguments: Sequence[str], *, exit_code: int = 0) -> list[Notice]:
+    """The notices that a command of drfl prints, which ends with this exit code."""
+    found: list[Notice] = []
+    shown = console.err.print
+
+    def print_(*texts: object, **options: object) -> None:
+        found.extend(text for text in texts if isinstance(text, Notice))
+        shown(*texts, **options)
+
+    with mock.patch.object(console.err, "print", print_):
+        assert app.call(arguments) == exit_code
+    return found
+
+
+def notice_codes(arguments: Sequence[str], *, exit_code: int = 0) -> list[str]:
+    """The codes of these notices."""
+    return [notice.code for notice in notices(arguments, exit_code=exit_code)]
