@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.refusals import refused
 from torch.nn import functional
 
-from drfl.errors import InputError
 from drfl.features.backbone import Backbone, resnet18
 from drfl.features.efficientnet import efficientnet_lite0
 from drfl.models import cnn, mlp
@@ -71,7 +71,7 @@ def test_the_digest_names_the_weights():
     ],
 )
 def test_other_weights_are_refused_in_one_line(state, part):
-    with pytest.raises(InputError) as caught:
+    with refused("damaged-file", "backbone") as caught:
         Backbone.of("mine", state)
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -116,6 +116,6 @@ def test_images_are_resized_smoothly():
     ],
 )
 def test_images_that_do_not_fit(backbone, shape, part):
-    with pytest.raises(InputError) as caught:
+    with refused("unsupported-data", "backbone") as caught:
         backbone.prepared(torch.rand(2, *shape), None)
     assert part in str(caught.value)

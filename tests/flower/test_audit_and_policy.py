@@ -110,7 +110,7 @@ def test_a_log_that_cannot_be_written_stops_what_would_go_unnoted(tmp_path):
     grid = grid_of(
         load=lambda context: site(context.node_config["name"], audit=AuditLog(tmp_path / "log", "site", "a"))
     )
-    with pytest.raises(InputError):
+    with refused("sites-missing"):
         federation(grid)
 
 
@@ -210,7 +210,7 @@ def test_of_requests_at_once_none_is_overlooked(tmp_path):
 
 
 def test_a_site_tells_nothing_of_itself_before_a_person_has_agreed(tmp_path, caplog):
-    with pytest.raises(InputError, match=r"these sites (are not there|do not say who they are): b"):
+    with refused("sites-missing"):
         gathered(sites_of(tmp_path, approved="approved"), SelfNamed("abcd", 0.5), 1.0, 0.5)
     told = [record.getMessage() for record in caplog.records if "agree to it" in record.getMessage()]
     assert len(told) == 1  # asked several times, logged once
@@ -234,7 +234,7 @@ def test_the_server_waits_for_the_agreement(tmp_path):
 def test_settings_that_contradict_each_other_are_refused():
     about = {"name": "a", "data": {"npz": "x.npz"}}
     assert SiteSettings.model_validate(about).policy == SitePolicy()
-    with pytest.raises(ValueError, match="counted in the audit log"):
+    with pytest.raises(ValueError, match="requests_a_day|audit"):
         SiteSettings.model_validate({**about, "policy": {"requests_a_day": 5}})
     assert SiteSettings.model_validate({**about, "audit": "log", "policy": {"requests_a_day": 5}}).audit is not None
     for wrong in ({"max_step": 0}, {"requests_a_day": 0}, {"steps": 3}):

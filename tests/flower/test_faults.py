@@ -5,10 +5,10 @@ import logging
 import pytest
 import torch
 from flwr.app import Error, Message
+from tests.support.refusals import refused
 
 import drfl
 from drfl import sampling
-from drfl.errors import InputError
 from drfl.flower import messages, transport
 from drfl.flower import nodes as roster
 from drfl.flower.in_process import InProcessGrid
@@ -244,7 +244,7 @@ def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
     grid.away.clear()
     fresh = federation(grid, timeout=0.05)
     grid.away.add(2)
-    with pytest.raises(InputError, match="site 'b' could not be tested"):
+    with refused("site-untested", "b"):
         fresh.evaluate(fed.w0)
 
 
@@ -283,7 +283,7 @@ def test_the_line_of_an_error_that_says_what_is_wrong(told, line):
 
 
 def test_sites_that_do_not_come_are_named():
-    with pytest.raises(InputError, match=r"after 0.05 s these sites are not there: e, f"):
+    with refused("sites-missing", None, "0.05 s", "e, f"):
         gathered(grid_of(), SelfNamed("abef"), 0.05, 1.0)
 
 
