@@ -234,7 +234,7 @@ def test_the_server_waits_for_the_agreement(tmp_path):
 def test_settings_that_contradict_each_other_are_refused():
     about = {"name": "a", "data": {"npz": "x.npz"}}
     assert SiteSettings.model_validate(about).policy == SitePolicy()
-    with pytest.raises(ValueError, match="requests_a_day|audit"):
+    with pytest.raises(ValueError, match=r"requests_a_day|audit"):
         SiteSettings.model_validate({**about, "policy": {"requests_a_day": 5}})
     assert SiteSettings.model_validate({**about, "audit": "log", "policy": {"requests_a_day": 5}}).audit is not None
     for wrong in ({"max_step": 0}, {"requests_a_day": 0}, {"steps": 3}):

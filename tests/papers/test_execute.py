@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.refusals import refused
 from tests.support.small_spec import small_spec
 
 from drfl.errors import InputError
@@ -80,5 +81,5 @@ def test_a_short_result_takes_the_place_of_no_long_one(tmp_path):
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "small-table-1").mkdir()
     (tmp_path / "small-table-1/notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="holds something else"):
+    with refused("foreign-folder", str(tmp_path / "small-table-1")):
         check_place(plan(small_spec(), Scale()), tmp_path, overwrite=True)

@@ -11,8 +11,8 @@ import sys
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from tests.support.refusals import refused
 
-from drfl.errors import InputError
 from drfl.report import figures, render, write_report
 from drfl.report.groups import group_runs
 
@@ -287,20 +287,20 @@ def test_write_report_replaces_a_file_whole(record, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(InputError, match="No space left"):
+    with refused("cannot-write", str(path), "No space left"):
         write_report([record("b")], path, "Second")
     assert "<h1>First</h1>" in path.read_text(encoding="utf-8")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "report.html"]
 
 
 def test_what_cannot_be_written(record, tmp_path):
-    with pytest.raises(InputError, match="cannot write"):
+    with refused("folder-not-found", str(tmp_path / "nowhere")):
         write_report([record("a")], tmp_path / "nowhere" / "report.html")
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_no_runs():
-    with pytest.raises(InputError, match="at least one run"):
+    with refused("empty", "runs"):
         render([])
 
 

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 from tests.support.pdf_text import contents, texts
+from tests.support.refusals import refused
 
 from drfl.assessment.gains import assess_gain
 from drfl.assessment.seeds import seed_difference
-from drfl.errors import InputError
 from drfl.measure import Measure
 from drfl.report.assessed import assessment_of, why_nothing
 from drfl.report.pdf import Evidence, RowGain, RunEvidence, SeedGain, render_pdf, write_pdf
@@ -225,14 +225,14 @@ def test_digests_of_files_are_whole(run):
 
 
 def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="at least one run"):
+    with refused("empty", "runs"):
         render_pdf(Evidence(()))
-    with pytest.raises(InputError, match="different things"):
+    with refused("runs-differ"):
         render_pdf(Evidence((run("a"), without_rows(run("b")))))
-    with pytest.raises(InputError, match="there is no folder"):
+    with refused("folder-not-found", str(tmp_path / "nowhere")):
         write_pdf(Evidence((run("c"),)), tmp_path / "nowhere" / "r.pdf")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'drfl\[pdf\]'"):
+    with refused("package-missing", "fpdf2", "'drfl[pdf]'"):
         write_pdf(Evidence((run("d"),)), tmp_path / "r.pdf")
     assert not list(tmp_path.rglob("*.pdf"))
 
