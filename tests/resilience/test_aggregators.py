@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import optimize, stats
 from tests.resilience.federations import fed_of
+from tests.support.refusals import refused
 
 from drfl.resilience import (
     CentredClip,

@@ -8,7 +8,7 @@ import torch
 from tests.support.refusals import refused
 
 import drfl
-from drfl.errors import DrflError, InputError
+from drfl.errors import DrflError
 from drfl.federation import WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -105,9 +105,16 @@ def test_a_log_knows_the_length_and_digest_of_its_file(tmp_path):
     assert file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("rows", [b"\xff\n", b"a,b\n1,2\n", b"round,kind,key,clients\n1,train\n"])
-def test_a_log_begins_with_no_other_rows(rows, tmp_path):
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        (b"\xff\n", "damaged-file"),
+        (b"a,b\n1,2\n", "missing-column"),
+        (b"round,kind,key,clients\n1,train\n", "missing-column"),
+    ],
+)
+def test_a_log_begins_with_no_other_rows(rows, code, tmp_path):
+    with refused(code):
         ReplyLog().open(tmp_path / "replies.csv", rows)
     assert not (tmp_path / "replies.csv").exists()
 
