@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.refusals import refusal
+from tests.support.refusals import check_refusal
 
 from drfl.cli.app import call
 
@@ -89,16 +89,10 @@ MISTAKES = [
 ]
 
 
-def check_refused(arguments, code, field=None, *quoted):
-    error = refusal(arguments)
-    assert (error.code, error.field) == (code, field or error.field)
-    assert all(value in str(error) for value in quoted), error
-
-
 @pytest.mark.parametrize(("arguments", "error"), MISTAKES, ids=[" ".join(arguments) for arguments, _ in MISTAKES])
 def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, error, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    check_refused(arguments, *error)
+    check_refusal(arguments, *error)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert len(printed.err.strip().splitlines()) == 1
@@ -110,7 +104,7 @@ def test_a_shells_list_of_tables_behind_data_is_told_apart_from_a_configuration(
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("age,sick\n3,1\n")
-    check_refused(["run", "--data", "a.csv", "b.csv", "--target", "sick"], "unsupported-file", "b.csv", "--data")
+    check_refusal(["run", "--data", "a.csv", "b.csv", "--target", "sick"], "unsupported-file", "b.csv", "--data")
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -136,7 +130,7 @@ TOML_MISTAKES = [
 def test_a_mistake_in_the_file_too(text, error, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.toml").write_text(text)
-    check_refused(["run", "job.toml"], *error)
+    check_refusal(["run", "job.toml"], *error)
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
@@ -144,7 +138,7 @@ def test_a_mistake_in_the_file_too(text, error, tmp_path, monkeypatch, capsys):
 def test_an_existing_run_directory_stays_as_it_is(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/mine.txt").write_text("precious")
-    check_refused(["run", "--out", str(tmp_path / "a")], "foreign-folder", str(tmp_path / "a"))
+    check_refusal(["run", "--out", str(tmp_path / "a")], "foreign-folder", str(tmp_path / "a"))
     assert (tmp_path / "a/mine.txt").read_text() == "precious"
 
 
@@ -155,7 +149,7 @@ def test_a_project_with_a_checkpoint_folder_is_no_run(command, tmp_path, monkeyp
         (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "project" / name).write_text("precious")
     for options in ([], ["--overwrite"], *([["--resume"]] if command != "energy" else [])):
-        check_refused([command, "--out", "project", *options], "foreign-folder", "project")
+        check_refusal([command, "--out", "project", *options], "foreign-folder", "project")
         assert capsys.readouterr().err.count("\n") == 1
     files = [path for path in (tmp_path / "project").rglob("*") if path.is_file()]
     assert [path.read_text() for path in files] == 4 * ["precious"]
@@ -169,7 +163,7 @@ def test_a_checkpoint_that_is_a_link_is_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "a/checkpoint").symlink_to(tmp_path / "precious")
     for how in ("--overwrite", "--resume"):
         capsys.readouterr()
-        check_refused(["run", "--clients", "5", "--rounds", "1", "--out", "a", how], "link-in-the-way", "a/checkpoint")
+        check_refusal(["run", "--clients", "5", "--rounds", "1", "--out", "a", how], "link-in-the-way", "a/checkpoint")
         assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "precious/config.toml").read_text() == "mine"
     assert (tmp_path / "a/history.csv").exists()
@@ -178,11 +172,11 @@ def test_a_checkpoint_that_is_a_link_is_refused(tmp_path, monkeypatch, capsys):
 def test_overwrite_replaces_runs_only(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/mine.txt").write_text("precious")
-    check_refused(["run", "--overwrite", "--out", str(tmp_path / "a")], "foreign-folder", str(tmp_path / "a"))
+    check_refusal(["run", "--overwrite", "--out", str(tmp_path / "a")], "foreign-folder", str(tmp_path / "a"))
     (tmp_path / "a/summary.json").write_text("{}")
     monkeypatch.chdir(tmp_path / "a")
     for out in (".", "..", str(tmp_path / "a")):
-        check_refused(["run", "--overwrite", "--out", out], "unsafe-folder")
+        check_refusal(["run", "--overwrite", "--out", out], "unsafe-folder")
     assert (tmp_path / "a/mine.txt").read_text() == "precious"
 
 
@@ -201,7 +195,7 @@ def test_a_file_in_the_way(tmp_path, capsys):
 
 def test_an_unwritable_place_is_told_before_training(capsys):
     # nobody, root included, can create files under /proc
-    check_refused(["run", "--out", "/proc/drfl/a"], "cannot-write", "/proc")
+    check_refusal(["run", "--out", "/proc/drfl/a"], "cannot-write", "/proc")
     assert capsys.readouterr().err.count("\n") == 1
 
 

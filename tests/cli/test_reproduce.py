@@ -127,7 +127,7 @@ def test_a_smaller_result_asks_before_it_takes_the_place_of_a_larger(capsys):
     assert call(["reproduce", "small-table-1", "--rounds", "1", "--jobs", "1", "--out", "a"]) == 0
     capsys.readouterr()
     smaller = ["--rounds", "1", "--repeats", "1", "--jobs", "1", "--out", "a"]
-    assert refused(capsys, "small-table-1", *smaller).code == "foreign-folder"
+    assert refused(capsys, "small-table-1", *smaller).code == "other-run"
 
 
 def test_without_matplotlib_figures_are_refused_before_anything_runs(capsys, monkeypatch, tmp_path):

@@ -34,6 +34,15 @@ def refusal(arguments: Sequence[str], *, exit_code: int = 2) -> DrflError:
     return complain.call_args.args[0]
 
 
+def check_refusal(
+    arguments: Sequence[str], code: str, field: str | None = None, *quoted: str, exit_code: int = 2
+) -> None:
+    """Assert that a command of drfl is refused; see :func:`refused` for the code, the field and what is quoted."""
+    error = refusal(arguments, exit_code=exit_code)
+    assert (error.code, error.field) == (code, error.field if field is None else field), error
+    assert not [value for value in quoted if value not in str(error)], error
+
+
 def notices(arguments: Sequence[str], *, exit_code: int = 0) -> list[Notice]:
     """The notices that a command of drfl prints, which ends with this exit code."""
     found: list[Notice] = []
