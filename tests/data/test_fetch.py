@@ -121,7 +121,7 @@ def test_every_mirror_is_named_with_its_own_fault(server, tmp_path):
     except RuntimeError:
         with refused("download-failed", "file.gz") as caught:
             download_file(FILE, tmp_path, mirrors)
-    for fault in ("Invalid URL 'nonsense/", "127.0.0.1:9/file.gz: [Errno 111] Connection refused", "no/file.gz: 404"):
+    for fault in ("'nonsense/", "127.0.0.1:9/file.gz: [Errno 111]", "no/file.gz: 404"):
         assert fault in str(caught.value)
 
 

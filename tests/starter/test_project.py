@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.cli.app import call
-from drfl.errors import InputError
 from drfl.starter import project
 
 
@@ -99,6 +99,6 @@ def test_whole_or_not_at_all(tmp_path, monkeypatch):
         return {"README.md": "x", "none/study.toml": "x"}
 
     monkeypatch.setattr(project, "files", torn)
-    with pytest.raises(InputError, match=r"cannot write .*mystudy"):
+    with refused("cannot-write", str(tmp_path / "new/mystudy")):
         project.write(tmp_path / "new/mystudy")
     assert not list(tmp_path.iterdir())
