@@ -11,7 +11,6 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.algorithms import DRFA
-from drfl.errors import InputError
 from drfl.local import LocalSGD
 from drfl.trackers import MLflow, TensorBoard
 
@@ -98,7 +97,7 @@ def test_mlflow_has_the_history_and_the_params(store):
     with MLflow("study", uri=store) as early:
         drfl.run(ALGORITHM, federation(), rounds=9, callbacks=[early, stop])
     assert client(early).get_run(early.run_id).info.status == "FINISHED"
-    with pytest.raises(InputError, match=r"^MLflow, experiment 'study': .*abc"):
+    with refused("tracker-failed", "study", "MLflow", "abc"):
         go(MLflow("study", uri=store, run_id="abc"))
 
 
@@ -122,7 +121,7 @@ def test_a_tracker_is_for_one_run(tmp_path):
 def test_without_the_library_the_extra_is_named(make, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, f"{module}.tracking", None)
-    with pytest.raises(InputError, match=rf"is not installed: pip install 'drfl\[{make.__name__.lower()}\]'"):
+    with refused("package-missing", make.__name__.lower(), f"'drfl[{make.__name__.lower()}]'"):
         make("x")
 
 

@@ -57,6 +57,11 @@ def notices(arguments: Sequence[str], *, exit_code: int = 0) -> list[Notice]:
     return found
 
 
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str | None]]:
+    """Code and field of the notices in the log."""
+    return [(record.msg.code, record.msg.field) for record in caplog.records if isinstance(record.msg, Notice)]
+
+
 def notice_codes(arguments: Sequence[str], *, exit_code: int = 0) -> list[str]:
     """The codes of these notices."""
     return [notice.code for notice in notices(arguments, exit_code=exit_code)]
