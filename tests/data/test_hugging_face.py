@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.support.refusals import refused as refused_with
+from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
 from drfl.data import hugging_face
@@ -193,7 +193,7 @@ def test_a_hub_that_does_not_answer_is_told_of_once(hub, capsys):
 
 
 def test_an_empty_revision_is_refused():
-    with refused_with("invalid-name", "dataset"):
+    with refused("invalid-name", "dataset"):
         hugging_face.hub_name("hf:clinic/heart@")
 
 
@@ -215,16 +215,15 @@ def test_the_hub_in_the_command(monkeypatch, capsys):
     assert json.loads(Path("again/summary.json").read_text())["dataset"] == "hf:clinic/heart:small"
 
 
-def refused(words, capsys):
-    assert call(f"run {words} --out r --rounds 1".split()) == 2
+def check_refused(words, capsys, *error):
+    check_refusal(f"run {words} --out r --rounds 1".split(), *error)
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1), err
     assert not Path("r").exists()
-    return err
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("words", "error"),
     [
         ("--dataset hf: --target y", "dataset 'hf:' has no name"),
         ("--dataset hf:clinic/heart", "dataset 'hf:clinic/heart' needs target"),
@@ -258,7 +257,7 @@ def refused(words, capsys):
     ],
 )
 @pytest.mark.one_in(2)
-def test_a_mistake_is_one_line(words, part, capsys):
+def test_a_mistake_is_one_line(words, error, capsys):
     saved(table())
     makers = {
         "splits": lambda: datasets.DatasetDict(a=table(), b=table()),
@@ -276,14 +275,14 @@ def test_a_mistake_is_one_line(words, part, capsys):
         path = saved(makers[name](), name)
         if name == "torn":
             next(path.glob("*.arrow")).write_bytes(b"ARROW1 and no more")
-    assert part in refused(words, capsys)
+    check_refused(words, capsys, *error)
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch, capsys):
     saved(table())
     monkeypatch.setattr(hugging_face, "find_spec", lambda name: None)
     for words in ("--dataset hf:clinic/heart --target ill", "--data saved --target ill"):
-        assert "needs the package datasets of Hugging Face: pip install 'drfl[hf]'" in refused(words, capsys)
+        check_refused(words, capsys, "package-missing", "datasets", "'drfl[hf]'")
 
 
 def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys, hub):
@@ -293,5 +292,5 @@ def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys, hub):
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    found = refused("--dataset hf:clinic/heart --target ill", capsys)
-    assert "dataset 'hf:clinic/heart' cannot be loaded from the hub: ConnectionError: no route to host" in found
+    what = ["'hf:clinic/heart'", "ConnectionError: no route to host"]
+    check_refused("--dataset hf:clinic/heart --target ill", capsys, "download-failed", None, *what)

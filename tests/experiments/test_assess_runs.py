@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refused
 
 import drfl
 from drfl.cli.app import call
@@ -110,19 +110,17 @@ def test_tables_and_sentences_are_printed(comparison, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "error"),
     [
-        (["nowhere"], "not a run directory"),
-        (["RUN", "--level", "1.5"], "level 1.5"),
-        (["RUN", "--measure", "acuracy"], "accuracy"),
+        (["nowhere"], ("not-a-run", "nowhere")),
+        (["RUN", "--level", "1.5"], ("out-of-range", "level", "1.5")),
+        (["RUN", "--measure", "acuracy"], ("unknown-name", "measure", "accuracy")),
     ],
 )
-def test_bad_input_is_one_line(comparison, capsys, arguments, line):
+def test_bad_input_is_one_line(comparison, capsys, arguments, error):
     folder = str(comparison / "FedAvg-seed0")
-    assert call(["assess", *(folder if a == "RUN" else a for a in arguments)]) == 2
-    text = capsys.readouterr().err
-    assert line in text
-    assert text.count("\n") == 1
+    check_refusal(["assess", *(folder if a == "RUN" else a for a in arguments)], *error)
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def federation():
@@ -181,5 +179,4 @@ def test_a_count_that_cannot_be_is_one_line(comparison, count, tmp_path, capsys)
     rows[1][rows[0].index("accuracy_count")] = count
     with (folder / "clients.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
-    assert call(["assess", str(folder)]) == 2
-    assert "run/clients.csv is damaged: the accuracy of 'Cleveland'" in capsys.readouterr().err
+    check_refusal(["assess", str(folder)], "damaged-run", None, "run/clients.csv", "'Cleveland'")
