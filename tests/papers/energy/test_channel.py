@@ -34,7 +34,7 @@ def test_a_hopeless_channel_still_has_a_rate():
 
 
 @pytest.mark.parametrize(
-    (("out-of-range", "bandwidth"), "snr", "error"),
+    ("bandwidth", "snr", "error"),
     [
         ([0.0], [1.0], ("out-of-range", "bandwidth")),
         ([-1.0], [1.0], ("out-of-range", "bandwidth")),
