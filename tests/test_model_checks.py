@@ -173,7 +173,7 @@ def test_a_branch_of_each_sample_gives_the_same_numbers_or_one_line(forward, cap
         with caplog.at_level(logging.WARNING, "drfl.engine"):
             result = drfl.run(drfl.FedAvg(m=3, local=LOCAL), drfl.Simulation(data, task, engine=engine), rounds=2)
         found.append(result)
-    assert caplog.text.count("branches on values") == 1
+    assert len(caplog.records) == 1
     for other in found[1:]:
         torch.testing.assert_close(other.model, found[0].model)
         torch.testing.assert_close(other.evaluation.loss, found[0].evaluation.loss)

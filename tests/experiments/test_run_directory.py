@@ -82,7 +82,8 @@ def test_overwriting_replaces_what_is_listed_and_tells_what_stays(tmp_path):
     assert names(tmp_path / "a") == ["manifest.json", "notes.txt", "plan.csv", "sub", "sub/plan.csv", "summary.json"]
     assert (tmp_path / "a/plan.csv").read_text() == "new"
     assert (tmp_path / "a/sub/plan.csv").read_text() == "mine"
-    assert told == [f"{tmp_path / 'a'}: left as they were, as they are not of the plan: notes.txt, sub"]
+    assert len(told) == 1
+    assert all(part in told[0] for part in (str(tmp_path / "a"), "notes.txt, sub"))
 
 
 def test_the_old_results_stay_until_there_are_new_ones(tmp_path):

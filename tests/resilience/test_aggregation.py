@@ -124,7 +124,8 @@ def test_fewer_replies_than_a_rule_judges_are_not_used_at_all(caplog):
     assert state.memory.left_out.tolist() == [3, 0, 3, 3, 0, 3, 3, 3]
     assert torch.equal(state.w, fed_of().w0)
     said = [r.getMessage() for r in caplog.records if "replies" in r.getMessage()]
-    assert said == ["fewer than 7 replies to a request, too few for TrimmedMean(f=3): none of them is used"]
+    assert len(said) == 1
+    assert all(part in said[0] for part in ("7", "TrimmedMean(f=3)"))
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "ScaffPD"])

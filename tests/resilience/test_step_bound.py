@@ -149,7 +149,7 @@ def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplo
     assert bits_differ(absurd.inner, silent.inner) == []
     assert int(absurd.memory.rejected) >= 1
     said = [record.getMessage() for record in caplog.records if record.name == "drfl.resilience"]
-    assert said == ["client 2: reply rejected, as it is out of all proportion to the others'"]
+    assert [text.partition(":")[0] for text in said] == ["client 2"]
 
 
 def test_without_the_bound_the_same_client_ruins_the_model():
