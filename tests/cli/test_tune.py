@@ -129,7 +129,7 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
         ),
         ([], ("usage", None, "Missing")),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_mistakes_are_one_line_and_leave_nothing(arguments, error, tmp_path, capsys):
     before = {path.name for path in tmp_path.iterdir()}

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from tests.support.refusals import refused
+from tests.support.refusals import refusal, refused
 
 from drfl.cli.app import call
 from drfl.deploy import check_network, flower_cli, keys
@@ -304,7 +304,6 @@ def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_asked(superlink, c
     assert superlink[0] == []
 
 
-def test_an_insecure_deployment_has_no_keys(tmp_path, capsys):
+def test_an_insecure_deployment_has_no_keys(tmp_path):
     write(DeploymentPlan(("a", "b"), port=18000, insecure=True), tmp_path / "fl", keys=False)
-    assert call(["deploy", "revoke", str(tmp_path / "fl"), "a"]) == 2
-    assert "drfl: " in capsys.readouterr().err
+    assert refusal(["deploy", "revoke", str(tmp_path / "fl"), "a"]).code == "insecure-deployment"
