@@ -51,12 +51,12 @@ def test_the_same_call_goes_on_and_ends_as_one_that_never_stopped(killed):
     ("changes", "error"),
     [
         ({"seed": 1}, ("other-run", "seed", "0", "1")),
-        ({"evaluate_every": 2}, "with evaluate_every = 1, not 2"),
+        ({"evaluate_every": 2}, ("other-run", "evaluate_every", "1", "2")),
         (
             {"algorithm": drfl.DRFA(m=2, local=drfl.LocalSGD(steps=3, batch=4))},
             ("other-run", "algorithm.local.steps", "algorithm.local.steps = '2'", "'3'"),
         ),
-        ({"algorithm": drfl.FedAvg(m=2)}, "with algorithm = 'DRFA', not 'FedAvg'"),
+        ({"algorithm": drfl.FedAvg(m=2)}, ("other-run", "algorithm", "'DRFA'", "'FedAvg'")),
         ({"fed": federation(0.5)}, ("other-run", "data")),
     ],
 )

@@ -224,7 +224,7 @@ def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
         ({"patience": 3}, ("no-validation",)),
         ({"engine": "fast"}, ("unknown-name", "engine", "'fast'")),
         ({"device": "abacus"}, ("device-missing", "device", "'abacus'")),
-        ({"guards": [("unknown-name", "guard")]}, ("unknown-name", "guard")),
+        ({"guards": ["steel"]}, ("unknown-name", "guard")),
         ({"resume": True}, ("needs-option", "out")),
         ({"returned": "first"}, ("invalid-value", "returned", "'first'")),
     ],
