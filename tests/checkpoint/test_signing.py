@@ -80,7 +80,7 @@ def of_another(path):
 
 
 CHANGES = {
-    "forged": (forged, "its signature is not that of the checkpoint_key"),
+    "forged": (forged, "damaged-checkpoint"),
     "unsigned": (lambda path: (path / "HMAC-SHA256").unlink(), "damaged-checkpoint"),
     "emptied": (lambda path: (path / "HMAC-SHA256").write_bytes(b""), "damaged-checkpoint"),
     "no text": (lambda path: (path / "HMAC-SHA256").write_bytes(b"\xff" * 65), "damaged-checkpoint"),

@@ -43,7 +43,7 @@ N = 4000
     ],
 )
 def test_refused(wrong):
-    with refused("out-of-range", next(iter(wrong))) as error:
+    with refused("out-of-range", None, next(iter(wrong))) as error:
         FailureModel(**wrong)
     assert "\n" not in str(error.value)
 
