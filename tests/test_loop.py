@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.support.marks import only
 from tests.support.problems import federation, task_of
+from tests.support.refusals import refused
 from torch import Tensor
 
 from drfl.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
@@ -126,13 +127,13 @@ def test_a_callback_stops_the_run(at, expected):
     ("name", "value"), [("rounds", -1), ("rounds", 1.5), ("evaluate_every", 0), ("evaluate_every", -2)]
 )
 def test_impossible_numbers(name, value):
-    with pytest.raises(InputError, match=f"{name} must be an integer of at least ., not {value}"):
+    with refused("out-of-range", name, str(value)):
         run(Counter(), fed(), **{"rounds": 3, name: value})
 
 
 @pytest.mark.parametrize("trouble", [math.nan, math.inf, NonFiniteError("entry 3 is nan")], ids=str)
 def test_divergence(trouble):
-    with pytest.raises(DivergedError, match=r"Counter diverged in round 3 \(.*(holds NaN|entry 3)") as raised:
+    with refused("diverged", None, "Counter", kind=DivergedError) as raised:
         run(Counter(breaks={3: trouble}), fed(), rounds=5)
     assert "\n" not in str(raised.value)
 
@@ -172,7 +173,7 @@ def test_target_waits_for_an_evaluation():
 
 
 def test_unknown_metric():
-    with pytest.raises(InputError, match=r"unknown metric 'acuracy'.*avg_accuracy"):
+    with refused("unknown-name", "metric", "'acuracy'", "avg_accuracy"):
         run(Counter(), fed(), rounds=1, until=Target("acuracy", 0.5, "test"))
     for metric in (*Metrics._fields, *columns_of("accuracy")):
         run(Counter(), fed(), rounds=1, until=Target(metric, 0.5, "test"))
@@ -225,7 +226,7 @@ def test_a_round_that_nobody_answers_is_in_no_mean():
 @pytest.mark.parametrize("name", ["QFedAvg", "Counter"])
 def test_an_algorithm_without_averaged_solution_says_so(name):
     algorithm, f = (Counter(), fed()) if name == "Counter" else (ALGORITHMS[name](m=2, local=LOCAL), federation())
-    with pytest.raises(InputError, match=f"^{name} has no averaged solution: leave 'averaged' out$"):
+    with refused("no-average", "averaged", name):
         run(algorithm, f, rounds=2, averaged=True)
 
 
@@ -337,7 +338,8 @@ def test_it_is_dropped_where_a_callback_ends_the_run(stop, every):
 def test_where_it_goes_wrong_that_is_told_once_the_round_before_is_over(trouble, wrap):
     steps, kept = [], []
     options = {"callbacks": [steps.append], "keep": lambda progress, stopping: kept.append(progress.round)}
-    with pytest.raises((DivergedError, InputError), match=r"in round 3|^no$"):
+    code, kind = ("input", InputError) if isinstance(trouble, InputError) else ("diverged", DivergedError)
+    with refused(code, kind=kind):
         run(Counter(breaks={3: trouble}), wrap(fed()), rounds=5, **options)
     assert [step.round for step in steps] == [0, 1, 2]
     assert [step.row.round for step in steps] == [0, 1, 2]
@@ -398,16 +400,16 @@ def test_history_of_a_run():
 
 def test_a_real_divergence_names_the_round():
     local = LocalSGD(steps=5, lr=1e3, weight_decay=10)
-    with pytest.raises(DivergedError, match=r"DRFA diverged in round \d+ .*lr"):
+    with refused("diverged", None, "DRFA", kind=DivergedError):
         run(DRFA(m=3, local=local), federation(), rounds=40)
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("FedAvg", "lr"), ("DRFA", "lr or gamma"), ("ScaffPD", "lr or server_lr or sigma")]
+    ("name", "remedy"), [("FedAvg", ["lr"]), ("DRFA", ["lr", "gamma"]), ("ScaffPD", ["lr", "server_lr", "sigma"])]
 )
 def test_a_divergence_names_the_step_sizes_that_there_are(name, remedy):
     local = LocalSGD(steps=5, lr=1e3, weight_decay=10)
-    with pytest.raises(DivergedError, match=f": lower {remedy}$"):
+    with refused("diverged", None, *remedy, kind=DivergedError):
         run(ALGORITHMS[name](m=3, local=local), federation(), rounds=40)
 
 
@@ -416,13 +418,13 @@ def test_a_divergence_names_the_step_sizes_that_there_are(name, remedy):
     "bad", [{"gamma": -0.1}, {"gamma": math.nan}, {"dual_batch": 0}, {"dual_batch": -3}, {"dual_batch": 1.5}], ids=str
 )
 def test_impossible_hyperparameters(make, bad):
-    with pytest.raises(InputError, match=next(iter(bad))):
+    with refused("out-of-range", next(iter(bad))):
         make(m=2, **bad)
 
 
 @pytest.mark.parametrize("mu", [0, -1, math.nan, math.inf])
 def test_impossible_mu(mu):
-    with pytest.raises(InputError, match="mu"):
+    with refused("out-of-range", "mu"):
         DRDM(m=2, mu=mu)
 
 

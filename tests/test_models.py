@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.refusals import refused
 
 from drfl import models
-from drfl.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
@@ -39,7 +39,7 @@ def test_cnn_is_the_papers():
 
 @pytest.mark.parametrize("shape", [(784,), (28, 28), (1, 3, 28), (1, 28, 3)])
 def test_cnn_needs_images(shape):
-    with pytest.raises(InputError, match="use 'mlp'"):
+    with refused("unsupported-data", "model", "'mlp'"):
         models.cnn(shape, 10)
 
 
@@ -50,5 +50,5 @@ def test_lstm_scores_the_token_after_a_text():
     later = text.clone()
     later[:, -1] = (later[:, -1] + 1) % 9
     assert not torch.equal(module(text), module(later))
-    with pytest.raises(InputError, match="needs texts"):
+    with refused("unsupported-data", "model"):
         models.lstm((1, 28, 28), 10)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.refusals import refused
 
 from drfl import sampling
-from drfl.errors import InputError
 from drfl.key import Key
 from drfl.sampling import Cohort
 
@@ -105,7 +105,7 @@ def test_without_replacement_takes_all_that_can_be_drawn():
 
 
 def test_without_replacement_needs_enough_positive_weights():
-    with pytest.raises(InputError, match=r"only 4 clients .* m=5: .*with replacement.*floor"):
+    with refused("few-clients", "m", "4", "m=5"):
         sampling.without_replacement(LAM, 5, Key(0))
 
 
@@ -160,9 +160,9 @@ def test_uniform_of_all():
 
 @pytest.mark.parametrize("m", [0, -1, 6])
 def test_impossible_sizes(m):
-    with pytest.raises(InputError, match=f"m={m} must be between 1 and the number of clients, 5"):
+    with refused("out-of-range", "m", f"m={m}", "5"):
         sampling.uniform(5, m, Key(0))
-    with pytest.raises(InputError, match=f"m={m} must be between 1 and the number of clients, 5"):
+    with refused("out-of-range", "m", f"m={m}", "5"):
         sampling.uniform_weighted(LAM, m, Key(0))
 
 
@@ -173,7 +173,7 @@ def test_size(m, expected):
 
 @pytest.mark.parametrize("m", [0, -1, 6, 2.0, "3", math.nan])
 def test_impossible_size(m):
-    with pytest.raises(InputError, match=f"m={m} must be between 1 and the number of clients, 5"):
+    with refused("out-of-range", "m", f"m={m}", "5"):
         sampling.size(m, 5)
 
 
@@ -211,13 +211,13 @@ def test_only_clients_of_weight_zero_answered():
 @pytest.mark.parametrize("answered", [[1], [9], [2, 3], [0, 2]])
 def test_strangers(answered):
     asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
-    with pytest.raises(ValueError, match="not asked"):
+    with pytest.raises(ValueError):  # noqa: PT011 - a fault of the caller's code, which has no code
         asked.weights_of(torch.tensor(answered))
 
 
 def test_the_same_answer_twice():
     asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError):  # noqa: PT011 - a fault of the caller's code, which has no code
         asked.weights_of(torch.tensor([4, 2, 4]))
 
 

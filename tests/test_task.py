@@ -12,7 +12,6 @@ from torch.nn import functional
 
 import drfl
 from drfl import models
-from drfl.errors import InputError
 from drfl.key import Key
 from drfl.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
 from drfl.task import Task
@@ -79,25 +78,25 @@ def test_further_dimensions_are_averaged(loss):
     ids=["reduced", "over_samples"],
 )
 def test_reduced_loss(loss):
-    with pytest.raises(InputError, match=r"loss must give one value per sample.*without reduction"):
+    with refused("wrong-shape"):
         Task(net(), loss).check(X, Y)
 
 
 def test_reduced_metric_that_promised_a_value_per_sample():
     hit = Metric("hit", lambda o, y: (o.argmax(1) == y).float().mean(), per_sample=True)
-    with pytest.raises(InputError, match="metric 'hit' must give one value per sample"):
+    with refused("wrong-shape", None, "'hit'"):
         Task(net(), score=hit).check(X, Y)
 
 
 def test_a_loss_that_mixes_samples():
     """(B, 1) outputs less (B,) targets broadcast to (B, B): every sample is compared with every target."""
     task = Task(net(1), lambda outputs, y: (outputs - y) ** 2, score=binary_accuracy)
-    with pytest.raises(InputError, match="sample"):
+    with refused("unsupported-model", "loss"):
         task.check(X, torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]))
 
 
 def test_a_label_without_an_output():
-    with pytest.raises(InputError, match="labels run from 0 to 5 but the model has 3 outputs"):
+    with refused("out-of-range", "targets", "5", "3"):
         Task(net()).check(X, torch.tensor([0, 2, 5, 1, 0]))
 
 
@@ -106,7 +105,7 @@ def test_model_that_mixes_samples():
         def forward(self, x):
             return super().forward(x - x.mean(0))
 
-    with pytest.raises(InputError, match="sample"):
+    with refused("unsupported-model", "model"):
         Task(Centred(4, 3)).check(X, Y)
 
 
@@ -123,21 +122,21 @@ def test_what_does_not_fit_is_one_line(x, y):
 
 def test_floating_point_targets_need_another_score():
     assert Task(net(1), nn.MSELoss()).measures == (METRICS["rmse"],)
-    with pytest.raises(InputError, match=r"outputs \(5, 1\) with targets \(5, 3\): make them alike"):
+    with refused("wrong-shape", "loss", "(5, 1)", "(5, 3)"):
         Task(net(1), nn.MSELoss()).check(X, REAL)
     Task(net(1), nn.MSELoss()).check(X, REAL[:, 0])  # (B, 1) against (B,)
-    with pytest.raises(InputError, match="pass score='rmse'"):
+    with refused("wrong-task", "accuracy", "score='rmse'"):
         Task(net(1), nn.MSELoss(), "accuracy").check_targets(X, REAL)
 
 
 def test_outputs_without_classes():
-    with pytest.raises(InputError, match=r"\(B, classes\)"):
+    with refused("wrong-task", "auc", "(B"):
         Task(nn.Sequential(net(1), nn.Flatten(0)), lambda o, y: o, "auc").check(X, Y[:, None].expand(-1, 2))
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 2), (0, 3), (0, 255)])
 def test_labels_outside_the_classes(low, high):
-    with pytest.raises(InputError, match=f"labels run from {low} to {high} but the model has 3 outputs"):
+    with refused("out-of-range", "targets", str(low), str(high), "3"):
         Task(net()).check_targets(X, torch.tensor([0, low, 1, high]))
 
 
@@ -156,7 +155,7 @@ def test_buffers_changed_in_the_forward_pass():
             self.calls += 1
             return super().forward(x)
 
-    with pytest.raises(InputError, match="changes its own 'calls'"):
+    with refused("unsupported-model", "model", "'calls'"):
         Task(Counting()).check(X, Y)
 
 
@@ -167,7 +166,7 @@ def test_random_forward_pass():
 
     model = Noisy(4, 3)
     before = torch.random.get_rng_state()
-    with pytest.raises(InputError, match="global generator"):
+    with refused("unsupported-model", "model"):
         Task(model).check(X, Y)
     assert torch.equal(before, torch.random.get_rng_state())
     Task(model.eval()).check(X, Y)
@@ -180,7 +179,7 @@ def test_constant_buffers_are_fine():
 
 
 def test_stateful_models_are_refused_at_once():
-    with pytest.raises(InputError, match=r"nn\.GroupNorm"):
+    with refused("unsupported-model", "model", "nn.GroupNorm"):
         Task(nn.Sequential(net(), nn.BatchNorm1d(3)))
     Task(nn.Sequential(net(), nn.BatchNorm1d(3)).eval()).check(X, Y)
 
@@ -236,5 +235,5 @@ def test_binary_classification():
 
 def test_images_before_a_linear_layer_are_told_the_remedy():
     task = drfl.Task(torch.nn.Linear(64, 10))
-    with pytest.raises(drfl.InputError, match=r"put torch.nn.Flatten\(\) in front of it"):
+    with refused("model-data-mismatch", "model", "torch.nn.Flatten()"):
         task.check(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))

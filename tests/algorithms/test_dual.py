@@ -11,13 +11,13 @@ import torch
 from tests.conformance import references
 from tests.support.marks import only
 from tests.support.reference import bisection
+from tests.support.refusals import refused
 from tests.support.rounds import same_as
 
 from drfl import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAGA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.dual import RATE, SnapshotMethod, no_squares, step_size
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.requests import Losses
@@ -80,7 +80,7 @@ def test_lambda_starts_where_it_is_told(make):
     assert firsts == {"uniform": pytest.approx([0.2] * 5), "shares": pytest.approx([0.5, 0.2, 0.0, 0.2, 0.1])}
     floored = make(lam0="shares", ambiguity=Simplex(0.1), **METHODS[make], **options).init(fed).lam
     assert floored.tolist() == pytest.approx([7 / 15, 1 / 6, 0.1, 1 / 6, 0.1])
-    with pytest.raises(InputError, match="unknown lam0 'share': did you mean 'shares'"):
+    with refused("unknown-name", "lam0", "lam0 'share'", "'shares'"):
         make(lam0="share", **METHODS[make], **options).init(fed)
 
 

@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from tests.support.problems import federation
+from tests.support.refusals import refused
 
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
 from drfl.engine import Loop, Stacked, Threads
-from drfl.errors import InputError
 from drfl.federation import WrappedFederation
 from drfl.local import LocalSGD
 from drfl.loop import run
@@ -29,7 +29,7 @@ def test_which_have_a_cohort():
 @pytest.mark.parametrize("make", SAMPLED)
 @pytest.mark.parametrize("m", [0, -2, 4, 1.5])
 def test_impossible_cohorts(make, m):
-    with pytest.raises(InputError, match="between 1 and the number of clients, 3"):
+    with refused("out-of-range", "m", "3"):
         run(make(m=m), ConstantFederation([1.0, 2.0, 3.0]), rounds=1)
 
 

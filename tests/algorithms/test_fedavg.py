@@ -10,10 +10,10 @@ import torch
 from tests.conformance import references
 from tests.support.problems import federation
 from tests.support.quadratics import Quadratics
+from tests.support.refusals import refused
 from tests.support.rounds import costs, last, near, same_as, second_round, states
 
 from drfl.algorithms import FedAvg, FedProx
-from drfl.errors import InputError
 from drfl.local import LocalSGD
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
@@ -70,5 +70,5 @@ def test_they_stop_where_they_should(samples, tau):
 
 @pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
 def test_impossible_values(mu):
-    with pytest.raises(InputError, match="mu"):
+    with refused("out-of-range", "mu"):
         FedProx(mu=mu)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load, save
+from tests.support.refusals import refused
 
 from drfl import DRFA, Average, CVaR, FedAvg, LocalSGD, ScaffPD, run
 from drfl.certificate import Certifier
@@ -77,16 +79,15 @@ def with_tensors(files, change):
     return {**files, STATE: save({name: part.contiguous() for name, part in tensors.items()})}
 
 
-def check_passed_over(folder, fed, files, why):
+def check_passed_over(folder, fed, files, field):
     """By itself it cannot be used, and beside the one before that is."""
     (folder / "one").mkdir(), (folder / "two").mkdir()
-    with pytest.raises(DamagedError, match=rf"round-\d+ cannot be used: .*{why}") as caught:
+    with refused("damaged-checkpoint", field, NEW, kind=DamagedError) as caught:
         point(laid(folder / "one", {NEW: files[NEW]}), fed)
     assert str(caught.value).isprintable()
     found = point(laid(folder / "two", files), fed)
     assert (found.folder.name, found.progress.round) == (OLD, 2)
-    assert len(found.told) == 1
-    assert f"{NEW} cannot be used: " in found.told[0]
+    assert [(notice.code, Path(notice.field).name) for notice in found.told] == [("damaged-checkpoint", NEW)]
 
 
 def put(name, value):
@@ -102,42 +103,42 @@ def nested(content):
 
 
 RECORDS = {
-    "round is text": (put("round", "4"), "round: input should be a valid integer"),
-    "round is a fraction": (put("round", 4.5), "round: input should be a valid integer"),
-    "round is true": (put("round", True), "round: input should be a valid integer"),
-    "round is negative": (put("round", -4), "round: input should be greater"),
-    "round is huge": (put("round", 10**400), "round: input should be less"),
-    "round is NaN": (put("round", float("nan")), "round: input should be a"),
-    "round is missing": (drop("round"), "round: field required"),
-    "round is another": (put("round", 3), "it is of round 3, which its name is not"),
-    "skipped is more than all": (put("skipped", 5), "skipped: 5 rounds of 4"),
-    "skipped is nothing": (put("skipped", None), "skipped: input should be"),
-    "identity is a list": (put("identity", []), "identity: input should be an object"),
-    "identity is missing": (drop("identity"), "identity: field required"),
-    "ledger lacks a counter": (lambda content: content["ledger"].pop("bytes_up"), "ledger: it lacks bytes_up"),
-    "ledger is huge": (lambda content: content["ledger"].update(messages=10**400), "ledger.messages: input should be"),
-    "ledger is negative": (lambda content: content["ledger"].update(messages=-1), "ledger.messages: input should be"),
-    "ledger is less than before": (lambda content: content["ledger"].update(messages=1), "a counter falls"),
-    "ledger is text": (put("ledger", "x"), "ledger: input should be"),
-    "seconds are infinite": (put("seconds", float("inf")), "seconds: input should be"),
-    "seconds are NaN": (put("seconds", float("nan")), "seconds: input should be"),
-    "seconds are longer than any run": (put("seconds", 1e300), "seconds: input should be less"),
-    "seconds are missing": (drop("seconds"), "seconds: field required"),
-    "format is missing": (drop("format"), "format: field required"),
-    "no object": (lambda content: b"[]", "all of it: input should be an object"),
-    "no JSON": (lambda content: b"{", "run.json, all of it: "),
-    "nested too deep": (nested, "run.json, all of it: "),
-    "half a character": (lambda content: b'{"x": "\\ud800"}', "run.json, all of it: "),
-    "no UTF-8": (lambda content: b'{"x": "\xff"}', "run.json, all of it: "),
-    "a number of many digits": (lambda content: b'{"round": ' + b"9" * 5000 + b"}", "run.json, all of it: "),
+    "round is text": (put("round", "4"), "round"),
+    "round is a fraction": (put("round", 4.5), "round"),
+    "round is true": (put("round", True), "round"),
+    "round is negative": (put("round", -4), "round"),
+    "round is huge": (put("round", 10**400), "round"),
+    "round is NaN": (put("round", float("nan")), "round"),
+    "round is missing": (drop("round"), "round"),
+    "round is another": (put("round", 3), "round"),
+    "skipped is more than all": (put("skipped", 5), "skipped"),
+    "skipped is nothing": (put("skipped", None), "skipped"),
+    "identity is a list": (put("identity", []), "identity"),
+    "identity is missing": (drop("identity"), "identity"),
+    "ledger lacks a counter": (lambda content: content["ledger"].pop("bytes_up"), "ledger"),
+    "ledger is huge": (lambda content: content["ledger"].update(messages=10**400), "ledger.messages"),
+    "ledger is negative": (lambda content: content["ledger"].update(messages=-1), "ledger.messages"),
+    "ledger is less than before": (lambda content: content["ledger"].update(messages=1), "history.ledger"),
+    "ledger is text": (put("ledger", "x"), "ledger"),
+    "seconds are infinite": (put("seconds", float("inf")), "seconds"),
+    "seconds are NaN": (put("seconds", float("nan")), "seconds"),
+    "seconds are longer than any run": (put("seconds", 1e300), "seconds"),
+    "seconds are missing": (drop("seconds"), "seconds"),
+    "format is missing": (drop("format"), "format"),
+    "no object": (lambda content: b"[]", "run.json"),
+    "no JSON": (lambda content: b"{", "run.json"),
+    "nested too deep": (nested, "run.json"),
+    "half a character": (lambda content: b'{"x": "\\ud800"}', "run.json"),
+    "no UTF-8": (lambda content: b'{"x": "\xff"}', "run.json"),
+    "a number of many digits": (lambda content: b'{"round": ' + b"9" * 5000 + b"}", "run.json"),
 }
 
 
 @pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.one_in(2)
 def test_a_record_that_cannot_be(name, original, fed, tmp_path):
-    change, why = RECORDS[name]
-    check_passed_over(tmp_path, fed, {**original, NEW: with_record(original[NEW], change)}, why)
+    change, field = RECORDS[name]
+    check_passed_over(tmp_path, fed, {**original, NEW: with_record(original[NEW], change)}, field)
 
 
 def changed(name, change):
@@ -164,69 +165,72 @@ def both(*changes):
 W, LAM = "state.inner.w", "state.inner.lam"
 C = "state.inner.reports.c"
 TENSORS = {
-    "w is longer": (changed(W, longer), r"w is torch.float32 of shape \(651,\), not torch.float32 of shape \(650,\)"),
-    "w is of another type": (changed(W, torch.Tensor.double), "w is torch.float64"),
-    "w is missing": (drop(W), "w is missing"),
-    "w has NaN": (at(W, 3, torch.nan), "w holds NaN or infinity"),
-    "w is infinite": (at(W, 3, torch.inf), "w holds NaN or infinity"),
-    "lam of more clients": (changed(LAM, longer), r"lam is torch.float64 of shape \(6,\)"),
-    "lam does not add up": (changed(LAM, lambda lam: 2 * lam), "lam is no mixture"),
-    "lam is negative": (changed(LAM, lambda lam: lam + torch.tensor([-2.0, 2, 0, 0, 0])), "lam is no mixture"),
-    "lam is beyond the set": (changed(LAM, lambda lam: torch.eye(N)[0].double()), "lam is no mixture"),
-    "averaged lam is none": (changed("average.lam", lambda lam: -lam), "average.lam is no mixture"),
-    "an average of too many": (changed("average.rounds", lambda r: r + 1), "mean of 5 rounds of 4"),
-    "an average of too few": (changed("average.rounds", lambda r: r - 9), "fewer than no rounds"),
-    "a step size of 0": (changed("state.inner.tau", lambda tau: 0 * tau), "a step size"),
-    "a scalar with a shape": (changed("state.inner.tau", lambda tau: tau[None]), r"tau is .* of shape \(1,\)"),
-    "rows of nobody": (at(f"{C}.clients", 0, N), "c.clients holds -?[0-9]+, which is out of range"),
-    "rows of a negative one": (at(f"{C}.clients", 0, -1), "c.clients holds -?[0-9]+, which is out of range"),
-    "rows twice": (at(f"{C}.clients", 0, 1), "c does not fit: a client appears twice"),
-    "rows too few": (changed(f"{C}.rows", lambda rows: rows[:-1]), "c.rows is"),
-    "rows too short": (changed(f"{C}.rows", lambda rows: rows[:, :-1]), "c.rows is"),
-    "rows with NaN": (at(f"{C}.rows", (0, 0), torch.nan), "c.rows holds NaN"),
-    "clients that are no list": (changed(f"{C}.clients", lambda clients: clients[None]), "c.clients is"),
-    "losses without gradients": (at("state.inner.reports.seen", 0, False), "those who reported a loss"),
-    "guards of more": (changed("state.memory.guards", longer), "guards is"),
-    "a guard's peak is NaN": (at("state.memory.guards", -1, torch.nan), "guards holds NaN"),
-    "a negative count": (at("state.memory.strikes", 0, -1), "a negative count"),
+    "w is longer": (changed(W, longer), "state.inner.w"),
+    "w is of another type": (changed(W, torch.Tensor.double), "state.inner.w"),
+    "state.inner.w": (drop(W), "state.inner.w"),
+    "w has NaN": (at(W, 3, torch.nan), "state.inner.w"),
+    "w is infinite": (at(W, 3, torch.inf), "state.inner.w"),
+    "lam of more clients": (changed(LAM, longer), "state.inner.lam"),
+    "lam does not add up": (changed(LAM, lambda lam: 2 * lam), "state.lam"),
+    "lam is negative": (changed(LAM, lambda lam: lam + torch.tensor([-2.0, 2, 0, 0, 0])), "state.lam"),
+    "lam is beyond the set": (changed(LAM, lambda lam: torch.eye(N)[0].double()), "state.lam"),
+    "averaged lam is none": (changed("average.lam", lambda lam: -lam), "average.lam"),
+    "an average of too many": (changed("average.rounds", lambda r: r + 1), "average.rounds"),
+    "an average of too few": (changed("average.rounds", lambda r: r - 9), "average"),
+    "a step size of 0": (changed("state.inner.tau", lambda tau: 0 * tau), "state.inner"),
+    "a scalar with a shape": (changed("state.inner.tau", lambda tau: tau[None]), "state.inner.tau"),
+    "rows of nobody": (at(f"{C}.clients", 0, N), "state.inner.reports.c.clients"),
+    "rows of a negative one": (at(f"{C}.clients", 0, -1), "state.inner.reports.c.clients"),
+    "rows twice": (at(f"{C}.clients", 0, 1), "state.inner.reports.c"),
+    "rows too few": (changed(f"{C}.rows", lambda rows: rows[:-1]), "state.inner.reports.c.rows"),
+    "rows too short": (changed(f"{C}.rows", lambda rows: rows[:, :-1]), "state.inner.reports.c.rows"),
+    "rows with NaN": (at(f"{C}.rows", (0, 0), torch.nan), "state.inner.reports.c.rows"),
+    "clients that are no list": (
+        changed(f"{C}.clients", lambda clients: clients[None]),
+        "state.inner.reports.c.clients",
+    ),
+    "losses without gradients": (at("state.inner.reports.seen", 0, False), "state.inner.reports"),
+    "guards of more": (changed("state.memory.guards", longer), "state.memory.guards"),
+    "a guard's peak is NaN": (at("state.memory.guards", -1, torch.nan), "state.memory.guards"),
+    "state.memory": (at("state.memory.strikes", 0, -1), "state.memory"),
     "flags that are none": (
         changed("state.memory.flagged", lambda part: torch.full((N,), 7, dtype=torch.uint8).view(torch.bool)),
-        "bytes that are neither true nor false",
+        "state.memory.flagged",
     ),
-    "a part that nobody has": (put("state.inner.drift", torch.zeros(3)), "drift is no part of"),
-    "a column that nobody has": (put("history.x", torch.zeros(3)), "history.x is no part of"),
-    "a point too long": (changed("point", longer), "point is"),
-    "a point with NaN": (at("point", 0, torch.nan), "point holds NaN"),
-    "rounds not in order": (at("history.round", 1, 0), "the rounds do not increase"),
-    "rounds that wrap around": (at("history.round", 2, -(2**63)), "history.round holds -9.* out of range"),
-    "rounds not from 0": (at("history.round", 0, 1), "does not begin with 0"),
-    "rounds to come": (at("history.round", -1, 5), "history.round holds 5, which is out of range"),
-    "no rounds": (changed("history.round", lambda part: part[:0]), "history.metrics is"),
-    "one round more": (changed("history.round", longer), "history.metrics is"),
-    "metrics more": (changed("history.metrics", lambda part: part[:, :-1]), "history.metrics is"),
-    "metrics of fewer rows": (changed("history.metrics", lambda part: part[1:]), "history.metrics is"),
-    "an accuracy of 2": (at("history.metrics", (0, 0), 2.0), "history.metrics holds 2, which is out of range"),
-    "a loss beyond all": (at("history.metrics", (0, 5), 1e200), "history.metrics holds 1e.200, which is out of range"),
-    "a ledger that falls": (at("history.ledger", (-1, 0), 0), "a counter falls"),
-    "a counter less": (changed("history.ledger", lambda part: part[:, 1:]), "history.ledger is"),
-    "seconds that are none": (at("history.seconds", 1, -1.0), "history.seconds holds -1, which is out of range"),
-    "seconds without end": (at("history.seconds", 1, torch.inf), "history.seconds holds"),
-    "half a certificate": (at("history.certificate", (0, 0), torch.nan), "it is there in part"),
-    "half a proof": (at("history.certificate", (0, 3), 0.5), "neither proven nor not"),
-    "a mixture of others": (changed("history.lam", lambda part: part[:, :-1]), "history.lam is"),
-    "a mixture that is none": (changed("history.lam", lambda part: part + 1), "a row is no mixture"),
-    "fewer flags": (changed("history.flagged", lambda part: part[1:]), "history.flagged is"),
-    "no flags": (changed("history.flagged", lambda part: torch.empty(0)), "history.flagged is"),
-    "flags of more": (changed("history.flagged", lambda part: torch.cat((part, part), 1)), "history.flagged is"),
-    "two faults": (both(at(W, 0, torch.nan), changed(LAM, longer)), "w holds NaN"),
+    "a part that nobody has": (put("state.inner.drift", torch.zeros(3)), "state.inner.drift"),
+    "a column that nobody has": (put("history.x", torch.zeros(3)), "history.x"),
+    "a point too long": (changed("point", longer), "point"),
+    "a point with NaN": (at("point", 0, torch.nan), "point"),
+    "rounds not in order": (at("history.round", 1, 0), "history.round"),
+    "rounds that wrap around": (at("history.round", 2, -(2**63)), "history.round"),
+    "rounds not from 0": (at("history.round", 0, 1), "history.round"),
+    "rounds to come": (at("history.round", -1, 5), "history.round"),
+    "no rounds": (changed("history.round", lambda part: part[:0]), "history.metrics"),
+    "one round more": (changed("history.round", longer), "history.metrics"),
+    "metrics more": (changed("history.metrics", lambda part: part[:, :-1]), "history.metrics"),
+    "metrics of fewer rows": (changed("history.metrics", lambda part: part[1:]), "history.metrics"),
+    "an accuracy of 2": (at("history.metrics", (0, 0), 2.0), "history.metrics"),
+    "a loss beyond all": (at("history.metrics", (0, 5), 1e200), "history.metrics"),
+    "a ledger that falls": (at("history.ledger", (-1, 0), 0), "history.ledger"),
+    "a counter less": (changed("history.ledger", lambda part: part[:, 1:]), "history.ledger"),
+    "seconds that are none": (at("history.seconds", 1, -1.0), "history.seconds"),
+    "seconds without end": (at("history.seconds", 1, torch.inf), "history.seconds"),
+    "half a certificate": (at("history.certificate", (0, 0), torch.nan), "history.certificate"),
+    "half a proof": (at("history.certificate", (0, 3), 0.5), "history.certificate"),
+    "a mixture of others": (changed("history.lam", lambda part: part[:, :-1]), "history.lam"),
+    "a mixture that is none": (changed("history.lam", lambda part: part + 1), "history.lam"),
+    "fewer flags": (changed("history.flagged", lambda part: part[1:]), "history.flagged"),
+    "no flags": (changed("history.flagged", lambda part: torch.empty(0)), "history.flagged"),
+    "flags of more": (changed("history.flagged", lambda part: torch.cat((part, part), 1)), "history.flagged"),
+    "two faults": (both(at(W, 0, torch.nan), changed(LAM, longer)), "state.inner.w"),
 }
 
 
 @pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.one_in(2)
 def test_tensors_that_cannot_be(name, original, fed, tmp_path):
-    change, why = TENSORS[name]
-    check_passed_over(tmp_path, fed, {**original, NEW: with_tensors(original[NEW], change)}, why)
+    change, field = TENSORS[name]
+    check_passed_over(tmp_path, fed, {**original, NEW: with_tensors(original[NEW], change)}, field)
 
 
 @pytest.mark.parametrize("shape", [[651], [0, 2**40], [-1], [325, 2]])
@@ -237,21 +241,21 @@ def test_a_header_that_does_not_fit(shape, original, fed, tmp_path):
     header[W]["shape"] = shape
     head = json.dumps(header).encode()
     files = {**original[NEW], STATE: len(head).to_bytes(8, "little") + head + data[8 + length :]}
-    check_passed_over(tmp_path, fed, {**original, NEW: files}, "state.safetensors is no such file|w is torch.float32")
+    check_passed_over(tmp_path, fed, {**original, NEW: files}, None)
 
 
 @pytest.mark.parametrize("name", ["round-4", "round-00000003", "round-99999999", "round-000000004"])
 def test_a_name_that_disagrees_with_the_round(name, original, fed, tmp_path):
     found = point(laid(tmp_path, {OLD: original[OLD], name: original[NEW]}), fed)
     assert found.folder.name == OLD
-    assert "it is of round 4, which its name is not" in found.told[0]
+    assert [notice.code for notice in found.told] == ["damaged-checkpoint"]
 
 
 def test_what_is_no_number_of_a_round_is_none_of_ours(original, fed, tmp_path):
     laid(tmp_path, {OLD: original[OLD], "round-²": original[NEW], "round-": {}, "rounds-9": {}})
     assert point(tmp_path, fed).told == ()
     (tmp_path / "round-00000009").write_text("a file")
-    assert "round-00000009 cannot be used: " in point(tmp_path, fed).told[0]
+    assert [Path(notice.field).name for notice in point(tmp_path, fed).told] == ["round-00000009"]
 
 
 def test_a_round_beyond_the_run_is_passed_over(original, fed, tmp_path):
@@ -259,7 +263,8 @@ def test_a_round_beyond_the_run_is_passed_over(original, fed, tmp_path):
     assert point(tmp_path, fed).progress.round == 4
     found = point(tmp_path, fed, rounds=3)
     assert found.progress.round == 2
-    assert "run.json, round: 4 of 3" in found.told[0]
+    assert [notice.code for notice in found.told] == ["damaged-checkpoint"]
+    assert "4 of 3" in found.told[0]
 
 
 def test_another_run_is_told_apart_from_damage(original, fed, tmp_path):
@@ -268,7 +273,7 @@ def test_another_run_is_told_apart_from_damage(original, fed, tmp_path):
     def same(identity):
         raise InputError(f"the run to resume is of {identity['of']}")
 
-    with pytest.raises(InputError, match=r"^the run to resume is of digits$"):
+    with refused("input"):
         point(tmp_path, fed, same=same)
     assert point(tmp_path, fed, same=lambda identity: ["a remark"]).told == ("a remark",)
 
@@ -312,7 +317,7 @@ def test_a_full_disk_under_a_table_is_no_damage(fed, tmp_path, monkeypatch):
 
     fresh, tensors = algorithm.init(fed), tensors_of(state)
     monkeypatch.setattr("drfl.client_table.os.pwrite", full)
-    with pytest.raises(InputError, match="No space left"):
+    with refused("cannot-write", "table_dir", "No space left"):
         back(fresh, tensors)
 
 
@@ -322,30 +327,30 @@ def test_what_may_not_be_finite_at_first_may_stay_so():
         kept = like._replace(lam=torch.tensor(lam))
         assert back(like, tensors_of(kept)).lam.tolist() == pytest.approx(lam, nan_ok=True)
     for lam in ([torch.inf, 1.0], [torch.nan, torch.nan]):
-        with pytest.raises(DamagedError, match="holds NaN or infinity"):
+        with refused("damaged-checkpoint", "state.lam", "NaN", kind=DamagedError):
             back(like, tensors_of(like._replace(lam=torch.tensor(lam))))
 
 
 def test_the_state_of_another_algorithm_is_refused(original, fed, tmp_path):
     algorithm = DRFA(m=3, local=LOCAL)
-    with pytest.raises(DamagedError, match="is no part of this algorithm's"):
+    with refused("damaged-checkpoint", "average.lam", kind=DamagedError):
         resume_point(laid(tmp_path, original), algorithm, fed)
 
 
 @pytest.mark.parametrize(
-    ("rollbacks", "restarted", "why"),
-    [(1, 4, "set back after 4 rounds of 4"), (2, 1, "roll-backs"), (0, 1, "roll-backs"), (1, 3, None)],
+    ("rollbacks", "restarted", "field"),
+    [(1, 4, "step_size.restarted"), (2, 1, "step_size"), (0, 1, "step_size"), (1, 3, None)],
 )
-def test_a_model_cannot_have_been_set_back_after_the_run(rollbacks, restarted, why, fed, tmp_path):
+def test_a_model_cannot_have_been_set_back_after_the_run(rollbacks, restarted, field, fed, tmp_path):
     algorithm = FedAvg(m=3, local=LocalSGD(steps=1, batch=4))
     run(algorithm, fed, rounds=5, keep=Checkpoints(tmp_path / "run", dict, 4))
     files = {name: (tmp_path / "run" / NEW / name).read_bytes() for name in (STATE, RUN)}
     numbers = {"lowered": 1, "rollbacks": rollbacks, "restarted": restarted}
     changes = both(*(put(f"step_size.{name}", torch.tensor(value)) for name, value in numbers.items()))
     laid(tmp_path, {NEW: with_tensors(files, changes)})
-    if why is None:
+    if field is None:
         size = resume_point(tmp_path, algorithm, fed, rounds=ROUNDS).progress.step_size
         assert (int(size.rollbacks), int(size.restarted)) == (1, 3)
         return
-    with pytest.raises(DamagedError, match=why):
+    with refused("damaged-checkpoint", field, kind=DamagedError):
         resume_point(tmp_path, algorithm, fed, rounds=ROUNDS)

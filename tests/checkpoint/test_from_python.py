@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.refusals import refused
 
 import drfl
-from drfl.errors import InputError
 
 ALGORITHM = drfl.DRFA(m=2, local=drfl.LocalSGD(steps=2, batch=4))
 
@@ -48,22 +48,22 @@ def test_the_same_call_goes_on_and_ends_as_one_that_never_stopped(killed):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "error"),
     [
-        ({"seed": 1}, "with seed = 0, not 1"),
-        ({"evaluate_every": 2}, "with evaluate_every = 1, not 2"),
+        ({"seed": 1}, ("other-run", "seed", "0", "1")),
+        ({"evaluate_every": 2}, ("other-run", "evaluate_every", "1", "2")),
         (
             {"algorithm": drfl.DRFA(m=2, local=drfl.LocalSGD(steps=3, batch=4))},
-            r"with algorithm.local.steps = '2', not '3'",
+            ("other-run", "algorithm.local.steps", "algorithm.local.steps = '2'", "'3'"),
         ),
-        ({"algorithm": drfl.FedAvg(m=2)}, "with algorithm = 'DRFA', not 'FedAvg'"),
-        ({"fed": federation(0.5)}, "with data = "),
+        ({"algorithm": drfl.FedAvg(m=2)}, ("other-run", "algorithm", "'DRFA'", "'FedAvg'")),
+        ({"fed": federation(0.5)}, ("other-run", "data")),
     ],
 )
 @pytest.mark.one_in(2)
-def test_another_run_is_refused_in_one_line(changes, said, killed):
+def test_another_run_is_refused_in_one_line(changes, error, killed):
     before = sorted(path.name for path in killed.iterdir())
-    with pytest.raises(InputError, match=said) as caught:
+    with refused(*error) as caught:
         run(killed, **changes)
     assert "\n" not in str(caught.value)
     assert sorted(path.name for path in killed.iterdir()) == before
@@ -73,19 +73,19 @@ def test_another_run_is_refused_in_one_line(changes, said, killed):
 def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_used(killed, caplog):
     (killed / "round-00000004" / "state.safetensors").write_bytes(b"")
     assert run(killed).history.to_csv() == run().history.to_csv()
-    assert "round-00000004 cannot be used" in caplog.text
+    assert "round-00000004" in caplog.text
 
 
 def test_one_object_may_serve_several_runs(tmp_path):
     keep = drfl.Checkpoints(tmp_path / "a", every=3)
     first = run(checkpoints=keep)
     assert run(checkpoints=keep).history.to_csv() == first.history.to_csv()
-    with pytest.raises(InputError, match="with seed = 0, not 1"):
+    with refused("other-run", "seed", "0", "1"):
         run(checkpoints=keep, seed=1)
 
 
 def test_mistakes(tmp_path):
-    with pytest.raises(InputError, match="every must be an integer of at least 1, not 0"):
+    with refused("out-of-range", "every", "1", "0"):
         drfl.Checkpoints(tmp_path, every=0)
-    with pytest.raises(InputError, match="leave start and keep out"):
+    with refused("conflicting-options", "checkpoints"):
         run(tmp_path, keep=lambda progress, stopping: None)

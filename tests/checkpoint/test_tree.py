@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from tests.papers.energy.jobs import digits
+from tests.support.refusals import refused
 from torch import Tensor
 
 from drfl.algorithms import ALGORITHMS
@@ -115,25 +116,25 @@ def test_rows_that_were_never_written_take_no_room():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "error"),
     [
-        ({"state.w": None}, "state.w is missing"),
-        ({"state.w": torch.zeros(3, dtype=torch.float64)}, "state.w is torch.float64"),
-        ({"state.w": torch.zeros(3, 1)}, r"of shape \(3, 1\)"),
-        ({"state.h.clients": torch.tensor([7])}, "state.h.clients holds 7"),
-        ({"state.h.rows": torch.zeros(1, 2)}, r"state\.h\.rows is torch.float32 of shape \(1, 2\)"),
+        ({"state.w": None}, ("damaged-checkpoint", "state.w")),
+        ({"state.w": torch.zeros(3, dtype=torch.float64)}, ("damaged-checkpoint", "state.w", "torch.float64")),
+        ({"state.w": torch.zeros(3, 1)}, ("damaged-checkpoint", "state.w", "(3, 1)")),
+        ({"state.h.clients": torch.tensor([7])}, ("damaged-checkpoint", "state.h.clients", "7")),
+        ({"state.h.rows": torch.zeros(1, 2)}, ("damaged-checkpoint", "state.h.rows", "torch.float32", "(1, 2)")),
     ],
 )
-def test_what_does_not_fit_is_refused(change, message):
+def test_what_does_not_fit_is_refused(change, error):
     state = some()._replace(h=some().h.put(torch.tensor([2]), torch.ones(1, 3)))
     tensors = {k: t for k, t in {**tensors_of(state), **change}.items() if t is not None}
-    with pytest.raises(DamagedError, match=message):
+    with refused(*error, kind=DamagedError):
         back_from(some(), tensors)
 
 
 @pytest.mark.parametrize("part", [3.0, [1], (1, 2)])
 def test_only_what_can_be_saved_is_a_state(part):
-    with pytest.raises(TypeError, match=r"state\.average is a"):
+    with pytest.raises(TypeError, match=r"state\.average"):
         tensors_of(some(part))
-    with pytest.raises(TypeError, match=r"state\.average is a"):
+    with pytest.raises(TypeError, match=r"state\.average"):
         back_from(some(part), tensors_of(some()))

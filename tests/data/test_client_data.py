@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.support.refusals import refused
 from torch.utils.data import IterableDataset, TensorDataset
 
 import drfl
 from drfl import Simulation, Task, checks
 from drfl.data import IID, ClientData, Dataset, OneClass, Partition, ZipfDirichlet, make_partition
-from drfl.errors import InputError
 from drfl.key import Key
 
 
@@ -50,7 +50,7 @@ def test_a_partition_of_something_larger_is_refused():
     large, small = toy(), toy(30)
     y = large.targets.numpy()
     partition = IID(2).split(y, y, 3, Key(0))
-    with pytest.raises(InputError, match=r"client 'client-0': training indices must lie in 0\.\.29"):
+    with refused("out-of-range", "client-0", "'client-0'", "0..29"):
         ClientData.from_dataset(small, partition)
 
 
@@ -123,17 +123,17 @@ class Endless(IterableDataset):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "message"),
+    ("dataset", "error"),
     [
-        (Endless(), "client 'a': its dataset needs __len__"),
-        ([], "client 'a': its dataset is empty"),
-        ([(1.0, 2, 3)], "client 'a': its dataset's items cannot be stacked"),
-        ([(np.zeros(2), 0), (np.zeros(3), 0)], "cannot be stacked"),
-        ([("text", 0)], "cannot be stacked"),
+        (Endless(), ("wrong-type", "a", "__len__")),
+        ([], ("no-rows", "a")),
+        ([(1.0, 2, 3)], ("wrong-type", "a")),
+        ([(np.zeros(2), 0), (np.zeros(3), 0)], ("wrong-type", "a")),
+        ([("text", 0)], ("wrong-type", "a")),
     ],
 )
-def test_unusable_torch_datasets_are_refused(dataset, message):
-    with pytest.raises(InputError, match=message):
+def test_unusable_torch_datasets_are_refused(dataset, error):
+    with refused(*error):
         ClientData.from_datasets({"a": dataset})
 
 
@@ -144,41 +144,41 @@ def with_value(value):
 
 
 @pytest.mark.parametrize(
-    ("train", "message"),
+    ("train", "error"),
     [
-        ({}, "there are no clients"),
-        ([], "there are no clients"),
-        ({"a": pair(4), "b": (np.zeros((0, 3)), np.zeros(0))}, "client 'b' has no training samples"),
-        ({"a": pair(4), "b": (np.zeros((4, 2)), pair(4)[1])}, r"differ in shape .* \(2,\) in client 'b'"),
-        ({"a": pair(4), "b": (pair(4)[0], np.zeros(4))}, "targets differ in kind: .* in client 'b'"),
-        ({"a": (np.zeros((4, 3)), np.zeros(3))}, "client 'a': .* give one target a sample"),
-        ({"a": (np.float64(3), np.zeros(3))}, "client 'a': .* give one target a sample"),
-        ({"a": np.zeros((4, 3))}, "client 'a': training data must be a pair"),
-        ({"a": (np.array(["x", "y"]), np.zeros(2))}, "client 'a': training data are not numeric"),
-        ({"a": pair(1)}, "client 'a' has 1 row: at least two"),
-        ({"a": with_value(np.nan)}, r"training inputs must be finite: 1 of 12 .* index \(2, 1\)"),
-        ({"a": with_value(1e300)}, "training inputs must be finite"),
-        ({"a": (np.zeros((2, 1)), np.array([0.0, np.inf]))}, "training targets must be finite"),
+        ({}, ("empty", "clients")),
+        ([], ("empty", "clients")),
+        ({"a": pair(4), "b": (np.zeros((0, 3)), np.zeros(0))}, ("no-rows", "b")),
+        ({"a": pair(4), "b": (np.zeros((4, 2)), pair(4)[1])}, ("wrong-shape", "b", "(2,)")),
+        ({"a": pair(4), "b": (pair(4)[0], np.zeros(4))}, ("wrong-type", "b")),
+        ({"a": (np.zeros((4, 3)), np.zeros(3))}, ("wrong-shape", "a")),
+        ({"a": (np.float64(3), np.zeros(3))}, ("wrong-shape", "a")),
+        ({"a": np.zeros((4, 3))}, ("wrong-type", "a", "'a'")),
+        ({"a": (np.array(["x", "y"]), np.zeros(2))}, ("wrong-type", "a", "'a'")),
+        ({"a": pair(1)}, ("few-rows", None, "'a'", "1")),
+        ({"a": with_value(np.nan)}, ("not-finite", None, "12", "(2, 1)")),
+        ({"a": with_value(1e300)}, ("not-finite",)),
+        ({"a": (np.zeros((2, 1)), np.array([0.0, np.inf]))}, ("not-finite",)),
     ],
 )
-def test_unusable_arrays_are_refused_by_name(train, message):
-    with pytest.raises(InputError, match=message):
+def test_unusable_arrays_are_refused_by_name(train, error):
+    with refused(*error):
         ClientData.from_arrays(train)
 
 
 @pytest.mark.parametrize(
-    ("test", "message"),
+    ("test", "error"),
     [
-        ({"a": pair(4)}, "only one of them has 'b'"),
-        ({"a": pair(4), "c": pair(4)}, "only one of them has 'b'"),
-        ([pair(4)], "2 clients but test data for 1"),
-        ({"a": pair(4), "b": (np.zeros((0, 3)), np.zeros(0))}, "client 'b' has no test samples"),
-        ([(np.zeros((2, 5)), np.zeros(2, int))] * 2, "training and test inputs differ"),
-        ([(np.zeros((2, 3)), np.zeros(2))] * 2, "training and test targets differ"),
+        ({"a": pair(4)}, ("clients-differ", "b")),
+        ({"a": pair(4), "c": pair(4)}, ("clients-differ", "b")),
+        ([pair(4)], ("count-mismatch", "test", "2", "1")),
+        ({"a": pair(4), "b": (np.zeros((0, 3)), np.zeros(0))}, ("no-rows", "b")),
+        ([(np.zeros((2, 5)), np.zeros(2, int))] * 2, ("wrong-shape", "inputs")),
+        ([(np.zeros((2, 3)), np.zeros(2))] * 2, ("wrong-shape", "targets")),
     ],
 )
-def test_test_data_must_go_with_the_training_data(test, message):
-    with pytest.raises(InputError, match=message):
+def test_test_data_must_go_with_the_training_data(test, error):
+    with refused(*error):
         ClientData.from_arrays({"a": pair(4), "b": pair(4)}, test)
 
 
@@ -189,21 +189,21 @@ def parts(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "error"),
     [
-        ({"train": (torch.tensor([0]), torch.zeros(0, dtype=torch.int64))}, "client 'b' has no training samples"),
-        ({"test": (torch.tensor([0]), torch.tensor([3]))}, r"client 'b': test indices must lie in 0\.\.2"),
-        ({"train": (torch.tensor([-1]), torch.tensor([0]))}, r"client 'a': training indices must lie"),
-        ({"train": (torch.tensor([0.0]), torch.tensor([0]))}, "client 'a': training indices must be a 1-D int64"),
-        ({"names": ("a", "a")}, "names of clients must differ"),
-        ({"names": ("a",)}, "equally many"),
-        ({"targets": torch.tensor([0, 1])}, "training inputs .* give one target"),
-        ({"targets": torch.zeros(3, dtype=torch.int32)}, "must be int64 labels"),
+        ({"train": (torch.tensor([0]), torch.zeros(0, dtype=torch.int64))}, ("no-rows", "b")),
+        ({"test": (torch.tensor([0]), torch.tensor([3]))}, ("out-of-range", "b", "'b'", "0..2")),
+        ({"train": (torch.tensor([-1]), torch.tensor([0]))}, ("out-of-range", "a", "'a'")),
+        ({"train": (torch.tensor([0.0]), torch.tensor([0]))}, ("wrong-type", "a", "'a'", "1-D int64")),
+        ({"names": ("a", "a")}, ("duplicate-name", "names")),
+        ({"names": ("a",)}, ("count-mismatch", "names")),
+        ({"targets": torch.tensor([0, 1])}, ("wrong-shape", "targets")),
+        ({"targets": torch.zeros(3, dtype=torch.int32)}, ("wrong-type", "targets", "int64")),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(changes, message):
+def test_parts_that_do_not_fit_are_refused(changes, error):
     assert ClientData(**parts()).n == 2
-    with pytest.raises(InputError, match=message):
+    with refused(*error):
         ClientData(**parts(**changes))
 
 
@@ -216,7 +216,7 @@ def test_to_casts_floats_only_and_keeps_one_pool_one():
     assert data.inputs.dtype == torch.float32
     assert torch.equal(double.train[0], data.train[0])
     assert data.to("cpu").names == data.names
-    with pytest.raises(InputError, match="dtype must be a floating type"):
+    with refused("wrong-type", "dtype"):
         data.to(dtype=torch.int64)
 
 
@@ -260,9 +260,9 @@ def test_a_pool_on_disk_is_not_copied(tmp_path):
 def test_what_is_not_finite_is_found_piece_by_piece(at_a_time, tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "AT_A_TIME", at_a_time)
     assert of_pool(mapped(tmp_path / "good.npy")).n == 2
-    with pytest.raises(InputError, match=r"training inputs .*: 2 of 120 values .* the first at index \(7, 1\)"):
+    with refused("not-finite", None, "120", "(7, 1)"):
         of_pool(mapped(tmp_path / "bad.npy", bad=([7, 31], [1, 0])))
-    with pytest.raises(InputError, match=r"x must be finite: 1 of 1 values .* at index \(\)"):
+    with refused("not-finite", "x", "()"):
         checks.finite("x", torch.tensor(torch.nan))
     checks.finite("x", torch.empty(0, 3))
 
@@ -289,17 +289,17 @@ def test_numbers_and_several_targets_from_python():
     frame = pd.DataFrame({"who": ["a", "b"] * 10, "x": range(20), "y": range(20), "z": [k % 2 == 0 for k in range(20)]})
     data = ClientData.from_frame(frame, group="who", target=("y", "z"))
     assert (data.targets[3].tolist(), data.classes, data.columns) == ([3.0, 0.0], None, ("x",))
-    for target, part in (
-        ((), "there is no target"),
-        (("y", "w"), "unknown column 'w'"),
-        (("y", "y"), "column 'y' is there twice"),
-        (("x", "who"), "column 'who' cannot be target and group"),
+    for target, error in (
+        ((), ("missing-option", "target")),
+        (("y", "w"), ("unknown-name", "column", "'w'")),
+        (("y", "y"), ("duplicate-column", "y")),
+        (("x", "who"), ("conflicting-options", "who")),
     ):
-        with pytest.raises(InputError, match=part):
+        with refused(*error):
             ClientData.from_frame(frame, group="who", target=target)
-    with pytest.raises(InputError, match=r"target column 'w' is not numeric .* name other columns in target"):
+    with refused("not-a-number", "w"):
         ClientData.from_frame(frame.assign(w="x"), group="who", target=("y", "w"), features=["x"])
-    with pytest.raises(InputError, match="2 names of columns for inputs"):
+    with refused("count-mismatch", "columns"):
         dataclasses.replace(data, columns=("x", "y"))
 
 
@@ -314,15 +314,15 @@ def test_iid_divides_rows_without_classes():
             sorted({*range(30)} - {row for part in parts.train for row in part}) if dataset is pool else [*range(9)]
         )
         assert sum(map(len, parts.test)) == tested
-    with pytest.raises(InputError, match=r"'one-class' divides rows by their class, and regression has none: take iid"):
+    with refused("wrong-task", "partition", "'one-class'"):
         make_partition(pool, OneClass(), Key(0))
-    for targets, task, part in (
-        (x.int(), "regression", "targets float32, not torch.float32 and torch.int32"),
-        (x, "multi-label", "targets must be 0 or 1"),
-        (x[:, 0], "multi-label", "or 1 in as many columns"),
-        (x / 0, "regression", "must be finite"),
+    for targets, task, error in (
+        (x.int(), "regression", ("wrong-type", "inputs", "torch.int32")),
+        (x, "multi-label", ("not-binary", "targets")),
+        (x[:, 0], "multi-label", ("wrong-shape", "inputs")),
+        (x / 0, "regression", ("not-finite",)),
     ):
-        with pytest.raises(InputError, match=part):
+        with refused(*error):
             Dataset("odd", x, targets, x, targets, 1, task=task)
 
 
@@ -331,10 +331,10 @@ def test_a_data_set_is_divided_by_a_partition_or_a_way_to_divide():
     found = drfl.ClientData.from_dataset(digits, way, drfl.Key(4))
     known = drfl.ClientData.from_dataset(digits, make_partition(digits, way, drfl.Key(4)))
     assert [rows.tolist() for rows in found.train] == [rows.tolist() for rows in known.train]
-    for dataset, partition, told in (
-        ("digits", way, "dataset is 'digits': give a data set"),
-        (digits, "dirichlet", "partition is 'dirichlet': give one such as"),
-        (digits, drfl.DirichletDrop, "partition is <class"),
+    for dataset, partition, error in (
+        ("digits", way, ("wrong-type", "dataset", "'digits'")),
+        (digits, "dirichlet", ("wrong-type", "partition", "'dirichlet'")),
+        (digits, drfl.DirichletDrop, ("wrong-type", "partition", "<class")),
     ):
-        with pytest.raises(drfl.InputError, match=told):
+        with refused(*error):
             drfl.ClientData.from_dataset(dataset, partition)

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.support.refusals import refused
 
 from drfl.data import ClientData
-from drfl.errors import InputError
 from drfl.key import Key
 
 
@@ -88,37 +88,37 @@ HOLES = [None, 1.0] + [2.0] * 8
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "message"),
+    ("changes", "options", "error"),
     [
-        ({}, {"target": "il"}, "unknown column 'il': did you mean 'ill'"),
-        ({}, {"group": "clinic"}, "unknown column 'clinic'"),
-        ({}, {"features": ["age", "dosis"]}, "unknown column 'dosis': did you mean 'dose'"),
-        ({}, {"features": ["age", "ill"]}, "'ill' is the target and cannot be a feature"),
-        ({}, {"features": []}, "no feature column"),
-        ({}, {"features": ["age", "age"]}, "column 'age' is there twice"),
-        ({"dose": ["low", "high"] * 5}, {}, "feature column 'dose' is not numeric .*get_dummies"),
-        ({"dose": pd.date_range("2020", periods=10)}, {}, "feature column 'dose' is not numeric"),
-        ({"dose": np.ones(10) * 1j}, {}, "feature column 'dose' is not numeric"),
-        ({"dose": HOLES}, {}, "column 'dose' has 1 missing values, the first in row 0: .*dropna.*fillna"),
-        ({"age": pd.Series(HOLES, dtype="Int64")}, {}, "column 'age' has 1 missing values"),
-        ({"dose": [np.inf] * 10}, {}, "column 'dose' is infinite in 10 rows"),
-        ({"ill": ["a", None] * 5}, {}, "column 'ill' has 5 missing values, the first in row 1"),
-        ({"ill": HOLES}, {}, "column 'ill' has 1 missing values"),
-        ({"ill": pd.Series(["a", 1] * 5, dtype=object)}, {}, "target column 'ill' mixes types"),
-        ({"hospital": ["a", None] * 5}, {}, "column 'hospital' has 5 missing values"),
-        ({"hospital": ["a"] * 9 + ["lonely"]}, {}, "group 'lonely' has 1 row"),
-        ({"dose": np.full(10, 1e300)}, {}, "training inputs must be finite"),
-        ({}, {"test_fraction": 1.5}, "test_fraction must lie"),
+        ({}, {"target": "il"}, ("unknown-name", "column", "'il'", "'ill'")),
+        ({}, {"group": "clinic"}, ("unknown-name", "column", "'clinic'")),
+        ({}, {"features": ["age", "dosis"]}, ("unknown-name", "column", "'dosis'", "'dose'")),
+        ({}, {"features": ["age", "ill"]}, ("conflicting-options", "ill")),
+        ({}, {"features": []}, ("no-features", "features")),
+        ({}, {"features": ["age", "age"]}, ("duplicate-column", "age")),
+        ({"dose": ["low", "high"] * 5}, {}, ("not-a-number", "dose", "get_dummies")),
+        ({"dose": pd.date_range("2020", periods=10)}, {}, ("not-a-number", "dose")),
+        ({"dose": np.ones(10) * 1j}, {}, ("not-a-number", "dose")),
+        ({"dose": HOLES}, {}, ("missing-values", "dose", "1", "0")),
+        ({"age": pd.Series(HOLES, dtype="Int64")}, {}, ("missing-values", "age", "1")),
+        ({"dose": [np.inf] * 10}, {}, ("not-finite", "dose", "10")),
+        ({"ill": ["a", None] * 5}, {}, ("missing-values", "ill", "5", "1")),
+        ({"ill": HOLES}, {}, ("missing-values", "ill", "1")),
+        ({"ill": pd.Series(["a", 1] * 5, dtype=object)}, {}, ("wrong-type", "ill")),
+        ({"hospital": ["a", None] * 5}, {}, ("missing-values", "hospital", "5")),
+        ({"hospital": ["a"] * 9 + ["lonely"]}, {}, ("few-rows", None, "'lonely'", "1")),
+        ({"dose": np.full(10, 1e300)}, {}, ("not-finite",)),
+        ({}, {"test_fraction": 1.5}, ("out-of-range", "test_fraction")),
     ],
 )
-def test_unusable_tables_are_refused_by_column(changes, options, message):
-    with pytest.raises(InputError, match=message) as caught:
+def test_unusable_tables_are_refused_by_column(changes, options, error):
+    with refused(*error) as caught:
         load(table(**changes), **options)
     assert "\n" not in str(caught.value)
 
 
 def test_repeated_columns_and_empty_tables_are_refused():
-    with pytest.raises(InputError, match="column 'age' is there twice"):
+    with refused("duplicate-column", "age"):
         load(table().rename(columns={"dose": "age"}))
-    with pytest.raises(InputError, match="has no rows"):
+    with refused("no-rows"):
         load(table().iloc[:0])

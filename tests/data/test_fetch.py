@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.data import catalogue, load
 from drfl.data.fetch import download_file
 from drfl.data.sources import CIFAR10, CIFAR100, FASHION, IDX_SOURCES, TINY_IMAGENET, RemoteFile
-from drfl.errors import InputError
 
 from .conftest import CIFAR, STEMS, cifar_archive, write_tiny
 
@@ -83,17 +83,17 @@ def test_a_right_file_arrives_under_its_name_and_nothing_else(server, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "message", "asked"),
+    ("path", "content", "error", "asked"),
     [
-        ("/other/file.gz", ZIPPED, "404 Client Error", 1),
-        ("/a/file.gz", ZIPPED[:-4], f"does not match the known hash: expected sha256:{FILE.sha256}", 1),
-        ("/a/file.gz", b"", "does not match the known hash", 1),
-        ("/cut/file.gz", ZIPPED, "IncompleteRead", 3),
+        ("/other/file.gz", ZIPPED, ("download-failed", "file.gz", "404 Client Error"), 1),
+        ("/a/file.gz", ZIPPED[:-4], ("download-failed", "file.gz", FILE.sha256), 1),
+        ("/a/file.gz", b"", ("download-failed", "file.gz"), 1),
+        ("/cut/file.gz", ZIPPED, ("download-failed", "file.gz", "IncompleteRead"), 3),
     ],
 )
-def test_a_bad_answer_leaves_nothing_and_is_reported(server, tmp_path, path, content, message, asked):
+def test_a_bad_answer_leaves_nothing_and_is_reported(server, tmp_path, path, content, error, asked):
     server.answers[path] = content
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(*error) as caught:
         download_file(FILE, tmp_path / "new" / "folder", [f"{server.address}/{'cut' if 'cut' in path else 'a'}/"])
     assert "\n" not in str(caught.value)
     assert len(server.asked) == asked
@@ -119,15 +119,15 @@ def test_every_mirror_is_named_with_its_own_fault(server, tmp_path):
     try:
         raise RuntimeError("an exception that the caller was handling")
     except RuntimeError:
-        with pytest.raises(InputError) as caught:
+        with refused("download-failed", "file.gz") as caught:
             download_file(FILE, tmp_path, mirrors)
-    for fault in ("Invalid URL 'nonsense/", "127.0.0.1:9/file.gz: [Errno 111] Connection refused", "no/file.gz: 404"):
+    for fault in ("'nonsense/", "127.0.0.1:9/file.gz: [Errno 111]", "no/file.gz: 404"):
         assert fault in str(caught.value)
 
 
 def test_a_silent_mirror_is_given_up(server, tmp_path):
     server.answers["/hang/file.gz"] = ZIPPED
-    with pytest.raises(InputError, match="timed out"):
+    with refused("download-failed", "file.gz"):
         download_file(FILE, tmp_path, [f"{server.address}/hang/"], timeout=0.1)
     assert not os.listdir(tmp_path)
 
@@ -138,7 +138,7 @@ def test_a_full_disk_is_one_line(server, tmp_path, monkeypatch):
 
     monkeypatch.setattr("shutil.move", full)
     server.answers["/file.gz"] = ZIPPED
-    with pytest.raises(InputError, match="No space left"):
+    with refused("download-failed", "file.gz", "No space left"):
         download_file(FILE, tmp_path, [f"{server.address}/"])
     assert not os.listdir(tmp_path)
 
@@ -193,7 +193,7 @@ def test_load_downloads_once_into_its_cache(server, tmp_path, bare_machine, monk
 def test_a_download_that_broke_off_goes_on_with_the_missing_files(server, tmp_path, bare_machine, monkeypatch):
     serve_tiny(server, tmp_path, monkeypatch)
     missing = server.answers.pop(f"/all/mnist/{STEMS[2]}.gz")
-    with pytest.raises(InputError, match=f"could not download {STEMS[2]}"):
+    with refused("download-failed", "mnist", STEMS[2]):
         load("mnist")
     server.answers[f"/all/mnist/{STEMS[2]}.gz"] = missing
     server.asked.clear()
@@ -230,9 +230,7 @@ def test_an_archive_is_downloaded_once_and_stays_packed(server, bare_machine, mo
 @pytest.mark.parametrize("wrong", [cifar_archive("cifar-100", rows=1), cifar_archive("cifar-100")[:-9], b""])
 def test_a_wrong_archive_is_not_kept(server, bare_machine, monkeypatch, wrong):
     serve_cifar(server, monkeypatch, wrong)
-    with pytest.raises(
-        InputError, match=r"does not match the known hash.*give a folder that has cifar-100-binary\.tar\.gz"
-    ) as caught:
+    with refused("download-failed", "cifar-100", "cifar-100-binary.tar.gz") as caught:
         load("cifar-100")
     assert "\n" not in str(caught.value)
     assert not (bare_machine / ".cache").exists()

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.support.refusals import refused as refused_with
+from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
 from drfl.data import hugging_face
 from drfl.data.hugging_face import Columns, read_saved
-from drfl.errors import InputError
 from drfl.experiments import own_data
 from drfl.experiments.build import build
 from drfl.experiments.config import load_config
@@ -90,7 +89,7 @@ def test_train_and_test_splits_are_kept_with_their_clients():
     assert [len(rows) for rows in anew.data.test] == [11, 22]
     alone = datasets.DatasetDict(train=table(), test=test.select([0, 3]))
     saved(alone, "alone")
-    with pytest.raises(InputError, match="client 'B' has no test rows: give it some, or a test fraction"):
+    with refused("no-rows", "B"):
         build(load_config(None, {"data": "alone", "target": "ill", "group": "site", "drop": "signs"}))
 
 
@@ -194,7 +193,7 @@ def test_a_hub_that_does_not_answer_is_told_of_once(hub, capsys):
 
 
 def test_an_empty_revision_is_refused():
-    with refused_with("invalid-name", "dataset"):
+    with refused("invalid-name", "dataset"):
         hugging_face.hub_name("hf:clinic/heart@")
 
 
@@ -216,50 +215,49 @@ def test_the_hub_in_the_command(monkeypatch, capsys):
     assert json.loads(Path("again/summary.json").read_text())["dataset"] == "hf:clinic/heart:small"
 
 
-def refused(words, capsys):
-    assert call(f"run {words} --out r --rounds 1".split()) == 2
+def check_refused(words, capsys, *error):
+    check_refusal(f"run {words} --out r --rounds 1".split(), *error)
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1), err
     assert not Path("r").exists()
-    return err
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("words", "error"),
     [
-        ("--dataset hf: --target y", "dataset 'hf:' has no name"),
-        ("--dataset hf:clinic/heart", "dataset 'hf:clinic/heart' needs target"),
-        ("--dataset hf:./gone --target y", "dataset 'hf:./gone' is a folder that is not there: give one"),
-        ("--dataset hf:. --target y", "dataset 'hf:.' is no folder that save_to_disk wrote: give one"),
-        ("--dataset hf:saved --data saved --target ill", "give either data or dataset 'hf:saved', a folder"),
-        ("--dataset hf:a --target y --data-dir .", "data_dir has no effect on dataset 'hf:a'"),
-        ("--dataset hf:a --target y --target y --task regression", "target 'y' is given twice"),
-        ("--dataset hf:a --target y --features entk --backbone cnn-mnist", "not of your own: leave them out"),
-        ("--data saved --data saved --target ill", "which stands alone"),
-        ("--data saved", "data needs target"),
-        ("--data saved --target il", "unknown column for target in saved 'il': did you mean 'ill'?"),
+        ("--dataset hf: --target y", ("invalid-name", "dataset", "'hf:'")),
+        ("--dataset hf:clinic/heart", ("missing-option", "target", "'hf:clinic/heart'")),
+        ("--dataset hf:./gone --target y", ("invalid-value", "dataset", "'hf:./gone'")),
+        ("--dataset hf:. --target y", ("invalid-value", "dataset", "save_to_disk")),
+        ("--dataset hf:saved --data saved --target ill", ("conflicting-options", "data")),
+        ("--dataset hf:a --target y --data-dir .", ("unused-option", "data_dir", "'hf:a'")),
+        ("--dataset hf:a --target y --target y --task regression", ("given-twice", "target", "'y'")),
+        ("--dataset hf:a --target y --features entk --backbone cnn-mnist", ("unsupported-combination", "features")),
+        ("--data saved --data saved --target ill", ("conflicting-options", "data")),
+        ("--data saved", ("missing-option", "target")),
+        ("--data saved --target il", ("unknown-name", "target", "'il'", "'ill'")),
         (
             "--data saved --target ill --group site",
-            "column 'signs' of arrays cannot stand beside others: drop age",
+            ("unsupported-data", "signs"),
         ),
-        ("--data splits --target ill", "has the splits a, b: give one alone, or 'train' and 'test'"),
-        ("--data blank --target ill --drop signs", "blank, split 'train', row 4: column 'age' is blank"),
-        ("--data unknown --target ill --drop signs", "split 'train', row 2: the target 'ill' is -1"),
+        ("--data splits --target ill", ("invalid-splits", "dataset", "'train'", "'test'")),
+        ("--data blank --target ill --drop signs", ("missing-values", "age", "blank, split 'train', row 4")),
+        ("--data unknown --target ill --drop signs", ("missing-values", "ill", "'train'", "2", "-1")),
         (
             "--data dates --target ill --drop signs",
-            "column 'age' holds Value, which is no number, word",
+            ("not-a-number", "age", "Value"),
         ),
         (
             "--data sizes --target label --drop who",
-            "row 4: the image 'image' is 5x5 pixels where row 1 has 8x6",
+            ("wrong-shape", "image", "4", "5x5", "1", "8x6"),
         ),
-        ("--data holes --target label --drop who", "row 61: the image 'image' is blank"),
-        ("--data ragged --target y", "row 2: column 'x' has shape (1,) where row 1 has (2,)"),
-        ("--data torn --target ill", "torn cannot be read: "),
+        ("--data holes --target label --drop who", ("missing-values", "image", "61")),
+        ("--data ragged --target y", ("wrong-shape", "x", "(1,)", "(2,)")),
+        ("--data torn --target ill", ("file-unreadable", "torn")),
     ],
 )
 @pytest.mark.one_in(2)
-def test_a_mistake_is_one_line(words, part, capsys):
+def test_a_mistake_is_one_line(words, error, capsys):
     saved(table())
     makers = {
         "splits": lambda: datasets.DatasetDict(a=table(), b=table()),
@@ -277,14 +275,14 @@ def test_a_mistake_is_one_line(words, part, capsys):
         path = saved(makers[name](), name)
         if name == "torn":
             next(path.glob("*.arrow")).write_bytes(b"ARROW1 and no more")
-    assert part in refused(words, capsys)
+    check_refused(words, capsys, *error)
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch, capsys):
     saved(table())
     monkeypatch.setattr(hugging_face, "find_spec", lambda name: None)
     for words in ("--dataset hf:clinic/heart --target ill", "--data saved --target ill"):
-        assert "needs the package datasets of Hugging Face: pip install 'drfl[hf]'" in refused(words, capsys)
+        check_refused(words, capsys, "package-missing", "datasets", "'drfl[hf]'")
 
 
 def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys, hub):
@@ -294,5 +292,5 @@ def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys, hub):
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    found = refused("--dataset hf:clinic/heart --target ill", capsys)
-    assert "dataset 'hf:clinic/heart' cannot be loaded from the hub: ConnectionError: no route to host" in found
+    what = ["'hf:clinic/heart'", "ConnectionError: no route to host"]
+    check_refused("--dataset hf:clinic/heart --target ill", capsys, "download-failed", None, *what)

@@ -9,7 +9,6 @@ from tests.support.refusals import refused
 
 from drfl.data import Natural, load, make_partition, shakespeare
 from drfl.data.shakespeare import SHORTEST, STRIDE, VOCABULARY, WINDOW, encode, roles
-from drfl.errors import InputError
 from drfl.key import Key
 
 from .conftest import write_files
@@ -121,17 +120,17 @@ def test_quotes_are_straightened_and_what_stands_around_the_works_is_left_out(tm
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "error"),
     [
-        (MACBETH.encode(), "has no play with a role of 2,000 characters: give a text"),
-        (b"*** START OF THE PROJECT GUTENBERG EBOOK 100 ***\n\n" + play(SHORTEST).encode(), "and has no end: get"),
-        (b"A.\n\xff\xfe", "cannot read .* get the file again"),
-        (b"", "has no play with a role"),
+        (MACBETH.encode(), ("wrong-dataset", None, "2,000")),
+        (b"*** START OF THE PROJECT GUTENBERG EBOOK 100 ***\n\n" + play(SHORTEST).encode(), ("damaged-file",)),
+        (b"A.\n\xff\xfe", ("damaged-file",)),
+        (b"", ("wrong-dataset",)),
     ],
 )
-def test_a_text_without_roles_or_without_its_end_is_one_line(tmp_path, content, message):
+def test_a_text_without_roles_or_without_its_end_is_one_line(tmp_path, content, error):
     write_files(tmp_path, {"pg100.txt": content})
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(*error) as caught:
         load("shakespeare", data_dir=tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -144,5 +143,5 @@ def test_a_file_that_is_far_too_long_is_not_read(tmp_path, monkeypatch):
 
 
 def test_without_the_file_it_says_what_is_wanted(tmp_path):
-    with pytest.raises(InputError, match=r"for pg100\.txt, or shakespeare/ with pg100\.txt; add the files"):
+    with refused("dataset-not-found", "data_dir", "pg100.txt", "shakespeare/"):
         load("shakespeare", data_dir=tmp_path)

@@ -338,7 +338,7 @@ def test_a_line_that_somebody_without_the_key_adds_is_found_and_not_continued(se
     secure.secure = True
     assert "bad-signature" in problems(capsys, *secure.logs())
     secure.load("a")
-    with pytest.raises(DrflError) as caught:
+    with refused("log-unsigned", str(path), kind=DrflError) as caught:
         secure.sites["a"].audit.add("closed", site="a", run="1", server=None)
     assert caught.value.code == "log-unsigned"
 
@@ -522,7 +522,7 @@ def test_a_site_refuses_a_request_whose_head_the_server_did_not_sign(tmp_path, c
     deployed.sites["b"] = deployed.sites["b"].__class__(
         "b", deployed.sites["b"].data, audit=deployed.sites["b"].audit, server_key=other.public
     )
-    with pytest.raises(DrflError):
+    with refused("sites-missing"):
         server_app.serve(deployed.grid(), deployed.settings())
     assert not deployed.log("b").exists()  # it has not even said who it is
 
@@ -534,7 +534,7 @@ def test_a_server_rejects_a_site_whose_log_another_key_signs(tmp_path):
 
     log = AuditLog(deployed.log("b"), "site", "b", read_signing_key(tmp_path / "other"))
     deployed.sites["b"] = deployed.sites["b"].__class__("b", deployed.sites["b"].data, audit=log)
-    with pytest.raises(DrflError) as caught:
+    with refused("bad-signature", "key") as caught:
         server_app.serve(deployed.grid(), deployed.settings())
     assert caught.value.code == "bad-signature"
 

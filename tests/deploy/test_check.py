@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 from datetime import datetime, timedelta
@@ -9,11 +10,12 @@ from datetime import datetime, timedelta
 import pytest
 from cryptography import x509
 from tests.deploy.servers import serving
+from tests.support.refusals import refused
 
 from drfl.deploy import check, check_network, flower_cli
 from drfl.deploy.init import DeploymentPlan, write
 from drfl.deploy.paths import Address, DeploymentFolder, find
-from drfl.errors import DrflError, InputError
+from drfl.errors import DrflError
 
 HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
 
@@ -35,8 +37,7 @@ def test_another_authority_is_refused(with_keys, tmp_path):
     write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
     with serving(HTTP, with_keys / "certificates") as port:
         (found,) = reach(port, tmp_path / "other")
-    assert "does not vouch for the SuperLink" in found
-    assert "copy certificates/ca.crt" in found
+    assert "certificates/ca.crt" in found
 
 
 def test_a_certificate_for_another_host_is_refused(with_keys, monkeypatch):
@@ -44,41 +45,41 @@ def test_a_certificate_for_another_host_is_refused(with_keys, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", lambda a, timeout: connect(("127.0.0.1", a[1]), timeout))
     with serving(HTTP, with_keys / "certificates") as port:
         (found,) = reach(port, with_keys, host="fl.example.org")
-    assert "the certificate is not for fl.example.org" in found
+    assert "fl.example.org" in found
 
 
 def test_plain_http_where_tls_is_expected_and_the_other_way_round(with_keys):
     with serving(HTTP) as port:
-        assert "plain HTTP" in reach(port, with_keys)[0]
+        assert "HTTP" in reach(port, with_keys)[0]
         assert reach(port, with_keys, insecure=True) == []
     with serving(HTTP, with_keys / "certificates") as port:
-        assert "where plain HTTP is expected" in reach(port, with_keys, insecure=True)[0]
+        assert "--insecure" in reach(port, with_keys, insecure=True)[0]
 
 
 def test_what_is_no_superlink(with_keys):
     with serving(b"SSH-2.0-x\r\n") as port:
-        assert "is no SuperLink" in reach(port, with_keys)[0]
-        assert "is no SuperLink" in reach(port, with_keys, insecure=True)[0]
+        assert "SuperLink" in reach(port, with_keys)[0]
+        assert "SuperLink" in reach(port, with_keys, insecure=True)[0]
     with serving(b"220 hello\r\n", with_keys / "certificates") as port:
-        assert "speaks no HTTP" in reach(port, with_keys)[0]
+        assert "HTTP" in reach(port, with_keys)[0]
 
 
 def test_nothing_listens(with_keys, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert f"nothing listens at localhost:{port}" in reach(port, with_keys)[0]
+    assert f"localhost:{port}" in reach(port, with_keys)[0]
 
     def unknown(*_, **__):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "create_connection", unknown)
-    assert "the name nowhere.example is not known" in reach(1, with_keys, host="nowhere.example")[0]
+    assert "nowhere.example" in reach(1, with_keys, host="nowhere.example")[0]
 
     def silent(*_, **__):
         raise TimeoutError
 
     monkeypatch.setattr(socket, "create_connection", silent)
-    assert "a firewall may be in between" in reach(1, with_keys)[0]
+    assert "localhost:1" in reach(1, with_keys)[0]
 
 
 def certificate_problems(root, host="localhost"):
@@ -94,17 +95,17 @@ def test_certificates_that_are_well(with_keys):
 
 def test_certificates_that_are_not(copy, tmp_path):
     (found,) = certificate_problems(copy, "fl.example.org")
-    assert "not made for fl.example.org, but for localhost" in found
+    assert all(name in found for name in ("fl.example.org", "localhost"))
     place = copy / "certificates"
     place.joinpath("superlink.key").chmod(0o644)
-    assert "others can read" in certificate_problems(copy)[0]
+    assert "chmod 600" in certificate_problems(copy)[0]
     shutil.copy(place / "ca.key", place / "superlink.key")
-    assert "does not belong to superlink.crt" in certificate_problems(copy)[0]
+    assert "superlink.key" in certificate_problems(copy)[0]
     write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
     shutil.copy(tmp_path / "other/certificates/ca.crt", place / "ca.crt")
-    assert "is not signed by ca.crt" in certificate_problems(copy)[0]
+    assert "ca.crt" in certificate_problems(copy)[0]
     (place / "superlink.crt").write_text("nonsense")
-    assert "is no certificate" in certificate_problems(copy)[0]
+    assert str(place / "superlink.crt") in certificate_problems(copy)[0]
     (place / "superlink.crt").unlink()
     assert "superlink.crt; run ./make-keys.sh" in certificate_problems(copy)[0]
 
@@ -132,14 +133,14 @@ def test_keys_that_do_not_fit(copy):
     assert problems(check_network.keys(folder, folder.sites())) == []
     shutil.copy(copy / "keys/a.pub", copy / "keys/b.pub")
     (found,) = problems(check_network.keys(folder, folder.sites()))
-    assert found == "b: has the same key as a; each site needs its own"
+    assert re.match(r"b: .*\ba\b", found)
     shutil.copy(copy / "sites/b/key.pub", copy / "keys/a.pub")
     found = problems(check_network.keys(folder, folder.sites()))
-    assert "does not belong to" in found[0]
+    assert found[0].startswith("a: ")
     (copy / "keys/a.pub").unlink()
     assert "a.pub; run ./make-keys.sh" in problems(check_network.keys(folder, folder.sites()))[0]
     (copy / "keys/a.pub").write_text("ssh-rsa nonsense")
-    assert "does not hold a public ECDSA key" in problems(check_network.keys(folder, folder.sites()))[0]
+    assert "ECDSA" in problems(check_network.keys(folder, folder.sites()))[0]
 
 
 def nodes(monkeypatch, **states):
@@ -152,22 +153,25 @@ def test_who_is_online(copy, monkeypatch):
     (copy / "keys/a.node").write_text("11\n")
     nodes(monkeypatch, n11="online")
     a, b = check.online(folder, folder.sites(), False)
-    assert (a.ok, a.text) == (True, "is online, as 11")
+    assert a.ok
+    assert "11" in a.text
     assert not b.ok
     assert "run ./register-sites.sh" in b.text
     (copy / "keys/b.node").write_text("12\n")
     nodes(monkeypatch, n11="offline", n12="registered")
-    assert ["is offline" in problems(check.online(folder, folder.sites(), False))[0]] == [True]
-    assert "has never connected" in problems(check.online(folder, folder.sites(), False))[1]
+    first, second = problems(check.online(folder, folder.sites(), False))
+    assert "offline" in first
+    assert "offline" not in second
     nodes(monkeypatch, n13="online")
-    assert "no longer knows its registration 11" in problems(check.online(folder, folder.sites(), False))[0]
+    assert "11" in problems(check.online(folder, folder.sites(), False))[0]
 
 
 def test_who_is_online_without_keys(copy, monkeypatch):
     folder = DeploymentFolder(copy)
     nodes(monkeypatch, n1="online", n2="offline")
     (found,) = check.online(folder, folder.sites(), True)
-    assert (found.ok, found.text) == (False, "1 of 2 online; start the others with ./start-supernode.sh")
+    assert not found.ok
+    assert all(part in found.text for part in ("1 of 2", "./start-supernode.sh"))
     nodes(monkeypatch, n1="online", n2="online")
     assert problems(check.online(folder, folder.sites(), True)) == []
 
@@ -198,17 +202,18 @@ def test_the_rows_that_the_server_holds_are_loaded(copy):
     (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
     text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
     path.write_text(text)
-    with pytest.raises(InputError, match="nothing uses them"):
+    with refused("invalid-value"):
         list(check.probes(folder))
     text = text.replace("\n[job]", '\n[job]\naggregator = "probe"', 1)
     path.write_text(text)
     (found,) = check.probes(folder)
-    assert (found.ok, found.text) == (True, "rows held here: 3 of a, 3 of b")
+    assert found.ok
+    assert "3 of a, 3 of b" in found.text
     path.write_text(text.replace("rows.csv", "none.csv", 1))
-    with pytest.raises(InputError, match=r"none\.csv"):
+    with refused("file-not-found", str(copy / "none.csv"), "none.csv"):
         list(check.probes(folder))
 
 
 def test_what_is_no_deployment(tmp_path):
-    with pytest.raises(InputError, match=r"no server\.toml.*drfl deploy init"):
+    with refused("not-a-deployment", str(tmp_path), "server.toml"):
         find(tmp_path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.support.problems import federation
+from tests.support.refusals import refused
 
 from drfl import models
 from drfl.engine import Loop, Stacked, Threads
-from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
 
@@ -42,8 +42,12 @@ def test_reports_and_tests_are_in_full_precision():
 
 
 @pytest.mark.parametrize(
-    ("precision", "dtype", "says"), [("fp8", torch.float32, "full, bf16"), ("bf16", torch.float64, "float32")]
+    ("precision", "dtype", "error"),
+    [
+        ("fp8", torch.float32, ("unknown-name", "precision", "full, bf16")),
+        ("bf16", torch.float64, ("unsupported-combination", "precision", "float32")),
+    ],
 )
-def test_refusals(precision, dtype, says):
-    with pytest.raises(InputError, match=says):
+def test_refusals(precision, dtype, error):
+    with refused(*error):
         federation(SIZES, dtype=dtype, precision=precision)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from tests.support.refusals import refused
 from tests.support.rollbacks import set_back_once
 from torch import nn
 
 import drfl
 from drfl.assessment.seeds import seed_difference
-from drfl.errors import DrflError
 from drfl.experiments.runner import StopSignal, first_intervals
 from drfl.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
 
@@ -136,8 +136,8 @@ def test_seeds_at_which_test_rows_did_not_stop_an_algorithm_decide_nothing_eithe
 def test_differences_of_few_seeds_decide_nothing_and_wrong_names_are_refused():
     found = drfl.compare(PAIR, DATA, TASK, **QUIET)
     assert set(found.differences()["verdict"]) == {"not decided"}
-    for wrong in (("nobody",), (None, "nothing")):
-        with pytest.raises(drfl.InputError, match="known"):
+    for wrong, field in ((("nobody",), "algorithm"), ((None, "nothing"), "metric")):
+        with refused("unknown-name", field):
             found.differences(*wrong)
 
 
@@ -173,7 +173,7 @@ def test_what_has_ended_is_not_run_again(tmp_path, monkeypatch):
     part = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET | {"progress": stop_at_the_second})
     assert len(part.outcomes) == 2
     monkeypatch.undo()
-    with pytest.raises(drfl.InputError, match="has not ended"):
+    with refused("unfinished-run", str(tmp_path / "r")):
         drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
     again = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET)
     assert again.outcomes == whole.outcomes
@@ -197,42 +197,42 @@ def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "part"),
+    ("changes", "error"),
     [
-        ({"algorithms": {}}, "a mapping of names"),
-        ({"algorithms": [drfl.FedAvg(m=3)]}, "a mapping of names"),
-        ({"algorithms": {"a/b": drfl.FedAvg(m=3)}}, "folders are named after it"),
-        ({"algorithms": {"..": drfl.FedAvg(m=3)}}, "folders are named after it"),
-        ({"algorithms": {"a.": drfl.FedAvg(m=3)}}, "folders are named after it"),
-        ({"algorithms": {3: drfl.FedAvg(m=3)}}, "folders are named after it"),
-        ({"algorithms": {"a": drfl.FedAvg}}, "is the class FedAvg: give an object"),
-        ({"algorithms": {"a": "FedAvg"}}, "'a' is 'FedAvg': give an algorithm"),
-        ({"algorithms": {"a": drfl.FedAvg(m=30)}}, "m"),
-        ({"data": drfl.Simulation(DATA, TASK)}, "data is Simulation: give a drfl.ClientData"),
-        ({"data": lambda seed: 3}, r"data\(0\) gave a int, not a drfl.ClientData"),
-        ({"task": nn.Linear(4, 2)}, "task is Linear: give"),
-        ({"task": drfl.Task}, "task is Task: give"),
-        ({"rounds": -1}, "rounds = -1"),
-        ({"rounds": "many"}, "rounds = 'many'"),
-        ({"seeds": 0}, "seeds"),
-        ({"seeds": [1, 1]}, "none twice"),
-        ({"seeds": []}, "at least one"),
-        ({"seeds": [-1]}, "a seed"),
-        ({"jobs": 0}, "jobs"),
-        ({"until": "worst=3"}, "worst"),
-        ({"until": "worst_accuracy=0.5"}, "needs validation rows"),
-        ({"patience": 3}, "needs validation rows"),
-        ({"engine": "fast"}, "unknown engine 'fast'"),
-        ({"device": "abacus"}, "device 'abacus'"),
-        ({"guards": ["steel"]}, "steel"),
-        ({"resume": True}, "need out"),
-        ({"returned": "first"}, "returned = 'first'"),
+        ({"algorithms": {}}, ("wrong-type", "algorithms")),
+        ({"algorithms": [drfl.FedAvg(m=3)]}, ("wrong-type", "algorithms")),
+        ({"algorithms": {"a/b": drfl.FedAvg(m=3)}}, ("invalid-name",)),
+        ({"algorithms": {"..": drfl.FedAvg(m=3)}}, ("invalid-name",)),
+        ({"algorithms": {"a.": drfl.FedAvg(m=3)}}, ("invalid-name",)),
+        ({"algorithms": {3: drfl.FedAvg(m=3)}}, ("invalid-name",)),
+        ({"algorithms": {"a": drfl.FedAvg}}, ("wrong-type", "a", "FedAvg")),
+        ({"algorithms": {"a": "FedAvg"}}, ("wrong-type", "a", "'FedAvg'")),
+        ({"algorithms": {"a": drfl.FedAvg(m=30)}}, ("out-of-range", "m")),
+        ({"data": drfl.Simulation(DATA, TASK)}, ("wrong-type", "data", "Simulation", "drfl.ClientData")),
+        ({"data": lambda seed: 3}, ("wrong-type", "data", "data(0)", "drfl.ClientData")),
+        ({"task": nn.Linear(4, 2)}, ("wrong-type", "task", "Linear")),
+        ({"task": drfl.Task}, ("wrong-type", "task", "Task")),
+        ({"rounds": -1}, ("invalid-value", "rounds", "-1")),
+        ({"rounds": "many"}, ("invalid-value", "rounds", "'many'")),
+        ({"seeds": 0}, ("out-of-range", "seeds")),
+        ({"seeds": [1, 1]}, ("invalid-value", "seeds")),
+        ({"seeds": []}, ("invalid-value", "seeds")),
+        ({"seeds": [-1]}, ("out-of-range",)),
+        ({"jobs": 0}, ("out-of-range", "jobs")),
+        ({"until": "worst=3"}, ("unknown-name", "metric")),
+        ({"until": "worst_accuracy=0.5"}, ("no-validation",)),
+        ({"patience": 3}, ("no-validation",)),
+        ({"engine": "fast"}, ("unknown-name", "engine", "'fast'")),
+        ({"device": "abacus"}, ("device-missing", "device", "'abacus'")),
+        ({"guards": ["steel"]}, ("unknown-name", "guard")),
+        ({"resume": True}, ("needs-option", "out")),
+        ({"returned": "first"}, ("invalid-value", "returned", "'first'")),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(changes, part, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line_and_leaves_nothing(changes, error, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"algorithms": PAIR, "data": DATA, "task": TASK, **QUIET, **changes}
-    with pytest.raises(DrflError, match=part) as caught:
+    with refused(*error) as caught:
         drfl.compare(**given)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
@@ -242,11 +242,11 @@ def test_a_mistake_is_one_line_and_leaves_nothing(changes, part, tmp_path, monke
 def test_another_object_of_the_name_is_refused(tmp_path):
     drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
     others = {**PAIR, "DRFA": replace(PAIR["DRFA"], gamma=0.5)}
-    with pytest.raises(drfl.InputError, match=r"algorithms\.DRFA\.gamma"):
+    with refused("other-run", "algorithms.DRFA.gamma"):
         drfl.compare(others, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET)
-    with pytest.raises(drfl.InputError, match="other data"):
+    with refused("other-run", "data"):
         drfl.compare(PAIR, clients(1), TASK, out=tmp_path / "r", resume=True, **QUIET)
-    with pytest.raises(drfl.InputError, match="exists already"):
+    with refused("already-exists", str(tmp_path / "r")):
         drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
     drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", overwrite=True, **QUIET)
 

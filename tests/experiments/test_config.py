@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.refusals import refused
 
-from drfl.errors import InputError
 from drfl.experiments.config import load_config
 from drfl.features import Recipe
 
 
 @pytest.mark.parametrize(
-    ("values", "part"),
+    ("values", "error"),
     [
-        ({"loss": "hinge"}, "unknown loss 'hinge': known are cross-entropy, squared"),
-        ({"validation": 0}, "validation = 0: input should be greater than 0"),
-        ({"validation": 1.0}, "validation = 1.0: input should be less than 1"),
-        ({"validation": float("nan")}, "validation"),
-        ({"feature_count": 0}, "feature_count = 0"),
-        ({"resize": 0}, "resize = 0"),
-        ({"features": "ntk"}, "features = 'ntk': input should be 'penultimate' or 'entk'"),
+        ({"loss": "hinge"}, ("unknown-name", "loss", "cross-entropy, squared")),
+        ({"validation": 0}, ("invalid-value", "validation")),
+        ({"validation": 1.0}, ("invalid-value", "validation", "1.0")),
+        ({"validation": float("nan")}, ("invalid-value", "validation", "nan")),
+        ({"feature_count": 0}, ("invalid-value", "feature_count")),
+        ({"resize": 0}, ("invalid-value", "resize")),
+        ({"features": "ntk"}, ("invalid-value", "features", "'penultimate'", "'entk'")),
     ],
 )
-def test_impossible_values(values, part):
-    with pytest.raises(InputError) as caught:
+def test_impossible_values(values, error):
+    with refused(*error) as caught:
         load_config(None, values)
-    assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -8,6 +8,7 @@ import pandas
 import pytest
 import scipy.stats
 import torch
+from tests.support.pages import quotes
 from tests.support.scripts import ROOT, script
 
 from drfl.assessment.seeds import seed_difference
@@ -70,7 +71,6 @@ def test_the_pages_numbers_are_paired_over_the_seeds_of_the_stored_cells():
 
 
 def test_what_the_page_says_of_mnist_is_stored():
-    page = " ".join((ROOT / "docs" / "resilience.md").read_text(encoding="utf-8").split())
     seen = {of[2:]: rows for of, rows in false_model_tables.cells().items() if of[:2] == ("mnist", "no")}
 
     def worst(attack, algorithm, defence):
@@ -81,9 +81,9 @@ def test_what_the_page_says_of_mnist_is_stored():
         (62, 24, 100),
         (71, 49, 92),
     ]
-    assert "on MNIST at 62 % (24 to 100) and 71 % (49 to 92)" in page
+    assert quotes("docs/resilience.md", "62 %", "24", "100", "71 %", "49", "92")
     spared = [worst("none", "DualDRDM", defence).mean for defence in ("default", "median", "trimmed mean")]
-    assert "falls from {:.1f} % to {:.1f} and {:.1f} %".format(*spared) in page
+    assert quotes("docs/resilience.md", *(f"{value:.1f}" for value in spared))
     robust = ("median length", "geometric median", "centred clipping", "multi-Krum")
     both = ("DualDRDM", "ScaffPD")
     assert {int(worst("adaptive to probe", "ScaffPD", rule).mean) for rule in robust} <= set(range(74, 81))

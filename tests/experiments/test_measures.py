@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.refusals import refused
 
-from drfl.errors import InputError
 from drfl.experiments.measures import Interval, as_printed, column, signed
 from drfl.experiments.runner import Spread
 from drfl.history import ACCURACY_COLUMNS
@@ -54,7 +54,7 @@ def test_every_metric_is_shown_the_way_it_is_judged():
     assert [name for name in ACCURACY_COLUMNS if column(name).small] == ["std_accuracy", "avg_loss", "worst_loss"]
     assert column("worst_accuracy").label == "worst accuracy, %"
     assert column("avg_loss").scale == 1
-    with pytest.raises(InputError, match="did you mean 'worst_accuracy'"):
+    with refused("unknown-name", "metric", "'worst_accuracy'"):
         column("worst_acuracy")
 
 

@@ -11,10 +11,10 @@ import time
 
 import pytest
 from tests.support.marks import only
+from tests.support.refusals import refused
 from tests.support.results import broken
 from tests.support.small_spec import small_spec
 
-from drfl.errors import InputError
 from drfl.experiments import cells
 from drfl.experiments.cells import Cell
 from drfl.experiments.pool import run_all
@@ -89,7 +89,7 @@ def test_a_run_that_breaks_off_is_a_result():
 @pytest.mark.long
 def test_a_job_that_cannot_start_ends_it_all(tmp_path):
     impossible = Cell("training", {**wanted()[0].job, "cohort": 99}, 1.0)
-    with pytest.raises(InputError, match="99"):
+    with refused("out-of-range", "m", "99"):
         list(run_all([impossible], tmp_path, run_cell, workers=1))
     assert not list(tmp_path.iterdir())
 

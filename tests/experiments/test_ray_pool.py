@@ -10,13 +10,14 @@ import sys
 import pytest
 import torch
 from tests.support.fake_ray import FakeRay
+from tests.support.refusals import refused
 from tests.support.small_spec import small_spec
 
 import drfl
 from drfl.cli.app import call
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
-from drfl.errors import DrflError, InputError
+from drfl.errors import DrflError
 from drfl.experiments import cells
 from drfl.experiments.cells import Cell
 from drfl.experiments.pool import run_all, workers_by_options, workers_of
@@ -67,10 +68,10 @@ def test_records_are_those_of_this_process_and_data_are_sent_once(tmp_path, ray)
 
 
 def test_a_cell_that_cannot_start_ends_it_all_and_one_that_is_lost_too(tmp_path, ray):
-    with pytest.raises(InputError, match="99"):
+    with refused("out-of-range", "m", "99"):
         records(tmp_path, Cluster(), [Cell("training", {**wanted()[0].job, "cohort": 99}, 1.0)])
     ray.lost = 2
-    with pytest.raises(DrflError, match="lost again and again"):
+    with refused("worker-lost", "ray", kind=DrflError):
         records(tmp_path, Cluster(), wanted()[:1])
     assert not list(tmp_path.iterdir())
 
@@ -124,9 +125,9 @@ def test_what_jobs_and_options_stand_for():
     assert workers_of(3) == workers_by_options(3, None, 1) == 3
     assert workers_by_options(2, "local", 1) == Cluster("local", 2)
     assert workers_by_options(None, "head:6379", 1) == Cluster("head:6379")
-    with pytest.raises(InputError, match="leave --jobs out"):
+    with refused("conflicting-options", "jobs", "--jobs"):
         workers_by_options(2, "head:6379", 1)
-    with pytest.raises(InputError, match="'rya' must be a number of processes, or 'ray'"):
+    with refused("invalid-value", "jobs", "'rya'", "'ray'"):
         workers_of("rya")
 
 

@@ -6,9 +6,9 @@ import hashlib
 import shutil
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.cli.app import call
-from drfl.errors import InputError
 from drfl.experiments.report_evidence import gathered
 from drfl.experiments.run_gains import gain_of_folders
 from drfl.report.pdf.document import document
@@ -84,5 +84,5 @@ def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
 def test_a_damaged_run_is_one_line(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run")
     (folder / TEST_ROWS).write_bytes(b"nothing")
-    with pytest.raises(InputError, match="damaged"):
+    with refused("damaged-file", str(folder / "test-rows.safetensors")):
         gathered([folder])

@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.refusals import refused
 
-from drfl.errors import DivergedError, InputError
+from drfl.errors import DivergedError
 from drfl.experiments.manifest import KINDS, Manifest, read_manifest
 from drfl.experiments.run_directory import check_free, claimed, default_directory, filled
 
@@ -81,7 +82,8 @@ def test_overwriting_replaces_what_is_listed_and_tells_what_stays(tmp_path):
     assert names(tmp_path / "a") == ["manifest.json", "notes.txt", "plan.csv", "sub", "sub/plan.csv", "summary.json"]
     assert (tmp_path / "a/plan.csv").read_text() == "new"
     assert (tmp_path / "a/sub/plan.csv").read_text() == "mine"
-    assert told == [f"{tmp_path / 'a'}: left as they were, as they are not of the plan: notes.txt, sub"]
+    assert len(told) == 1
+    assert all(part in told[0] for part in (str(tmp_path / "a"), "notes.txt, sub"))
 
 
 def test_the_old_results_stay_until_there_are_new_ones(tmp_path):
@@ -101,7 +103,7 @@ def test_a_folder_without_a_manifest_is_somebody_elses(overwrite, tmp_path):
         (project / name).write_text("precious")
     before = names(project)
     for attempt in (check_free, fill):
-        with pytest.raises(InputError, match="holds something else than a plan of drfl, which stays"):
+        with refused("foreign-folder", str(project)):
             attempt(project, *(("plan",) if attempt is check_free else ()), overwrite=overwrite)
     assert names(project) == before
     assert {path.read_text() for path in project.rglob("*") if path.is_file()} == {"precious"}
@@ -109,7 +111,7 @@ def test_a_folder_without_a_manifest_is_somebody_elses(overwrite, tmp_path):
 
 def test_a_folder_of_another_kind_is_left_alone(tmp_path):
     fill(tmp_path / "a")
-    with pytest.raises(InputError, match="holds a plan, not a run"), claimed(tmp_path / "a", overwrite=True):
+    with refused("foreign-folder", str(tmp_path / "a")), claimed(tmp_path / "a", overwrite=True):
         pytest.fail("it was taken")
     assert names(tmp_path / "a") == ["manifest.json", "plan.csv", "summary.json"]
 
@@ -149,7 +151,7 @@ def test_a_forged_manifest_makes_no_folder_drfls(content, tmp_path):
     for name in ("a/sub/precious", "a/precious", "a/history.csv"):
         (tmp_path / name).write_text("mine")
     before = names(tmp_path)
-    with pytest.raises(InputError, match=r"manifest\.json was not written by this drfl"):
+    with refused("foreign-folder", str(tmp_path / "a/manifest.json"), "manifest.json"):
         fill(tmp_path / "a", overwrite=True)
     assert names(tmp_path) == before
 
@@ -157,7 +159,7 @@ def test_a_forged_manifest_makes_no_folder_drfls(content, tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, "\0"])
 def test_a_damaged_manifest_is_one_line(text, tmp_path):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(InputError, match="was not written by this drfl"):
+    with refused("foreign-folder" if text == "[]" else "damaged-file", str(tmp_path / "manifest.json")):
         read_manifest(tmp_path)
 
 
@@ -188,7 +190,7 @@ def test_a_link_in_the_checkpoints_is_refused(link, how, tmp_path):
     os.rename(run / link, tmp_path / "aside")
     (run / link).symlink_to(target)
     before = names(tmp_path)
-    with pytest.raises(InputError, match="is a link, through which nothing is"), claimed(run, **{how: True}):
+    with refused("link-in-the-way"), claimed(run, **{how: True}):
         pytest.fail("it was taken")
     assert names(tmp_path) == before
     assert {path.read_text() for path in folder.rglob("*") if path.is_file()} == {"mine"}
@@ -200,7 +202,7 @@ def test_a_cell_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "a/DRDM-seed0").symlink_to(run)
     before = names(tmp_path)
     with (
-        pytest.raises(InputError, match="DRDM-seed0 is no folder but a link"),
+        refused("link-in-the-way", str(tmp_path / "a/DRDM-seed0"), "DRDM-seed0"),
         claimed(tmp_path / "a", "comparison", overwrite=True),
     ):
         pytest.fail("it was taken")
@@ -238,7 +240,7 @@ def test_what_is_not_of_a_checkpoint_stays_in_it(tmp_path):
 def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
     fill(tmp_path / "a", names=("summary.json",))
     (tmp_path / "a/plan.csv").write_text("mine")
-    with pytest.raises(InputError, match=r"plan\.csv is in the way and not of this plan"):
+    with refused("foreign-file", str(tmp_path / "a/plan.csv"), "plan.csv"):
         fill(tmp_path / "a", overwrite=True)
     assert (tmp_path / "a/plan.csv").read_text() == "mine"
     (tmp_path / "a/plan.csv").unlink()
@@ -248,7 +250,7 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
             (tmp_path / "a/plan.csv").write_text("mine")
             (stage / "plan.csv").write_text("new")
 
-    with pytest.raises(InputError, match="in the way"):
+    with refused("foreign-file", str(tmp_path / "a/plan.csv")):
         beside()
     assert (tmp_path / "a/plan.csv").read_text() == "mine"
 
@@ -287,7 +289,7 @@ def test_a_second_process_is_refused(tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         for how in ("overwrite", "resume"):
-            with pytest.raises(InputError, match="another process is running"):
+            with refused("folder-in-use", str(tmp_path / "a")):
                 fill(tmp_path / "a", **{how: True})
         process.communicate("go on\n", timeout=60)
     assert names(tmp_path) == []
@@ -295,10 +297,10 @@ def test_a_second_process_is_refused(tmp_path):
 
 def test_a_place_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="cannot write"):
+    with refused("cannot-write", str(tmp_path / "file/a")):
         fill(tmp_path / "file/a")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere/x")
-    with pytest.raises(InputError, match="cannot write"):
+    with refused("cannot-write", str(tmp_path / "link")):
         fill(tmp_path / "link")
     assert names(tmp_path) == ["file", "link"]
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.errors import DrflError, InputError, StoppedError
 from drfl.experiments import pool
@@ -117,7 +118,7 @@ def test_a_signal_ends_the_wait(monkeypatch):
     monkeypatch.setattr(pool, "LOOK", 0.01)
     watch = StopSignal()
     watch.signal = signal.SIGTERM
-    with pytest.raises(StoppedError) as stopped, WorkerProcesses(1, begin, "call") as workers:
+    with refused("interrupted", kind=StoppedError) as stopped, WorkerProcesses(1, begin, "call") as workers:
         list(as_ended({workers.submit(until_asked): 0}, watch))
     assert stopped.value.exit_code == 143
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.refusals import refused
 from torch.nn import functional
 
-from drfl.errors import InputError
 from drfl.features.backbone import Backbone, resnet18
 from drfl.features.efficientnet import efficientnet_lite0
 from drfl.models import cnn, mlp
@@ -51,14 +51,14 @@ def test_the_digest_names_the_weights():
 
 
 @pytest.mark.parametrize(
-    ("state", "part"),
+    ("state", "quoted"),
     [
-        (mlp((1, 8, 8), 3).state_dict(), "of neither ResNet-18"),
-        ({}, "of neither ResNet-18"),
-        ({**cnn((1, 8, 8), 3).state_dict(), "2.weight": torch.zeros(2)}, "does not have the weights that its names"),
-        ({**cnn((1, 8, 8), 3).state_dict(), "0.weight": torch.zeros(2)}, "does not have the weights that its names"),
-        ({"fc.weight": torch.zeros(3, 2), "layer1.0.conv1.weight": torch.zeros(1)}, "does not have the weights"),
-        ({**LITE, "_conv_stem.weight": torch.zeros(2**20, 1)}, "_conv_head.weight is of shape"),
+        (mlp((1, 8, 8), 3).state_dict(), ("ResNet-18",)),
+        ({}, ("ResNet-18",)),
+        ({**cnn((1, 8, 8), 3).state_dict(), "2.weight": torch.zeros(2)}, ()),
+        ({**cnn((1, 8, 8), 3).state_dict(), "0.weight": torch.zeros(2)}, ()),
+        ({"fc.weight": torch.zeros(3, 2), "layer1.0.conv1.weight": torch.zeros(1)}, ()),
+        ({**LITE, "_conv_stem.weight": torch.zeros(2**20, 1)}, ("_conv_head.weight",)),
         (
             {
                 **LITE,
@@ -66,14 +66,13 @@ def test_the_digest_names_the_weights():
                 "_conv_head.weight": torch.zeros(80, 20, 1, 1),
                 "_fc.weight": torch.zeros(3, 80),
             },
-            "width must be a positive multiple of 4, not 2",
+            ("4", "2"),
         ),
     ],
 )
-def test_other_weights_are_refused_in_one_line(state, part):
-    with pytest.raises(InputError) as caught:
+def test_other_weights_are_refused_in_one_line(state, quoted):
+    with refused("damaged-file", "backbone", *quoted) as caught:
         Backbone.of("mine", state)
-    assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -107,15 +106,14 @@ def test_images_are_resized_smoothly():
 
 
 @pytest.mark.parametrize(
-    ("backbone", "shape", "part"),
+    ("backbone", "shape", "sizes"),
     [
-        (small_cnn(), (1, 28, 28), "takes images of 8×8 pixels, not 28×28: give resize = 8"),
-        (small_cnn(), (3, 8, 8), "takes images of 1 channels, not 3"),
-        (small_resnet(), (2, 8, 8), "takes images of 3 channels, not 2"),
-        (small_resnet(), (13,), r"takes images, not inputs of shape (13,)"),
+        (small_cnn(), (1, 28, 28), ("8×8", "28×28")),
+        (small_cnn(), (3, 8, 8), ("1", "3")),
+        (small_resnet(), (2, 8, 8), ("3", "2")),
+        (small_resnet(), (13,), ("(13,)",)),
     ],
 )
-def test_images_that_do_not_fit(backbone, shape, part):
-    with pytest.raises(InputError) as caught:
+def test_images_that_do_not_fit(backbone, shape, sizes):
+    with refused("unsupported-data", "backbone", *sizes):
         backbone.prepared(torch.rand(2, *shape), None)
-    assert part in str(caught.value)

@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from tests.support.refusals import refused
 
 from drfl.data import Dataset
-from drfl.errors import InputError
 from drfl.features import load_backbone, pretraining
 from drfl.features.pretraining import Training, accuracy_of, trained
 
@@ -98,5 +98,5 @@ def test_a_last_batch_of_one_is_no_trouble():
 
 def test_tables_are_no_images():
     data = Dataset("table", torch.zeros(4, 3), torch.arange(4) % 2, torch.zeros(4, 3), torch.arange(4) % 2, 2)
-    with pytest.raises(InputError, match="dataset 'table' has inputs of shape"):
+    with refused("unsupported-data", "dataset", "'table'"):
         trained("cnn", data, QUICK, lambda line: None)

@@ -159,7 +159,7 @@ def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path
     own = [sites[name].data.test_targets for name in "abcd"]
     assert drfl.assess(out, measure="sensitivity").samples.tolist() == [int(y.sum()) for y in own]
     assert json.loads((out / "summary.json").read_text())["threshold"] == {"probability": 0.5, "chosen_on": None}
-    assert any("rates are at probability 0.5" in r.getMessage() for r in caplog.records)
+    assert any("0.5" in r.getMessage() for r in caplog.records)
     damaged = (out / "paired.csv").read_text().splitlines()
     cells = damaged[1].split(",")
     damaged[1] = ",".join([*cells[:-1], str(10 * float(cells[-1]) + 1e6)])
@@ -235,7 +235,7 @@ def test_a_finished_run_that_diverged_still_fails(tmp_path):
     path = settings(tmp_path, more="classes = 3")
     path.write_text(path.read_text().replace("lr = 0.05", "lr = 1e30"))
     for _ in range(2):
-        with refused("loss-rose", "lr", DivergedError):
+        with refused("loss-rose", "lr", kind=DivergedError):
             server_app.serve(grid_of(), path)
 
 
@@ -246,7 +246,7 @@ def test_other_data_at_a_site_are_refused_when_a_run_goes_on(tmp_path):
     data = sites["b"].data
     object.__setattr__(data, "inputs", data.inputs + 1)
     grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "abcd"])
-    with pytest.raises(InputError, match="other data"):
+    with refused("other-run", "data"):
         server_app.serve(grid, settings(tmp_path))
 
 
@@ -255,25 +255,25 @@ def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
     data = sites["c"].data
     object.__setattr__(data, "inputs", data.inputs[:, :5])
     grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "abcd"])
-    with pytest.raises(InputError, match=r"shape \(6,\) at site 'a' and \(5,\) at site 'c'"):
+    with refused("sites-differ", "c", "(6,)", "'a'", "(5,)"):
         server_app.serve(grid, settings(tmp_path))
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "error"),
     [
-        ("dataset = 'mnist'", "'dataset' has no effect"),
-        ("alpha = 0.1", "'alpha' has no effect"),
-        ("algorithm = 'no'", "line|algorithm"),
-        ("classes = 2", "labels up to 2"),
-        ("guards = ['probe']", "take 'peers'"),
-        ("m = 3", "'m'|m:|job"),
+        ("dataset = 'mnist'", ("invalid-value", "job", "'dataset'")),
+        ("alpha = 0.1", ("invalid-value", "job", "'alpha'")),
+        ("algorithm = 'no'", ("damaged-file",)),
+        ("classes = 2", ("out-of-range", "classes")),
+        ("guards = ['probe']", ("unsupported-combination", "guard", "'peers'")),
+        ("m = 3", ("invalid-value", "job.m")),
     ],
 )
-def test_a_job_that_cannot_run_is_one_line(tmp_path, more, message):
+def test_a_job_that_cannot_run_is_one_line(tmp_path, more, error):
     path = settings(tmp_path, more=more)
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(*error) as caught:
         server_app.serve(grid_of(), path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -282,7 +282,7 @@ def test_a_job_that_cannot_run_is_one_line(tmp_path, more, message):
 def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
     path = settings(tmp_path)
     path.write_text(path.read_text().replace("insecure = true", ""))
-    with pytest.raises(InputError, match="site 'a' has no public_key"):
+    with refused("invalid-value", None, "'a'", "public_key"):
         read_server(path)
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
@@ -346,7 +346,7 @@ def test_the_key_of_checkpoints_lies_beside_server_toml(tmp_path):
     assert all((folder / "HMAC-SHA256").is_file() for folder in kept.glob("round-*"))
     for folder in kept.glob("round-*"):
         (folder / "HMAC-SHA256").write_text("0" * 64 + "\n")
-    with pytest.raises(InputError, match="its signature is not that of the checkpoint_key"):
+    with refused("damaged-checkpoint", "checkpoint_key"):
         server_app.serve(grid_of(), path)
     path.write_text(path.read_text().replace('checkpoint_key = "../key"', ""))
     server_app.serve(grid_of(), path)  # without the key nobody looks

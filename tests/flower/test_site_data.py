@@ -6,7 +6,6 @@ import torch
 from tests.support.refusals import refused
 
 from drfl.data.formats import write_idx
-from drfl.errors import InputError
 from drfl.flower.client_app import HungError, within
 from drfl.flower.site_data import load_site
 
@@ -58,35 +57,35 @@ def test_a_loader_is_looked_for_beside_the_file(tmp_path):
         "def two():\n    return ClientData.from_arrays([(torch.ones(5, 2), torch.arange(5) % 2)] * 2)\n"
     )
     assert load_site(site(tmp_path, 'loader = "own_loader:load"')).n == 1
-    with pytest.raises(InputError, match=r"must give a drfl\.data\.ClientData of one client"):
+    with refused("wrong-type", "loader", "drfl.data.ClientData"):
         load_site(site(tmp_path, 'loader = "own_loader:two"'))
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "error"),
     [
-        ("", "exactly one of"),
-        ('npz = "a.npz"\ncsv = "a.csv"', "exactly one of"),
-        ('csv = "a.csv"', "'csv' needs 'target'"),
-        ('images = "x"', "'images' needs 'labels'"),
-        ('npz = "none.npz"', "there is no file .*none.npz"),
-        ('npz = "text.csv"', "cannot read .*text.csv"),
-        ('npz = "half.npz"', "without the other"),
-        ('npz = "empty.npz"', "lacks train_inputs"),
-        ('csv = "text.csv"\ntarget = "ill"', "column 'who' must hold numbers"),
-        ('csv = "text.csv"\ntarget = "no"', "no column 'no'"),
-        ('loader = "no_such_module:load"', "there is no loader"),
-        ('loader = "json:no"', "there is no loader"),
-        ('loader = ""', "there is no loader"),
-        ('loader = "time:time"', "must give a drfl.data.ClientData"),
-        ("what = 3", "what"),
+        ("", ("invalid-value", "data")),
+        ('npz = "a.npz"\ncsv = "a.csv"', ("invalid-value", "data")),
+        ('csv = "a.csv"', ("invalid-value", "data", "'csv'", "'target'")),
+        ('images = "x"', ("invalid-value", "data", "'images'", "'labels'")),
+        ('npz = "none.npz"', ("file-not-found", None, "none.npz")),
+        ('npz = "text.csv"', ("damaged-file", None, "text.csv")),
+        ('npz = "half.npz"', ("missing-column",)),
+        ('npz = "empty.npz"', ("missing-column", None, "train_inputs")),
+        ('csv = "text.csv"\ntarget = "ill"', ("not-a-number", "who")),
+        ('csv = "text.csv"\ntarget = "no"', ("missing-column", "no")),
+        ('loader = "no_such_module:load"', ("unknown-name", "loader")),
+        ('loader = "json:no"', ("unknown-name", "loader")),
+        ('loader = ""', ("unknown-name", "loader")),
+        ('loader = "time:time"', ("wrong-type", "loader", "drfl.data.ClientData")),
+        ("what = 3", ("invalid-value", "data.what")),
     ],
 )
-def test_what_cannot_be_had_is_one_line(tmp_path, data, message):
+def test_what_cannot_be_had_is_one_line(tmp_path, data, error):
     (tmp_path / "text.csv").write_text("who,ill\nx,1\ny,0\n")
     np.savez(tmp_path / "half.npz", train_inputs=X, train_targets=Y, test_inputs=X)
     np.savez(tmp_path / "empty.npz", x=X)
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(*error) as caught:
         load_site(site(tmp_path, data))
     assert "\n" not in str(caught.value)
 
@@ -106,6 +105,6 @@ def test_the_watchdog_ends_what_hangs_and_hands_on_all_else():
     import threading
 
     stop = threading.Event()
-    with pytest.raises(HungError, match=r"longer than 0.05 s"):
+    with pytest.raises(HungError, match=r"0\.05"):
         within(0.05, stop.wait)
     stop.set()

@@ -8,9 +8,9 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from tests.support.refusals import refused
 
 import drfl
-from drfl.errors import InputError
 from drfl.flower import strategy as module
 from drfl.flower.client_app import identity, reply
 from drfl.flower.in_process import InProcessGrid
@@ -165,7 +165,7 @@ def test_own_handlers_do():
 
 @pytest.mark.parametrize("options", [{"m": 2, "min_available_nodes": 4}, {"m": 4}])
 def test_too_few_nodes_end_in_one_line(options):
-    with pytest.raises(InputError, match=r"after 0 s 3 of at least 4 sites .* of 3 nodes") as error:
+    with refused("sites-missing", None, "0 s", "3", "4") as error:
         DRDMStrategy(wait=0.0, **options).start(grid_with_own_model("abc"), initial())
     assert "\n" not in str(error.value)
 
@@ -179,13 +179,13 @@ def test_it_waits_for_nodes(monkeypatch):
 
 
 def test_a_client_app_without_identity_is_named(caplog):
-    with pytest.raises(InputError, match=r'0 of at least 2 .* of 2 nodes: .*@app.query\("identity"\)'):
+    with refused("sites-missing", None, '@app.query("identity")'):
         AFLStrategy(wait=0.0).start(InProcessGrid(ClientApp(), [{}, {}]), initial())
-    assert "cannot say who it is" in caplog.text
+    assert caplog.records
 
 
 def test_two_sites_of_one_name_are_refused():
-    with pytest.raises(InputError, match="two sites call themselves 'a'"):
+    with refused("duplicate-name", "a"):
         AFLStrategy(wait=0.0).start(grid_with_own_model("aba"), initial(), timeout=1.0)
 
 
@@ -194,43 +194,46 @@ SHORT = ArrayRecord({"w": next(iter(initial().values()))})
 
 @pytest.mark.parametrize("wrong", [initial(torch.float64), SHORT], ids=["type", "d"])
 def test_another_model_than_the_sites_have_is_refused(wrong, caplog):
-    with pytest.raises(InputError, match="site 'a' could not be tested: see the log"):
+    with refused("site-untested", "a"):
         AFLStrategy(wait=0.0).start(grid_with_own_model("ab"), wrong)
-    assert "the server sent a model of" in caplog.text
+    assert "torch.float" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("record", "told"),
+    ("record", "error"),
     [
-        (ArrayRecord(torch.nn.BatchNorm1d(3).state_dict()), "float32', 'torch.int64.*GroupNorm"),
-        (ArrayRecord({}), "not empty"),
+        (
+            ArrayRecord(torch.nn.BatchNorm1d(3).state_dict()),
+            ("wrong-type", "initial_arrays", "float32', 'torch.int64", "GroupNorm"),
+        ),
+        (ArrayRecord({}), ("wrong-type", "initial_arrays")),
     ],
     ids=["buffers", "none"],
 )
-def test_arrays_that_are_no_parameters_are_refused(record, told):
-    with pytest.raises(InputError, match=told):
+def test_arrays_that_are_no_parameters_are_refused(record, error):
+    with refused(*error):
         AFLStrategy().start(grid_with_own_model(), record)
 
 
 @pytest.mark.parametrize("kind", ["train_config", "evaluate_config"])
 def test_a_config_that_nobody_would_read_is_refused(kind):
-    with pytest.raises(InputError, match="read no train_config"):
+    with refused("unused-option", "train_config"):
         AFLStrategy().start(grid_with_own_model(), initial(), **{kind: ConfigRecord({"lr": 0.1})})
     assert AFLStrategy(wait=0.0).start(grid_with_own_model(), initial(), 0, **{kind: ConfigRecord()})
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "error"),
     [
-        ({"engine": "lop"}, "did you mean 'loop'"),
-        ({"min_available_nodes": 0}, "min_available_nodes"),
-        ({"wait": -1}, "wait"),
-        ({"seed": 0.5}, "seed"),
-        ({"gamma": -1.0}, "gamma"),
+        ({"engine": "lop"}, ("unknown-name", "engine", "'loop'")),
+        ({"min_available_nodes": 0}, ("out-of-range", "min_available_nodes")),
+        ({"wait": -1}, ("out-of-range", "wait")),
+        ({"seed": 0.5}, ("out-of-range", "seed")),
+        ({"gamma": -1.0}, ("out-of-range", "gamma")),
     ],
 )
-def test_wrong_options_are_refused(options, told):
-    with pytest.raises(InputError, match=told):
+def test_wrong_options_are_refused(options, error):
+    with refused(*error):
         AFLStrategy(**options)
 
 
@@ -240,7 +243,7 @@ def test_it_has_no_averaged_solution_to_give_back():
 
 
 def test_tables_may_lie_in_files(tmp_path):
-    with pytest.raises(InputError, match=r"table_dir '.*no' is not a folder"):
+    with refused("not-a-folder", "table_dir"):
         DRDMStrategy(m=3, **OWN, **ALL, table_dir=str(tmp_path / "no")).start(grid_with_own_model(), initial())
     found = [
         DRDMStrategy(m=3, **OWN, **ALL, table_dir=folder).start(grid_with_own_model(), initial(), num_rounds=2)
@@ -257,7 +260,7 @@ def test_a_round_s_steps_do_not_stand_alone():
         lambda: strategy.configure_evaluate(1, initial(), ConfigRecord(), grid),
         lambda: strategy.aggregate_evaluate(1, []),
     ):
-        with pytest.raises(InputError, match=r"call start\(\)"):
+        with refused("unsupported-combination", None, "start()"):
             call()
 
 

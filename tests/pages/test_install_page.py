@@ -31,7 +31,7 @@ def test_dev_has_all_others():
 
 
 def test_the_versions_are_those_of_the_project():
-    assert f"Python {PROJECT['requires-python'].removeprefix('>=')} or newer" in PAGE
+    assert f"Python {PROJECT['requires-python'].removeprefix('>=')}" in PAGE
     assert f"drfl-{PROJECT['version']}-py3-none-any.whl" in PAGE
     (flwr,) = (Requirement(line).specifier for line in EXTRAS["flower"])
     first, last = re.search(r"flwr 1\.(\d+) to 1\.(\d+)", ROWS["flower"]).groups()

@@ -9,6 +9,7 @@ from statistics import fmean, median
 
 import pytest
 from tests.ambiguity.cases import CASES
+from tests.support.pages import quotes
 from tests.support.scripts import ROOT, script
 
 from drfl.metrics import ACCURACY
@@ -82,9 +83,7 @@ def test_one_step_size_for_all_partitions_fails_on_others():
     rows = TABLES.rows_of("absolute_step_size/runs.csv")
     # That of a model that always says 0 is ½.
     failed = [row for row in rows if row["stopped"] != "rounds" or not float(row["avg_loss"]) < 1]
-    said = re.search(r"(\d+) of Table 3's (\d+) runs", (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8"))
-    assert said is not None
-    assert [len(failed), len(rows)] == [int(number) for number in said.groups()]
+    assert quotes("docs/tuning.md", str(len(failed)), str(len(rows)))
 
 
 def test_the_default_guard_does_what_none_does():
@@ -102,11 +101,10 @@ def test_only_the_bootstrap_over_few_seeds_shows_differences_that_are_not_there(
     for row in rows:
         assert (float(row["low"]) > 0.09) == (row["test"] == "percentile bootstrap")
         assert row["test"] == "percentile bootstrap" or float(row["low"]) <= 0.05
-    page = (ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8")
     three, five, _, ten = (
         f"{100 * float(row['share']):.0f} %" for row in rows if row["test"] == "percentile bootstrap"
     )
-    assert f"in {three} of the cases at three seeds, {five} at five and {ten} at ten" in " ".join(page.split())
+    assert quotes("EXPERIMENTS.md", three, five, ten)
 
 
 def test_the_rule_of_reports_shows_no_more_winners_among_equals_than_it_says():
@@ -115,8 +113,7 @@ def test_the_rule_of_reports_shows_no_more_winners_among_equals_than_it_says():
         few = row["algorithms"] == "2"  # one difference, which both rules decide alike
         assert (float(row["low"]) > 0.05) == (row["rule"] == "its own differences" and not few)
     alone = [100 * float(row["share"]) for row in rows if row["rule"] == "its own differences"]
-    page = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
-    assert f"in up to {max(alone):.0f} % of the cases" in " ".join(page.split())
+    assert quotes("docs/runs.md", f"{max(alone):.0f} %")
 
 
 def test_verdicts_of_reproductions_are_those_of_their_tables():
@@ -140,8 +137,7 @@ def places():
 def test_worst_accuracies_are_counted_beside_those_of_equally_good_clients():
     level = [seeds for worst, equal, seeds in places() if worst >= equal]
     assert sorted(level) == [5] * 6 + [6] * 6 + [10] * 9
-    page = " ".join((ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
-    assert f"Of {len(places())} places, a method in a setting, {len(level)} have a mean worst accuracy" in page
+    assert quotes("EXPERIMENTS.md", str(len(places())), str(len(level)))
 
 
 def test_step_sizes_that_were_lowered_are_counted():
@@ -152,10 +148,7 @@ def test_step_sizes_that_were_lowered_are_counted():
     assert {len(own) for own in runs.values()} == {35}
     lowered = {method: sum(own) for method, own in runs.items()}
     assert (lowered.pop("DRDM"), lowered.pop("DRFA"), max(lowered.values())) == (12, 9, 2)
-    page = " ".join((ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
-    assert (
-        "was lowered in 12 of the 35 runs of Tables 1 and 2; DRFA's in 9, of the other methods' in two at most" in page
-    )
+    assert quotes("EXPERIMENTS.md", "12", "35", "9")
 
 
 def test_the_cnns_values_hold_where_sizes_differ():
@@ -196,9 +189,8 @@ def test_what_a_server_step_is_worth_is_what_the_page_of_scaffold_says():
         return fmean(found) - fmean(one)
 
     features = [worth(f"drdm-table-{n}") for n in (5, 6)] + [worth(f"scaffpd-table-{n}") for n in (1, 2, 3)]
-    page = " ".join((ROOT / "docs" / "algorithms" / "scaffold.md").read_text(encoding="utf-8").split())
-    assert f"worth {min(features):.1f} to {max(features):.1f} points of the average" in page
-    assert f"(Table 3: {worth('drdm-table-3'):.2f} [" in page
+    linear = f"{worth('drdm-table-3'):.2f}"
+    assert quotes("docs/algorithms/scaffold.md", f"{min(features):.1f}", f"{max(features):.1f}", linear)
 
 
 def test_hostile_sites_did_no_harm():
@@ -213,8 +205,7 @@ def test_how_many_chosen_trials_halve_their_step_size():
     chosen = [{r["algorithm"]: r for r in reversed(TABLES.rows_of(f"tuning/{job}/confirmed.csv"))} for job in jobs]
     ends = ["diverged" in row["confirmed_ends"] for first in chosen for row in first.values()]
     for page in ("docs/tuning.md", "EXPERIMENTS.md"):
-        words = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-        assert re.search(rf"{sum(ends)} of (their )?{len(ends)} methods", words), page
+        assert quotes(page, str(sum(ends)), str(len(ends))), page
 
 
 def test_how_many_clean_runs_the_bound_on_steps_changes():
@@ -226,23 +217,18 @@ def test_how_many_clean_runs_the_bound_on_steps_changes():
     for row in TABLES.rows_of("step_bound_unchanged/jobs.csv"):
         name = next((name for name, start in found.items() if row["job"].startswith(start)), "of the comparisons")
         counts[name] = [n + int(row[column]) for n, column in zip(counts[name], ("runs", "the same"), strict=True)]
-    words = " ".join((ROOT / "docs/resilience.md").read_text(encoding="utf-8").split())
-    for name, (runs, same) in counts.items():
-        told = f"all {runs} (runs )?{name}" if runs == same else f"{same} of {runs} {name}"
-        assert re.search(told, words), told
+    numbers = {str(number) for pair in counts.values() for number in pair}
+    assert quotes(page := "docs/resilience.md", *numbers)
     rows = TABLES.rows_of("step_bound_unchanged/differences.csv")
     assert len(rows) == sum(runs - same for runs, same in counts.values())
-    assert f"In the other {len(rows)} the step size is too large" in words
     leads = sorted(100 * (float(row["avg_accuracy_with"]) - float(row["avg_accuracy_without"])) for row in rows)
-    assert f"between {-leads[0]:.1f} points lower and {leads[-1]:.1f} higher" in words
-    assert f"median {median(leads):+.1f}" in words
+    assert quotes(page, str(len(rows)), f"{-leads[0]:.1f}", f"{leads[-1]:.1f}", f"{median(leads):+.1f}")
     left_out = [row for row in rows if int(row["halved"]) == 0]
     assert [(row["setting"], row["algorithm"]) for row in left_out] == [("σ = 0.3", "SCAFFOLD")]
-    assert "One run, SCAFFOLD's at σ = 0.3" in words
     ends = {(row["setting"], row["algorithm"]): row for row in rows if row["job"] == "drdm-table-2"}
-    for setting, told in {"σ = 0.3": "({} instead of {} %)", "σ = 0.7": "at {} instead of {} %"}.items():
+    for setting in ("σ = 0.3", "σ = 0.7"):
         both = (f"{100 * float(ends[setting, 'DRDM'][f'avg_accuracy_{way}']):.1f}" for way in ("with", "without"))
-        assert told.format(*both) in words
+        assert quotes(page, *both)
 
 
 def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
@@ -254,12 +240,9 @@ def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
     once, back = (
         {m: row["avg_accuracy"] for (m, f, bound), row in ends.items() if (f, bound) == (k, "100")} for k in "14"
     )
-    words = " ".join((ROOT / "docs/resilience.md").read_text(encoding="utf-8").split())
-    assert (
-        f"{sum(once[m] == back[m] for m in once)} of {len(once)} end with the bound where they end with once" in words
-    )
-    without, bounded = (100 * float(ends["q-FFL", "4", bound]["avg_accuracy"]) for bound in ("0", "100"))
-    assert f"average of {without:.1f} % and is never lowered, ends at {bounded:.1f} %" in words
+    equal = str(sum(once[m] == back[m] for m in once))
+    without, bounded = (f"{100 * float(ends['q-FFL', '4', bound]['avg_accuracy']):.1f} %" for bound in ("0", "100"))
+    assert quotes("docs/resilience.md", equal, str(len(once)), without, bounded)
     assert ends["q-FFL", "4", "0"]["halved"] == "0"
 
 
@@ -284,6 +267,4 @@ def test_how_many_runs_found_their_step_size_too_large():
     # Figures share runs with tables.
     runs = {tuple(row[k] for k in numbers): row for table in tables for row in TABLES.rows_of(f"{table}/cells.csv")}
     assert {row["stopped"] for row in runs.values()} == {"rounds"}
-    page = " ".join((ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
-    assert f"Every one of the {len(runs):,} runs came to its end" in page
-    assert f"drfl lowered η, in {sum(int(row['halved']) > 0 for row in runs.values())} of them" in page
+    assert quotes("EXPERIMENTS.md", f"{len(runs):,}", str(sum(int(row["halved"]) > 0 for row in runs.values())))

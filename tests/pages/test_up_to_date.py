@@ -61,11 +61,11 @@ START = GENERATOR.START.format("scale.numbers")
 WRONG = {
     "unknown": (TEXTS["scale"] + GENERATOR.START.format("scale.nothing") + GENERATOR.END, "scale.nothing"),
     "of another page": (TEXTS["scale"] + GENERATOR.START.format("speed.auto") + GENERATOR.END, "speed.auto"),
-    "missing": (TEXTS["scale"].replace(START, ""), "0 times"),
-    "twice": (TEXTS["scale"] + START + GENERATOR.END, "2 times"),
-    "without an end": (TEXTS["scale"].replace(GENERATOR.END, ""), "one line"),
-    "with two ends": (TEXTS["scale"] + GENERATOR.END, "one line"),
-    "an end before it": (GENERATOR.END + TEXTS["scale"], "before any block"),
+    "missing": (TEXTS["scale"].replace(START, ""), "scale.numbers"),
+    "twice": (TEXTS["scale"] + START + GENERATOR.END, "scale.numbers"),
+    "without an end": (TEXTS["scale"].replace(GENERATOR.END, ""), "scale"),
+    "with two ends": (TEXTS["scale"] + GENERATOR.END, "scale"),
+    "an end before it": (GENERATOR.END + TEXTS["scale"], "scale"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.support.refusals import refused
 
 from drfl.errors import InputError
 from drfl.papers.data_source import Sources
@@ -26,7 +26,7 @@ def test_the_reason_for_a_stand_in_is_told_once(monkeypatch):
 
 def test_a_request_that_no_data_can_meet_is_refused_once():
     lines: list[str] = []
-    with pytest.raises(InputError, match="unknown setting 'nowhere'"):
+    with refused("unknown-name", "setting", "'nowhere'"):
         Sources("auto", None, lines.append).plan(load_spec("drdm-table-1"), Scale(settings=("nowhere",)))
     assert lines == []
 

@@ -3,7 +3,6 @@ import json
 import pytest
 from tests.support.refusals import refused
 
-from drfl.errors import InputError
 from drfl.report import load_run, write_report
 from drfl.report.groups import group_runs
 
@@ -43,30 +42,30 @@ def test_a_missing_file(write, name):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(InputError, match="no such folder"):
+    with refused("not-a-run", str(tmp_path / "nowhere")):
         load_run(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "why"),
+    ("name", "content", "error"),
     [
-        ("config.toml", "a = ", "config.toml is damaged"),
-        ("summary.json", "{", "summary.json is damaged"),
-        ("summary.json", "[]", "names no algorithm"),
-        ("summary.json", json.dumps({"dataset": "x"}), "names no algorithm"),
-        ("history.csv", "", "column 'round' is missing"),
-        ("history.csv", "round,avg_accuracy\n0,1\n", "column 'worst_accuracy' is missing"),
-        ("clients.csv", "client,accuracy,loss,samples,train_samples,lambda\n", "no rows"),
-        ("clients.csv", "client,accuracy,loss,samples,train_samples,lambda\na,x,1,1,1,1\n", "could not convert"),
-        ("lambda.csv", "round,c000\n0\n", "row 2 has 1 values, not 2"),
-        ("lambda.csv", "round,other\n0,1\n", "not the clients of clients.csv"),
-        ("lambda.csv", b"round,\xff\n0,1\n", "utf-8"),
+        ("config.toml", "a = ", ("damaged-file", None, "config.toml")),
+        ("summary.json", "{", ("damaged-file", None, "summary.json")),
+        ("summary.json", "[]", ("damaged-file",)),
+        ("summary.json", json.dumps({"dataset": "x"}), ("damaged-file",)),
+        ("history.csv", "", ("damaged-file", None, "'round'")),
+        ("history.csv", "round,avg_accuracy\n0,1\n", ("damaged-file", None, "'worst_accuracy'")),
+        ("clients.csv", "client,accuracy,loss,samples,train_samples,lambda\n", ("damaged-file",)),
+        ("clients.csv", "client,accuracy,loss,samples,train_samples,lambda\na,x,1,1,1,1\n", ("damaged-file",)),
+        ("lambda.csv", "round,c000\n0\n", ("damaged-file", None, "2 has 1 values, not 2")),
+        ("lambda.csv", "round,other\n0,1\n", ("damaged-file", None, "clients.csv")),
+        ("lambda.csv", b"round,\xff\n0,1\n", ("damaged-file", None, "utf-8")),
     ],
 )
-def test_a_damaged_file(write, name, content, why):
+def test_a_damaged_file(write, name, content, error):
     directory = write("one")
     (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(InputError, match=why) as error:
+    with refused(*error) as error:
         load_run(directory)
     assert "\n" not in str(error.value)
     assert name in str(error.value)
@@ -87,7 +86,7 @@ def test_some_clients_of_very_many(write, monkeypatch):
     lines = [line.split(",") for line in (directory / "lambda.csv").read_text().splitlines()]
     some = [[first, "0.5" if at else "effective_clients", b, d] for at, (first, _, b, _, d) in enumerate(lines)]
     (directory / "lambda.csv").write_text("".join(",".join(line) + "\n" for line in some))
-    with pytest.raises(InputError, match="not the clients"):
+    with refused("damaged-file", str(directory / "lambda.csv")):
         load_run(directory)
     monkeypatch.setattr("drfl.history.LAMBDA_CLIENTS", 2)
     run = load_run(directory)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 import pytest
 import torch
 from tests.resilience.federations import N, algorithm_of, fed_of
+from tests.support.refusals import refused
 
 from drfl import Key, run
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
-from drfl.errors import InputError
 from drfl.resilience import (
     CentredClip,
     CoordinateMedian,
@@ -124,14 +124,15 @@ def test_fewer_replies_than_a_rule_judges_are_not_used_at_all(caplog):
     assert state.memory.left_out.tolist() == [3, 0, 3, 3, 0, 3, 3, 3]
     assert torch.equal(state.w, fed_of().w0)
     said = [r.getMessage() for r in caplog.records if "replies" in r.getMessage()]
-    assert said == ["fewer than 7 replies to a request, too few for TrimmedMean(f=3): none of them is used"]
+    assert len(said) == 1
+    assert all(part in said[0] for part in ("7", "TrimmedMean(f=3)"))
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "ScaffPD"])
 def test_cohorts_that_are_never_large_enough_are_refused_at_the_start(name):
-    with pytest.raises(InputError, match=r"Krum\(f=3, used=0\) needs 9 replies or more, and at most 8 clients"):
+    with refused("few-clients", "aggregator", "Krum(f=3, used=0)", "9", "8"):
         run(Protected(algorithm_of(name), aggregator=Krum(3)), fed_of(), rounds=1)
-    with pytest.raises(InputError, match="at most 2 clients are asked"):
+    with refused("few-clients", "aggregator", "2"):
         run(Protected(algorithm_of(name, m=2), aggregator=MedianClip()), fed_of(), rounds=1)
 
 
@@ -166,7 +167,7 @@ def test_the_probe_knows_every_clients_own_gradient():
     expected = rule.expected(clients, w, w)
     assert all(torch.equal(row, exact[i]) for row, i in zip(expected, clients.tolist(), strict=True))
     silent = ServerProbe(DropoutFederation(fed_of(), gradients=[5]))
-    with pytest.raises(InputError, match="has to answer for every client"):
+    with refused("invalid-value", "fed"):
         ProbeCosine(silent).expected(clients, w, w)
 
 

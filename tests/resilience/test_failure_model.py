@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 import torch
+from tests.support.refusals import refused
 
-from drfl.errors import InputError
 from drfl.key import Key
 from drfl.resilience import FailureModel
 
@@ -43,16 +43,16 @@ N = 4000
     ],
 )
 def test_refused(wrong):
-    with pytest.raises(InputError, match=next(iter(wrong))) as error:
+    with refused("out-of-range", None, next(iter(wrong))) as error:
         FailureModel(**wrong)
     assert "\n" not in str(error.value)
 
 
 def test_refused_for_so_many_clients():
     FailureModel(drop=(0.1, 0.2), groups=2).check(2)
-    with pytest.raises(InputError, match="give one for each"):
+    with refused("count-mismatch", "drop"):
         FailureModel(drop=(0.1, 0.2)).check(3)
-    with pytest.raises(InputError, match="groups=3"):
+    with refused("out-of-range", "groups", "groups=3"):
         FailureModel(groups=3).check(2)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.resilience.subjects import N, algorithm, rounds, same, small, who
+from tests.support.refusals import refused
 
 from drfl import run, sampling
 from drfl.algorithms import ALGORITHMS
 from drfl.engine import Threads
-from drfl.errors import InputError
 from drfl.resilience import FailureModel, Faulty
 
 FAULTS = {
@@ -78,7 +78,7 @@ def test_what_is_remembered_has_fixed_names_and_shapes():
         state = Faulty(algorithm("FedAvg"), faults).init(fed)
         assert state.memory._fields == ("down",)
         assert (state.memory.down.shape, state.memory.down.dtype) == ((faults.groups,), torch.int64)
-    with pytest.raises(InputError, match="groups=9"):
+    with refused("out-of-range", "groups", "groups=9"):
         Faulty(algorithm("FedAvg"), FailureModel(groups=9)).init(fed)
 
 
@@ -153,5 +153,5 @@ def test_a_tuple_of_probabilities():
     drop = tuple(float(hit) for hit in who(1, 6).tolist())
     for _, _, info in rounds(Faulty(algorithm("FedAvg", m=N), FailureModel(drop=drop)), small(), 3):
         assert info.answered.tolist() == [0, 2, 3, 4, 5, 7]
-    with pytest.raises(InputError, match="give one for each"):
+    with refused("count-mismatch", "drop"):
         Faulty(algorithm("FedAvg"), FailureModel(drop=(0.1,))).init(small())

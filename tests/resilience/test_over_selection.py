@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.resilience.subjects import EVERYBODY, N, algorithm, rounds, same, small
+from tests.support.refusals import refused
 
 from drfl import run
 from drfl.algorithms import ALGORITHMS
-from drfl.errors import InputError
 from drfl.key import Key
 from drfl.requests import answers
 from drfl.resilience import FailureModel, Faulty, FirstK, OverSelection
@@ -82,5 +82,5 @@ def test_the_slow_are_seldom_heard_and_the_others_alike():
 
 @pytest.mark.parametrize("keep", [0, 1.5, True])
 def test_refused(keep):
-    with pytest.raises(InputError, match="keep"):
+    with refused("out-of-range", "keep"):
         OverSelection(algorithm("FedAvg"), keep)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.resilience.subjects import N, algorithm, rounds, same, small
+from tests.support.refusals import refused
 
 from drfl import run
 from drfl.algorithm import Info
 from drfl.algorithms import ALGORITHMS
-from drfl.errors import InputError
 from drfl.key import Key
 from drfl.resilience import FailureModel, Faulty, Quorum
 from drfl.sampling import everybody
@@ -103,14 +103,18 @@ def test_the_memory_of_wrappers_inside_stays_too():
 
 
 @pytest.mark.parametrize(
-    ("options", "name"),
-    [({"at_least": 0}, "at_least"), ({"at_least": 1, "most": 0}, "most"), ({"at_least": 1, "then": "stop"}, "then")],
+    ("options", "error"),
+    [
+        ({"at_least": 0}, ("out-of-range", "at_least")),
+        ({"at_least": 1, "most": 0}, ("out-of-range", "most")),
+        ({"at_least": 1, "then": "stop"}, ("invalid-value", "then")),
+    ],
 )
-def test_refused(options, name):
-    with pytest.raises(InputError, match=name):
+def test_refused(options, error):
+    with refused(*error):
         Quorum(algorithm("FedAvg"), **options)
 
 
 def test_more_than_there_are():
-    with pytest.raises(InputError, match="at_least=9"):
+    with refused("out-of-range", "at_least", "at_least=9"):
         Quorum(algorithm("FedAvg"), 9).init(small())

@@ -8,7 +8,7 @@ import torch
 from tests.support.refusals import refused
 
 import drfl
-from drfl.errors import DrflError, InputError
+from drfl.errors import DrflError
 from drfl.federation import WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -105,9 +105,16 @@ def test_a_log_knows_the_length_and_digest_of_its_file(tmp_path):
     assert file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("rows", [b"\xff\n", b"a,b\n1,2\n", b"round,kind,key,clients\n1,train\n"])
-def test_a_log_begins_with_no_other_rows(rows, tmp_path):
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        (b"\xff\n", "damaged-file"),
+        (b"a,b\n1,2\n", "missing-column"),
+        (b"round,kind,key,clients\n1,train\n", "missing-column"),
+    ],
+)
+def test_a_log_begins_with_no_other_rows(rows, code, tmp_path):
+    with refused(code):
         ReplyLog().open(tmp_path / "replies.csv", rows)
     assert not (tmp_path / "replies.csv").exists()
 
@@ -121,7 +128,7 @@ def test_a_full_disk_under_the_log_is_one_line(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("drfl.resilience.reply_log.os.fsync", full)
-    with refused("cannot-write", str(tmp_path / "replies.csv"), DrflError):
+    with refused("cannot-write", str(tmp_path / "replies.csv"), kind=DrflError):
         log(SimpleNamespace(round=1))
 
 
@@ -129,9 +136,9 @@ def test_a_list_of_another_run_is_refused_in_one_line(tmp_path):
     algorithm, fed = drfl.FedAvg(m=3, local=LOCAL), simulation()
     key = name_of(Key(3).fold("round", 1, "sgd"))
     for record in ((), (UsedReplies(1, "losses", key, (0,)),), (UsedReplies(1, "train", key, (77,)),)):
-        with pytest.raises(InputError, match="the list of replies is of another run"):
+        with refused("other-run", "replies"):
             drfl.run(Replayed(algorithm, record), fed, rounds=1, seed=3)
-    with pytest.raises(InputError, match="has a request twice"):
+    with refused("given-twice", "replies"):
         Replayed(algorithm, (UsedReplies(1, "train", key, (0,)), UsedReplies(2, "train", key, (1,))))
 
 
@@ -144,7 +151,7 @@ def test_a_damaged_list_is_refused_in_one_line(text, tmp_path):
     if not text:
         assert read_replies(file) == ()
         file = tmp_path / "missing.csv"
-    with pytest.raises(InputError, match="list of replies"):
+    with refused("damaged-file", str(file)):
         read_replies(file)
 
 

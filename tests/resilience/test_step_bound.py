@@ -7,10 +7,10 @@ import logging
 import pytest
 import torch
 from tests.resilience.federations import EVERYBODY, N, algorithm_of, fed_of
+from tests.support.refusals import refused
 
 from drfl import Key, LocalSGD, run
 from drfl.algorithms import ALGORITHMS
-from drfl.errors import InputError
 from drfl.federation import WrappedFederation
 from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
 from drfl.resilience import Protected, StepBound
@@ -123,7 +123,7 @@ def test_large_models_are_measured_row_by_row_with_the_same_result(monkeypatch):
 
 @pytest.mark.parametrize("values", [{"factor": 1.0}, {"factor": float("nan")}, {"least": 2}])
 def test_bounds_that_make_no_sense_are_refused(values):
-    with pytest.raises(InputError, match=next(iter(values))):
+    with refused("out-of-range", next(iter(values))):
         StepBound(**values)
 
 
@@ -149,7 +149,7 @@ def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplo
     assert bits_differ(absurd.inner, silent.inner) == []
     assert int(absurd.memory.rejected) >= 1
     said = [record.getMessage() for record in caplog.records if record.name == "drfl.resilience"]
-    assert said == ["client 2: reply rejected, as it is out of all proportion to the others'"]
+    assert [text.partition(":")[0] for text in said] == ["client 2"]
 
 
 def test_without_the_bound_the_same_client_ruins_the_model():

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from tests.resilience.federations import EVERYBODY, LOCAL, N, fed_of
+from tests.support.refusals import refused
 
 from drfl import Key
 from drfl.errors import NonFiniteError
@@ -141,7 +142,7 @@ def test_the_empty_reply_has_the_shapes_of_an_empty_one():
 def test_more_than_half_not_finite_is_an_error_and_half_is_not(kind, field):
     half = validated(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3], math.nan))
     assert half.reply.clients.tolist() == [4, 5, 6, 7]
-    with pytest.raises(NonFiniteError, match=r"by clients \[0, 1, 2, 3, 5\], more than half of those that answered"):
+    with refused("not-finite", None, "[0, 1, 2, 3, 5]", kind=NonFiniteError):
         validated(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3, 5], math.nan))
 
 
@@ -149,13 +150,13 @@ def test_strangers_have_no_say_in_what_more_than_half_is():
     request = LossRequest(torch.tensor([0, 1, 2]), W, KEY, None)
     values = torch.tensor([math.nan, 1.0, 1.0, math.nan, math.nan, math.nan]).double()
     assert validated(request, Losses(torch.arange(6), values)).reply.clients.tolist() == [1, 2]
-    with pytest.raises(NonFiniteError):
+    with refused("not-finite", kind=NonFiniteError):
         validated(request, Losses(torch.tensor([0, 5, 6]), torch.tensor([math.nan, 1.0, 1.0]).double()))
 
 
 def test_who_answers_must_be_told_by_the_backend():
     for clients in (EVERYBODY.double(), EVERYBODY[:, None]):
-        with pytest.raises(ValueError, match="clients must be int64"):
+        with pytest.raises(ValueError, match="int64"):
             validated(LOSSES, Losses(clients, torch.ones(N).double()))
 
 

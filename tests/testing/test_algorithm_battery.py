@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tests.support.refusals import refused
 from torch import Tensor
 
 from drfl.algorithm import Info
 from drfl.algorithms import DRFA, SCAFFOLD, FedAvg, FedProx
-from drfl.errors import InputError
 from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.sampling import Cohort
@@ -91,17 +91,17 @@ def test_an_algorithm_that_breaks_is_a_finding():
         def round(self, state, fed, key):
             raise IndexError("out of range")
 
-    with pytest.raises(ConformanceError, match="raised IndexError: out of range"):
+    with pytest.raises(ConformanceError, match="IndexError: out of range"):
         check_algorithm(Broken())
 
 
 def test_not_an_algorithm():
-    with pytest.raises(InputError, match="object must be a dataclass with a field local"):
+    with refused("wrong-type", "algorithm"):
         check_algorithm(object())
-    with pytest.raises(InputError, match="Mine is a class: give an algorithm"):
+    with refused("wrong-type", "algorithm", "Mine"):
         check_algorithm(Mine)
     for name, bad in (("rounds", 0), ("tolerance", -1.0)):
-        with pytest.raises(InputError, match=f"{name} must"):
+        with refused("out-of-range", name):
             check_algorithm(Mine(), **{name: bad})
 
 
@@ -110,7 +110,7 @@ def test_waived_checks_are_not_run():
     report = check_algorithm(FedAvg(local=ONE), solves=AVERAGE, waive={"converges": "weighted by samples"})
     assert report.failed == ()
     assert "converges" not in report.passed
-    with pytest.raises(ConformanceError, match="from the optimum of the average loss"):
+    with pytest.raises(ConformanceError):
         check_algorithm(FedAvg(local=ONE), solves=AVERAGE)
 
 
@@ -129,7 +129,7 @@ def test_a_problem_of_ones_own():
 
 
 def test_a_problem_with_too_few_clients():
-    with pytest.raises(InputError, match="the problem has 2 clients: a battery needs 3"):
+    with refused("few-clients", "problem", "2", "3"):
         check_algorithm(Mine(), problem=curved_quadratics(n=2, d=2))
 
 
@@ -143,14 +143,14 @@ def test_a_claim_of_ones_own():
 def test_a_claim_about_sampled_cohorts_is_tested():
     drift_free = SCAFFOLD(local=LocalSGD(steps=4, lr=0.1))
     assert "converges" in check_algorithm(drift_free, solves=also_sampled(AVERAGE)).passed
-    with pytest.raises(ConformanceError, match="with 3 of 5 clients"):
+    with pytest.raises(ConformanceError, match="3 of 5"):
         check_algorithm(FedAvg(local=ONE), solves=also_sampled(WEIGHTED))
 
 
 @pytest.mark.long
 def test_a_special_case_that_does_not_hold():
     wrong = Reduction("mu=1 is FedAvg", FedProx(mu=1.0), FedAvg())
-    with pytest.raises(ConformanceError, match=r"'mu=1 is FedAvg' does not hold: .* w by "):
+    with pytest.raises(ConformanceError, match="'mu=1 is FedAvg'"):
         check_algorithm(FedProx(local=ONE), reductions=[wrong])
 
 

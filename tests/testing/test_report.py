@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.refusals import refused
 
-from drfl.errors import InputError
 from drfl.testing import ConformanceError, NotApplicable
 from drfl.testing.report import CheckError, examine, require
 
@@ -47,7 +47,7 @@ def test_a_check_can_be_waived_with_a_reason():
 
 
 def test_only_checks_that_exist_can_be_waived():
-    with pytest.raises(InputError, match="unknown check 'godd': did you mean 'good'"):
+    with refused("unknown-name", "check", "'godd'", "'good'"):
         examine("one", 1, [good], {"godd": "typo"})
 
 

@@ -6,9 +6,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from tests.support.refusals import refused
 
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.errors import InputError
 from drfl.testing.problems import LeastSquares, curved_quadratics, logistic, quadratics, robust_regression
 from drfl.testing.problems.problem import solve
 from drfl.testing.problems.solvers import Point, minimise, mixtures_of
@@ -150,10 +150,14 @@ def test_sets_that_do_not_fit_or_are_unknown_are_refused():
 
     problem = PROBLEMS["hospitals"]
     assert problem.saddle(Own()) is problem.saddle(Simplex())
-    with pytest.raises(InputError, match="no saddle point is known for Unknown"):
+    with refused("unsupported-combination", "ambiguity", "Unknown"):
         problem.saddle(Unknown())  # pyright: ignore
-    for ambiguity in (Box(0.2), Simplex(0.3), KL(1.0, (0.5, 0.5))):
-        with pytest.raises(InputError):
+    for ambiguity, code, field in (
+        (Box(0.2), "out-of-range", "cap"),
+        (Simplex(0.3), "out-of-range", "floor"),
+        (KL(1.0, (0.5, 0.5)), "count-mismatch", "prior"),
+    ):
+        with refused(code, field):
             problem.saddle(ambiguity)
 
 
@@ -161,5 +165,5 @@ def test_newton_says_when_it_fails():
     def kink(w):
         return Point(w.abs().sum(), w.sign(), torch.eye(1, dtype=torch.float64))
 
-    with pytest.raises(ArithmeticError, match=r"gradient of norm 1\.0e\+00"):
+    with pytest.raises(ArithmeticError, match=r"1\.0e\+00"):
         minimise(kink, torch.full((1,), 0.4, dtype=torch.float64))

@@ -6,8 +6,8 @@ import importlib.util
 import re
 
 import pytest
+from tests.support.refusals import refused
 
-from drfl.errors import InputError
 from drfl.papers.energy import Cost, LinkConditions, Measurement, plan
 from drfl.papers.energy.output import require, save_heatmap
 
@@ -45,7 +45,7 @@ def test_every_cell_says_its_number(tmp_path):
 def test_without_matplotlib_it_says_what_to_install(monkeypatch, tmp_path):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name))
-    with pytest.raises(InputError, match=r"needs matplotlib: pip install 'drfl\[experiments\]'"):
+    with refused("package-missing", "matplotlib", "'drfl[experiments]'"):
         require()
-    with pytest.raises(InputError, match="matplotlib"):
+    with refused("package-missing", "matplotlib"):
         save_heatmap(a_plan({1: 3}), [tmp_path / "a.png"])

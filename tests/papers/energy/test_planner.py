@@ -8,8 +8,8 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.refusals import refused
 
-from drfl.errors import InputError
 from drfl.papers.energy import (
     Channel,
     Cost,
@@ -69,15 +69,15 @@ def test_where_nothing_reaches_the_target_there_is_no_plan():
 
 
 @pytest.mark.parametrize(
-    ("rows", "part"),
+    ("rows", "error"),
     [
-        ([], "no measurements"),
-        (runs({1: [5]}) + runs({1: [6]}), "τ = 1 at seed 0 is measured twice"),
-        (runs({1: [5, 6], 3: [5]}), "τ = 3 is not measured at seed 1"),
+        ([], ("no-rows", "measurements")),
+        (runs({1: [5]}) + runs({1: [6]}), ("given-twice", "measurements", "1", "0")),
+        (runs({1: [5, 6], 3: [5]}), ("missing-values", "measurements", "3", "1")),
     ],
 )
-def test_measurements_that_do_not_compare(rows, part):
-    with pytest.raises(InputError, match=part):
+def test_measurements_that_do_not_compare(rows, error):
+    with refused(*error):
         plan(rows, {})
 
 
