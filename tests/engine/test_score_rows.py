@@ -11,7 +11,6 @@ import drfl
 from drfl import Metric, Rows
 from drfl.client_table import ClientTable
 from drfl.data.row_scores import placements, products
-from drfl.errors import InputError
 from drfl.metrics import ACCURACY, METRICS, metric_of, resolved
 
 ENGINES = [drfl.Loop(), drfl.Stacked(), drfl.Threads(workers=2)]
