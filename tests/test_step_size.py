@@ -22,7 +22,7 @@ from drfl.algorithms import AFL, DRDM, DRFA, SCAFFOLD, DualDRDM, FedAvg, ScaffPD
 from drfl.checkpoint import Checkpoints, resume_point
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
-from drfl.errors import DivergedError
+from drfl.errors import DivergedError, RunWarning
 from drfl.federation import WrappedFederation
 from drfl.key import Key
 from drfl.local import LocalSGD
@@ -593,7 +593,9 @@ def test_a_divergence_halves_it_and_goes_back_to_the_start():
 
 
 def test_a_run_that_was_set_back_says_how_many_rounds_count():
-    result = run(Exploding(at=14, until=0.04), ConstantFederation([1.0, 2.0]), rounds=15)
+    with pytest.warns(RunWarning) as told:
+        result = run(Exploding(at=14, until=0.04), ConstantFederation([1.0, 2.0]), rounds=15)
+    assert [(one.message.code, one.filename) for one in told] == [("late-rollback", __file__)]
     assert (result.rounds, result.rollbacks, result.effective_rounds) == (15, 2, 2)
     assert result.state.w.tolist() == [2.0, 2.0]
     assert re.search(r"\b2 .*\b15\b", repr(result))

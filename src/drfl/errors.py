@@ -128,7 +128,7 @@ class DataWarning(DrflWarning):
 
 
 class RunWarning(DrflWarning):
-    """Results come from a run that did not reach its end; ``drfl run --resume`` continues it."""
+    """A run did not reach its end, or fewer than half of its rounds count."""
 
     code = "interrupted"
 

@@ -13,7 +13,7 @@ from drfl import checks, step_size
 from drfl.algorithm import Algorithm, Info, S, State
 from drfl.averages import Average
 from drfl.certificate import Certifier
-from drfl.errors import DataWarning, DrflError, InputError
+from drfl.errors import DataWarning, DrflError, InputError, RunWarning
 from drfl.federation import Bundling, DataChecked, Federation
 from drfl.history import Row, undefined_names, undefined_notices
 from drfl.intraop import VECTORS, threads_for
@@ -21,7 +21,7 @@ from drfl.key import Key
 from drfl.metrics import ACCURACY, Measure
 from drfl.model_selection import Best, ModelSelection, Patience, Target
 from drfl.rounds import Played, next_round
-from drfl.run_end import Stopped
+from drfl.run_end import Stopped, late_rollbacks
 from drfl.run_log import Result, RunLog, Tested
 from drfl.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
 
@@ -105,8 +105,9 @@ def run(
             federation and seed the result is that of a run that never stopped, bit for bit.
         keep: called with the progress after every round, to start from later.
         check_data: warn, with :class:`drfl.errors.DataWarning`, of what is conspicuous in the clients' data, and at the
-            end of clients at which a metric is undefined. The federation must know its clients' data, as
-            :class:`drfl.Simulation` does.
+            end of clients at which a metric is undefined, if the federation knows its clients' data, as
+            :class:`drfl.Simulation` does. Warn, with :class:`drfl.errors.RunWarning`, of a run that was set back so
+            late that fewer than half of its rounds count.
 
     Where the algorithm's local solver has no step size, one is found before the first round, see
     :func:`drfl.step_size.find`. After the rounds 4, 6, 8, 12, 16, …, and those in which the model goes far, the loss is
@@ -181,7 +182,7 @@ def run(
             log.add(at, evaluation, log.cost())
     stopped: Stopped = "rounds" if stop is None or at.round >= rounds else stop
     found = log.result(at, evaluation, stopped, key.fold("best") if returned == "best" else None)
-    _warn_of_undefined(fed, check_data, found)
+    _warn_of_end(fed, check_data, found)
     return found
 
 
@@ -231,9 +232,13 @@ def _warn_of_data(fed: Federation, asked: bool) -> None:
             warnings.warn(line, DataWarning, stacklevel=3)
 
 
-def _warn_of_undefined(fed: Federation, asked: bool, found: Result) -> None:
+def _warn_of_end(fed: Federation, asked: bool, found: Result) -> None:
     """At the line that called :func:`run`."""
-    if asked and isinstance(fed, DataChecked):
+    if not asked:
+        return
+    for line in late_rollbacks([found.marks.counted] if found.marks.is_late else []):
+        warnings.warn(line, RunWarning, stacklevel=3)
+    if isinstance(fed, DataChecked):
         undefined = undefined_names(found.evaluation, fed.measures, fed.names)
         for line in undefined_notices(fed.measures, [undefined], fed.n):
             warnings.warn(line, DataWarning, stacklevel=3)

@@ -14,7 +14,10 @@ from tests.support.refusals import refused
 
 from drfl.assessment import seeds
 from drfl.assessment.seeds import SeedDifference, holm, holm_family, seed_difference, sign_flip_p, verdict
+from drfl.assessment.sentences import signed_interval
 from drfl.key import Key
+from drfl.measure import NOTHING
+from drfl.metrics import ACCURACY
 
 NAN = math.nan
 
@@ -149,3 +152,9 @@ def test_the_tests_hold_their_level_at_five_and_six_seeds():
     at_six = [seed_difference(row).p_flips <= 0.05 for row in draws]
     assert np.mean(at_five) < 0.07
     assert np.mean(at_six) < 0.05
+
+
+def test_an_interval_that_is_not_known_has_no_ends():
+    assert signed_interval(ACCURACY, 0.1, math.nan, math.nan) == ("+10.0", NOTHING)
+    assert signed_interval(ACCURACY, math.nan, math.nan, math.nan) == (NOTHING, NOTHING)
+    assert signed_interval(ACCURACY, 0.1, -0.05, 0.25) == ("+10.0", "−5.0 to +25.0")

@@ -14,6 +14,7 @@ from drfl.report.compared import decided, paired, standing
 from drfl.report.formatting import mean
 from drfl.report.groups import group_runs, lost_algorithms
 from drfl.report.read_run import FailedRun, measures_of
+from drfl.report.summary_text import takeaway
 
 WORST = {"FedAvg": 0.70, "DRFA": 0.80, "DRDM": 0.801}
 NOISE = (0.003, -0.004, 0.002, -0.003, 0.004, 0.0)
@@ -96,6 +97,18 @@ def test_a_seed_that_failed_leaves_its_algorithm_out(groups):
     assert [one.rival.label for one in told.against] == ["FedAvg"]
     assert told.failed == ("DRFA",)
     assert standing(found[1:2] + found[:1]) is None
+
+
+def test_the_only_algorithm_without_failed_runs_is_compared_with_nothing_and_named(groups):
+    failed = [FailedRun("DRFA", "5", "diverged")]
+    both = group_runs([run for group in groups(5, "FedAvg", "DRFA") for run in group.runs], failed)
+    assert standing(both) is None
+    told = takeaway(both, None)
+    assert told is not None
+    assert "FedAvg" in told.rest
+    assert "DRFA (1 of 6 runs failed)" in told.rest
+    assert takeaway(both[:1], None) is None
+    assert takeaway(both[:1] * 2, None) is None
 
 
 @pytest.mark.parametrize("n", [1, 2])

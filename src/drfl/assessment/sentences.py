@@ -145,4 +145,4 @@ def signed_interval(measure: Measure, value: float, low: float, high: float) -> 
     def text(number: float) -> str:
         return NOTHING if np.isnan(number) else f"{measure.scale * number:+.{measure.digits}f}".replace("-", "−")
 
-    return text(value), f"{text(low)} to {text(high)}"
+    return text(value), NOTHING if np.isnan(low) and np.isnan(high) else f"{text(low)} to {text(high)}"

@@ -194,7 +194,7 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
         found: what their seeds and test rows show.
     """
     if found is None:
-        return None
+        return _left_alone(groups)
     from drfl.assessment.scope import POPULATION, Reach
 
     best, score = found.best, found.best.score
@@ -211,6 +211,16 @@ def takeaway(groups: Sequence[Group], found: Standing | None) -> Takeaway | None
         return Takeaway(best.label, f"measures best for the worst client: {rest}")
     start = "No significant difference:" if found.rivals("no difference shown") else "Not decided:"
     return Takeaway(start, f"{best.label} measures best for the worst client, {rest}")
+
+
+def _left_alone(groups: Sequence[Group]) -> Takeaway | None:
+    """The headline if all algorithms but one have failed runs; None if fewer or more remain."""
+    own = [group for group in groups if not group.reference]
+    whole = [group for group in own if not group.failed and not any(run.diverged for run in group.runs)]
+    if len(whole) != 1 or len(own) < 2 or any(run.stopped_on_test for run in whole[0].runs):
+        return None
+    failed = listing([group.label for group in own if group is not whole[0]])
+    return Takeaway("No comparison:", f"{whole[0].label} alone has no failed run. Ranked last: {failed}.")
 
 
 def _gain(found: Standing, against: Against) -> str:
