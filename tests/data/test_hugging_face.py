@@ -258,7 +258,6 @@ def refused(words, capsys):
         ("--data torn --target ill", "torn cannot be read: "),
     ],
 )
-@pytest.mark.one_in(2)
 def test_a_mistake_is_one_line(words, part, capsys):
     saved(table())
     makers = {
