@@ -14,7 +14,7 @@ ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --e
 help:
 	@echo "make demo    set up and run the main job on embedded data"
 	@echo "make test    set up and pass the test suite"
-	@echo "make test-all  the same with the long tests: mutation tests, fuzzers, statistics, real processes, all evidence"
+	@echo "make test-all  the same with the long tests: mutation tests, fuzzing, statistics, real processes, all evidence"
 	@echo "make check   lint, formatting, types, import order, tests"
 	@echo "make format  bring the code into its format"
 	@echo "make pages   write stored results and lists of the code into the pages of docs/"

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import crossed
 from tests.support.problems import federation, task_of
 from tests.support.refusals import refused
 
@@ -57,10 +57,10 @@ def value_at(problem, ambiguity, w, lam):
 # ------------------------------------------------------------------------------------------------- what it says
 
 
-@pytest.mark.parametrize("method", METHODS, ids=["pooled", "gradient"])
-@pytest.mark.parametrize("ambiguity", SETS, ids=str)
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
-@pytest.mark.one_in(4)
+@pytest.mark.parametrize(
+    ("method", "ambiguity", "problem"),
+    crossed({"pooled": METHODS[0], "gradient": METHODS[1]}, SETS, {p.name: p for p in PROBLEMS}),
+)
 def test_no_gap_at_the_saddle_point(problem, ambiguity, method):
     w, lam, value = problem.saddle(ambiguity)
     found = certify(certifier_of(problem, method), problem.federation(Loop()), w, lam, ambiguity=ambiguity)
@@ -69,9 +69,7 @@ def test_no_gap_at_the_saddle_point(problem, ambiguity, method):
     assert found.proven
 
 
-@pytest.mark.parametrize("ambiguity", SETS, ids=str)
-@pytest.mark.parametrize("problem", only(3, PROBLEMS, [p.name for p in PROBLEMS]))
-@pytest.mark.one_in(4)
+@pytest.mark.parametrize(("ambiguity", "problem"), crossed(SETS, {p.name: p for p in PROBLEMS}))
 def test_both_sides_enclose_the_saddle_value(problem, ambiguity):
     value, fed = problem.saddle(ambiguity).value, problem.federation(Loop())
     for seed in range(3):
@@ -85,7 +83,6 @@ def test_both_sides_enclose_the_saddle_value(problem, ambiguity):
 
 
 @pytest.mark.parametrize("ambiguity", SETS, ids=str)
-@pytest.mark.one_in(2)
 def test_weak_duality(ambiguity):
     """No mixture makes this model worse than the primal side, no model makes this mixture better than the lower."""
     problem = logistic()

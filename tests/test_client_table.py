@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.marks import only
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 from drfl import client_table, run
@@ -57,7 +57,7 @@ updates = st.lists(
 
 
 @pytest.mark.parametrize("filed", [False, True])
-@pytest.mark.parametrize("dtype", only(1, [torch.float32, torch.float64]))
+@pytest.mark.parametrize("dtype", long_beyond(1, [torch.float32, torch.float64]))
 @settings(max_examples=40, deadline=None)
 @given(updates=updates)
 def test_as_a_plain_matrix(filed, dtype, updates, tmp_path_factory):

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from tests.support.marks import only
+from tests.support.marks import long_beyond
 
 import drfl
 
@@ -66,16 +66,18 @@ def test_a_run_in_the_library_loads_no_more():
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        "",
-        "--help",
-        "--version",
-        "run --help",
-        "run --lr x",
-        "rum",
-    ],
+    long_beyond(
+        2,
+        [
+            "",
+            "--help",
+            "--version",
+            "run --help",
+            "run --lr x",
+            "rum",
+        ],
+    ),
 )
-@pytest.mark.one_in(3)
 def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
     modules = called(*arguments.split())
     assert "typer" in modules
@@ -87,7 +89,7 @@ def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
     assert ours == {"drfl", "drfl.errors", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar), *settings}
 
 
-@pytest.mark.parametrize("arguments", only(1, [["algorithms"], ["run", "--algorithm", "DRDN"]]))
+@pytest.mark.parametrize("arguments", long_beyond(1, [["algorithms"], ["run", "--algorithm", "DRDN"]]))
 def test_a_list_and_a_refusal_draw_no_figures(arguments):
     modules = called(*arguments)
     assert "drfl.algorithms" in modules

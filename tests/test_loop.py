@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.problems import federation, task_of
 from tests.support.refusals import refused
 from torch import Tensor
@@ -189,9 +189,9 @@ def test_average():
 
 
 @pytest.mark.parametrize(
-    "name", only(["FedNova", "SCAFFOLD", "DRFA", "DualDRDM", "ScaffPD"], [a for a in ALGORITHMS if a != "QFedAvg"])
+    "name",
+    long_except(["FedNova", "SCAFFOLD", "DRFA", "DualDRDM", "ScaffPD"], [a for a in ALGORITHMS if a != "QFedAvg"]),
 )
-@pytest.mark.one_in(2)
 def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
     """Of the mean global models of the rounds, and of their mixtures: those that they started from, unless they say."""
     algorithm, steps = make(name), []
@@ -291,7 +291,7 @@ def test_the_round_after_a_test_is_played_before_its_result_is_there(returned, m
 
 
 @pytest.mark.parametrize(
-    ("stop", "every"), only(["(0, 1)", "(3, 2)"], [(0, 1), (0, 3), (1, 1), (3, 1), (3, 2), (4, 2)])
+    ("stop", "every"), long_except(["(0, 1)", "(3, 2)"], [(0, 1), (0, 3), (1, 1), (3, 1), (3, 2), (4, 2)])
 )
 def test_it_is_dropped_where_a_callback_ends_the_run(stop, every):
     """Nothing of it is seen but its traffic."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as functional
-from tests.support.marks import only
+from tests.support.engines import ENGINES
+from tests.support.marks import crossed
 from tests.support.problems import pools
 
 from drfl.algorithms import DRDM, ScaffPD
@@ -40,9 +41,10 @@ def test_samples_may_be_mapped():
     torch.testing.assert_close(mapped, half_squared_error(OUTPUTS, LABELS))
 
 
-@pytest.mark.parametrize("algorithm", [DRDM(m=3, local=LocalSGD(steps=3, lr=0.1)), ScaffPD()], ids=["DRDM", "ScaffPD"])
-@pytest.mark.parametrize("loss", only(["squared", "huber"], LOSSES))
-@pytest.mark.one_in(5)
+@pytest.mark.parametrize(
+    ("algorithm", "loss", "engine"),
+    crossed({"DRDM": DRDM(m=3, local=LocalSGD(steps=3, lr=0.1)), "ScaffPD": ScaffPD()}, list(LOSSES), ENGINES),
+)
 def test_every_engine_trains_by_it_alike(algorithm, loss, engine):
     of_labels, data = loss in LOSSES_OF["classification"], pools()
     if not of_labels:

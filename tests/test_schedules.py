@@ -148,7 +148,6 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("given", COMMANDS, ids=" ".join)
-@pytest.mark.one_in(2)
 def test_the_command(given, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name, *parameters = given

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import crossed, long_except
 from tests.support.problems import SIZES, federation
 from tests.support.refusals import refused
 from torch import Tensor
@@ -280,9 +280,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("n", [3, 10])
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("n", "lie"), crossed([3, 10], LIES))
 def test_one_client_that_lies_about_its_gradient_moves_it_little(lie, n):
     """About twofold at most either way; with three clients, one of whom must be believed, a little more."""
     for seed in range(8):
@@ -291,9 +289,7 @@ def test_one_client_that_lies_about_its_gradient_moves_it_little(lie, n):
         assert 0.35 < eta / honest < (2.0 if n == 10 else 2.7)
 
 
-@pytest.mark.parametrize("n", [3, 10])
-@pytest.mark.parametrize("claim", [1e-300, 1e-9, 0.0, -5.0, 1e300, math.inf, math.nan])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("n", "claim"), crossed([3, 10], [1e-300, 1e-9, 0.0, -5.0, 1e300, math.inf, math.nan]))
 def test_one_client_that_lies_about_its_loss_moves_it_little(claim, n):
     for seed in range(8):
         honest = float(found(fed := regressions(n, seed)).eta)
@@ -389,7 +385,7 @@ def test_a_rise_along_a_column_that_is_seldom_other_than_0_is_seen():
 
 MORE = [pytest.param(algorithm, marks=pytest.mark.long) for algorithm in (DRFA(m=3), SCAFFOLD(m=3), AFL())]
 ALGORITHMS = [
-    *only(["DualDRDM"], [FedAvg(m=3), DualDRDM(m=3), ScaffPD()], ["FedAvg", "DualDRDM", "ScaffPD"]),
+    *long_except(["DualDRDM"], [FedAvg(m=3), DualDRDM(m=3), ScaffPD()], ["FedAvg", "DualDRDM", "ScaffPD"]),
     *MORE,
 ]
 
@@ -458,7 +454,7 @@ def steep():
 
 
 METHODS = pytest.mark.parametrize(
-    "algorithm", only(["DualDRDM"], [FedAvg(), DRFA(m=3), DualDRDM(m=3)], ["FedAvg", "DRFA", "DualDRDM"])
+    "algorithm", long_except(["DualDRDM"], [FedAvg(), DRFA(m=3), DualDRDM(m=3)], ["FedAvg", "DRFA", "DualDRDM"])
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.conformance import references
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 from tests.support.rounds import same_as
 
@@ -14,10 +15,10 @@ from drfl.local import LocalSGD
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("ambiguity", [Simplex(), Simplex(0.05), ChiSquare(0.05), ChiSquare(2.0)], ids=repr)
-@pytest.mark.one_in(4)
+@pytest.mark.parametrize(
+    ("after", "steps", "ambiguity"),
+    crossed([False, True], [1, 3], [Simplex(), Simplex(0.05), ChiSquare(0.05), ChiSquare(2.0)]),
+)
 def test_rounds_are_the_papers(after, steps, ambiguity):
     same_as(references.afl, AFL(gamma=0.05, dual_after=after, ambiguity=ambiguity, local=LocalSGD(steps=steps, lr=0.1)))
 

@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 import torch
-from tests.support.marks import every
+from tests.support.marks import crossed, long_except
 from tests.support.refusals import refused
 
 from drfl.algorithms import (
@@ -46,13 +46,13 @@ METHODS = {
     "DRDM": DRDM(m=4, mu=3.0, **FULL),
     "DualDRDM": DualDRDM(m=4, mu=3.0, **FULL),
 }
+KEPT = ("FedAvg", "FedDyn", "DRFA", "DualDRDM")
 LOSSES = {"everybody answers": (), "two do not train": (1, 4), "nobody trains": range(6)}
 
 
-@pytest.mark.parametrize("method", every(3, METHODS.values(), METHODS))
-@pytest.mark.parametrize("momentum", [0.0, 0.6])
-@pytest.mark.parametrize("silent", LOSSES.values(), ids=LOSSES)
-@pytest.mark.one_in(7)
+@pytest.mark.parametrize(
+    ("method", "momentum", "silent"), crossed(long_except(KEPT, METHODS.values(), METHODS), [0.0, 0.6], LOSSES)
+)
 def test_mean_over_the_local_steps(method, momentum, silent):
     """A round of t steps from the same state ends where the round of four was after t."""
     f = curved_quadratics().functions

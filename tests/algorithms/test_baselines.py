@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import crossed, long_except
 from tests.support.refusals import refused
 from torch import nn
 
@@ -45,9 +45,7 @@ def of_one(data, i):
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("returned", only(1, ["average", "last"]))
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("engine", "returned"), crossed(ENGINES, ["average", "last"]))
 def test_local_only_is_fedavg_at_each_client_alone(engine, returned):
     data = clients()
     found = drfl.run(drfl.LocalOnly(local=LOCAL), simulation(data, engine), rounds=5, returned=returned)
@@ -91,7 +89,7 @@ def test_fine_tuned_is_fedavg_and_a_few_steps_more():
 
 @pytest.mark.parametrize(
     "algorithm",
-    only(
+    long_except(
         ["FineTuned"],
         [drfl.LocalOnly(local=LOCAL), drfl.FineTuned(local=LOCAL), drfl.Pooled(local=LOCAL)],
         ["LocalOnly", "FineTuned", "Pooled"],

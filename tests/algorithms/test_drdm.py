@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.conformance import references
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.quadratics import Quadratics
 from tests.support.refusals import refused
 from tests.support.rounds import near, same_as, second_round
@@ -60,7 +60,7 @@ LEANING, ALMOST_ONE = (0.5, 0.2, 0.1, 0.1, 0.1), (0.01, 0.01, 0.01, 0.01, 0.96)
 
 @pytest.mark.parametrize(
     ("lam", "decay", "draw"),
-    only(
+    long_except(
         ["almost one, decay"],
         [
             (LEANING, 0.0, sampling.everybody),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.conformance import references
+from tests.support.marks import crossed
 from tests.support.problems import federation
 from tests.support.reference import bisection
 from tests.support.refusals import refused
@@ -21,33 +22,32 @@ from drfl.schedules import Exponential
 from drfl.testing import DropoutFederation, QuadraticFederation, Recording
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
-VARIANTS = {
-    "DRFA": (references.drfa, DRFA),
-    "DRFAProx": (references.drfa, DRFAProx),
-    "DRFAGA": (references.drfaga, DRFAGA),
-}
-every_variant = pytest.mark.parametrize(("reference", "make"), VARIANTS.values(), ids=VARIANTS)
+EVERY_VARIANT = [
+    pytest.param(references.drfa, DRFA, id="DRFA"),
+    pytest.param(references.drfa, DRFAProx, id="DRFAProx"),
+    pytest.param(references.drfaga, DRFAGA, id="DRFAGA"),
+]
 
 
-@every_variant
-@pytest.mark.parametrize("solver", [{}, {"steps": 1}, {"momentum": 0.5, "weight_decay": 0.2}], ids=str)
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("reference", "make", "solver"), crossed(EVERY_VARIANT, [{}, {"steps": 1}, {"momentum": 0.5, "weight_decay": 0.2}])
+)
 def test_rounds_are_the_papers(reference, make, solver):
     same_as(reference, make(m=3, gamma=0.05, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
 
 
-@every_variant
-@pytest.mark.parametrize("draw", [sampling.without_replacement, sampling.everybody, sampling.uniform_weighted])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("reference", "make", "draw"),
+    crossed(EVERY_VARIANT, [sampling.without_replacement, sampling.everybody, sampling.uniform_weighted]),
+)
 def test_every_sampling(reference, make, draw):
     # a floor, as there must be four clients to draw without replacement
     same_as(reference, make(m=3, gamma=0.05, sampling=draw, ambiguity=Simplex(0.05), local=LocalSGD(steps=3, lr=0.1)))
 
 
-@pytest.mark.parametrize("name", ["DRFAProx", "DRFAGA"])
+@pytest.mark.parametrize(("reference", "make"), EVERY_VARIANT[1:])
 @pytest.mark.parametrize("rho", [0.05, 2.0])
-def test_a_penalty(name, rho):
-    reference, make = VARIANTS[name]
+def test_a_penalty(reference, make, rho):
     same_as(reference, make(m=3, gamma=0.05, ambiguity=ChiSquare(rho), local=LocalSGD(steps=3, lr=0.1)))
 
 

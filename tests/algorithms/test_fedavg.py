@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.conformance import references
+from tests.support.marks import crossed
 from tests.support.problems import federation
 from tests.support.quadratics import Quadratics
 from tests.support.refusals import refused
@@ -52,9 +53,7 @@ def test_what_is_sent_to_clients(algorithm, prox):
     assert costs(algorithm.__class__(m=4, local=FEW), federation()) == (1, 1, 0, 2)
 
 
-@pytest.mark.parametrize("samples", [None, (1, 2, 3, 4, 10)])
-@pytest.mark.parametrize("tau", [1, 5])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("samples", "tau"), crossed([None, [1, 2, 3, 4, 10]], [1, 5]))
 def test_they_stop_where_they_should(samples, tau):
     """At the weighted optimum after one local step, off it by a known amount after more; μ weakens the drift."""
     problem, local = Quadratics.random(samples=samples), LocalSGD(steps=tau, lr=0.2, batch=None)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.conformance import references
-from tests.support.marks import only
+from tests.support.marks import long_beyond
 from tests.support.problems import federation
 from tests.support.quadratics import Quadratics
 from tests.support.refusals import refused
@@ -38,10 +38,8 @@ def test_what_is_sent_to_clients():
 
 @pytest.mark.parametrize(
     ("solver", "options"),
-    [({}, {}), ({"momentum": 0.6}, {"m": 2, "mu": 3.0}), ({"weight_decay": 0.5}, {"m": 2})],
-    ids=str,
+    long_beyond(1, [({}, {}), ({"momentum": 0.6}, {"m": 2, "mu": 3.0}), ({"weight_decay": 0.5}, {"m": 2})]),
 )
-@pytest.mark.one_in(3)
 def test_it_reaches_the_optimum(solver, options):
     """Of the mean of all f_i (weight decay included), whatever the local steps and whoever takes part."""
     problem = Quadratics.random()
@@ -68,7 +66,7 @@ def test_a_smaller_mu_is_slower_where_local_steps_go_far():
     assert np.abs(smaller - optimum).max() > 1e-3
 
 
-@pytest.mark.parametrize("m", only(1, [None, 3]))
+@pytest.mark.parametrize("m", long_beyond(1, [None, 3]))
 def test_in_a_ball_it_reaches_the_constrained_optimum(m):
     problem = Quadratics.random()
     radius = 0.5 * float(np.linalg.norm(problem.optimum(problem.shares)))

@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 import torch
 from tests.conformance import references
+from tests.support.marks import crossed
 from tests.support.problems import federation
 from tests.support.quadratics import Quadratics
 from tests.support.refusals import refused
@@ -25,9 +26,7 @@ pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 NAN, INF = math.nan, math.inf
 
 
-@pytest.mark.parametrize("q", [0.0, 0.1, 1.0, 5.0])
-@pytest.mark.parametrize("solver", [{}, {"momentum": 0.5, "weight_decay": 0.2}], ids=str)
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("q", "solver"), crossed([0.0, 0.1, 1.0, 5.0], [{}, {"momentum": 0.5, "weight_decay": 0.2}]))
 def test_rounds_are_the_papers(q, solver):
     same_as(references.qfedavg, QFedAvg(q=q, local=LocalSGD(steps=3, lr=0.1, **solver)))
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from tests.conformance import references
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.problems import federation
 from tests.support.quadratics import Quadratics
 from tests.support.refusals import refused
@@ -45,7 +45,7 @@ def test_what_is_sent_to_clients():
 
 @pytest.mark.parametrize(
     ("solver", "options"),
-    only(
+    long_except(
         ["decay"],
         [({}, {}), ({"momentum": 0.6}, {"m": 2}), ({"weight_decay": 0.5}, {"m": 2, "server_lr": 0.5})],
         ["plain", "momentum", "decay"],

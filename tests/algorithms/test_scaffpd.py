@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.conformance import references
+from tests.support.marks import crossed
 from tests.support.quadratics import Quadratics
 from tests.support.reference import bisection
 from tests.support.refusals import refused
@@ -19,12 +20,12 @@ LOCAL = LocalSGD(steps=3, lr=0.1)
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"theta": 0.8}, {"server_lr": 0.6}, {"mu": 0.4}, {"mu": 0.4, "server_lr": 0.6}, {"m": 3, "mu": 0.4}],
-    ids=str,
+    ("options", "ambiguity"),
+    crossed(
+        [{}, {"theta": 0.8}, {"server_lr": 0.6}, {"mu": 0.4}, {"mu": 0.4, "server_lr": 0.6}, {"m": 3, "mu": 0.4}],
+        [Simplex(), ChiSquare(0.05), ChiSquare(2.0)],
+    ),
 )
-@pytest.mark.parametrize("ambiguity", [Simplex(), ChiSquare(0.05), ChiSquare(2.0)], ids=repr)
-@pytest.mark.one_in(4)
 def test_rounds_are_the_papers(options, ambiguity):
     same_as(references.scaffpd, ScaffPD(sigma=0.05, ambiguity=ambiguity, local=LOCAL, **options))
 

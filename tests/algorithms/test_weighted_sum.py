@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import long_beyond
 from tests.support.quadratics import Quadratics
 
 from drfl.algorithms import DualDRDM, ScaffPD, weighted_sum
@@ -88,7 +88,7 @@ def reads(monkeypatch):
 
 @pytest.mark.parametrize("along", [False, True])
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("dtype", only(1, [torch.float64, torch.float32]))
+@pytest.mark.parametrize("dtype", long_beyond(1, [torch.float64, torch.float32]))
 def test_as_all_rows(name, dtype, along, reads):
     """On every set, with clients that fall to a bound and come back: the exact sum, from few rows."""
     walk, left, returned = Walk(SETS[name], dtype, along=along), 0, 0

@@ -58,6 +58,8 @@ CASES: dict[str, Callable[[int], AmbiguitySet]] = {
     "KLBall(1, steep)": lambda n: KLBall(1.0, steep(n)),
 }
 """Sets by name, made for n clients; Simplex(0.01) for up to 100."""
+ONE_OF_EACH = list({type(make(4)): name for name, make in reversed(CASES.items())}.values())
+"""The first case of each kind of set."""
 
 
 def drawn(g: np.random.Generator, draws: int, n: int) -> np.ndarray:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from tests.ambiguity.answers import residuals
-from tests.ambiguity.cases import CASES, drawn, steps
+from tests.ambiguity.cases import CASES, ONE_OF_EACH, drawn, steps
 from tests.ambiguity.kkt import definition, residual
 from tests.ambiguity.solver import differences
-from tests.support.marks import every
+from tests.support.marks import crossed, long_except
 
 from drfl.ambiguity import AMBIGUITY_SETS
 
@@ -27,8 +27,7 @@ def test_every_set_is_tried():
     assert {type(make(4)) for make in CASES.values()} == set(AMBIGUITY_SETS.values())
 
 
-@pytest.mark.parametrize("name", every(3, CASES))
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", long_except(ONE_OF_EACH, CASES))
 def test_optimality_conditions(name):
     kin = [other for other in CASES if type(CASES[other](4)) is type(CASES[name](4))]
     for n, share in LENGTHS.items():
@@ -37,8 +36,7 @@ def test_optimality_conditions(name):
         assert found.worst() <= 1e-9, (n, found)
 
 
-@pytest.mark.parametrize("name", SOLVED)
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", long_except(ONE_OF_EACH, SOLVED))
 def test_agrees_with_a_solver(name):
     g = np.random.default_rng(7)
     v = g.normal(size=(4, 6)) * 10 ** g.uniform(-1, 0.5, (4, 1))
@@ -48,9 +46,7 @@ def test_agrees_with_a_solver(name):
     assert found.lam <= (1e-5 if flat else 1e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
-@pytest.mark.one_in(5)
+@pytest.mark.parametrize(("name", "scale"), crossed(list(CASES), [0.01, 1.0, 100.0]))
 def test_the_conditions_notice_a_millionth(name, scale):
     """The residual is no formality: an answer moved by 1e-6 within Σλ = 1, or given to another vector, is refused."""
     g, ambiguity = np.random.default_rng(3), CASES[name](5)

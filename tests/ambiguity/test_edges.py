@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.ambiguity.answers import residuals
-from tests.ambiguity.cases import CASES, drawn, steps, uneven
-from tests.support.marks import every
+from tests.ambiguity.cases import CASES, ONE_OF_EACH, drawn, steps, uneven
+from tests.support.marks import long_except
 from tests.support.reference import bisection
 from tests.support.refusals import refused
 
@@ -74,7 +74,6 @@ def test_equal_entries_get_equal_weights(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.one_in(3)
 def test_order_of_clients_does_not_matter(name):
     ambiguity, order = CASES[name](8), torch.randperm(8, generator=torch.Generator().manual_seed(1))
     if getattr(ambiguity, "prior", None) is None:
@@ -275,8 +274,7 @@ def test_worst_cases_by_hand():
     assert Box(0.3).worst_case(losses).lam.tolist() == pytest.approx([0.1, 0.3, 0.3, 0, 0.3])
 
 
-@pytest.mark.parametrize("name", every(4, CASES))
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", long_except(ONE_OF_EACH, CASES))
 def test_many_clients(name):
     if name == "Simplex(0.01)":
         return  # for up to 100

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from scipy.stats import binom
+from tests.support.marks import long_beyond
 
 from drfl.assessment.equal_clients import equal_clients
 
@@ -33,8 +34,7 @@ def test_certain_answers_have_no_noise(p):
     assert equal_clients(p, np.array([1, 7]))[:2] == (p, 0.0)
 
 
-@pytest.mark.parametrize("p", [0.02, 0.5, 0.97, 0.9999])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize("p", long_beyond(1, [0.02, 0.5, 0.97, 0.9999]))
 def test_many_sizes_give_the_product_of_all(p):
     sizes = np.concatenate([np.arange(2, 80), np.geomspace(80, 50_000, 50).round(), [7, 7, 50_000]])
     x = (np.arange(10_000) + 0.5) / 10_000

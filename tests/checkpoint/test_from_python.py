@@ -60,7 +60,6 @@ def test_the_same_call_goes_on_and_ends_as_one_that_never_stopped(killed):
         ({"fed": federation(0.5)}, ("other-run", "data")),
     ],
 )
-@pytest.mark.one_in(2)
 def test_another_run_is_refused_in_one_line(changes, error, killed):
     before = sorted(path.name for path in killed.iterdir())
     with refused(*error) as caught:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.papers.energy.jobs import ALGORITHMS, digits
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 from drfl import run
@@ -94,8 +95,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", long_beyond(3, CHANGES))
 def test_one_that_is_not_rightly_signed_is_passed_over(name, kept):
     change, code = CHANGES[name]
     change(kept / NEW)
@@ -367,6 +367,7 @@ def test_a_key_that_only_the_folder_names_is_not_the_users(stopped, tmp_path, ca
     assert said(arguments, capsys) == ("bad-signature", "manifest.json")
 
 
+@pytest.mark.long
 def test_every_file_that_resuming_a_comparison_reads_is_signed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "key").write_bytes(KEY)

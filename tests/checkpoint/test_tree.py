@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from tests.papers.energy.jobs import digits
+from tests.support.marks import crossed, long_beyond
 from tests.support.refusals import refused
 from torch import Tensor
 
@@ -61,8 +62,7 @@ def test_every_state_comes_back_whole(name):
     assert same(ahead, again)
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "QFedAvg"])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", long_beyond(5, [name for name in ALGORITHMS if name != "QFedAvg"]))
 def test_every_average_comes_back_whole(name):
     fed, kept = digits(), []
     given = {"m": 6, "steps": 2, "lr": 0.05}
@@ -90,9 +90,7 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
-@pytest.mark.parametrize("name", ["DRDM", "ScaffPD", "FedAvg"])
-@pytest.mark.one_in(4)
+@pytest.mark.parametrize(("around", "name"), crossed(AROUND, ["DRDM", "ScaffPD", "FedAvg"]))
 def test_what_wrappers_remember_keeps_its_shape_too(name, around):
     fed = digits()
     algorithm, kept = around(make(name, {"m": 6, "steps": 1})), []

@@ -65,7 +65,7 @@ def refused(arguments, capsys):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.one_in(2)
+@pytest.mark.long
 def test_stopped_before_its_first_run_has_ended(number, code, tmp_path, capsys, monkeypatch):
     job = [*JOB, "--checkpoint-every", "0"]
     assert call(["compare", *job, "--out", "w/a"]) == 0

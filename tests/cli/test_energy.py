@@ -233,7 +233,6 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "error"), MISTAKES, ids=[" ".join(arguments) for arguments, _ in MISTAKES])
-@pytest.mark.one_in(2)
 def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, error, tmp_path, capsys):
     check_refusal(["energy", *arguments], *error)
     printed = capsys.readouterr()

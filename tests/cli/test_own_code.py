@@ -8,7 +8,7 @@ import tomllib
 from textwrap import dedent
 
 import pytest
-from tests.support.marks import only
+from tests.support.marks import long_beyond, long_except
 from tests.support.refusals import check_refusal, refusal
 
 import drfl
@@ -145,12 +145,12 @@ def test_an_own_algorithm_beside_a_known_one(folder, capsys):
         assert (folder / "again" / name).read_bytes() == (folder / "r" / "Halfway-seed0" / name).read_bytes()
 
 
-@pytest.mark.parametrize("model", only(1, ["net", "fixed"]))
+@pytest.mark.parametrize("model", long_beyond(1, ["net", "fixed"]))
 def test_an_own_model_and_loss(folder, model):
     assert call(f"run --model mine.py:{model} --loss mine.py:margin {SMALL} --out r".split()) == 0
 
 
-@pytest.mark.parametrize("file", only(["scales.py"], ["mine.py", "scales.py"]))
+@pytest.mark.parametrize("file", long_except(["scales.py"], ["mine.py", "scales.py"]))
 def test_a_run_is_not_gone_on_with_under_another_program(folder, file, capsys):
     assert call(f"run --algorithm mine.py:Halfway {SMALL} --out r".split()) == 0
     (folder / file).write_text((folder / file).read_text() + "\n# changed\n")

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import tomli_w
+from tests.support.marks import long_beyond
 from tests.support.refusals import refusal
 from tests.support.small_spec import SMALL
 
@@ -49,8 +50,7 @@ def refused(capsys, *arguments):
     return error
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("number", "code"), long_beyond(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
 def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, monkeypatch, tmp_path):
     def here(workers, run, *given, **more):
         if number is not None:

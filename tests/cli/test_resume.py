@@ -14,7 +14,7 @@ import warnings
 import pandas as pd
 import pytest
 from tests.cli.test_run import FILES
-from tests.support.marks import only
+from tests.support.marks import crossed, long_beyond
 from tests.support.refusals import notice_codes, notices, refusal
 from tests.support.run_files import different, results_in
 
@@ -96,7 +96,7 @@ def test_another_run_is_refused_by_the_difference(stop, capsys):
 
 
 @pytest.mark.parametrize(
-    "job", only(1, [([],), (["--engine", "loop"],), (["--model", "mlp", "--algorithm", "ScaffPD"],)])
+    "job", long_beyond(1, [([],), (["--engine", "loop"],), (["--model", "mlp", "--algorithm", "ScaffPD"],)])
 )
 def test_another_number_of_threads_is_told_and_the_run_goes_on(job, stop, tmp_path, capsys):
     assert call(["run", *SMALL, *job, "--out", "w/a"]) == 0
@@ -155,7 +155,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path,
         (lambda content: content["identity"]["config"].update(lr=0.7), "the run to resume has lr = 0.7, not no value"),
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.long
 def test_one_whose_content_is_wrong_is_told_and_the_one_before_is_used(change, why, stop, tmp_path, capsys):
     stop(5)
     call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])
@@ -198,9 +198,14 @@ def stopped_record(folder):
     return json.loads((folder / "summary.json").read_text())["stopped"]
 
 
-@pytest.mark.parametrize("every", [None, 0])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.one_in(4)
+BY_DEFAULT = pytest.param(None, id="None", marks=pytest.mark.long)
+SIGNALS = [
+    pytest.param(signal.SIGINT, 130, id="SIGINT"),
+    pytest.param(signal.SIGTERM, 143, id="SIGTERM", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("every", "number", "code"), crossed([0, BY_DEFAULT], SIGNALS))
 def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, every, tmp_path, capsys, monkeypatch):
     options = [*SMALL, *([] if every is None else ["--checkpoint-every", str(every)])]
     assert call(["run", *options, "--out", "w/a"]) == 0

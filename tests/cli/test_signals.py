@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.support.marks import only
+from tests.support.marks import crossed, long_except
 from tests.support.refusals import refused
 
 from drfl.cli import run, signals
@@ -29,10 +29,19 @@ raise SystemExit("went on without it")
 """
 
 
-@pytest.mark.parametrize("package", ["typer", "torch", "pydantic"])
-@pytest.mark.parametrize("command", only(["run"], ["run", "compare", "algorithms", "datasets"]))
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.one_in(4)
+PACKAGES = long_except(["pydantic"], ["typer", "torch", "pydantic"])
+COMMANDS = long_except(["run"], ["run", "compare", "algorithms", "datasets"])
+SIGNALS = [pytest.param(signal.SIGINT, 130, id="SIGINT"), pytest.param(signal.SIGTERM, 143, id="SIGTERM")]
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "number", "code"),
+    crossed(
+        PACKAGES,
+        COMMANDS,
+        SIGNALS,
+    ),
+)
 def test_while_a_package_is_imported(number, code, package, command, tmp_path):
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(STUBBORN)

@@ -12,6 +12,7 @@ import sys
 import tomllib
 
 import pytest
+from tests.support.marks import long_beyond
 from tests.support.refusals import check_refusal, refusal
 from tests.support.rollbacks import set_back_once
 from tests.support.small_search import Here
@@ -52,8 +53,7 @@ def disturbed(number, lines, folder):
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("number", "code"), long_beyond(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
 def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "pool_of", Here())
     assert call(["tune", *SMALL, "--trials", "2", "--out", "undisturbed"]) == 0
@@ -149,6 +149,7 @@ def test_the_trials_of_another_search_are_refused(here, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
     small = ["tune", *SMALL, "--jobs", "1", "--out", "a", "--relative-step-size"]
     assert call([*small, "--trials", "3", "--json"]) == 0

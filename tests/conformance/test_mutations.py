@@ -8,6 +8,8 @@ from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDE
 
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS, CheckError, FederationSubject, verdict
 
+pytestmark = pytest.mark.long
+
 TRAPS = [*ALGORITHM_TRAPS, *FEDERATION_TRAPS, *AMBIGUITY_TRAPS]
 CHECKS = {check.__name__: check for check in (*ALGORITHM_CHECKS, *FEDERATION_CHECKS, *AMBIGUITY_CHECKS)}
 CASES = [(trap, check) for trap in TRAPS for check in trap.caught_by]

@@ -256,7 +256,6 @@ def check_refused(words, capsys, *error):
         ("--data torn --target ill", ("file-unreadable", "torn")),
     ],
 )
-@pytest.mark.one_in(2)
 def test_a_mistake_is_one_line(words, error, capsys):
     saved(table())
     makers = {

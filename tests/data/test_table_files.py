@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.support.marks import long_beyond
 from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
@@ -248,19 +249,21 @@ def test_numbers_and_labels_are_read_as_such():
 @pytest.mark.usefixtures("grid")
 @pytest.mark.parametrize(
     ("words", "score", "below"),
-    [
-        # y is linear in y2, an input
-        ("--data grid.csv --target y --group who --task regression --rounds 40", "rmse", 0.5),
-        ("--data grid.csv --target y --target y2 --task regression --clients 4 --rounds 2", "rmse", 99),
-        ("--data grid.npz --target both --group who --task multi-label --rounds 2", "accuracy", 1.01),
-        (
-            "--data grid.csv --target a --target b --group who --task multi-label --metric f1 --rounds 2",
-            "accuracy",
-            1.01,
-        ),
-    ],
+    long_beyond(
+        2,
+        [
+            # y is linear in y2, an input
+            ("--data grid.csv --target y --group who --task regression --rounds 40", "rmse", 0.5),
+            ("--data grid.csv --target y --target y2 --task regression --clients 4 --rounds 2", "rmse", 99),
+            ("--data grid.npz --target both --group who --task multi-label --rounds 2", "accuracy", 1.01),
+            (
+                "--data grid.csv --target a --target b --group who --task multi-label --metric f1 --rounds 2",
+                "accuracy",
+                1.01,
+            ),
+        ],
+    ),
 )
-@pytest.mark.one_in(2)
 def test_a_run_has_the_loss_and_the_score_of_its_task(words, score, below, capsys):
     assert call(f"run {words} --algorithm FedAvg --out r".split()) == 0, capsys.readouterr().err
     found = json.loads(Path("r/summary.json").read_text())

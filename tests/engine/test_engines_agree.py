@@ -7,7 +7,8 @@ import itertools
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.engines import ENGINES
+from tests.support.marks import crossed, long_beyond, long_except
 from tests.support.problems import SIZES, federation, group_norm_net, pools
 
 from drfl import models
@@ -75,9 +76,7 @@ def train_both(pair_of_federations, local, cohort=None):
     return [fed.train(cohort, w, local, Key(1), **options) for fed in pair_of_federations]
 
 
-@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-@pytest.mark.parametrize("engine", [Stacked(), Stacked(0.002), Threads(3)], ids=repr)
-@pytest.mark.one_in(5)
+@pytest.mark.parametrize(("solver", "engine"), crossed(SOLVERS, [Stacked(), Stacked(0.002), Threads(3)]))
 def test_training(solver, engine):
     replies = train_both(pair(MANY, engine), LocalSGD(**{"steps": 4, "lr": 0.1, **solver}))
     for a, b in zip(*replies, strict=True):
@@ -92,9 +91,9 @@ def test_numbers_beyond_the_models_type_diverge(bad, engine):
     assert not fed.train(torch.arange(3), fed.w0 + 1, LocalSGD(lr=0.1), Key(1), prox=1e300).w.isfinite().all()
 
 
-@pytest.mark.parametrize("model", only(["linear", "group_norm"], MODELS.values(), MODELS))
-@pytest.mark.parametrize("batch", [8, None])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("model", "batch"), crossed(long_except(["linear", "group_norm"], MODELS.values(), MODELS), [8, None])
+)
 def test_models(model, batch):
     sizes = (1, 2, 9, 20)
     for engine in (Stacked(), Stacked(0.005), Threads(2)):
@@ -117,9 +116,7 @@ def test_losses_gradients_evaluation(model):
             same(a, b)
 
 
-@pytest.mark.parametrize("snapshot", [None, 1, 3])
-@pytest.mark.parametrize("average", [False, True])
-@pytest.mark.one_in(5)
+@pytest.mark.parametrize(("engine", "snapshot", "average"), crossed(ENGINES, [None, 1, 3], [False, True]))
 def test_only_what_was_asked_for(engine, snapshot, average):
     fed = federation((3, 50), engine=engine)
     replies = fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3, lr=0.1), Key(0), snapshot=snapshot, average=average)
@@ -138,7 +135,7 @@ def algorithms():
 
 
 @pytest.mark.parametrize(
-    "algorithm", only(1, algorithms(), [f"{type(a).__name__}-{k}" for k, a in enumerate(algorithms())])
+    "algorithm", long_beyond(1, algorithms(), [f"{type(a).__name__}-{k}" for k, a in enumerate(algorithms())])
 )
 @pytest.mark.parametrize("engine", [Stacked(), Threads(2)], ids=repr)
 def test_whole_runs(algorithm, engine):
@@ -188,8 +185,7 @@ def test_dense_targets(engine):
     same(evaluation.score, torch.stack(accuracy))
 
 
-@pytest.mark.parametrize("prox", [0.1, 0.7, 3.0])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("engine", "prox"), crossed(ENGINES, [0.1, 0.7, 3.0]))
 def test_a_model_that_nothing_moves_stays_to_the_bit(engine, prox):
     """The pull towards w is 0 at w: its rounding must not carry float32 models away, step by step."""
     fed = federation(engine=engine, dtype=torch.float32)

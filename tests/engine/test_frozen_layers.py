@@ -46,7 +46,6 @@ def clients(make, engine=None):
     return federation((9, 20, 40), engine=engine, model=make, shape=(6,))
 
 
-@pytest.mark.one_in(2)
 def test_as_the_whole_model(engine):
     split, whole = clients(net, engine), clients(lambda *a: Whole(net(*a)), engine)
     cohort, w = torch.arange(3), split.w0 + 0.1

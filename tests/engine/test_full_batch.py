@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import crossed, long_except
 from tests.support.problems import federation
 
 from drfl import models
@@ -31,10 +31,14 @@ def small(monkeypatch):
         monkeypatch.setattr(module, name, value)
 
 
-@pytest.mark.parametrize("model", only(["linear"], [models.linear, models.mlp], ["linear", "mlp"]))
-@pytest.mark.parametrize("engine", [Stacked(), Stacked(0.0003)], ids=repr)
-@pytest.mark.parametrize(("sizes", "cohort"), CASES.values(), ids=CASES)
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("model", "engine", "sizes", "cohort"),
+    crossed(
+        long_except(["linear"], [models.linear, models.mlp], ["linear", "mlp"]),
+        [Stacked(), Stacked(0.0003)],
+        [pytest.param(*case, id=name) for name, case in CASES.items()],
+    ),
+)
 def test_agrees_with_the_loop(small, model, engine, sizes, cohort):
     loop, other = (federation(sizes, engine=e, model=model) for e in (Loop(), engine))
     ask = {"cohort": torch.tensor(list(cohort)), "w": loop.w0 + 0.1, "key": Key(3)}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn import metrics as reference
 from tests.support.fake_ray import FakeRay
-from tests.support.marks import only
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 from torch import nn
 from torch.nn import functional
@@ -137,15 +137,13 @@ ENGINES = {
     "auto": None,
 }
 every = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
-each_loss = pytest.mark.parametrize("name", only(["all", "partial"], LOSSES))
-both = pytest.mark.parametrize("dense", [False, True], ids=["flat", "dense"])
 pytestmark = pytest.mark.usefixtures("ray", "global_generator_untouched")
 
 
-@every
-@each_loss
-@both
-@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("engine", "name", "dense", "large"),
+    crossed(ENGINES, list(LOSSES), {"flat": False, "dense": True}, {"large": True, "small": False}),
+)
 def test_reports_gradients_and_tests_are_torchs(engine, name, dense, large, monkeypatch):
     if large:
         for module, constant in ((full_batch, "LARGE"), (full_batch, "MINIBATCH"), (evaluation, "TRACED")):
@@ -178,11 +176,10 @@ SOLVERS = {
 }
 
 
-@every
-@each_loss
-@both
-@pytest.mark.parametrize("solver", only(["one", "epochs", "momentum"], SOLVERS))
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("engine", "name", "dense", "solver"),
+    crossed(ENGINES, list(LOSSES), {"flat": False, "dense": True}, list(SOLVERS)),
+)
 def test_local_steps_follow_torchs_gradients(engine, name, dense, solver):
     local = LocalSGD(lr=0.05, **SOLVERS[solver])
     fed = Simulation(clients(name, dense), task(name), engine=engine)
@@ -231,10 +228,11 @@ def scikit_learns(outputs, targets):
     ]
 
 
-@every
-@both
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true", "ignore:A single label was found")
-@pytest.mark.parametrize("name", ["ignoring", "255", "a class"])
+@pytest.mark.parametrize(
+    ("engine", "dense", "name"),
+    crossed(ENGINES, {"flat": False, "dense": True}, ["ignoring", "255", "a class"]),
+)
 def test_metrics_are_of_the_targets_that_count(engine, dense, name):
     data, ignored = clients(name, dense), IGNORED.get(name, -100)
     metrics = ("balanced_accuracy", "f1", "log_loss", "brier", drfl.Metric("mine", functional_accuracy))
@@ -308,6 +306,7 @@ def test_an_assessment_of_rows_that_count_differently_is_of_fractions():
 
 
 @pytest.mark.parametrize("algorithm", [drfl.DRFA(m=4), drfl.ScaffPD()], ids=["DRFA", "ScaffPD"])
+@pytest.mark.long
 def test_runs_side_by_side_are_each_alone(algorithm):
     """As one stack; one of the runs has nothing that is ignored, another another loss on the same rows."""
 
@@ -356,6 +355,7 @@ def test_a_frozen_backbone_does_not_lose_what_rows_count():
 
 
 @pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.long
 def test_reports_are_of_rows_that_count_however_few_these_are(batch):
     """Of 0/0 a report would be a lie or the end of the run; and of a client that reports less λ would think less."""
     data = clients("ignoring", dense=False, share=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.problems import SIZES, federation, group_norm_net, pools, task_of
 
 from drfl import models
@@ -35,8 +35,7 @@ NAMES = [f"{model}, {solver}" for model in MODELS for solver in SOLVERS]
 KEPT = ["linear, epochs, momentum", "linear, adam, epochs", "linear, sam", "linear, epochs, batch larger than all"]
 
 
-@pytest.mark.parametrize(("solver", "model"), only(KEPT, CASES, NAMES))
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("solver", "model"), long_except(KEPT, CASES, NAMES))
 def test_engines_agree(solver, model):
     sizes, local = (1, 20, 31, 33), LocalSGD(lr=0.1, **solver)
     replies, costs = [], []

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from tests.support.marks import long_beyond
 from tests.support.stacked_calls import counted_calls
 from torch import nn
 
@@ -82,8 +83,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.one_in(4)
+@pytest.mark.parametrize("name", long_beyond(3, ALGORITHMS))
 def test_each_run_is_what_it_is_alone(name, sizes):
     together = run_in_lockstep([maker(ALGORITHMS[name], seed) for seed in range(3)])
     for seed, future in enumerate(together):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.marks import crossed
 
 from drfl import ClientData, Task, models
 from drfl.engine import Auto, Loop, Simulation, Stacked, Threads
@@ -27,10 +28,14 @@ def simulation(clients, engine, dtype):
     return Simulation(clients, Task(model.to(dtype)), engine=engine)
 
 
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-@pytest.mark.parametrize("engine", [Threads(2), Stacked()], ids=repr)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch maps its fast LSTM client by client
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("dtype", "close", "engine"),
+    crossed(
+        [pytest.param(torch.float64, 1e-12, id="float64"), pytest.param(torch.float32, 1e-6, id="float32")],
+        [Threads(2), Stacked()],
+    ),
+)
 def test_engines_agree(clients, engine, dtype, close):
     loop, other = (simulation(clients, each, dtype) for each in (Loop(), engine))
     everybody, local = torch.arange(3), LocalSGD(steps=4, batch=7, lr=0.5)

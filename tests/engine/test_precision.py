@@ -25,7 +25,6 @@ def moved(engine, precision):
 
 
 @pytest.mark.parametrize("engine", [Loop(), Stacked(), Threads(2)], ids=["loop", "stacked", "threads"])
-@pytest.mark.one_in(2)
 def test_close_to_full_precision(engine):
     full, half = moved(engine, "full"), moved(engine, "bf16")
     assert half.dtype == torch.float32

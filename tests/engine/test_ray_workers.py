@@ -13,6 +13,7 @@ import numpy
 import pytest
 import torch
 from tests.support.fake_ray import FakeRay
+from tests.support.marks import crossed, long_except
 from tests.support.problems import federation
 from tests.support.refusals import refused
 
@@ -60,9 +61,9 @@ def test_a_run_without_sums_is_the_plain_one_to_the_bit(algorithm, pieces, monke
     assert torch.equal(plain.evaluation.sums, found.evaluation.sums)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4, 20])
-@pytest.mark.parametrize("options", [{}, IMAGES], ids=["linear", "cnn"])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("workers", "options"), crossed(long_except(["2", "4"], [1, 2, 4, 20]), {"linear": {}, "cnn": IMAGES})
+)
 @pytest.mark.usefixtures("ray")
 def test_a_sharded_run_with_sums_agrees_to_1e_6(workers, options):
     options = {**options, "dtype": torch.float32}

@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.engines import ENGINES
+from tests.support.marks import crossed
 from tests.support.problems import SIZES, federation, group_norm_net, pools, task_of
 from tests.support.reference import Softmax, local_steps
 
@@ -31,10 +32,7 @@ def close(tensor, array):
     np.testing.assert_allclose(tensor.numpy(), array, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-@pytest.mark.parametrize("prox", [0.0, 0.7])
-@pytest.mark.parametrize("batch", only(2, [None, 8, 32]))
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("engine", "solver", "prox", "batch"), crossed(ENGINES, SOLVERS, [0.0, 0.7], [None, 8, 32]))
 def test_local_steps(engine, solver, prox, batch):
     """Every step, snapshot and mean, with a shift; samples as drawn from the documented keys."""
     data, fed, key = pools(), federation(engine=engine), Key(6)

@@ -8,6 +8,7 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from tests.support.marks import long_beyond
 from tests.support.problems import federation, group_norm_net
 from torch import nn
 from torch.fx import GraphModule
@@ -41,9 +42,12 @@ def plain(function, arguments):
 
 @pytest.mark.parametrize(
     ("model", "scripted"),
-    [(models.linear, True), (models.mlp, True), (models.cnn, False), (group_norm_net, False)],
+    long_beyond(
+        2,
+        [(models.linear, True), (models.mlp, True), (models.cnn, False), (group_norm_net, False)],
+        ["linear", "mlp", "cnn", "group_norm"],
+    ),
 )
-@pytest.mark.one_in(2)
 def test_the_papers_models_are_traced(model, scripted):
     """Not only left to the function that a failed trace falls back on."""
     fed = federation((9, 20, 12), model=model, shape=(1, 8, 8), engine=Stacked())

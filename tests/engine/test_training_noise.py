@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import crossed, long_except
 from tests.support.problems import pools
 from tests.support.refusals import refused
 from torch import nn
@@ -68,9 +68,12 @@ def trained(fed, cohort=(0, 1, 2, 3), **solver):
     return fed.train(torch.tensor(cohort), fed.w0, local, Key(5)).w
 
 
-@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-@pytest.mark.parametrize(("model", "augment"), only(["dropout, a layer twice", "both"], TASKS.values(), TASKS))
-@pytest.mark.one_in(5)
+@pytest.mark.parametrize(
+    ("model", "augment", "solver"),
+    crossed(
+        long_except(["both"], TASKS.values(), TASKS), long_except(["minibatches", "sam"], SOLVERS.values(), SOLVERS)
+    ),
+)
 def test_engines_agree(model, augment, solver, caplog):
     oracle = trained(simulation(model, augment), **solver)
     quiet = trained(simulation(lambda: model().eval(), None), **solver)
@@ -82,7 +85,6 @@ def test_engines_agree(model, augment, solver, caplog):
     assert caplog.messages == []  # that it cannot be
 
 
-@pytest.mark.one_in(2)
 def test_a_client_s_masks_do_not_depend_on_the_cohort(engine):
     fed = simulation(engine=engine)
     together = trained(fed, batch=16)
@@ -90,7 +92,6 @@ def test_a_client_s_masks_do_not_depend_on_the_cohort(engine):
         torch.testing.assert_close(trained(fed, (i,), batch=16)[0], together[i], rtol=0, atol=1e-10)
 
 
-@pytest.mark.one_in(2)
 def test_reports_gradients_and_tests_are_without_it(engine):
     noisy, quiet = simulation(channels, Flip(1.0), engine), simulation(lambda: channels().eval(), None, engine)
     everybody = torch.arange(4)

@@ -12,6 +12,7 @@ import sys
 import matplotlib as mpl
 import pytest
 from matplotlib import pyplot
+from tests.support.marks import long_except
 from tests.support.scripts import ROOT, script
 
 GALLERY = ROOT / "examples" / "gallery"
@@ -35,8 +36,7 @@ def is_picture(path):
     return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
 
 
-@each
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("path", long_except(["worst_client"], SCRIPTS, [path.stem for path in SCRIPTS]))
 def test_shortened_it_draws_its_picture(path, tmp_path):
     module = script(str(path.relative_to(ROOT)))
     for name in SHORT.keys() & vars(module).keys():

@@ -17,6 +17,7 @@ import simulate
 import site_table
 import torch
 from scoring import Scores, calibration_error, scores
+from tests.support.marks import long_beyond
 
 import drfl
 from drfl.data import Natural, make_partition
@@ -66,8 +67,9 @@ def test_risks_are_what_the_federation_tests(dataset):
         assert scores(risk, ill).accuracy == float(expected.score[i])
 
 
-@pytest.mark.parametrize(("model", "name"), [*(("linear", name) for name in simulate.RUNS), ("mlp", "DualDRDM")])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    ("model", "name"), long_beyond(4, [*(("linear", name) for name in simulate.RUNS), ("mlp", "DualDRDM")])
+)
 def test_two_rounds_give_finite_numbers(model, name, dataset):
     sites = simulate.simulate(model, name, 0, dataset, rounds=2)
     assert tuple(site.site for site in sites) == NAMES

@@ -11,6 +11,7 @@ import simulate
 import tomli_w
 import torch
 from prepare import parts
+from tests.support.marks import long_beyond
 
 import drfl
 from drfl.data import ClientData
@@ -50,8 +51,9 @@ class Here:
         return 0, ""
 
 
-@pytest.mark.parametrize(("model", "algorithm"), [("linear", "FedAvg"), ("linear", "DRFA"), ("mlp", "DualDRDM")])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("model", "algorithm"), long_beyond(1, [("linear", "FedAvg"), ("linear", "DRFA"), ("mlp", "DualDRDM")])
+)
 def test_a_deployed_run_is_the_simulated_one(model, algorithm, tmp_path):
     config = deployment.configured(model, algorithm, seed=0, rounds=2)
     data = build(config).data

@@ -73,6 +73,7 @@ def test_each_run_is_the_one_that_run_makes(tmp_path):
     assert len(repr(found)) < 200
 
 
+@pytest.mark.long
 def test_names_of_several_words_are_kept_in_folders_tables_and_when_it_goes_on(tmp_path):
     named = {"DRDM (γ = 0)": drfl.DRDM(m=3, gamma=0.0), "dual DRDM": drfl.DualDRDM(m=3)}
     out = tmp_path / "r"
@@ -85,6 +86,7 @@ def test_names_of_several_words_are_kept_in_folders_tables_and_when_it_goes_on(t
     assert "DRDM (γ = 0)" in (out / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_differences_over_seeds_are_those_of_the_table_and_say_what_they_show():
     three = {**PAIR, "again": PAIR["DRFA"]}
     found = drfl.compare(three, clients, task, **{**QUIET, "seeds": 5})
@@ -119,6 +121,7 @@ def test_runs_that_test_rows_have_stopped_are_marked_in_every_table_and_decide_n
     assert set(drfl.compare(PAIR, DATA, TASK, **QUIET).to_frame()["stopped_on"]) == {""}
 
 
+@pytest.mark.long
 def test_seeds_at_which_test_rows_did_not_stop_an_algorithm_decide_nothing_either():
     """They are chosen by their results as well: if luck stops a run, the others are the unlucky ones."""
     made = drfl.compare(PAIR, clients, task, **{**QUIET, "seeds": 6})

@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from tests.support.marks import only
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 from tests.support.results import broken
 from tests.support.small_spec import small_spec
@@ -122,7 +122,7 @@ def alive(pid):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("signum", only(1, [signal.SIGINT, signal.SIGKILL]))
+@pytest.mark.parametrize("signum", long_beyond(1, [signal.SIGINT, signal.SIGKILL]))
 def test_workers_die_with_their_parent(tmp_path, signum):
     parent = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(tmp_path)], stderr=subprocess.DEVNULL, start_new_session=True

@@ -54,6 +54,7 @@ def test_one_that_was_stopped_goes_on_stacked_or_not(tmp_path, monkeypatch):
         assert [o for o in again.outcomes if o.algorithm == "mine"] == list(part.outcomes)
 
 
+@pytest.mark.long
 def test_runs_under_way_go_on_from_their_checkpoints(tmp_path, monkeypatch):
     """Three runs are stopped after the same round, and end as those that never stopped, bit for bit."""
     settings = {**SETTINGS, "checkpoint_every": 1, "stack": 3}

@@ -197,6 +197,7 @@ def test_no_algorithm_is_best_by_a_value_that_is_undefined():
     assert "nan" not in spreads["A"]["worst_auc"].text(".3f", ".3f")
 
 
+@pytest.mark.long
 def test_an_assessment_shows_it(single, comparison, capsys):
     shown = printed(capsys, "assess", single).out
     assert [line for line in shown.splitlines() if NOTE.strip() in line]
@@ -340,6 +341,7 @@ def test_model_selection_names_the_clients_that_it_left_out(tmp_path, table, cap
     assert summary["selection"]["undefined"] == 2
 
 
+@pytest.mark.long
 def test_drfl_compare_from_python_tells_of_it():
     told = []
     fed = federation()
@@ -355,6 +357,7 @@ def test_drfl_compare_from_python_tells_of_it():
     assert undefined_note([1], [3]).strip() in found.plot().axes[0].get_ylabel()
 
 
+@pytest.mark.long
 def test_a_measure_beside_the_score_has_a_column_of_its_own(tmp_path, capsys):
     """R² of one row is undefined, the score, RMSE, is not."""
     rng = np.random.default_rng(0)
@@ -374,6 +377,7 @@ def test_a_measure_beside_the_score_has_a_column_of_its_own(tmp_path, capsys):
     assert not any("undefined" in line for line in shown.err.splitlines() if "round" in line)
 
 
+@pytest.mark.long
 def test_tuning_says_on_how_many_clients_the_best_trial_was_judged():
     torch.manual_seed(0)
     data, task = federation().data, drfl.Task(torch.nn.Linear(3, 2), score="auc")

@@ -82,9 +82,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("number", "outcome"), [(signal.SIGTERM, "1000000 1"), (signal.SIGINT, "1000000 1"), (signal.SIGKILL, "lost")]
+    ("number", "outcome"),
+    [(signal.SIGTERM, "1000000 1"), (signal.SIGINT, "1000000 1"), (signal.SIGKILL, "lost")],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.long
 def test_a_signal_to_a_worker_that_has_only_just_begun(number, outcome, tmp_path):
     (tmp_path / "newborn.py").write_text(NEWBORN)
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

@@ -159,7 +159,6 @@ def test_guards_by_name(texts, guards):
         (["--over-select", "2", "--algorithm", "AFL"], "over_select has no effect on AFL"),
     ],
 )
-@pytest.mark.one_in(2)
 def test_a_mistake_is_one_line(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(["run", *SMALL, *options]) == 2

@@ -73,8 +73,7 @@ def test_train_convexify_train(tmp_path):
         (["--loss", "hinge"], "unknown loss 'hinge': known are cross-entropy, squared"),
     ],
 )
-@pytest.mark.parametrize("command", ["run", "compare"])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize("command", ["run", pytest.param("compare", marks=pytest.mark.long)])
 def test_a_mistake_is_one_line_and_no_results(command, options, part, tmp_path, capsys):
     assert call([command, *options]) == 2
     *told, mistake = capsys.readouterr().err.splitlines()  # on the way to some, a backbone is trained

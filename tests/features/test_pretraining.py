@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 from drfl.data import Dataset
@@ -38,8 +39,7 @@ def test_it_is_trained_and_kept(quick, home, lines):
     assert second.digest == first.digest
 
 
-@pytest.mark.parametrize("how", ["cut", "gone", "told_cut", "told_gone", "other_training", "no_table"])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("how", long_beyond(2, ["cut", "gone", "told_cut", "told_gone", "other_training", "no_table"]))
 def test_what_does_not_fit_together_is_made_anew(how, quick, home, lines, monkeypatch):
     first = load_backbone("cnn-digits", lines.append)
     weights, told = (home / "cache/drfl/backbones" / f"cnn-digits.{end}" for end in ("safetensors", "json"))

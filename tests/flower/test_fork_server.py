@@ -155,6 +155,7 @@ def test_only_this_user_can_call_it(place):
     assert place.folder.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_what_is_run_is_flowers_program():
     from flwr.supernode.cli import flwr_clientapp
 

@@ -72,6 +72,7 @@ def flipping(monkeypatch):
     monkeypatch.setattr(sites_end, "work", work)
 
 
+@pytest.mark.long
 def test_a_site_that_flips_signs_is_left_out_and_the_log_says_whose_replies_were_used(tmp_path, flipping):
     out = server_app.serve(grid_of(), deployment(tmp_path))
     summary = json.loads((out / "summary.json").read_text())
@@ -100,6 +101,7 @@ def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_pat
     assert float((w - fed.w0).norm()) > 0.1
 
 
+@pytest.mark.long
 def test_what_a_site_sends_out_of_proportion_is_in_the_log_with_its_reason(tmp_path, monkeypatch):
     honest = sites_end.work
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import long_beyond, long_except
 from tests.support.refusals import refused
 
 import drfl
@@ -48,8 +48,7 @@ ALGORITHMS = {
 AVERAGED = ("DRFA", "DRDM", "protected")
 
 
-@pytest.mark.parametrize("name", only(["FedAvg", "ScaffPD", "DualDRDM", "solver", "protected"], ALGORITHMS))
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", long_except(["FedAvg", "ScaffPD", "DualDRDM", "solver", "protected"], ALGORITHMS))
 def test_every_number_is_that_of_the_simulation(name):
     options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))
@@ -250,8 +249,7 @@ def test_a_round_that_catches_everything_is_played_like_any_other():
     assert grid.count == plain.count
 
 
-@pytest.mark.parametrize(("stop", "every"), [(0, 1), (2, 1), (2, 2), (3, 2)])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("stop", "every"), long_beyond(2, [(0, 1), (2, 1), (2, 2), (3, 2)]))
 def test_a_round_played_in_advance_is_dropped_where_a_callback_stops_the_run(stop, every, tmp_path):
     """What it leaves is what a run leaves that has no more rounds than those; in the traffic it shows."""
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.refusals import refused
 from tests.support.rollbacks import set_back_once
 from tests.support.run_files import different, results_in
@@ -314,7 +314,7 @@ class Dozing(InProcessGrid):
         return reply
 
 
-@pytest.mark.parametrize("algorithm", only(["FedAvg"], ["DualDRDM", "ScaffPD", "FedAvg"]))
+@pytest.mark.parametrize("algorithm", long_except(["FedAvg"], ["DualDRDM", "ScaffPD", "FedAvg"]))
 @pytest.mark.long
 def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(algorithm, tmp_path):
     path = settings(tmp_path, rounds=6, more="min_replies = 2\nengine = 'loop'\nstandardise = false").read_text()
@@ -400,7 +400,7 @@ def test_other_sites_than_those_of_the_run_in_the_folder_are_refused_in_a_line(t
     assert (tmp_path / "again" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("algorithm", only(["DualDRDM", "SCAFFOLD"], list(ALGORITHMS)))
+@pytest.mark.parametrize("algorithm", long_except(["SCAFFOLD"], list(ALGORITHMS)))
 def test_a_site_gets_no_more_requests_than_a_run_is_said_to_need(tmp_path, algorithm):
     path = settings(tmp_path, rounds=8)
     path.write_text(path.read_text().replace("DualDRDM", algorithm).replace("lr = 0.05\n", ""))

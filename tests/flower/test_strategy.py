@@ -8,6 +8,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 import drfl
@@ -67,8 +68,7 @@ def flattened(record):
     return torch.cat([torch.tensor(array.numpy()).flatten() for array in record.values()])
 
 
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", long_beyond(3, KINDS))
 def test_model_and_lambda_are_those_of_the_simulation(name):
     algorithm, parameters = KINDS[name]
     found = DrflStrategy(algorithm(**parameters), **ALL, seed=3).start(grid_with_own_model(), initial(), num_rounds=4)

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import torch
+from hypothesis.strategies import composite, integers, one_of, sampled_from
 from safetensors.torch import save
 from tests.data.conftest import CIFAR, STEMS, cifar_files, tiny_imagenet_files, write_tiny
 
@@ -24,9 +25,9 @@ from drfl.features.weights import read_weights
 from drfl.models import cnn
 
 from .judge import Parser
-from .mutate import HEADS, NUMBERS, damaged, written
+from .strategies import SIZES, mutated_bytes, mutated_file, mutated_json, mutated_safetensors
 
-PATTERNS = (
+SHAPES = (
     (0, 0, 0, 1),
     (0, 1, 0xFFFFFFFF),
     (0xFFFFFFFF,) * 32,
@@ -45,23 +46,25 @@ def idx_files():
         return {stem: (Path(folder) / stem).read_bytes() for stem in STEMS}
 
 
-def idx(rng):
+@composite
+def idx(draw):
     """The name of one of the four files and its content, plain or gzipped."""
-    stem = rng.choice(STEMS)
+    stem = draw(sampled_from(STEMS))
     data = idx_files()[stem]
-    kind = rng.randrange(8)
-    if kind == 0:
+    kind = draw(sampled_from(("right", "packed", "unpacked", "header", *("plain",) * 4)))
+    if kind == "right":
         return stem, data
-    if kind == 1:
-        return stem, damaged(rng, gzip.compress(data, mtime=0))
-    if kind == 2:
-        return stem, gzip.compress(damaged(rng, data), mtime=0) + rng.choice((b"", rng.randbytes(9), b"\0" * 9))
-    if kind == 3:
-        shape = rng.choice(PATTERNS)
-        head = struct.pack(f">BBBB{len(shape)}I", 0, 0, rng.choice((8, 9, 11, 12, 13, 14, 99)), len(shape), *shape)
-        content = head + rng.choice((b"", rng.randbytes(200), b"\0" * 60000))
-        return stem, content if rng.random() < 0.5 else gzip.compress(content, mtime=0)
-    return stem, damaged(rng, data)
+    if kind == "packed":
+        return stem, draw(mutated_bytes(gzip.compress(data, mtime=0)))
+    if kind == "unpacked":
+        more = draw(sampled_from((b"", bytes(range(9)), b"\0" * 9)))
+        return stem, gzip.compress(draw(mutated_bytes(data)), mtime=0) + more
+    if kind == "header":
+        shape, dtype = draw(sampled_from(SHAPES)), draw(sampled_from((8, 9, 11, 12, 13, 14, 99)))
+        head = struct.pack(f">BBBB{len(shape)}I", 0, 0, dtype, len(shape), *shape)
+        content = head + draw(sampled_from((b"", bytes(range(200)), b"\0" * 60000)))
+        return stem, draw(sampled_from((content, gzip.compress(content, mtime=0))))
+    return stem, draw(mutated_bytes(data))
 
 
 def read_idx_files(item, folder):
@@ -92,29 +95,30 @@ def tar(members, kind=tarfile.REGTYPE, form=tarfile.GNU_FORMAT):
     return out.getvalue()
 
 
-def cifar(rng):
+@composite
+def cifar(draw):
     """A data set and its archive, damaged before or after it was packed."""
-    name = rng.choice(tuple(CIFAR))
+    name = draw(sampled_from(tuple(CIFAR)))
     members = dict(cifar_members(name))
-    kind = rng.randrange(6)
-    if kind == 0:
-        one = rng.choice(list(members))
-        members[one] = damaged(rng, members[one])
-    if kind == 1:
-        one = rng.choice(list(members))
-        members[rng.choice((f"../{one}", f"/{one}", one.upper(), f"./{one}", f"a/{one}", one + "\n"))] = members.pop(
-            one
-        )
-    link = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE)
-    form = rng.choice((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
-    packed = tar(members, rng.choice(link) if kind == 2 else tarfile.REGTYPE, form)
-    if kind == 3:
-        return name, damaged(rng, gzip.compress(packed, 1, mtime=0))
-    if kind == 4:
-        at = 512 * rng.randrange(len(packed) // 512)  # a header more often than not: they are what has numbers
-        field = rng.choice([*HEADS, b"77777777777", b"-0000000001", b"99999999999", b"\x80" + b"\xff" * 11])
-        packed = packed[: at + 124] + field + packed[at + 124 + len(field) :]
-    return name, gzip.compress(damaged(rng, packed) if kind == 5 else packed, 1, mtime=0)
+    kind = draw(sampled_from(("right", "member", "name", "link", "archive", "header", "unpacked")))
+    one = draw(sampled_from(list(members)))
+    if kind == "member":
+        members[one] = draw(mutated_bytes(members[one]))
+    elif kind == "name":
+        new = draw(sampled_from((f"../{one}", f"/{one}", one.upper(), f"./{one}", f"a/{one}", one + "\n")))
+        members[new] = members.pop(one)
+    link = draw(sampled_from((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE)))
+    form = draw(sampled_from((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)))
+    packed = tar(members, link if kind == "link" else tarfile.REGTYPE, form)
+    if kind == "archive":
+        return name, draw(mutated_bytes(gzip.compress(packed, 1, mtime=0)))
+    if kind == "header":
+        at = 512 * draw(integers(0, len(packed) // 512 - 1)) + 124  # of a size, if the block is a header
+        size = draw(sampled_from((*SIZES, b"77777777777", b"-0000000001", b"99999999999", b"\x80" + b"\xff" * 11)))
+        packed = packed[:at] + size + packed[at + len(size) :]
+    elif kind == "unpacked":
+        packed = draw(mutated_bytes(packed))
+    return name, gzip.compress(packed, 1, mtime=0)
 
 
 def read_cifar_file(item, folder):
@@ -139,22 +143,21 @@ def zipped(files, method, top="tiny-imagenet-200"):
     return out.getvalue()
 
 
-def tiny_imagenet(rng):
+@composite
+def tiny_imagenet(draw):
     """A zip file, damaged before or after it was packed."""
     files = dict(pictures())
-    kind = rng.randrange(5)
-    if kind <= 1:
-        one = rng.choice(list(files))
+    kind = draw(sampled_from(("file", "file", "name", "archive", "archive")))
+    one = draw(sampled_from(list(files)))
+    if kind == "file":
         text = not one.endswith(".JPEG")
-        files[one] = written(rng, files[one].decode("latin-1")) if text else damaged(rng, files[one])
-    if kind == 2:
-        one = rng.choice(list(files))
+        files[one] = draw(mutated_file(files[one].decode("latin-1")) if text else mutated_bytes(files[one]))
+    elif kind == "name":
         del files[one]
-        files[
-            rng.choice(("../x.JPEG", "train/../val/a.JPEG", "train/n00000001/images/a.JPEG", "val/images/é.JPEG"))
-        ] = b"x"
-    packed = zipped(files, rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)))
-    return damaged(rng, packed) if kind >= 3 else packed
+        names = ("../x.JPEG", "train/../val/a.JPEG", "train/n00000001/images/a.JPEG", "val/images/é.JPEG")
+        files[draw(sampled_from(names))] = b"x"
+    packed = zipped(files, draw(sampled_from((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))))
+    return draw(mutated_bytes(packed)) if kind == "archive" else packed
 
 
 def read_tiny(item, folder):
@@ -170,9 +173,10 @@ PARTITION = {
 }
 
 
-def partition(rng):
-    """A partition file."""
-    return written(rng, json.dumps(PARTITION))
+partition = one_of(
+    mutated_file(json.dumps(PARTITION)), mutated_json(PARTITION).map(lambda content: json.dumps(content).encode())
+)
+"""A partition file."""
 
 
 def read_partition(item, folder):
@@ -199,41 +203,16 @@ def torch_file(state, old=False):
     return out.getvalue()
 
 
-def backbone(rng):
+@composite
+def backbone(draw):
     """The ending of a file of weights and its content."""
     new, zipped_state, old, odd = weights()
-    kind = rng.randrange(8)
+    kind = draw(integers(0, 7))
     if kind == 0:
-        return ".pth", damaged(rng, rng.choice((zipped_state, old)))
+        return ".pth", draw(mutated_bytes(draw(sampled_from((zipped_state, old)))))
     if kind == 1:
-        return rng.choice((".pt", ".safetensors")), rng.choice((new, zipped_state, old, odd))
-    if kind <= 4:
-        length = int.from_bytes(new[:8], "little")
-        head = rewritten_header(rng, json.loads(new[8 : 8 + length]))
-        return ".safetensors", len(head).to_bytes(8, "little") + head + new[8 + length :]
-    return ".safetensors", damaged(rng, new)
-
-
-def rewritten_header(rng, header):
-    """A header of safetensors with other names, types, shapes or places."""
-    name = rng.choice([name for name in header if name != "__metadata__"])
-    entry, kind = header[name], rng.randrange(6)
-    size = rng.choice((0, 1, -1, 2**20, 2**31, 2**40, 2**63))
-    if kind == 0:
-        entry["shape"] = rng.choice(([], [0], [size], [size, 0], [0, size], [size, 1, 1], entry["shape"][::-1]))
-        if rng.random() < 0.7:
-            entry["data_offsets"] = [entry["data_offsets"][0]] * 2
-    elif kind == 1:
-        entry["dtype"] = rng.choice(("F16", "BF16", "F64", "I64", "U8", "BOOL", "F8_E4M3", "X"))
-    elif kind == 2:
-        entry["data_offsets"] = rng.choice(([0, size], [size, 0], [0], "x"))
-    elif kind == 3:
-        header[rng.choice(("fc.weight", "0.weight", "", "a\nb", "__metadata__"))] = header.pop(name)
-    elif kind == 4:
-        del header[name]
-    else:
-        return written(rng, json.dumps(header).replace("0", rng.choice(NUMBERS), 1))
-    return json.dumps(header).encode()
+        return draw(sampled_from((".pt", ".safetensors"))), draw(sampled_from((new, zipped_state, old, odd)))
+    return ".safetensors", draw(mutated_safetensors(new))
 
 
 def read_backbone(item, folder):
@@ -245,9 +224,9 @@ def read_backbone(item, folder):
 
 
 BINARIES = (
-    Parser("IDX files", idx, read_idx_files),
-    Parser("CIFAR archives", cifar, read_cifar_file),
-    Parser("Tiny ImageNet archives", tiny_imagenet, read_tiny),
+    Parser("IDX files", idx(), read_idx_files),
+    Parser("CIFAR archives", cifar(), read_cifar_file),
+    Parser("Tiny ImageNet archives", tiny_imagenet(), read_tiny),
     Parser("partition.json", partition, read_partition),
-    Parser("backbones", backbone, read_backbone),
+    Parser("backbones", backbone(), read_backbone),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tomllib
 import warnings
 
@@ -16,8 +15,9 @@ from . import judge
 from .binaries import idx, partition
 from .checkpoints import RUN, STATE, changed
 from .judge import Parser
-from .messages import message
-from .texts import measured, toml
+from .messages import mutated_message
+from .strategies import mutated_file
+from .texts import MEASURED, toml
 
 
 def trusting_idx(item, folder):
@@ -41,6 +41,11 @@ class TalkativeError(DrflError):
 
     def __str__(self):
         return "first line\nsecond line"
+
+
+def nameless(item, folder):
+    """Does not say what kind of problem it is."""
+    raise DrflError("this is wrong")
 
 
 def talkative(item, folder):
@@ -67,14 +72,12 @@ def hasty_answer(item, folder):
 
 
 def slow(item, folder):
-    """Takes its time over what is no JSON."""
+    """Never comes to an end with what is no JSON."""
     try:
         return json.loads(item)
     except (ValueError, RecursionError):
-        end = time.process_time() + 0.005
-        while time.process_time() < end:
+        while True:
             pass
-        raise InputError("no JSON") from None
 
 
 def greedy(item, folder):
@@ -90,12 +93,13 @@ def trusting_checkpoint(item, folder):
 
 
 BROKEN = (
-    Parser("an IDX reader that trusts the header", idx, trusting_idx),
+    Parser("a message of two lines", mutated_file(MEASURED), talkative),
+    Parser("an error without a code", mutated_file(MEASURED), nameless),
+    Parser("a warning", mutated_file(MEASURED), warning),
+    Parser("an IDX reader that trusts the header", idx(), trusting_idx),
     Parser("a TOML reader that catches TOMLDecodeError only", toml, hasty_toml),
-    Parser("a message of two lines", measured, talkative),
-    Parser("a warning", measured, warning),
-    Parser("a slow refusal", partition, slow, seconds=0.003),
+    Parser("a refusal that never ends", partition, slow, seconds=0.01),
     Parser("an array as large as asked for", partition, greedy, seconds=60),
-    Parser("a reader of replies that trusts them", message, hasty_answer),
-    Parser("a checkpoint whose checksums are trusted", changed, trusting_checkpoint),
+    Parser("a reader of replies that trusts them", mutated_message(), hasty_answer),
+    Parser("a checkpoint whose checksums are trusted", changed(), trusting_checkpoint),
 )

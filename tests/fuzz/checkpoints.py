@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from hypothesis.strategies import composite, integers, lists, sampled_from
 from safetensors.torch import load, save
 
 from drfl.checkpoint import Checkpoints, resume_point
@@ -23,9 +24,8 @@ from drfl.experiments.resume import check_same, identity
 from drfl.loop import run
 from drfl.report import load_run
 
-from .binaries import rewritten_header
 from .judge import Parser
-from .mutate import damaged, written
+from .strategies import chance, mutated_file, mutated_json, mutated_safetensors
 
 ROUNDS, OLDER, NEWER = 5, 2, 4
 KEY = bytes(range(32))
@@ -42,25 +42,9 @@ ALIKE = {
 }
 """Runs by their algorithms: with tables, wrappers, certificates and averages."""
 
-VALUES = (
-    None, True, False, -1, 0, 1, 3, 4, 7, 2.0, 2.5, -0.5, 1e300, 1e999, -1e999, float("nan"), 10**400, 2**63, -(2**63),
-    "", "2", "x", "a\nb", "\ud800", "x" * 5000, [], [2], {}, {"a": {"b": []}},
-)  # fmt: skip
 NUMBERS = (
-    float("nan"),
-    float("inf"),
-    -float("inf"),
-    -1.0,
-    0.0,
-    1.0,
-    0.5,
-    1e30,
-    -1e30,
-    1e200,
-    2.0**62,
-    -(2.0**63),
-    1e-300,
-)
+    float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 1.0, 0.5, 1e30, -1e30, 1e200, 2.0**62, -(2.0**63), 1e-300,
+)  # fmt: skip
 TYPES = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int32, torch.int64, torch.uint8,
     torch.bool,
@@ -121,96 +105,82 @@ def summed(files, name, key=None):
     return {**files, SUMS: sums, **({} if key is None else {SIGNATURE: signature(key, name, sums)})}
 
 
-def changed(rng):
-    """A newer checkpoint with one to three changes."""
-    algorithm = rng.choice(list(ALIKE))
+@composite
+def changed(draw):
+    """A newer checkpoint with up to three changes."""
+    algorithm = draw(sampled_from(list(ALIKE)))
     files, name = dict(base(algorithm).files[NEWER]), f"round-{NEWER:08d}"
-    times = rng.choice((0, 1, 1, 1, 1, 1, 1, 1, 2, 3))
-    wrong, changes = False, [rng.choice(CHANGES) for _ in range(times)]
+    changes = draw(lists(sampled_from(CHANGES), min_size=draw(chance(90)), max_size=draw(sampled_from((1, 1, 1, 3)))))
+    wrong = False
     for change in sorted(dict.fromkeys(changes), key=CHANGES.index):  # those that leave no JSON behind come last
-        files, certain = change(rng, files)
-        wrong = certain and times == 1  # several might make good for each other
-    if times and rng.random() < 0.05:
-        name, wrong = rng.choice(("round-00000003", "round-4", "round-99999999", "round-000000004")), True
+        files, certain = change(draw, files)
+        wrong = certain and len(changes) == 1  # several might make good for each other
+    if changes and draw(chance(5)):
+        name, wrong = draw(sampled_from(("round-00000003", "round-4", "round-99999999", "round-000000004"))), True
     return Changed(algorithm, name, summed(files, name), wrong)
 
 
-def record(rng, files):
+def record(draw, files):
     """Another value, or none, in run.json."""
-    content = json.loads(files[RUN])
-    known = content["identity"]
-    part = rng.choice((content, content, content, content["ledger"], known, known["config"], known["versions"]))
-    name, kind = rng.choice(list(part)), rng.randrange(5)
-    certain = False
-    if kind == 0:
-        del part[name]
-        certain = part is content or part is known or part is content["ledger"]
-    elif kind == 1:
-        part[rng.choice(("x", "", "a\nb", "round", "format"))] = rng.choice(VALUES)
-    elif kind == 2:
-        part[name + "s"] = part.pop(name)
-    elif kind == 3 and part is content:
-        part["round"], part["skipped"] = rng.choice(((3, 0), (4, 5), (6, 0), (10**9, 0), (4, -1), (0, 0), (2**53, 1)))
-        certain = part["round"] != NEWER or part["skipped"] not in (0, 1)
-    else:
-        part[name] = rng.choice(VALUES)
-    return {**files, RUN: json.dumps(content).encode()}, certain
+    before = json.loads(files[RUN])
+    after = draw(mutated_json(before))
+    rounds = ((3, 0), (4, 5), (6, 0), (10**9, 0), (4, -1), (0, 0), (2**53, 1))
+    if draw(chance(10)):
+        after |= dict(zip(("round", "skipped"), draw(sampled_from(rounds)), strict=True))
+    objects = [(before, after), *((before[name], after.get(name)) for name in ("ledger", "identity"))]
+    certain = any(not isinstance(new, dict) or old.keys() - new.keys() for old, new in objects)
+    certain = certain or after["round"] != NEWER or after["skipped"] not in (0, 1)
+    return {**files, RUN: json.dumps(after).encode()}, certain
 
 
-def text(rng, files):
+def text(draw, files):
     """Other words or bytes in run.json."""
-    return {**files, RUN: written(rng, files[RUN].decode())}, False
+    return {**files, RUN: draw(mutated_file(files[RUN].decode()))}, False
 
 
-def header(rng, files):
+def header(draw, files):
     """Another header of the tensors, or other bytes."""
-    data = files[STATE]
-    if rng.random() < 0.3:
-        return {**files, STATE: damaged(rng, data)}, False
-    length = int.from_bytes(data[:8], "little")
-    head = rewritten_header(rng, json.loads(data[8 : 8 + length]))
-    return {**files, STATE: len(head).to_bytes(8, "little") + head + data[8 + length :]}, False
+    return {**files, STATE: draw(mutated_safetensors(files[STATE]))}, False
 
 
-def foreign(rng, files):
+def foreign(draw, files):
     """Something of another run, or of the round before."""
-    other = base(rng.choice(list(ALIKE))).files[rng.choice((OLDER, NEWER))]
-    kind = rng.randrange(3)
-    if kind < 2:
-        name = (STATE, RUN)[kind]
+    other = base(draw(sampled_from(list(ALIKE)))).files[draw(sampled_from((OLDER, NEWER)))]
+    name = draw(sampled_from((STATE, RUN, None)))
+    if name is not None:
         return {**files, name: other[name]}, False
     mine, theirs = load(files[STATE]), load(other[STATE])
-    name = rng.choice(sorted(theirs))
+    name = draw(sampled_from(sorted(theirs)))
     return {**files, STATE: save({**mine, name: theirs[name]})}, False
 
 
-def tensor(rng, files):
+def tensor(draw, files):
     """A tensor that is away, or is another."""
     tensors = load(files[STATE])
-    name = rng.choice(sorted(tensors))
+    name = draw(sampled_from(sorted(tensors)))
     old, certain = tensors[name], True
-    kind = rng.choice(("drop", "add", "rename", "swap", "shape", "shape", "type", "value", "value", "value"))
+    kind = draw(sampled_from(("value", "value", "value", "shape", "shape", "type", "drop", "add", "rename", "swap")))
     if kind == "drop":
         del tensors[name]
         certain = name != "point"
     elif kind == "add":
-        tensors[rng.choice(("x", f"{name}.x", "state.average", "average", "history.x", "state"))] = old.clone()
+        tensors[draw(sampled_from(("x", f"{name}.x", "state.average", "average", "history.x", "state")))] = old.clone()
     elif kind == "rename":
-        tensors[rng.choice((f"{name}s", name.upper(), name[1:]))] = tensors.pop(name)
+        tensors[draw(sampled_from((f"{name}s", name.upper(), name[1:])))] = tensors.pop(name)
     elif kind == "swap":
-        other = rng.choice(sorted(tensors))
+        other = draw(sampled_from(sorted(tensors)))
         tensors[name], tensors[other] = tensors[other], old
         certain = tensors[name].shape != old.shape or tensors[name].dtype != old.dtype
     elif kind == "shape":
-        tensors[name] = reshaped(rng, old)
+        tensors[name] = draw(reshaped(old))
     elif kind == "type":
-        tensors[name] = old.to(rng.choice([t for t in TYPES if t != old.dtype]))
+        tensors[name] = old.to(draw(sampled_from([t for t in TYPES if t != old.dtype])))
     else:
-        tensors[name], certain = revalued(rng, old, name)
+        tensors[name], certain = revalued(draw, old, name)
     return {**files, STATE: save({name: part.contiguous() for name, part in tensors.items()})}, certain
 
 
-def reshaped(rng, old):
+def reshaped(old):
     """The tensor with another shape."""
     shapes = [old[None], old[..., None], torch.stack((old, old)), old.new_zeros(0, 1)]
     if old.ndim:
@@ -219,26 +189,27 @@ def reshaped(rng, old):
         shapes += [old[:-1], old[:0], old.repeat_interleave(2, 0)]
     if old.ndim == 2 and old.numel():
         shapes += [old[:, :-1], torch.cat((old, old[:, :1]), 1)]
-    return rng.choice([shape for shape in shapes if shape.shape != old.shape]).clone()
+    return sampled_from([shape for shape in shapes if shape.shape != old.shape]).map(torch.clone)
 
 
-def revalued(rng, old, name):
+def revalued(draw, old, name):
     """The tensor with other values, and whether they must not be used."""
-    new, kind = old.clone(), rng.randrange(5)
-    flat = new.flatten()
-    if not flat.numel():
-        return new, False
-    at = rng.randrange(flat.numel())
-    if kind <= 2:
-        value = rng.choice(NUMBERS)
+    flat = old.clone().flatten()
+    kind = draw(sampled_from(("one", "one", "one", "flip", "zero", "negative"))) if flat.numel() else "none"
+    if kind == "one":
+        at, value = draw(integers(0, flat.numel() - 1)), draw(sampled_from(NUMBERS))
         finite = value == value and abs(value) < float("inf")
         whole = int(max(min(value, 2.0**62), -(2.0**63))) if finite else -1
         flat[at] = torch.tensor(value, dtype=torch.float64).to(flat) if flat.is_floating_point() else whole
         must = ("state.inner.w", "state.inner.lam", "state.inner.h.rows", "history.lam", "history.seconds")
         return flat.view(old.shape), flat.is_floating_point() and not finite and name in must
-    if kind == 3:
-        return flat.flip(0).view(old.shape), False
-    return torch.zeros_like(old) if rng.random() < 0.5 else -old if old.dtype != torch.bool else ~old, False
+    if kind == "flip":
+        flat = flat.flip(0)
+    elif kind == "zero":
+        flat = torch.zeros_like(flat)
+    elif kind == "negative":
+        flat = -flat if flat.dtype != torch.bool else ~flat
+    return flat.view(old.shape), False
 
 
 CHANGES = (foreign, tensor, tensor, tensor, tensor, record, record, text, header)
@@ -284,14 +255,15 @@ def read_one(item, folder):
         raise AssertionError(f"refused too late: {error}") from None
 
 
-def changed_newest(rng):
+@composite
+def changed_newest(draw):
     """As `changed`; now and then the checkpoints are signed, and the newer one was changed after that."""
-    item = changed(rng)
-    if rng.random() < 0.7:
+    item = draw(changed())
+    if draw(chance(70)):
         return item
     name = f"round-{NEWER:08d}"
     right = summed(base(item.algorithm).files[NEWER], name, KEY)
-    files = {**item.files, SIGNATURE: right[SIGNATURE]} if rng.random() < 0.8 else item.files
+    files = {**item.files, SIGNATURE: right[SIGNATURE]} if draw(chance(80)) else item.files
     return item._replace(files=files, wrong=(files, item.name) != (right, name), key=KEY)
 
 
@@ -310,6 +282,6 @@ def read_with_older(item, folder):
 
 
 CHECKPOINTS = (
-    Parser("checkpoints", changed, read_one, seconds=5.0),
-    Parser("checkpoints before", changed_newest, read_with_older),
+    Parser("checkpoints", changed(), read_one, seconds=10),
+    Parser("checkpoints before", changed_newest(), read_with_older),
 )

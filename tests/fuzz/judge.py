@@ -1,9 +1,11 @@
-"""What a parser may do with an input: take it, or refuse it in one line. Everything else is a failure."""
+"""What a parser may do with an input: accept it, or refuse it in one line. Everything else is a failure."""
 
 from __future__ import annotations
 
 import ctypes
-import random
+import faulthandler
+import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -11,10 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis.errors import HypothesisWarning
+from hypothesis.strategies import SearchStrategy
+
 from drfl.errors import DrflError
 
 MEMORY = 2**30
 """Bytes."""
+
+HOPELESS = 600
+"""Seconds after which the process ends: the parser does not even let itself be interrupted."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +32,15 @@ class Parser:
 
     Args:
         name: what it reads.
-        make: an input, drawn with the generator.
-        parse: reads it, using a folder that is empty at first for its files; what it gives does not matter.
-        cost: how much longer than others an input takes; so many times fewer inputs are made.
-        seconds: of processor time that an input may take; other programs on the machine do not count.
+        inputs: strategy of inputs, most of them wrong.
+        parse: reads one, using a folder that is empty at first for its files; its result does not matter.
+        seconds: of processor time after which an input is taken to hang.
     """
 
     name: str
-    make: Callable[[random.Random], Any]
+    inputs: SearchStrategy[Any]
     parse: Callable[[Any, Path], object]
-    cost: int = 1
-    seconds: float = 2.0
+    seconds: float = 5.0
 
 
 @dataclass
@@ -51,18 +58,37 @@ class Tally:
         return self.accepted + self.refused + len(self.failures)
 
 
-def fuzz(parser: Parser, folder: Path, *, inputs: int, seed: int = 0, first: int = 0) -> Tally:
-    """Inputs number `first` and on; each depends on the seed, the parser's name and its number alone."""
+class HangError(BaseException):
+    """The parser took too long. No handler of drfl's may take it for a fault of the input."""
+
+
+def fuzz(parser: Parser, folder: Path, how: settings, *, collect: bool = False, number: int | None = None) -> Tally:
+    """Judge the inputs that Hypothesis draws.
+
+    Args:
+        parser: what is tried.
+        folder: for its files.
+        how: settings, with the number of inputs.
+        collect: note failures and continue; otherwise fail with the smallest input that Hypothesis finds.
+        number: seed of the inputs; None = those of the settings.
+    """
     tally, start = Tally(), time.perf_counter()
-    for number in range(first, first + inputs):
-        item = parser.make(random.Random(f"{seed}/{parser.name}/{number}"))
+
+    @settings(how, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(parser.inputs)
+    def accepts_or_refuses(item):
         verdict = judge(parser, item, folder)
         if verdict == "accepted":
             tally.accepted += 1
         elif verdict == "refused":
             tally.refused += 1
         else:
-            tally.failures.append(f"{parser.name} {seed}/{number}: {verdict}; input {shown(item)}")
+            assert collect, verdict
+            tally.failures.append(f"{verdict}; input {shown(item)}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HypothesisWarning)  # that the input it prints is long
+        (accepts_or_refuses if number is None else seed(number)(accepts_or_refuses))()
     tally.seconds = time.perf_counter() - start
     return tally
 
@@ -70,20 +96,31 @@ def fuzz(parser: Parser, folder: Path, *, inputs: int, seed: int = 0, first: int
 def judge(parser: Parser, item: Any, folder: Path) -> str:
     """ "accepted", "refused", or what is wrong."""
     forget_peak()
-    before, start = peak(), time.process_time()
+    before, handler = peak(), signal.signal(signal.SIGPROF, _hangs)
+    signal.setitimer(signal.ITIMER_PROF, parser.seconds)
+    # a loop in C sees no signal
+    faulthandler.dump_traceback_later(HOPELESS, exit=True, file=sys.__stderr__)
     try:
         with warnings.catch_warnings(action="error"):
             parser.parse(item, folder)
         verdict = "accepted"
     except DrflError as error:
         verdict = "refused" if one_line(str(error)) else f"message of several lines or none: {str(error)!r}"
+        if error.code == DrflError.code:
+            verdict = f"an error without a code of its own: {str(error)!r}"
+    except HangError:
+        verdict = f"took more than {parser.seconds} s"
     except Exception as error:
         verdict = f"{type(error).__module__}.{type(error).__qualname__}: {str(error)[:200]}"
-    if time.process_time() - start > parser.seconds:
-        return f"took {time.process_time() - start:.1f} s ({verdict})"
-    if peak() - before > MEMORY:
-        return f"took {(peak() - before) / 2**20:.0f} MiB ({verdict})"
-    return verdict
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+    return verdict if peak() - before <= MEMORY else f"took {(peak() - before) / 2**20:.0f} MiB ({verdict})"
+
+
+def _hangs(signum: int, frame: object) -> None:
+    raise HangError
 
 
 def one_line(message: str) -> bool:

@@ -11,6 +11,7 @@ import logging
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from hypothesis.strategies import composite, integers, lists, one_of, sampled_from
 from tests.flower.conftest import federation, grid_of, site
 
 from drfl.data import Standardisation
@@ -24,13 +25,13 @@ from drfl.key import Key
 from drfl.local import LocalSGD
 from drfl.requests import GradientRequest, LossRequest, TrainRequest
 
+from . import strategies
 from .judge import Parser
-from .mutate import NUMBERS, WORDS, reworded
+from .strategies import NUMBERS, WORDS, chance, mutated_json, mutated_text
 
 VALUES = (
-    None, True, False, 0, -1, 1, 2, 3, 0.5, -0.0, 1e300, 1e999, -1e999, float("nan"), 2**31, 2**40 + 1, 2**62, 2**63,
-    2**64, 10**15, 10**400, "", "zero", "0" * 24, "0" * 32, "f" * 33, "linear", "float64", "train", "\ud800", "\x1b[2J",
-    "x" * 70_000, [], [1], [1e999], [0], [-1], [2**40], [1] * 500, {}, {"seed": "0", "path": []}, [[1]], PROTOCOL,
+    *strategies.VALUES, "zero", "0" * 24, "0" * 32, "f" * 33, "linear", "float64", "train", "x" * 70_000, [1e999],
+    [2**40], {"seed": "0", "path": []}, PROTOCOL,
 )  # fmt: skip
 REALS = (0, 1, -1, 7, 2**31, 2**40, 2**62, -(2**63), 0.0, 0.5, -0.5, 1e300, float("inf"), -float("inf"), float("nan"))
 TYPES = ("float32", "float64", "int8", "float16", "object", ">f4", "U3", "", "x" * 5000)
@@ -51,7 +52,7 @@ def originals() -> dict[str, list[dict]]:
     answers = (
         Answer((w,), tested(9), 16, 0, 0.1), Answer((w, w), None, 16, 0, 0.1, "0" * 24),
         Answer((loss,), None), Answer((w, loss), None), Answer(lacking=True),
-        Answer((), tested(9), also=tested(6), products=(5.0,)),
+        Answer((), tested(9), also=tested(6), products=((5.0, 4.0),)),
     )  # fmt: skip
     return {
         "ask": [plain(write_ask(Ask(1, model, w, request, True, "zero", by, w), w)) for request in requests],
@@ -74,79 +75,70 @@ def plain(content: RecordDict) -> dict:
     return found
 
 
-def message(rng):
-    """What kind it is, and its records with one to three changes."""
-    kind = rng.choice(KINDS)
-    records = {
-        name: {key: dict(value) if key == "json" else value for key, value in record.items()}
-        for name, record in rng.choice(originals()[kind]).items()
-    }
-    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
-        rng.choice(CHANGES)(rng, records)
+@composite
+def mutated_message(draw):
+    """Its kind, and its records with up to three changes."""
+    kind = draw(sampled_from(KINDS))
+    records = {name: dict(record) for name, record in draw(sampled_from(originals()[kind])).items()}
+    for change in draw(lists(sampled_from(CHANGES), max_size=3)):
+        change(draw, records)
     return kind, records
 
 
-def _field(rng, records):
+def _field(draw, records):
     """A plain value is another, at any depth, or missing, or there is one more."""
-    places = [record["json"] for record in records.values() if isinstance(record.get("json"), dict)]
-    if not places:
-        return
-    place = rng.choice(places)
-    while any(isinstance(value, dict) for value in place.values()) and rng.random() < 0.6:
-        name = rng.choice([name for name, value in place.items() if isinstance(value, dict)])
-        place[name] = dict(place[name])
-        place = place[name]
-    name = rng.choice([*place, "more"])
-    if rng.random() < 0.15:
-        place.pop(name, None)
-    else:
-        place[name] = rng.choice(VALUES)
+    if places := [record for record in records.values() if record.get("json") and isinstance(record["json"], dict)]:
+        place = draw(sampled_from(places))
+        place["json"] = draw(mutated_json(place["json"], VALUES))
 
 
-def _text(rng, records):
+def _text(draw, records):
     """The text itself is damaged."""
     for record in records.values():
         if isinstance(record.get("json"), dict):
-            text = reworded(rng, json.dumps(record["json"]))
-            record["json"] = rng.choice((text, text.encode("utf-8", "replace"), rng.choice(WORDS), rng.choice(NUMBERS)))
+            texts = mutated_text(json.dumps(record["json"]))
+            encoded = texts.map(lambda text: text.encode("utf-8", "replace"))
+            record["json"] = draw(one_of(texts, encoded, sampled_from(WORDS), sampled_from(NUMBERS)))
 
 
-def _number(rng, records):
+def _number(draw, records):
     """A number is another, a list of them, or missing, or there is one more."""
     numbers = records.get("numbers")
     if isinstance(numbers, dict):
-        name = rng.choice([*numbers, "part 0", "part 1", "part 9", "more"])
-        if rng.random() < 0.2:
+        name = draw(sampled_from([*numbers, "part 0", "part 1", "part 9", "more"]))
+        if draw(chance(20)):
             numbers.pop(name, None)
         else:
-            numbers[name] = rng.choice((rng.choice(REALS), rng.choice(REALS), [1.0, 2.0], [1, 2], [15.0, 9.5, 9.0]))
+            numbers[name] = draw(one_of(sampled_from(REALS), sampled_from(([1.0, 2.0], [1, 2], [15.0, 9.5, 9.0]))))
 
 
-def _vector(rng, records):
+def _vector(draw, records):
     """A vector has another type, shape, style or length, is under another name, or missing."""
     vectors = records.get("vectors")
     if not vectors or not all(isinstance(array, Array) for array in vectors.values()):
         return
-    name = rng.choice(list(vectors))
+    name = draw(sampled_from(list(vectors)))
     array = vectors.pop(name)
     parts = {"dtype": array.dtype, "shape": tuple(array.shape), "stype": array.stype, "data": array.data}
-    change = rng.choice((
-        {"dtype": rng.choice(TYPES)}, {"shape": rng.choice(SHAPES)}, {"stype": rng.choice(("numpy.ndarray", "", "x"))},
-        {"data": array.data[: rng.randrange(len(array.data) + 1)]}, {"data": array.data * 2},
-        {"data": b"\xff" * len(array.data)}, None,
-    ))  # fmt: skip
-    if change is not None:
-        vectors[rng.choice((name, name, name, "0", "2", "shift", "mean", "\ud7ff", ""))] = Array(**{**parts, **change})
+    other = {
+        "dtype": sampled_from(TYPES), "shape": sampled_from(SHAPES), "stype": sampled_from(("numpy.ndarray", "", "x")),
+        "data": one_of(
+            integers(0, len(array.data)).map(lambda length: array.data[:length]),
+            sampled_from((array.data * 2, b"\xff" * len(array.data))),
+        ),
+    }  # fmt: skip
+    part = draw(sampled_from((*other, None)))
+    if part is not None:
+        new = draw(sampled_from((name, name, name, "0", "2", "shift", "mean", "\ud7ff", "")))
+        vectors[new] = Array(**{**parts, part: draw(other[part])})
 
 
-def _record(rng, records):
+def _record(draw, records):
     """A record is missing, has another's name, or is of another kind."""
-    if not records:
-        return
-    name = rng.choice(list(records))
-    record = records.pop(name)
-    if rng.random() < 0.6:
-        records[rng.choice((*KINDS, "vectors", "numbers", "more"))] = record
+    if records:
+        record = records.pop(draw(sampled_from(list(records))))
+        if draw(chance(60)):
+            records[draw(sampled_from((*KINDS, "vectors", "numbers", "more")))] = record
 
 
 CHANGES = (_field, _field, _field, _number, _number, _vector, _vector, _text, _record)
@@ -190,6 +182,7 @@ def deployed():
 def read_message(item, folder):
     """At the end that it is for."""
     kind, records = item
+    deployed()  # before it Flower builds no messages
     content = built(records)
     if kind == "ask":
         read_ask(content)
@@ -219,4 +212,4 @@ def use(content: RecordDict) -> None:
     assert all(0 <= count < 2**62 for count in fed.ledger.totals().values())
 
 
-MESSAGES = (Parser("fields of messages", message, read_message, cost=1),)
+MESSAGES = (Parser("fields of messages", mutated_message(), read_message),)

@@ -7,34 +7,16 @@ import json
 import tempfile
 from pathlib import Path
 
+from hypothesis.strategies import composite, integers, one_of, sampled_from
 from tests.report.conftest import write_directory
 
 from drfl.papers.energy.measurements import from_runs
 from drfl.report import load_run, write_report
 
 from .judge import Parser
-from .mutate import NUMBERS, WORDS, damaged, written
+from .strategies import NUMBERS, WORDS, chance, mutated_bytes, mutated_file, mutated_json
 
 CONFIG = {"evaluate_every": 1, "steps": 5, "alpha": 0.1}
-VALUES = (
-    None,
-    True,
-    -1,
-    0,
-    1.5,
-    1e999,
-    -1e999,
-    10**400,
-    "",
-    "x",
-    "</script>",
-    "a\nb",
-    "\ud800",
-    [],
-    [1],
-    {},
-    {"a": {"b": []}},
-)
 
 
 @functools.cache
@@ -47,38 +29,38 @@ def files():
         return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
-def one_damaged(rng):
-    """The name of a file and its content; None = it is missing."""
-    name = rng.choice(list(files()))
-    data = files()[name]
-    kind = rng.randrange(20)
-    if kind == 0:
-        return name, rng.choice((None, b"", data))
-    if kind <= 3:
-        return name, damaged(rng, data)
-    if kind <= 12 and not name.endswith(".toml"):
-        return name, another_value(rng, name)
-    return name, written(rng, data.decode())
-
-
-def another_value(rng, name):
-    """A file with a value in the place of another."""
+@composite
+def other_value(draw, name):
+    """The file with a value in the place of another."""
     data = files()[name]
     if name == "summary.json":
-        content = json.loads(data)
-        part = rng.choice((content, content["final"], content["ledger"], content["partition"], content["versions"]))
-        part[rng.choice([*part, "partition", "averaged", "skipped_rounds"])] = rng.choice(VALUES)
-        return json.dumps(content).encode()
+        return json.dumps(draw(mutated_json(json.loads(data)))).encode()
     rows = [line.split(",") for line in data.decode().splitlines()]
-    row = rng.choice(rows)
-    row[rng.randrange(len(row))] = rng.choice((rng.choice(NUMBERS), rng.choice(NUMBERS), rng.choice(WORDS)))
-    return "\n".join(map(",".join, rows)).encode()
+    row = draw(sampled_from(rows))
+    row[draw(integers(0, len(row) - 1))] = draw(one_of(sampled_from(NUMBERS), sampled_from(WORDS)))
+    return "\n".join(map(",".join, rows)).encode("utf-8", "surrogatepass")
 
 
-def odd(rng):
-    """As `one_damaged`, but mostly one that can be read: refusals are looked into above."""
-    name = rng.choice(("summary.json",) * 3 + ("history.csv", "clients.csv"))
-    return one_damaged(rng) if rng.random() < 0.1 else (name, another_value(rng, name))
+@composite
+def one_damaged(draw):
+    """The name of a file and its content; None = it is missing."""
+    name = draw(sampled_from(list(files())))
+    data = files()[name]
+    kind = draw(sampled_from(("special", *("bytes",) * 3, *("text",) * 7, *("value",) * 9)))
+    if kind == "special":
+        return name, draw(sampled_from((None, b"", data)))
+    if kind == "bytes":
+        return name, draw(mutated_bytes(data))
+    if kind == "text" or name.endswith(".toml"):
+        return name, draw(mutated_file(data.decode()))
+    return name, draw(other_value(name))
+
+
+@composite
+def odd(draw):
+    """As `one_damaged`, but mostly one that can be read: refusals are looked into there."""
+    name = draw(sampled_from(("summary.json",) * 3 + ("history.csv", "clients.csv")))
+    return draw(one_damaged()) if draw(chance(10)) else (name, draw(other_value(name)))
 
 
 def put(item, folder):
@@ -104,4 +86,4 @@ def report(item, folder):
     write_report([load_run(put(item, folder))], folder / "report.html")
 
 
-RUNS = (Parser("run directories", one_damaged, read_directory), Parser("reports", odd, report, cost=10))
+RUNS = (Parser("run directories", one_damaged(), read_directory), Parser("reports", odd(), report, seconds=20))

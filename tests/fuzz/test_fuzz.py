@@ -1,19 +1,20 @@
-"""A slice of what ``experiments/fuzz.py`` does: no input may end in anything but success or one line."""
+"""No input may end in anything but success or one line; ``experiments/fuzz.py`` tries many more."""
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
+from hypothesis import Phase, settings
+from tests.support.marks import long_beyond
 
 from . import judge
 from .broken import BROKEN, greedy
-from .mutate import damaged, reworded
 from .parsers import PARSERS
+from .strategies import mutated_bytes, mutated_text
 
-INPUTS = {"checkpoints": 40, "reports": 3, "the command": 10, "run directories": 50}
-ENOUGH = 80
+SLOW = ("checkpoints", "checkpoints before", "fields of messages", "reports", "run directories", "the command")
+REFUSES_NOTHING = ("lists of values", "reports", "checkpoints before")
+"""Refusals of reports are looked into before, and a checkpoint that is refused has one before it."""
 
 
 @pytest.fixture(autouse=True)
@@ -21,19 +22,22 @@ def _no_network(monkeypatch):
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # nobody answers there
 
 
+@pytest.mark.parametrize("profile", ["drfl", pytest.param("long", marks=pytest.mark.long)])
 @pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
-def test_bad_input_is_refused_in_one_line(parser, tmp_path):
-    tally = judge.fuzz(parser, tmp_path, inputs=INPUTS.get(parser.name, ENOUGH), seed=1)
-    assert tally.failures == []
+def test_bad_input_is_refused_in_one_line(parser, profile, tmp_path):
+    how = settings.get_profile(profile)
+    inputs = how.max_examples // (10 if parser.name in SLOW else 2)
+    tally = judge.fuzz(parser, tmp_path, settings(how, max_examples=inputs))
     assert tally.accepted, "an input that is never right tests nothing but the first check"
-    # those of reports are looked into before, and a checkpoint that is refused has one before it
-    assert tally.refused or parser.name in ("lists of values", "reports", "checkpoints before")
+    assert tally.refused or parser.name in REFUSES_NOTHING
 
 
-@pytest.mark.parametrize("parser", BROKEN, ids=lambda parser: parser.name)
+@pytest.mark.parametrize("parser", long_beyond(4, BROKEN, [parser.name for parser in BROKEN]))
 def test_a_broken_parser_is_found_out(parser, tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "MEMORY", 2**26)
-    assert judge.fuzz(parser, tmp_path, inputs=300).failures
+    how = settings(max_examples=300, phases=[Phase.generate], report_multiple_bugs=False)
+    with pytest.raises(AssertionError):
+        judge.fuzz(parser, tmp_path, how)
 
 
 def test_memory_that_was_freed_before_hides_no_array(tmp_path, monkeypatch):
@@ -45,22 +49,31 @@ def test_memory_that_was_freed_before_hides_no_array(tmp_path, monkeypatch):
     assert "MiB" in judge.judge(parser, b"x", tmp_path)
 
 
-def test_an_input_depends_on_the_seed_and_its_number_alone(tmp_path):
-    for parser in PARSERS.values():
-        one, two = (parser.make(random.Random("a")) for _ in range(2))
-        assert one == two
+def test_inputs_are_the_same_every_time(tmp_path):
+    def drawn(number=None):
+        seen = []
+        parser = judge.Parser("seen", mutated_bytes(bytes(200)), lambda item, folder: seen.append(item))
+        judge.fuzz(parser, tmp_path, settings(max_examples=20), number=number)
+        return seen
+
+    assert drawn() == drawn() != drawn(1) == drawn(1)
+
+
+@pytest.mark.parametrize(
+    ("mutated", "right"), [(mutated_bytes, bytes(range(200))), (mutated_text, "rounds = 3\nseed = 1\n")]
+)
+def test_most_inputs_are_changed(mutated, right, tmp_path):
     seen = []
-    parser = judge.Parser("seen", lambda rng: rng.random(), lambda item, folder: seen.append(item))
-    judge.fuzz(parser, tmp_path, inputs=4)
-    judge.fuzz(parser, tmp_path, inputs=2, first=2)
-    judge.fuzz(parser, tmp_path, inputs=1, seed=1)
-    assert seen[2:4] == seen[4:6]
-    assert len(set(seen)) == 5
+    parser = judge.Parser("seen", mutated(right), lambda item, folder: seen.append(item))
+    judge.fuzz(parser, tmp_path, settings(max_examples=100))
+    assert sum(item != right for item in seen) > 80
+    assert {len(item) > len(right) for item in seen} == {True, False}
 
 
-def test_damage_is_damage():
-    data, text = bytes(range(200)), "rounds = 3\nseed = 1\n"
-    changed = [damaged(random.Random(k), data) != data for k in range(300)]
-    assert sum(changed) > 280
-    assert {len(damaged(random.Random(k), data)) > 200 for k in range(50)} == {True, False}
-    assert sum(reworded(random.Random(k), text) != text for k in range(300)) > 240
+def test_the_smallest_input_that_fails_is_shown(tmp_path):
+    def needs_a_comma(item, folder):
+        assert "," in item
+
+    with pytest.raises(AssertionError) as caught:
+        judge.fuzz(judge.Parser("picky", mutated_text("a,b,c"), needs_a_comma), tmp_path, settings())
+    assert any("item=''" in note for note in caught.value.__notes__)

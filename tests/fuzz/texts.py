@@ -6,6 +6,7 @@ import functools
 import json
 
 import torch
+from hypothesis.strategies import booleans, composite, deferred, lists, one_of, sampled_from, tuples
 from tests.support.results import trained
 from tests.support.small_spec import small_spec
 
@@ -30,7 +31,7 @@ from drfl.papers.tuning_jobs import resolve
 from drfl.tuning.job import changes_of
 
 from .judge import Parser
-from .mutate import NUMBERS, WORDS, reworded, written
+from .strategies import NUMBERS, WORDS, mutated_file, mutated_json, mutated_text
 
 CONFIG = """algorithm = "DRDM"
 dataset = "digits"
@@ -93,20 +94,26 @@ VALUES = [
 """Of TOML, of every type that it has."""
 
 
-def toml(rng):
-    """A configuration file: a valid one with faults, or keys with values of any type."""
-    if rng.random() < 0.6:
-        return written(rng, CONFIG)
-    keys = rng.sample(sorted(Config.model_fields), rng.choice((1, 1, 2, 5)))
-    lines = [f"{key} = {rng.choice(VALUES)}" for key in keys]
-    if "algorithms" not in keys and rng.random() < 0.5:
-        name = rng.choice([*ALGORITHMS, "drdm", "FedSplit", '"a\\nb"', '"\\u0000"'])
+@composite
+def table(draw, keys, most):
+    """Lines of TOML: some of the keys, with values of any type."""
+    chosen = draw(lists(sampled_from(keys), min_size=1, max_size=most, unique=True))
+    return [f"{key} = {draw(sampled_from(VALUES))}" for key in chosen]
+
+
+@composite
+def made_up(draw):
+    """A configuration file of keys with values of any type."""
+    lines = draw(table(sorted(Config.model_fields), 5))
+    if not any(line.startswith("algorithms") for line in lines) and draw(booleans()):
+        name = draw(sampled_from([*ALGORITHMS, "drdm", "FedSplit", '"a\\nb"', '"\\u0000"']))
         own = ("m", "mu", "gamma", "sampling", "ambiguity", "steps", "batch", "lr", "theta", '"a\\nb"')
-        lines += [
-            f"[algorithms.{name}]",
-            *(f"{key} = {rng.choice(VALUES)}" for key in rng.sample(own, rng.choice((1, 2)))),
-        ]
+        lines += [f"[algorithms.{name}]", *draw(table(own, 2))]
     return "\n".join(lines).encode()
+
+
+toml = one_of(mutated_file(CONFIG), made_up())
+"""A configuration file: a valid one with faults, or one that is made up."""
 
 
 def read_config(item, folder):
@@ -133,15 +140,23 @@ PARAMS = [
 ]
 
 
-def options(rng):
+def argument(*texts):
+    """One argument like these, with faults or without."""
+    names, values = sampled_from(texts).map(lambda text: text.partition("=")[0]), sampled_from((*VALUES, *WORDS))
+    right = sampled_from(texts)
+    return one_of(right, right.flatmap(mutated_text), sampled_from(WORDS), tuples(names, values).map("=".join))
+
+
+@composite
+def options(draw):
     """An algorithm and option values, as the command's parser gives them."""
-    given, params = {"until": "worst_accuracy=0.5", "model": "linear"}, [rng.choice(PARAMS)]
-    for name in rng.choices(["param", "batch", *given], k=rng.choice((1, 1, 2))):
+    given, params = {"until": "worst_accuracy=0.5", "model": "linear"}, [draw(sampled_from(PARAMS))]
+    for name in draw(lists(sampled_from(["param", "batch", *given]), min_size=1, max_size=2)):
         if name == "param":
-            params.append(_text(rng, rng.choice(PARAMS)))
+            params.append(draw(argument(*PARAMS)))
         else:
-            given[name] = _text(rng, given.get(name, "full"))
-    return rng.choice(("DRDM", "DRDM", *ALGORITHMS)), given, params
+            given[name] = draw(argument(given.get(name, "full")))
+    return draw(sampled_from(("DRDM", "DRDM", *ALGORITHMS))), given, params
 
 
 def read_options(item, folder):
@@ -150,26 +165,9 @@ def read_options(item, folder):
     load_config(None, overrides({**given, "algorithm": algorithm}, params, [algorithm]))
 
 
-def sets(rng):
-    """What follows --set."""
-    return [_text(rng, rng.choice(("clients=10", "alpha=0.5", "dataset=digits"))) for _ in range(rng.randrange(1, 3))]
-
-
 def read_sets(item, folder):
     """Read, and put into a configuration."""
     load_config(None, changes_of(item))
-
-
-def _text(rng, text):
-    """One argument with faults."""
-    return rng.choice(
-        (text, reworded(rng, text), rng.choice(WORDS), text.partition("=")[0] + "=" + rng.choice(VALUES + WORDS))
-    )
-
-
-def one_of(*texts):
-    """Maker of a text like one of these."""
-    return lambda rng: _text(rng, rng.choice(texts))
 
 
 def read_ambiguity(item, folder):
@@ -200,18 +198,15 @@ lr = 0.2
 """
 
 
-def tuned(rng):
+@composite
+def tuned(draw):
     """A hyperparameter file."""
-    text = (
-        TUNED
-        if rng.random() < 0.7
-        else TUNED.replace("[algorithms.Fed-Avg]", "[x]\nalgorithms.Fed-Avg = " + rng.choice(VALUES))
-    )
-    if rng.random() < 0.2:
-        text = f"algorithms = {rng.choice(VALUES)}\nprovenance = {rng.choice(VALUES)}"
-    elif rng.random() < 0.3:
-        text = f"[algorithms]\nDRDM = {rng.choice(VALUES)}\nFed-Avg = {rng.choice(VALUES)}"
-    return written(rng, text)
+    value, other = draw(sampled_from(VALUES)), draw(sampled_from(VALUES))
+    texts = (
+        *(TUNED,) * 5, TUNED.replace("[algorithms.Fed-Avg]", f"[x]\nalgorithms.Fed-Avg = {value}"),
+        f"algorithms = {value}\nprovenance = {other}", f"[algorithms]\nDRDM = {value}\nFed-Avg = {other}",
+    )  # fmt: skip
+    return draw(mutated_file(draw(sampled_from(texts))))
 
 
 def read_tuned(item, folder):
@@ -229,11 +224,6 @@ def read_settings(item, folder):
 MEASURED = "tau,seed,rounds,outage\n1,0,30,0\n1,1,,0\n5,0,12,0.1\n5,1,14,0.1\n"
 
 
-def measured(rng):
-    """A file of energy measurements."""
-    return written(rng, MEASURED)
-
-
 def read_measured(item, folder):
     """As `drfl energy` reads it."""
     (folder / "measurements.csv").write_bytes(item)
@@ -247,19 +237,10 @@ def planned():
     return made, [json.loads(json_text({"key": c.cell.key, **trained(0.1, 0.5)})) for c in made.cells]
 
 
-def record(rng):
-    """A file in .cells: damaged, or with a value of another type."""
-    text = json.dumps(planned()[1][0])
-    if rng.random() < 0.5:
-        return written(rng, text)
-    content = json.loads(text)
-    part = rng.choice((content, content["rows"][-1], content["rows"][0], content["parameters"]))
-    name = rng.choice(list(part))
-    if rng.random() < 0.3:
-        del part[name]
-    else:
-        part[name] = rng.choice((None, "x", -1, 1e999, [], {}, [1], {"a": 1}, True, "inf", "nan", 10**400, [[]]))
-    return json.dumps(content).encode()
+def mutated_record(content):
+    """A JSON file: damaged, or with a value of another type."""
+    changed = mutated_json(content).map(lambda changed: json.dumps(changed).encode())
+    return one_of(mutated_file(json.dumps(content)), changed)
 
 
 def read_record(item, folder):
@@ -269,7 +250,7 @@ def read_record(item, folder):
     (folder / f"{first.key}.json").write_bytes(item)
     found = cells.read(folder, first)
     if found is None:
-        raise InputError("it will be run again")
+        raise InputError("it will be run again", code="damaged-file")
     (folder / "out").mkdir(exist_ok=True)
     output.write(
         collect(made, {first.key: found, second.key: right[1]}), folder / "out", "drfl reproduce small-table-1"
@@ -290,34 +271,22 @@ DISTANCE = {
 }
 
 
-def distance(rng):
-    """A distance record in .cells."""
-    cell = cells.Cell("distance", {"seed": 0}, 1.0)
-    content = {"key": cell.key, **json.loads(json.dumps(DISTANCE))}
-    if rng.random() < 0.5:
-        return written(rng, json.dumps(content))
-    content[rng.choice(list(content))] = rng.choice(
-        (None, "x", -1, 1e999, [], {}, [1], ["a"], {"a": "b"}, True, "nan", [[]])
-    )
-    return json.dumps(content).encode()
+DISTANCE_CELL = cells.Cell("distance", {"seed": 0}, 1.0)
+DISTANCE_RECORD = {"key": DISTANCE_CELL.key, **DISTANCE}
+RESULT = {"repeats": 1, "rounds": 1, "settings": ["α = 0.1"], "stand_in": False}
+"""The summary.json of a result that is there already."""
 
 
 def read_distance(item, folder):
     """Read, and summed up."""
-    cell = cells.Cell("distance", {"seed": 0}, 1.0)
-    (folder / f"{cell.key}.json").write_bytes(item)
-    found = cells.read(folder, cell)
+    (folder / f"{DISTANCE_CELL.key}.json").write_bytes(item)
+    found = cells.read(folder, DISTANCE_CELL)
     if found is None:
-        raise InputError("it will be run again")
+        raise InputError("it will be run again", code="damaged-file")
     errors = found["errors"] if found["stopped"] == "rounds" else ()
     way = convergence.ErrorCurve(0, str(found["stopped"]), tuple(map(float, errors)), found["chosen"])
     convergence.summary([way])
     dict(found["versions"]), dict(found["parameters"])
-
-
-def result(rng):
-    """The summary.json of a result that is there already."""
-    return written(rng, json.dumps({"repeats": 1, "rounds": 1, "settings": ["α = 0.1"], "stand_in": False}))
 
 
 def read_result(item, folder):
@@ -328,27 +297,31 @@ def read_result(item, folder):
     check_place(planned()[0], folder, False)
 
 
-def words(rng):
-    """The command's words."""
-    names = ["--snr", "--bandwidth", "--steps", "--runs", "--snr=", "--", *NUMBERS[:12], *WORDS[:12]]
-    return [rng.choice(("energy", "energy", "run", "")), *(rng.choice(names) for _ in range(rng.randrange(8)))]
+words = lists(
+    one_of(
+        sampled_from(("energy", "run", "", "--snr", "--bandwidth", "--steps", "--runs", "--snr=", "--")),
+        sampled_from(NUMBERS), sampled_from(WORDS),
+    ),
+    max_size=8,
+)  # fmt: skip
+"""The command's words."""
 
 
 TEXTS = (
     Parser("configuration files", toml, read_config),
     Parser("job files of drfl tune", toml, read_job),
-    Parser("--param and its like", options, read_options),
-    Parser("--set", sets, read_sets),
+    Parser("--param and its like", options(), read_options),
+    Parser("--set", lists(argument("clients=10", "alpha=0.5", "dataset=digits"), min_size=1, max_size=2), read_sets),
     Parser(
         "--until",
-        one_of("worst_accuracy=0.5", "test:avg_loss=1"),
+        argument("worst_accuracy=0.5", "test:avg_loss=1"),
         lambda item, folder: Target.parse(item, ACCURACY),
     ),
-    Parser("--seeds", one_of("5", "0,1,2", "10..14"), lambda item, folder: parse_seeds(item)),
-    Parser("--settings", one_of("alpha = 0.1", "alpha = 0.1, alpha = 0.5"), read_settings),
+    Parser("--seeds", argument("5", "0,1,2", "10..14"), lambda item, folder: parse_seeds(item)),
+    Parser("--settings", argument("alpha = 0.1", "alpha = 0.1, alpha = 0.5"), read_settings),
     Parser(
         "ambiguity sets",
-        one_of(
+        argument(
             "simplex",
             "cvar:alpha=0.2",
             "box:cap=0.5",
@@ -361,9 +334,13 @@ TEXTS = (
         read_ambiguity,
     ),
     Parser("lists of values", words, lambda item, folder: expand(item)),
-    Parser("hyperparameter files", tuned, read_tuned),
-    Parser("energy measurements", measured, read_measured),
-    Parser("records of training cells", record, read_record),
-    Parser("records of distance cells", distance, read_distance),
-    Parser("results in the way", result, read_result),
+    Parser("hyperparameter files", tuned(), read_tuned),
+    Parser("energy measurements", mutated_file(MEASURED), read_measured),
+    Parser("records of training cells", deferred(lambda: mutated_record(planned()[1][0])), read_record),
+    Parser(
+        "records of distance cells",
+        mutated_record(DISTANCE_RECORD),
+        read_distance,
+    ),
+    Parser("results in the way", mutated_record(RESULT), read_result),
 )

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.scripts import ROOT
 
 from drfl.cli.app import call
@@ -102,7 +102,7 @@ def saved_by_datasets() -> None:
     datasets.Dataset.from_pandas(pd.read_csv("all.csv").drop(columns="patient")).save_to_disk("wards")
 
 
-@pytest.mark.parametrize("page", only(["certificate", "schedules", "uncertainty"], COMMANDS))
+@pytest.mark.parametrize("page", long_except(["uncertainty"], COMMANDS))
 def test_they_run_as_written(page, folder, capsys, monkeypatch):
     if page == "data":
         saved_by_datasets()

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.scripts import ROOT
 
 from drfl import theory
@@ -47,8 +47,8 @@ def rows(page: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     "page",
-    only(
-        ["losses", "metrics", "own", "uncertainty"],
+    long_except(
+        ["losses", "uncertainty"],
         ["ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty"],
     ),
 )

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from scripts import notebook_pages, tutorials
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.scripts import ROOT
 
 SHORT = {
@@ -30,7 +30,7 @@ def tagged(cell, tag):
     return tag in cell.metadata.get("tags", [])
 
 
-@pytest.mark.parametrize("name", only(["table"], SHORT))
+@pytest.mark.parametrize("name", long_except(["table"], SHORT))
 def test_it_runs_shortened(name, tmp_path, monkeypatch):
     """Without the cells that start processes for many seconds, which the long test has."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from tests.support.marks import only
+from tests.support.marks import crossed, long_except
 
 from drfl.experiments.config import load_config
 from drfl.papers.plan import Plan, Scale, plan
@@ -50,9 +50,10 @@ def test_jobs_are_configurations(name):
     assert config.cohort == (10 if name == "fashion-one-class" else 20)
 
 
-@pytest.mark.parametrize(("quick", "stand_in"), only(1, [(True, True), (False, False)]))
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.one_in(3)
+SCALES = [pytest.param(True, True, id="quick"), pytest.param(False, False, id="full")]
+
+
+@pytest.mark.parametrize(("quick", "stand_in", "name"), crossed(SCALES, ALL))
 def test_every_specification_plans(name, quick, stand_in, tuned):
     spec = load_spec(name)
     made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))
@@ -106,7 +107,7 @@ def test_the_papers_numbers_stand_in_their_rows(table, setting, method, numbers)
     assert load_spec(f"drdm-table-{table}").values[setting][method] == numbers
 
 
-@pytest.mark.parametrize("quick", only(["True"], [False, True]))
+@pytest.mark.parametrize("quick", long_except(["True"], [False, True]))
 @pytest.mark.parametrize(
     ("table", "setting", "figure", "stand_in"),
     [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from tests.support.marks import only
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl.ambiguity import ChiSquare, parse
@@ -53,9 +53,10 @@ def test_jobs_are_configurations(name, dataset):
     assert (config.features, config.feature_count, config.loss) == ("entk", 50_000, "squared")
 
 
-@pytest.mark.parametrize(("quick", "stand_in"), only(1, [(True, True), (False, False)]))
-@pytest.mark.parametrize("name", [*TRAINED, *MEASURED])
-@pytest.mark.one_in(3)
+SCALES = [pytest.param(True, True, id="quick"), pytest.param(False, False, id="full")]
+
+
+@pytest.mark.parametrize(("quick", "stand_in", "name"), crossed(SCALES, [*TRAINED, *MEASURED]))
 def test_every_specification_plans(name, quick, stand_in, tuned):
     spec = load_spec(name)
     made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))
@@ -115,7 +116,7 @@ def test_all_baselines_are_there():
 
 
 @pytest.mark.parametrize("stand_in", [False, True])
-@pytest.mark.one_in(2)
+@pytest.mark.long
 def test_tables_and_figures_share_their_runs(stand_in, tuned):
     scale = Scale(stand_in=stand_in, tuned=tuned)
     made = {name: plan(load_spec(name), scale) for name in TRAINED}

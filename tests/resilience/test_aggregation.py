@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import pytest
 import torch
 from tests.resilience.federations import N, algorithm_of, fed_of
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl import Key, run
@@ -91,10 +92,12 @@ def robust_of(name, rule):
     return Protected(algorithm_of(name, **options, **ambiguity), aggregator=rule)
 
 
-@pytest.mark.parametrize("factor", [-90.0, -1.0])
-@pytest.mark.parametrize("rule", RULES, ids=IDS)
-@pytest.mark.parametrize("name", ["FedAvg", "SCAFFOLD", "DRFA", "DRDM", "DualDRDM", "ScaffPD"])
-@pytest.mark.one_in(5)
+@pytest.mark.parametrize(
+    ("factor", "rule", "name"),
+    crossed(
+        [-90.0, -1.0], dict(zip(IDS, RULES, strict=True)), ["FedAvg", "SCAFFOLD", "DRFA", "DRDM", "DualDRDM", "ScaffPD"]
+    ),
+)
 def test_two_of_eight_that_push_backwards_in_every_round_do_not_take_over(name, rule, factor):
     """−90 is within the bound that is on by default."""
     clean = rounds(robust_of(name, None), fed_of(), 60).w

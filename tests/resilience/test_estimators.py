@@ -14,6 +14,8 @@ from drfl.local import LocalSGD
 from drfl.resilience import FailureModel, Faulty
 from drfl.testing import ConstantFederation
 
+pytestmark = pytest.mark.long
+
 LOSSES = torch.tensor([0.1, 2.0, 0.7, 1.3, 0.4, 3.1, 0.9], dtype=torch.float64)
 N, M, ROUNDS = 7, 3, 2000
 AFTER_LOSS = tuple(float(0.2 + 0.6 * loss / LOSSES.max()) for loss in LOSSES)

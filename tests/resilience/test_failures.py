@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.resilience.subjects import N, algorithm, rounds, same, small, who
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl import run, sampling
@@ -23,7 +24,6 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.one_in(5)
 def test_nothing_happens_where_nothing_can(name):
     alone, faulty, mine, theirs = algorithm(name), Faulty(algorithm(name)), small(), small()
     pairs = zip(rounds(alone, mine, 3), rounds(faulty, theirs, 3), strict=True)
@@ -33,9 +33,7 @@ def test_nothing_happens_where_nothing_can(name):
     assert mine.ledger == theirs.ledger
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.one_in(5)
+@pytest.mark.parametrize(("kind", "name"), crossed(list(FAULTS), list(ALGORITHMS)))
 def test_every_algorithm_goes_on(name, kind):
     fed, heard = small(), []
     faulty = Faulty(algorithm(name), FAULTS[kind])
@@ -49,12 +47,13 @@ def test_every_algorithm_goes_on(name, kind):
     assert (answered == 0) == (kind == "nobody") == (result.skipped == 5) == torch.equal(result.state.w, fed.w0)
 
 
-@pytest.mark.parametrize("kind", ["drop", "crash", "all"])
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [("SCAFFOLD", "c_i"), ("FedDyn", "h"), ("DRDM", "h"), ("DualDRDM", "h"), ("ScaffPD", "reports")],
-)
-@pytest.mark.one_in(4)
+TABLES = [
+    pytest.param(name, table, id=name)
+    for name, table in {"SCAFFOLD": "c_i", "FedDyn": "h", "DRDM": "h", "DualDRDM": "h", "ScaffPD": "reports"}.items()
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "table"), crossed(["drop", "crash", "all"], TABLES))
 def test_rows_of_those_who_did_not_answer_stay(name, table, kind):
     missed = changed = 0
     for before, after, info in rounds(Faulty(algorithm(name), FAULTS[kind]), small(), 8):

@@ -43,7 +43,6 @@ def test_distinct_clients_are_counted():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.one_in(5)
 def test_every_algorithm_goes_on_with_the_first(name):
     many = OverSelection(algorithm(name, m=N), 3)
     faulty, fed = Faulty(many, FailureModel(slow=0.25)), Recording(small())

@@ -62,7 +62,6 @@ def test_what_is_tried_and_what_is_kept(options, answers, keys, used):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.one_in(4)
 def test_without_faults_a_run_is_unchanged(name):
     pairs = zip(
         rounds(Quorum(algorithm(name), 1, then="repeat"), small(), 2), rounds(algorithm(name), small(), 2), strict=True

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 import drfl
@@ -46,8 +47,7 @@ def recorded(folder, algorithm, wrap, rounds=6):
     return found, folder / "replies.csv"
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", long_beyond(2, ALGORITHMS))
 def test_a_simulation_without_faults_that_plays_the_list_ends_with_the_same_bits(name, tmp_path):
     algorithm = ALGORITHMS[name]
     a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(Protected(inner), FAULTS))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.engines import ENGINES
+from tests.support.marks import crossed
 
 from drfl.engine import Loop, Simulation
 from drfl.requests import Losses, LossRequest
@@ -15,8 +17,7 @@ from drfl.testing import (
 )
 
 
-@pytest.mark.parametrize("check", FEDERATION_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("engine", "check"), crossed(ENGINES, FEDERATION_CHECKS))
 def test_simulations_pass(check, engine):
     assert verdict(check, FederationSubject(lambda data, task: Simulation(data, task, engine=engine))) is None
 

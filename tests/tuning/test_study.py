@@ -7,7 +7,7 @@ import shutil
 
 import optuna
 import pytest
-from tests.support.marks import only
+from tests.support.marks import long_except
 from tests.support.refusals import refused
 from tests.support.small_search import VALUES, Here, Killed, small_search, tuned
 
@@ -47,7 +47,7 @@ def test_every_algorithm_has_as_many_trials_and_begins_with_its_defaults(done):
 
 @pytest.mark.parametrize(
     ("criterion", "changes", "column"),
-    only(
+    long_except(
         ["worst20", "loss"],
         [
             ("worst", {}, "worst_accuracy"),
@@ -141,7 +141,6 @@ def test_trials_of_others_in_the_file_have_no_say(done, tmp_path):
         ({"tables": {"FedAvg": {"by_samples": False}}}, ("other-run", "FedAvg.by_samples", "False")),
     ],
 )
-@pytest.mark.one_in(3)
 def test_the_trials_of_another_search_are_refused(done, changes, error):
     folder = done[2]
     with refused(*error, "--out"):

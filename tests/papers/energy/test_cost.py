@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.papers.energy.jobs import ALGORITHMS, LOCAL, digits
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl import AFL, DRDM, Key, LocalSGD, ScaffPD, run, sampling
@@ -153,9 +154,7 @@ def test_a_cost_by_hand():
     assert found.seconds(10, 7) == pytest.approx(7 * (10 * 0.02 + 0.025), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "DRDM", "ScaffPD"])
-@pytest.mark.parametrize("rate_min", [None, 5e5])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("name", "rate_min"), crossed(["FedAvg", "DRDM", "ScaffPD"], [None, 5e5]))
 def test_the_closed_form_and_the_bill_of_a_run_agree(name, rate_min):
     channel, log = Channel.uniform(8, 1e6, 3.0), []
     fading = None if rate_min is None else Rayleigh(channel, rate_min)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.papers.energy.jobs import ALGORITHMS, LOCAL, digits
+from tests.support.marks import long_beyond
 
 from drfl import Key, run
 from drfl.papers.energy import Channel, Metered, OverChannel, Rayleigh
@@ -67,8 +68,7 @@ def test_where_nobody_is_absent_it_is_the_federation_inside():
     assert torch.equal(full.evaluate(fed.w0).loss, other.evaluate(fed.w0).loss)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", long_beyond(2, ALGORITHMS))
 def test_every_algorithm_goes_on_without_them(name):
     fading, log, answers = some_fading(), [], []
     algorithm = OverChannel(Metered(ALGORITHMS[name], log), fading)

@@ -6,6 +6,7 @@ import importlib.util
 import re
 
 import pytest
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 from drfl.papers.energy import Cost, LinkConditions, Measurement, plan
@@ -18,8 +19,9 @@ def a_plan(rounds):
     return plan(table, {place: Cost(1.0, 1e6 / place.bandwidth * (25 - place.snr_db), 1.0, 1.0) for place in places})
 
 
-@pytest.mark.parametrize("rounds", [{1: 60, 5: 20, 30: 8}, {7: 3}, {1: None}], ids=["several", "one", "none"])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    "rounds", long_beyond(1, [{1: 60, 5: 20, 30: 8}, {7: 3}, {1: None}], ["several", "one", "none"])
+)
 def test_the_same_plan_gives_the_same_bytes(rounds, tmp_path):
     for name in ("a", "b"):
         save_heatmap(a_plan(rounds), [tmp_path / f"{name}.png", tmp_path / f"{name}.svg"], "DRDM on digits")
