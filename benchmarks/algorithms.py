@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from jobs import COHORT, JOBS, LOCAL, RESULTS, evidence, simulation, store, turns
+from jobs import COHORT, JOBS, LOCAL, RESULTS, script, simulation, store, turns
 
 from drfl import ALGORITHMS, Algorithm, Key, Simulation, State
 
@@ -39,8 +39,8 @@ def built(name: str) -> Algorithm[State]:
 
 def main() -> None:
     """Measure both jobs."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
-    parser.add_argument("--rounds", type=int, default=evidence.sized(20, 1))
+    parser = script.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=script.sized(20, 1))
     options = parser.parse_args()
     jobs: dict[str, dict[str, dict[str, float]]] = {}
     for job in JOBS:

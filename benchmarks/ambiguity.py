@@ -19,14 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from jobs import RESULTS, evidence
+from jobs import RESULTS, script
 from torch import Tensor
 
 from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.experiments.artifacts import versions
+from drfl.experiments.run.artifacts import versions
 
-SIZES, SEED, STEP, BOUND = evidence.sized((10, 1_000, 100_000), (10, 100)), 0, 0.01, 0.050
-SECONDS, LEAST, MOST = evidence.sized((0.3, 7, 100), (0.0, 1, 1))
+SIZES, SEED, STEP, BOUND = script.sized((10, 1_000, 100_000), (10, 100)), 0, 0.01, 0.050
+SECONDS, LEAST, MOST = script.sized((0.3, 7, 100), (0.0, 1, 1))
 """An operation is repeated for so long, between so many and so many times."""
 OPERATIONS = ("project", "prox", "worst_case")
 
@@ -114,7 +114,7 @@ def processor() -> str:
 
 def main() -> None:
     """Measure, print and store."""
-    options = evidence.parser(__doc__, RESULTS).parse_args()
+    options = script.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     before = os.getloadavg()
     rows = measured()
@@ -137,7 +137,7 @@ def main() -> None:
         "slowest_cpu_median_s": max(row["cpu_median_s"] for row in rows),
         "rows": rows,
     }
-    evidence.store(options.out, {"ambiguity.json": about})
+    script.store(options.out, {"ambiguity.json": about})
 
 
 if __name__ == "__main__":

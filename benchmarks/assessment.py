@@ -21,14 +21,14 @@ import sys
 import time
 
 import numpy as np
-from jobs import RESULTS, evidence, store
+from jobs import RESULTS, script, store
 from scaling import memory
 
 from drfl.assessment.clients import assess_clients
-from drfl.key import Key
-from drfl.measure import Measure, Rows
+from drfl.core.key import Key
+from drfl.task.measure import Measure, Rows
 
-CLIENTS, BOUND, RUNS = evidence.sized((10, 1_000, 10_000, 100_000), (10,)), 10.0, evidence.sized(5, 1)
+CLIENTS, BOUND, RUNS = script.sized((10, 1_000, 10_000, 100_000), (10,)), 10.0, script.sized(5, 1)
 SIZES, KINDS = ("log-normal", "all different"), ("accuracy", "bounded")
 
 
@@ -67,13 +67,13 @@ def measure(n: int, sizes: str, kind: str) -> dict[str, float]:
 
 def in_a_process(n: int, sizes: str, kind: str) -> dict[str, float]:
     """One setting, in a fresh process."""
-    command = [sys.executable, __file__, *evidence.FLAGS, "--one", str(n), sizes, kind]
+    command = [sys.executable, __file__, *script.FLAGS, "--one", str(n), sizes, kind]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def main() -> None:
     """Measure, print and store."""
-    parser = evidence.parser(__doc__, RESULTS)
+    parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

@@ -14,16 +14,17 @@ import time
 from collections.abc import Callable
 
 import torch
-from jobs import RESULTS, evidence, store
+from jobs import RESULTS, script, store
 from torch import nn
 
-from drfl import ClientData, Key, LocalSGD, Simulation, Stacked, Task, Threads, models
+from drfl import ClientData, Key, LocalSGD, Simulation, Stacked, Task, Threads
+from drfl.task import models
 from drfl.engine.auto import choice
 
 ENGINES = {"stacked": Stacked(), "threads": Threads()}
 IMAGE, PATCH, VECTOR = (1, 28, 28), (1, 8, 8), (30,)
-CLIENTS, SAMPLES, TAU = evidence.sized((30, 200, 10), (5, 20, 1))
-SETTINGS = evidence.sized(((20, 8), (20, 32), (20, 128), (5, 32)), ((2, 8),))
+CLIENTS, SAMPLES, TAU = script.sized((30, 200, 10), (5, 20, 1))
+SETTINGS = script.sized(((20, 8), (20, 32), (20, 128), (5, 32)), ((2, 8),))
 """Cohorts and batches."""
 
 
@@ -95,8 +96,8 @@ def seconds(fed: Simulation, m: int, batch: int, rounds: int) -> dict[str, float
 
 def main() -> None:
     """Measure all jobs."""
-    parser = evidence.parser(__doc__, RESULTS)
-    parser.add_argument("--rounds", type=int, default=evidence.sized(10, 1))
+    parser = script.parser(__doc__, RESULTS)
+    parser.add_argument("--rounds", type=int, default=script.sized(10, 1))
     parser.add_argument("--jobs", default=",".join(JOBS), help="names with commas between")
     options = parser.parse_args()
     rows = []

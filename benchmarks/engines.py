@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from jobs import COHORT, JOBS, LOCAL, RESULTS, evidence, operations, product_rate, simulation, store, turns
+from jobs import COHORT, JOBS, LOCAL, RESULTS, script, operations, product_rate, simulation, store, turns
 
 from drfl import Auto, Key, Loop, Simulation, Stacked, Threads
 from drfl.engine.batches import draw
@@ -80,8 +80,8 @@ def measured(job: str, rounds: int, data_dir: Path | None) -> dict[str, object]:
 
 def main() -> None:
     """Measure both jobs."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
-    parser.add_argument("--rounds", type=int, default=evidence.sized(20, 1))
+    parser = script.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=script.sized(20, 1))
     options = parser.parse_args()
     jobs = {job: measured(job, options.rounds, options.data_dir) for job in JOBS}
     for job, found in jobs.items():

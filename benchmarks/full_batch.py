@@ -15,13 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from jobs import COHORT, JOBS, RESULTS, evidence, simulation, store, turns
+from jobs import COHORT, JOBS, RESULTS, script, simulation, store, turns
 
-from drfl import Key, Simulation, models
+from drfl import Key, Simulation
+from drfl.task import models
 from drfl.engine.sgd import channels_last, functional, images
 
 MODELS = {**JOBS, "mlp 784-128": ("mnist", models.mlp)}
-PARTS = evidence.sized((128, 512, 1024, 2048), (128, 512))
+PARTS = script.sized((128, 512, 1024, 2048), (128, 512))
 
 
 def plain(fed: Simulation, size: int, *, backward: bool) -> Callable[[int], object]:
@@ -70,8 +71,8 @@ def measured(job: str, rounds: int, data_dir: Path | None) -> dict[str, object]:
 
 def main() -> None:
     """Measure all models."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
-    parser.add_argument("--rounds", type=int, default=evidence.sized(12, 1))
+    parser = script.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=script.sized(12, 1))
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

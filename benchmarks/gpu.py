@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 
 import torch
-from jobs import COHORT, JOBS, LOCAL, RESULTS, evidence, operations, product_rate, simulation, store, turns
+from jobs import COHORT, JOBS, LOCAL, RESULTS, script, operations, product_rate, simulation, store, turns
 
 from drfl import Key, Simulation
 
@@ -31,8 +31,8 @@ def round_of(fed: Simulation) -> Callable[[int], object]:
 
 def main() -> None:
     """Measure both jobs on both devices."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
-    parser.add_argument("--rounds", type=int, default=evidence.sized(40, 1))
+    parser = script.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=script.sized(40, 1))
     options = parser.parse_args()
     there = torch.cuda.is_available()
     if not there and not options.smoke:

@@ -16,16 +16,17 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from drfl import ClientData, Key, LocalSGD, Simulation, Task, ZipfDirichlet, load, models
+from drfl import ClientData, Key, LocalSGD, Simulation, Task, ZipfDirichlet, load
+from drfl.task import models
 from drfl.data import make_partition
-from drfl.experiments.artifacts import versions
-from experiments import evidence  # the scripts beside this one import it from here
+from drfl.experiments.run.artifacts import versions
+from evidence import script  # the scripts beside this one import it from here
 
 RESULTS = Path(__file__).parent / "results"
 JOBS = {"linear": ("mnist", models.linear), "cnn": ("kmnist-t10k", models.cnn)}
 """The linear model on MNIST and DRDM's CNN on the test part of Kuzushiji-MNIST."""
 
-CLIENTS, COHORT, STEPS = evidence.sized((30, 20, 10), (4, 3, 2))
+CLIENTS, COHORT, STEPS = script.sized((30, 20, 10), (4, 3, 2))
 LOCAL = LocalSGD(steps=STEPS, lr=0.1, batch=32)
 
 
@@ -53,7 +54,7 @@ def operations(fed: Simulation) -> float:
 
 def product_rate(device: str = "cpu") -> float:
     """Floating-point operations per second of a large float32 matrix product, the best of five."""
-    size = evidence.sized(2048 if device == "cpu" else 8192, 128)
+    size = script.sized(2048 if device == "cpu" else 8192, 128)
     a, times = torch.randn(size, size, device=device), []
     for _ in range(5):
         start = time.perf_counter()
@@ -65,7 +66,7 @@ def product_rate(device: str = "cpu") -> float:
 def turns(
     rounds: int,
     calls: Mapping[str, Callable[[int], object]],
-    series: int = evidence.sized(4, 1),
+    series: int = script.sized(4, 1),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Median seconds of each call over at least ``rounds`` rounds, in interleaved series: a busy moment hits all.
@@ -114,4 +115,4 @@ def store(out: Path, name: str, command: str, content: Mapping[str, object]) -> 
         "seed": 0,
         "versions": versions(),
     }
-    evidence.store(out, {f"{name}.json": {**about, **content}})
+    script.store(out, {f"{name}.json": {**about, **content}})

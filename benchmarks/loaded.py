@@ -33,19 +33,19 @@ from pathlib import Path
 
 import torch
 from engines import plain
-from jobs import COHORT, LOCAL, RESULTS, STEPS, busy, evidence, simulation, store
+from jobs import COHORT, LOCAL, RESULTS, STEPS, busy, script, simulation, store
 from torch import nn
 
 import drfl
 from drfl import ClientData, FedAvg, Simulation, Stacked, Task, Threads, ZipfDirichlet
 from drfl.data import make_partition
-from drfl.intraop import VECTORS, threads_for
+from drfl.core.intraop import VECTORS, threads_for
 
 WARM_UP = 2
 DEFAULT, ONE, PLAIN, PLAIN_ONE = "default", "one thread", "plain", "plain, one thread"
 RUN, PASS, TWO = "run", "test pass", "two at once"
 ENGINES = {"stacked": Stacked, "threads": Threads}
-CALLS = evidence.sized(
+CALLS = script.sized(
     {
         "linear": (DEFAULT, ONE, PLAIN, PLAIN_ONE, RUN, PASS, TWO),
         "small CNN": (DEFAULT, ONE, *ENGINES, PLAIN_ONE),
@@ -111,7 +111,7 @@ def one(job: str, name: str, rounds: int, data_dir: Path | None) -> tuple[float,
 def command(rounds: int, data_dir: Path | None) -> tuple[float, float]:
     """The same of `drfl run`, between one test and the next."""
     from drfl.cli.app import call
-    from drfl.run_log import RunLog
+    from drfl.training.run_log import RunLog
 
     ends: list[tuple[float, float]] = []
     add = RunLog.add
@@ -131,7 +131,7 @@ def command(rounds: int, data_dir: Path | None) -> tuple[float, float]:
 
 def measured(job: str, name: str, options: argparse.Namespace) -> dict[str, float]:
     """A call in a process of its own, or in two at once: then the slower one."""
-    arguments = [sys.executable, __file__, *evidence.FLAGS, "--one", job, DEFAULT if name == TWO else name, "--rounds"]
+    arguments = [sys.executable, __file__, *script.FLAGS, "--one", job, DEFAULT if name == TWO else name, "--rounds"]
     arguments += [str(options.rounds), *(["--data-dir", str(options.data_dir)] if options.data_dir else [])]
     runs = [
         subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -172,12 +172,12 @@ def slowdowns(rows: Sequence[Mapping[str, object]]) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print and store."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser = script.parser(__doc__, RESULTS, data=True)
     parser.add_argument(
-        "--busy", default=evidence.sized("0,2,4", "0,1"), type=lambda text: [int(part) for part in text.split(",")]
+        "--busy", default=script.sized("0,2,4", "0,1"), type=lambda text: [int(part) for part in text.split(",")]
     )
-    parser.add_argument("--rounds", type=int, default=evidence.sized(30, 1))
-    parser.add_argument("--series", type=int, default=evidence.sized(3, 1))
+    parser.add_argument("--rounds", type=int, default=script.sized(30, 1))
+    parser.add_argument("--series", type=int, default=script.sized(3, 1))
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

@@ -16,12 +16,12 @@ import tempfile
 from pathlib import Path
 
 import scaling
-from jobs import RESULTS, evidence, store
+from jobs import RESULTS, script, store
 
-FEW, MANY = evidence.sized((1_000, 1_000_000), (30, 60))
-ALGORITHMS, FOLLOWING = evidence.sized((tuple(scaling.MORE), ("DualDRDM", "ScaffPD")), (("FedAvg",), ("ScaffPD",)))
+FEW, MANY = script.sized((1_000, 1_000_000), (30, 60))
+ALGORITHMS, FOLLOWING = script.sized((tuple(scaling.MORE), ("DualDRDM", "ScaffPD")), (("FedAvg",), ("ScaffPD",)))
 """Those that are measured, and those whose sums follow λ."""
-WRITTEN = evidence.sized(100_000, 60)
+WRITTEN = script.sized(100_000, 60)
 """Clients of whom all rows are written, in a file, where sums that follow λ meet those that do not."""
 
 FLOOR = 0.5
@@ -38,9 +38,9 @@ def pairs_of(one: dict, other: dict, count: int) -> dict[str, object]:
 
 def main() -> None:
     """Measure, print, store."""
-    parser = evidence.parser(__doc__, RESULTS)
-    parser.add_argument("--rounds", type=int, default=evidence.sized(20, 1))
-    parser.add_argument("--pairs", type=int, default=evidence.sized(3, 1))
+    parser = script.parser(__doc__, RESULTS)
+    parser.add_argument("--rounds", type=int, default=script.sized(20, 1))
+    parser.add_argument("--pairs", type=int, default=script.sized(3, 1))
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     load = [os.getloadavg()]

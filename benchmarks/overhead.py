@@ -24,13 +24,14 @@ from dataclasses import replace
 from statistics import median
 from unittest import mock
 
-from jobs import COHORT, JOBS, LOCAL, RESULTS, evidence, simulation, store
+from jobs import COHORT, JOBS, LOCAL, RESULTS, script, simulation, store
 
 import drfl.engine.simulation
-import drfl.loop
-from drfl import DRDM, DRFA, Auto, FedAvg, Simplex, Simulation, Step, run, sampling
+import drfl.training.loop
+from drfl import DRDM, DRFA, Auto, FedAvg, Simplex, Simulation, Step, run
+from drfl.federation import sampling
 
-EVERY = evidence.sized(10, 2)
+EVERY = script.sized(10, 2)
 ALGORITHMS = {kind.__name__: kind(m=COHORT, local=LOCAL) for kind in (FedAvg, DRFA, DRDM)}
 TIMED = [
     ("compute", Auto, "train"),
@@ -39,7 +40,7 @@ TIMED = [
     ("draw", drfl.engine.simulation, "draw"),
     ("draw", sampling, "uniform"),
     ("project", Simplex, "project"),
-    ("log", drfl.loop.RunLog, "add"),
+    ("log", drfl.training.loop.RunLog, "add"),
 ]
 """Part of a round, and the function that does it."""
 
@@ -99,8 +100,8 @@ def parts(fed: Simulation, name: str, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure all three on both jobs."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
-    parser.add_argument("--rounds", type=int, default=2 * EVERY if evidence.SMOKE else 50)
+    parser = script.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=2 * EVERY if script.SMOKE else 50)
     options = parser.parse_args()
     jobs = {}
     for job in JOBS:

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from jobs import RESULTS, evidence, store
+from jobs import RESULTS, script, store
 
 
 def memory(session: int) -> float:
@@ -55,11 +55,11 @@ def whole(jobs: int, options: argparse.Namespace) -> tuple[float, float]:
 
 def main() -> None:
     """Measure, print and store."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser = script.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=evidence.sized(8, 2))
-    parser.add_argument("--rounds", type=int, default=evidence.sized(300, 1))
-    parser.add_argument("--series", type=int, default=evidence.sized(3, 1))
+    parser.add_argument("--seeds", type=int, default=script.sized(8, 2))
+    parser.add_argument("--rounds", type=int, default=script.sized(300, 1))
+    parser.add_argument("--series", type=int, default=script.sized(3, 1))
     options = parser.parse_args()
     before = os.getloadavg()[0]
     pairs = [(whole(1, options), whole(options.jobs, options)) for _ in range(options.series)]

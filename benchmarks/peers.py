@@ -35,16 +35,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jobs import RESULTS, busy, evidence
+from jobs import RESULTS, busy, script
 from peer.frameworks import FRAMEWORKS, environment, install, versions
 from peer.job import Setting
 
-from drfl import ClientData, Key, Simulation, Task, ZipfDirichlet, load, models
+from drfl import ClientData, Key, Simulation, Task, ZipfDirichlet, load
+from drfl.task import models
 from drfl.data import make_partition
 
 HERE = Path(__file__).parent
 JOBS = {"linear": ("mnist", models.linear, 0.1), "cnn": ("kmnist-t10k", models.cnn, 0.05)}
-CLIENTS, COHORT, STEPS, BATCH, WARM_UP = 30, *evidence.sized((20, 10, 32, 2), (3, 2, 8, 1))
+CLIENTS, COHORT, STEPS, BATCH, WARM_UP = 30, *script.sized((20, 10, 32, 2), (3, 2, 8, 1))
 HERE_ALREADY = [name for name, framework in FRAMEWORKS.items() if not framework.package]
 """Those that need no environment of their own."""
 LIMIT = 900  # seconds for one process, after which it counts as failed
@@ -118,7 +119,7 @@ def measure(job: str, names: Sequence[str], options: argparse.Namespace) -> list
     with tempfile.TemporaryDirectory() as temporary:
         judge = Judge(job, options.data_dir, Path(temporary) / job)
         rounds = options.rounds * (4 if job == "linear" else 1)
-        every = [(name, setting) for name in names for setting in FRAMEWORKS[name].settings[: evidence.sized(None, 1)]]
+        every = [(name, setting) for name in names for setting in FRAMEWORKS[name].settings[: script.sized(None, 1)]]
         for others, series, (name, setting) in itertools.product(options.busy, range(options.series), every):
             with busy(others):
                 found = one_run(judge, name, setting, series, rounds, options.venvs)
@@ -187,15 +188,15 @@ def device() -> str:
 
 def options() -> argparse.Namespace:
     """The command line."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
+    parser = script.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--job", choices=JOBS, help="both, if left out")
-    names = ",".join(evidence.sized(list(FRAMEWORKS), HERE_ALREADY))
+    names = ",".join(script.sized(list(FRAMEWORKS), HERE_ALREADY))
     parser.add_argument("--only", default=names, help="names, separated by commas")
-    parser.add_argument("--series", type=int, default=evidence.sized(3, 1))
+    parser.add_argument("--series", type=int, default=script.sized(3, 1))
     parser.add_argument(
         "--rounds",
         type=int,
-        default=evidence.sized(10, 1),
+        default=script.sized(10, 1),
         help="timed rounds of a run, after two of warm-up; four times as many for the short rounds of the linear model",
     )
     parser.add_argument("--busy", default="0", type=lambda text: [int(part) for part in text.split(",")])
@@ -237,7 +238,7 @@ def main() -> None:
         "empty_modules": {name: FRAMEWORKS[name].empty for name in names if FRAMEWORKS[name].empty},
         "versions": {name: versions(FRAMEWORKS[name], given.venvs) for name in names},
     }
-    evidence.store(given.out, {"peers_loaded.json" if any(given.busy) else "peers.json": {**about, "jobs": jobs}})
+    script.store(given.out, {"peers_loaded.json" if any(given.busy) else "peers.json": {**about, "jobs": jobs}})
     failures = [run["failed"] for job in jobs.values() for run in job["runs"] if "failed" in run]
     if given.smoke and failures:
         raise SystemExit(str(failures[0]))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from jobs import RESULTS, evidence
+from jobs import RESULTS, script
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -79,7 +79,7 @@ PLOTS: dict[str, Callable[[dict[str, Any]], plt.Figure]] = {
 
 def main() -> None:
     """Draw what there are results for."""
-    options = evidence.parser(__doc__, DOCS).parse_args()
+    options = script.parser(__doc__, DOCS).parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for name, draw in PLOTS.items():
         path = RESULTS / f"{name}.json"

@@ -10,7 +10,7 @@ writes results/precision.json.
 from __future__ import annotations
 
 import torch
-from jobs import COHORT, LOCAL, RESULTS, evidence, simulation, store, turns
+from jobs import COHORT, LOCAL, RESULTS, script, simulation, store, turns
 
 from drfl import DRDM, FedAvg, Key, Simulation, run
 
@@ -26,13 +26,13 @@ def accuracies(fed: Simulation, name: str, rounds: int, seed: int) -> dict[str, 
 
 def main() -> None:
     """Measure both precisions."""
-    parser = evidence.parser(__doc__, RESULTS, data=True)
-    parser.add_argument("--rounds", type=int, default=evidence.sized(40, 1))
-    parser.add_argument("--seeds", type=int, default=evidence.sized(3, 1))
+    parser = script.parser(__doc__, RESULTS, data=True)
+    parser.add_argument("--rounds", type=int, default=script.sized(40, 1))
+    parser.add_argument("--seeds", type=int, default=script.sized(3, 1))
     options = parser.parse_args()
     feds = {p: simulation("cnn", options.data_dir, precision=p) for p in PRECISIONS}
     calls = {p: lambda r, fed=fed: fed.train(torch.arange(COHORT), fed.w0, LOCAL, Key(r)) for p, fed in feds.items()}
-    seconds = {p: round(s, 5) for p, s in turns(evidence.sized(12, 1), calls).items()}
+    seconds = {p: round(s, 5) for p, s in turns(script.sized(12, 1), calls).items()}
     print("seconds a round", seconds, flush=True)
     rows = [
         {"algorithm": name, "seed": seed, "precision": p, **accuracies(fed, name, options.rounds, seed)}

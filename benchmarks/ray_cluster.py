@@ -21,26 +21,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from jobs import RESULTS, evidence, store
+from jobs import RESULTS, script, store
 
 import drfl
 from drfl.engine import RayWorkers
 from drfl.engine.batches import ClientRows, draw
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.artifacts import versions
-from drfl.experiments.cells import Cell
-from drfl.experiments.config import load_config
-from drfl.experiments.pool import Workers, run_all
-from drfl.experiments.training_cells import cost_of, job_of
-from drfl.papers.execute import run_cell
+from drfl.experiments.run.artifacts import versions
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.config.config import load_config
+from drfl.experiments.execution.pool import Workers, run_all
+from drfl.experiments.execution.training_cells import cost_of, job_of
+from drfl_papers.execute import run_cell
 
-CELLS = evidence.sized(40, 2)
-ROUNDS = evidence.sized(12, 2)
-WARM = evidence.sized(3, 1)
+CELLS = script.sized(40, 2)
+ROUNDS = script.sized(12, 2)
+WARM = script.sized(3, 1)
 """Rounds that are not counted."""
 
-CLIENTS, MANY, COHORT = evidence.sized((1_000, 100_000, 5_000), (30, 40, 10))
-REPORTS, SENDINGS = evidence.sized(((60, 20), (8, 3)), ((2, 1), (2, 1)))
+CLIENTS, MANY, COHORT = script.sized((1_000, 100_000, 5_000), (30, 40, 10))
+REPORTS, SENDINGS = script.sized(((60, 20), (8, 3)), ((2, 1), (2, 1)))
 """How many times losses and models are asked for, and how many of the first ones are not counted."""
 
 STANDING = []
@@ -61,7 +61,7 @@ def machines(count: int) -> tuple[str, list]:
 def wanted() -> list[Cell]:
     """The cells: one configuration at 40 seeds."""
     base = {"dataset": "digits", "algorithm": "DRFA", "clients": 10, "cohort": 6, "evaluate_every": 20}
-    base |= {"rounds": evidence.sized(60, 2)}
+    base |= {"rounds": script.sized(60, 2)}
     configs = [load_config(None, {**base, "seed": seed}) for seed in range(CELLS)]
     return [Cell("training", job_of(config), cost_of(config)) for config in configs]
 
@@ -184,7 +184,7 @@ def lost(count: int) -> dict[str, object]:
     return {**ends, "same_bits": torch.equal(*models), "from_plain": float((plain - models[0]).abs().max())}
 
 
-SETTINGS: dict[str, tuple[Callable[..., dict], list[list]]] = evidence.sized(
+SETTINGS: dict[str, tuple[Callable[..., dict], list[list]]] = script.sized(
     {
         "cells": (cells, [["processes", 1], ["processes", 2], ["ray", 1], ["ray", 2]]),
         "run": (
@@ -212,7 +212,7 @@ SETTINGS: dict[str, tuple[Callable[..., dict], list[list]]] = evidence.sized(
 
 def in_a_process(name: str, setting: list) -> dict[str, object]:
     """One setting, in a fresh process."""
-    command = [sys.executable, __file__, *evidence.FLAGS, "--one", json.dumps([name, setting])]
+    command = [sys.executable, __file__, *script.FLAGS, "--one", json.dumps([name, setting])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name} {setting} failed:\n{done.stderr[-3000:]}")
@@ -225,7 +225,7 @@ def in_a_process(name: str, setting: list) -> dict[str, object]:
 
 def main() -> None:
     """Measure what was asked for."""
-    parser = evidence.parser(__doc__, RESULTS)
+    parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--only", default=",".join(SETTINGS))
     options = parser.parse_args()

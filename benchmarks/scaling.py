@@ -25,31 +25,31 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jobs import RESULTS, evidence, store
+from jobs import RESULTS, script, store
 
 from drfl import DRDM, DRFA, SCAFFOLD, DualDRDM, FedAvg, Key, LocalSGD, ScaffPD, Simplex, Simulation, Task
-from drfl.algorithm import Algorithm, State
+from drfl.federation.algorithm import Algorithm, State
 from drfl.algorithms import weighted_sum
 from drfl.algorithms.drdm import DualDRDMState
 from drfl.algorithms.scaffpd import ScaffPDState
 from drfl.algorithms.weighted_sum import Weighted, WeightedSum
-from drfl.client_table import ClientTable
+from drfl.federation.client_table import ClientTable
 from drfl.data import ClientData
 
 MORE = {"FedAvg": FedAvg, "SCAFFOLD": SCAFFOLD, "DRDM": DRDM, "DualDRDM": DualDRDM, "DRFA": DRFA, "ScaffPD": ScaffPD}
-ALGORITHMS = evidence.sized(("FedAvg", "SCAFFOLD", "DRDM", "DualDRDM"), ("DualDRDM",))
+ALGORITHMS = script.sized(("FedAvg", "SCAFFOLD", "DRDM", "DualDRDM"), ("DualDRDM",))
 FEATURES, CLASSES, SAMPLES = 784, 10, 40
-POOL = evidence.sized(20_000, 1000)
+POOL = script.sized(20_000, 1000)
 """Samples in the file; clients share them where there are not enough."""
 
-FEW, MANY = evidence.sized((1_000, 100_000), (10, 20))
-CLIENTS = evidence.sized([100, FEW, 10_000, MANY], [FEW, MANY])
-COHORTS = evidence.sized([5, 10, 20, 50, 100], [2, 4])
-WIDTHS = evidence.sized([0, 128, 1_024, 4_096, 14_000], [8])
+FEW, MANY = script.sized((1_000, 100_000), (10, 20))
+CLIENTS = script.sized([100, FEW, 10_000, MANY], [FEW, MANY])
+COHORTS = script.sized([5, 10, 20, 50, 100], [2, 4])
+WIDTHS = script.sized([0, 128, 1_024, 4_096, 14_000], [8])
 """Units of the hidden layer; 0 = the linear model of 7,850 parameters. 14,000 make 11.1 million."""
 
-STEPS = evidence.sized([1, 5, 10, 20, 50], [1, 2])
-BASE = {"algorithm": "FedAvg", "clients": FEW, "cohort": evidence.sized(20, 3), "width": 0, "steps": 10}
+STEPS = script.sized([1, 5, 10, 20, 50], [1, 2])
+BASE = {"algorithm": "FedAvg", "clients": FEW, "cohort": script.sized(20, 3), "width": 0, "steps": 10}
 BASE |= {"filled": False, "on_disk": False, "floor": 0.0, "follow": True}
 """floor: N times that of λ; follow: whether sums over rows follow λ, or read all rows as those of few clients do."""
 
@@ -150,7 +150,7 @@ def measure(setting: dict) -> dict[str, float]:
 
 def in_a_process(setting: dict) -> dict[str, float]:
     """One setting, in a fresh process."""
-    command = [sys.executable, __file__, *evidence.FLAGS, "--one", json.dumps(setting)]
+    command = [sys.executable, __file__, *script.FLAGS, "--one", json.dumps(setting)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{setting} failed:\n{done.stderr}")
@@ -189,7 +189,7 @@ def with_full_tables(common: dict) -> dict[str, object]:
     """N = 10⁵ when every client has taken part, with rows in memory and in a file; N = 1,000 to compare with."""
     rows = []
     for name in (name for name in ALGORITHMS if name != "FedAvg"):
-        for clients, on_disk in evidence.sized(tuple(itertools.product((FEW, MANY), (False, True))), ((MANY, True),)):
+        for clients, on_disk in script.sized(tuple(itertools.product((FEW, MANY), (False, True))), ((MANY, True),)):
             setting = {**common, "algorithm": name, "clients": clients, "filled": True, "on_disk": on_disk}
             rows.append(in_a_process(setting))
     return {"rows": rows}
@@ -221,10 +221,10 @@ def main() -> None:
         "width": along_widths,
         "steps": lambda common: swept("steps", STEPS, common),
     }
-    parser = evidence.parser(__doc__, RESULTS)
+    parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--only", default=",".join(sweeps), help="parts; stores nothing unless all are named")
-    parser.add_argument("--rounds", type=int, default=evidence.sized(15, 1))
+    parser.add_argument("--rounds", type=int, default=script.sized(15, 1))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()

@@ -18,29 +18,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from jobs import RESULTS, evidence, store
+from jobs import RESULTS, script, store
 from torch import nn
 
 import drfl
-from drfl import (
-    DRFA,
-    ClientData,
-    DualDRDM,
-    FedAvg,
-    Key,
-    LocalSGD,
-    Result,
-    Simulation,
-    Task,
-    ZipfDirichlet,
-    load,
-    models,
-)
-from drfl.algorithm import Algorithm
+from drfl import DRFA, ClientData, DualDRDM, FedAvg, Key, LocalSGD, Result, Simulation, Task, ZipfDirichlet, load
+from drfl.task import models
+from drfl.federation.algorithm import Algorithm
 from drfl.data import make_partition
 from drfl.engine.lockstep import run_in_lockstep, shared
 
-SEEDS, COHORT, LOCAL, EVERY = evidence.sized(5, 2), 10, LocalSGD(steps=10, batch=32), 10
+SEEDS, COHORT, LOCAL, EVERY = script.sized(5, 2), 10, LocalSGD(steps=10, batch=32), 10
 ALGORITHMS = {kind.__name__: kind(m=COHORT, local=LOCAL) for kind in (FedAvg, DRFA, DualDRDM)}
 CALLS = ({"jobs": 1, "stack": 1}, {"jobs": 1, "stack": 5}, {"jobs": 2, "stack": 1}, {"jobs": 2, "stack": 3})
 
@@ -117,9 +105,9 @@ def walls(job: str, rounds: int, series: int) -> list[dict[str, float]]:
 
 def main() -> None:
     """Measure, print and store."""
-    parser = evidence.parser(__doc__, RESULTS)
-    parser.add_argument("--rounds", type=int, default=evidence.sized(200, 2))
-    parser.add_argument("--series", type=int, default=evidence.sized(3, 1))
+    parser = script.parser(__doc__, RESULTS)
+    parser.add_argument("--rounds", type=int, default=script.sized(200, 2))
+    parser.add_argument("--series", type=int, default=script.sized(3, 1))
     parser.add_argument("--walls", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -130,7 +118,7 @@ def main() -> None:
         print(job, *(f"{name} {row}" for name, row in found.items()), sep="\n  ", flush=True)
         content[job] = found
     sizes = {
-        str(k): compared("digits", ALGORITHMS["DRFA"], options.rounds, k, 1) for k in evidence.sized((2, 5, 10), (2,))
+        str(k): compared("digits", ALGORITHMS["DRFA"], options.rounds, k, 1) for k in script.sized((2, 5, 10), (2,))
     }
     print("stacks of", *(f"{size} {row}" for size, row in sizes.items()), sep="\n  ", flush=True)
     content["digits, DRFA, by seeds in a stack"] = sizes

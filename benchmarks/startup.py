@@ -16,9 +16,9 @@ import sys
 import time
 from importlib.metadata import version
 
-from jobs import RESULTS, evidence, store
+from jobs import RESULTS, script, store
 
-from drfl.experiments.artifacts import versions
+from drfl.experiments.run.artifacts import versions
 
 IMPORTS = {
     "python -c pass": "pass",
@@ -27,7 +27,7 @@ IMPORTS = {
     "import torch; from drfl import *": "import torch; from drfl import *",
 }
 COMMANDS = ["--help", "--version", "run --help", "compare --help", "run --nonsense", "algorithms"]
-WARM_UP = evidence.sized(1, 0)
+WARM_UP = script.sized(1, 0)
 """Turns that are left out."""
 ROWS = {name: ["-c", code] for name, code in IMPORTS.items()} | {
     f"drfl {arguments}": ["-m", "drfl", *arguments.split()] for arguments in COMMANDS
@@ -80,8 +80,8 @@ def measured(repeats: int) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = evidence.parser(__doc__, RESULTS)
-    parser.add_argument("--repeats", type=int, default=evidence.sized(10, 1))
+    parser = script.parser(__doc__, RESULTS)
+    parser.add_argument("--repeats", type=int, default=script.sized(10, 1))
     options = parser.parse_args()
     found = measured(options.repeats)
     print("| process | median s | least s | most s |\n| --- | ---: | ---: | ---: |")

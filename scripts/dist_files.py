@@ -15,10 +15,10 @@ LIMIT = 2_000_000
 """Bytes that an archive may have; a result or a data set that came in by mistake is larger."""
 
 NEEDED = (
-    "drfl/py.typed", "drfl/data/embedded/heart_disease.csv", "drfl/data/embedded/CC-BY-4.0.txt",
+    "drfl/py.typed", "drfl/data/datasets/embedded/heart_disease.csv", "drfl/data/datasets/embedded/CC-BY-4.0.txt",
     "drfl/report/style.css", "drfl/report/page.js", "drfl/report/templates/report.html.j2",
-    "drfl/deploy/templates/site.toml", "drfl/starter/templates/study.toml",
-    "drfl/papers/specs/drdm-table-1.toml", "drfl/papers/tuned/cifar10-entk.toml", "drfl/papers/jobs/cifar10-entk.toml",
+    "drfl/flower/deploy/templates/site.toml", "drfl/cli/new/templates/study.toml",
+    "drfl_papers/specs/drdm-table-1.toml", "drfl_papers/tuned/cifar10-entk.toml", "drfl_papers/jobs/cifar10-entk.toml",
 )  # fmt: skip
 """One file of every kind of data; were one lost from git too, comparing with git would not show it."""
 

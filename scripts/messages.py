@@ -43,7 +43,7 @@ HEADER = """\
 """
 
 NOTICE = "Notice"
-ERRORS_MODULE = "drfl.errors"
+ERRORS_MODULE = "drfl.core.errors"
 WIDTH = 120
 PLAIN_WORD = re.compile(r"[\w.\-]*")
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "{": "{{", "}": "}}"}

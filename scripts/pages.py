@@ -23,13 +23,13 @@ from benchmarks.tables import markdown, paragraph
 from scripts import architecture, error_codes, trial_tables, versions
 from tests.conformance.wrong.traps import ALGORITHM_TRAPS, AMBIGUITY_TRAPS, FEDERATION_TRAPS
 
-from drfl.atomic_files import atomic_write
+from drfl.core.atomic_files import atomic_write
 from drfl.testing import ALGORITHM_CHECKS, AMBIGUITY_CHECKS, FEDERATION_CHECKS
-from drfl.tuning.spaces import DIGITS, LR, SPACES
-from drfl.tuning.suggestion import STARTUP
-from experiments import claims, false_headlines, false_model_tables, leads, stopping_rows
-from experiments import promise_tables as promise
-from experiments import tables as experiments
+from drfl.experiments.tuning.spaces import DIGITS, LR, SPACES
+from drfl.experiments.tuning.suggestion import STARTUP
+from evidence import claims, false_headlines, false_model_tables, leads, stopping_rows
+from evidence import promise_tables as promise
+from evidence import tables as experiments
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "contributing", "reference", "start")
@@ -90,8 +90,8 @@ def ambiguity_traps() -> str:
     """How many wrong sets there are."""
     return paragraph(f"""
         Each rejects at least one deliberately wrong set: `tests/conformance/wrong/ambiguity.py` has
-        {len(AMBIGUITY_TRAPS)} of them, and `python experiments/mutations.py` runs all checks on each
-        ([table](../experiments/results/mutations/table.md)).
+        {len(AMBIGUITY_TRAPS)} of them, and `python evidence/mutations.py` runs all checks on each
+        ([table](../evidence/results/mutations/table.md)).
     """)
 
 

@@ -31,8 +31,8 @@ class ApiPage(NamedTuple):
 
 
 PACKAGES = (
-    "drfl", "drfl.algorithms", "drfl.ambiguity", "drfl.checkpoint", "drfl.data", "drfl.engine", "drfl.features",
-    "drfl.papers.energy", "drfl.report", "drfl.report.pdf", "drfl.resilience", "drfl.testing", "drfl.testing.problems",
+    "drfl", "drfl.algorithms", "drfl.ambiguity", "drfl.training.checkpoint", "drfl.data", "drfl.engine", "drfl.data.features",
+    "drfl_papers.energy", "drfl.report", "drfl.report.pdf", "drfl.resilience", "drfl.testing", "drfl.testing.problems",
 )  # fmt: skip
 """Those that say in ``__all__`` what is public."""
 
@@ -42,18 +42,18 @@ DRFLS = {name: f"drfl.{module}" for module, names in drfl._NAMES.items() for nam
 API = {
     "runs": ApiPage(
         "Runs", "One run from Python: see [the library](../../library.md).",
-        ("drfl.loop", "drfl.run_log", "drfl.history", "drfl.averages", "drfl.model_selection", "drfl.callbacks"),
-        ("drfl.trackers",),
+        ("drfl.training.loop", "drfl.training.run_log", "drfl.training.history", "drfl.training.averages", "drfl.training.model_selection", "drfl.training.callbacks"),
+        ("drfl.training.trackers",),
     ),
     "comparisons": ApiPage(
         "Comparing, tuning, assessing", "Several runs, and what may be said of them: see [own work](../../own.md), "
         "[tuning](../../tuning.md) and [what may be said](../../uncertainty.md).",
-        ("drfl.study", "drfl.experiments", "drfl.tuning", "drfl.assessment"),
+        ("drfl.experiments.api", "drfl.experiments", "drfl.experiments.tuning", "drfl.assessment"),
     ),
     "algorithms": ApiPage(
         "Algorithms", "The server programs and what they consist of; a page for each paper's is under Algorithms.",
-        ("drfl.algorithm", "drfl.algorithms", "drfl.local", "drfl.sampling"),
-        ("drfl.schedules", "drfl.server_optimizers"),
+        ("drfl.federation.algorithm", "drfl.algorithms", "drfl.optim.local", "drfl.federation.sampling"),
+        ("drfl.optim.schedules", "drfl.optim.server_optimizers"),
     ),
     "ambiguity": ApiPage(
         "Ambiguity sets", "Where λ may lie, and what it costs: see [the guide](../../ambiguity.md).",
@@ -63,18 +63,18 @@ API = {
     "tasks": ApiPage(
         "Tasks, models, losses, metrics", "What is trained and how it is scored: see [models](../../models.md), "
         "[losses](../../losses.md) and [metrics](../../metrics.md).",
-        ("drfl.task", "drfl.losses", "drfl.layout", "drfl.metrics", "drfl.measure"),
-        ("drfl.models", "drfl.augmentations"),
+        ("drfl.task.task", "drfl.task.losses", "drfl.task.layout", "drfl.task.metrics", "drfl.task.measure"),
+        ("drfl.task.models", "drfl.task.augmentations"),
     ),
     "federations": ApiPage(
         "Federations and engines", "What an algorithm talks to, and what computes its local steps.",
-        ("drfl.federation", "drfl.requests", "drfl.engine", "drfl.client_table", "drfl.key"),
+        ("drfl.federation.federation", "drfl.federation.requests", "drfl.engine", "drfl.federation.client_table", "drfl.core.key"),
     ),
     "resilience": ApiPage(
         "Resilience", "Failures, guards, Byzantine-robust rules: see [the guide](../../resilience.md).",
-        ("drfl.resilience",), ("drfl.audit_log", "drfl.audit_signatures"),
+        ("drfl.resilience",), ("drfl.core.audit_log", "drfl.core.audit_signatures"),
     ),
-    "checkpoints": ApiPage("Checkpoints", "Going on after a stop: see [runs](../../runs.md).", ("drfl.checkpoint",)),
+    "checkpoints": ApiPage("Checkpoints", "Going on after a stop: see [runs](../../runs.md).", ("drfl.training.checkpoint",)),
     "testing": ApiPage(
         "Testing", "Conformance checks for work of your own: see [the guide](../../testing.md).",
         ("drfl.testing",), ("drfl.testing.attacks",),
@@ -84,16 +84,16 @@ API = {
     ),
     "theory": ApiPage(
         "Theory and certificate", "See [the theorems' step sizes](../../theory.md) and "
-        "[the certificate](../../certificate.md).", (), ("drfl.theory", "drfl.certificate", "drfl.convexity"),
+        "[the certificate](../../certificate.md).", (), ("drfl.algorithms.theory", "drfl.training.certificate", "drfl.task.convexity"),
     ),
-    "features": ApiPage("Features", "See [the guide](../../features.md).", ("drfl.features",)),
-    "energy": ApiPage("Energy and channel", "See [the guide](../../energy.md).", ("drfl.papers.energy",)),
+    "features": ApiPage("Features", "See [the guide](../../features.md).", ("drfl.data.features",)),
+    "energy": ApiPage("Energy and channel", "See [the guide](../../energy.md).", ("drfl_papers.energy",)),
     "reports": ApiPage("Reports", "See [runs](../../runs.md).", ("drfl.report",)),
     "deployments": ApiPage(
         "Deployments", "Flower apps of your own: see [the guide](../../deploy.md).", (),
         ("drfl.flower.strategy", "drfl.flower.client_app", "drfl.flower.in_process"),
     ),
-    "errors": ApiPage("Errors", "What drfl raises on purpose.", ("drfl.errors",)),
+    "errors": ApiPage("Errors", "What drfl raises on purpose.", ("drfl.core.errors",)),
 }  # fmt: skip
 """By the page's name."""
 

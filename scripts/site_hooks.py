@@ -29,7 +29,7 @@ ELSEWHERE = {
     "EXPERIMENTS.md": "results/papers.md",
     "CHANGELOG.md": "contributing/changes.md",
     "CONTRIBUTING.md": "contributing/index.md",
-    "experiments/README.md": "results/commands.md",
+    "evidence/README.md": "results/commands.md",
     "examples/own/README.md": "examples/own.md",
     "examples/hospitals/README.md": "examples/hospitals.md",
 }

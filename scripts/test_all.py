@@ -1,6 +1,6 @@
 """Run every test, the long ones too, and keep when that was, on which commit, and how it ended.
 
-The result goes to experiments/results/test-all/summary.json. A working tree that differs from its commit is named so.
+The result goes to evidence/results/test-all/summary.json. A working tree that differs from its commit is named so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SUMMARY = ROOT / "experiments/results/test-all/summary.json"
+SUMMARY = ROOT / "evidence/results/test-all/summary.json"
 
 
 class Outcomes:

@@ -1,7 +1,7 @@
 """What docs/deploy.md and the hospitals' page show of what has been stored of real deployments.
 
 `make pages` writes it into the pages. The results are those of scripts/try_deployment.sh,
-scripts/try_security.py, experiments/flower_backends.py and examples/hospitals/deployment.py.
+scripts/try_security.py, evidence/flower_backends.py and examples/hospitals/deployment.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.tables import markdown
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "experiments" / "results" / "deployment"
+RESULTS = ROOT / "evidence" / "results" / "deployment"
 
 Row = dict[str, str | float]
 

@@ -5,7 +5,7 @@
 
 SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
 the four heart-disease hospitals; with --quick two of them, two rounds of one algorithm. Writes results/deployment under
-experiments/, unless --quick; ends with 1 where something is not as it should be. Nothing is left running.
+evidence/, unless --quick; ends with 1 where something is not as it should be. Nothing is left running.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from trial_folder import Trial, descendants, kept, named, wait_for
 import drfl
 from drfl.data import ClientData
 from drfl.engine import ENGINES, Simulation
-from drfl.experiments.artifacts import versions
-from drfl.experiments.hyperparameters import make
-from drfl.experiments.wrap import wrap_algorithm
+from drfl.experiments.run.artifacts import versions
+from drfl.experiments.config.hyperparameters import make
+from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower.client_app import task_of
 from drfl.flower.messages import Model
 from drfl.flower.settings import DeployedConfig
 from drfl.flower.site_data import load_site
-from drfl.key import Key
+from drfl.core.key import Key
 from drfl.resilience import Replayed, read_replies
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "experiments" / "results" / "deployment"
+RESULTS = ROOT / "evidence" / "results" / "deployment"
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "switzerland": "Switzerland", "va": "VA Long Beach"}
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DRDM", "DualDRDM")
 JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0, "standardise": False}

@@ -5,7 +5,7 @@
 A SuperLink and the four heart-disease hospitals' SuperNodes are processes of their own; the sites reach the SuperLink
 through nginx, over TLS at both ends, which lets nothing through but what SuperNodes use. In one run of dual DRDM with
 the rule "probe" one site flips the sign of its step, one takes its approval back, one has its key revoked. Writes
-security.json of results/deployment under experiments/; ends with 1 where something is not as it should be. Nothing is
+security.json of results/deployment under evidence/; ends with 1 where something is not as it should be. Nothing is
 left running.
 """
 
@@ -30,8 +30,8 @@ import tomli_w
 from trial_folder import BIN, Trial, free_port, listens, wait_for
 from try_deployment import HOSPITALS, RESULTS, ROOT, VERSIONS, Rows, event
 
-from drfl.audit_log import FORMAT
-from drfl.audit_signatures import read_signing_key
+from drfl.core.audit_log import FORMAT
+from drfl.core.audit_signatures import read_signing_key
 
 HONEST, LIAR, VETO, REVOKED = HOSPITALS
 ROUNDS, HELD = 6, 48

@@ -25,7 +25,7 @@ from nbformat import NotebookNode
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
-READ = ("examples/own/hospitals", "experiments/results/drdm-table-3")
+READ = ("examples/own/hospitals", "evidence/results/drdm-table-3")
 """Folders of the repository that notebooks read."""
 TIMEOUT = 900
 """Seconds that a cell may take."""

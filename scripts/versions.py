@@ -1,7 +1,7 @@
 """Try the lowest and the highest versions of the dependencies that pyproject.toml admits, and keep what came out.
 
 `python scripts/versions.py` makes an environment for each of four sets of versions, runs the tests of ``TESTS`` there,
-and writes experiments/results/dependency_versions/summary.json. torch is the locked one in all of them, as the tests
+and writes evidence/results/dependency_versions/summary.json. torch is the locked one in all of them, as the tests
 have no CPU build of another. `--only NAME` tries one set and leaves what is stored of the others. It needs uv.
 
 The other extras stand apart from ``flower``, as what flwr needs itself is newer than the lowest and older than the
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.tables import markdown, paragraph
 from scripts.empty_venv import ROOT, CommandFailedError, EmptyVenv, outside, pins
 
-SUMMARY = ROOT / "experiments" / "results" / "dependency_versions" / "summary.json"
+SUMMARY = ROOT / "evidence" / "results" / "dependency_versions" / "summary.json"
 TORCH = ROOT / "constraints-torch.txt"
 LOCKS = [ROOT / "constraints.txt", ROOT / "constraints-dev.txt"]
 TOOLS = ("hypothesis", "pytest")
@@ -49,18 +49,18 @@ SETS = {
 """Name → how uv picks versions, and the extras."""
 
 SHARED = (
-    "tests/cli/test_options.py", "tests/cli/test_report.py", "tests/cli/test_run.py", "tests/checkpoint",
-    "tests/data/test_client_data.py", "tests/data/test_fetch.py", "tests/data/test_standardisation.py",
-    "tests/data/test_table_files.py", "tests/experiments/test_compare_objects.py", "tests/experiments/test_config.py",
-    "tests/report/test_html.py", "tests/test_imports.py", "tests/test_metrics.py", "tests/test_shown_objects.py",
+    "tests/cli/test_options.py", "tests/cli/test_report.py", "tests/cli/test_run.py", "tests/training/checkpoint",
+    "tests/data/test_client_data.py", "tests/data/datasets/test_fetch.py", "tests/data/test_standardisation.py",
+    "tests/data/tables/test_table_files.py", "tests/experiments/compare/test_compare_objects.py", "tests/experiments/config/test_config.py",
+    "tests/report/test_html.py", "tests/packaging/test_imports.py", "tests/task/test_metrics.py", "tests/packaging/test_shown_objects.py",
 )  # fmt: skip
 TESTS = {
     EXTRAS: (
-        *SHARED, "tests/data/test_hugging_face.py", "tests/engine/test_ray_workers.py", "tests/papers/test_plots.py",
-        "tests/report/test_pdf.py", "tests/test_trackers.py", "tests/tuning",
+        *SHARED, "tests/data/tables/test_hugging_face.py", "tests/engine/test_ray_workers.py", "tests/papers/test_plots.py",
+        "tests/report/test_pdf.py", "tests/training/test_trackers.py", "tests/experiments/tuning",
     ),
     FLOWER: (
-        "tests/cli/test_options.py", "tests/cli/test_run.py", "tests/deploy/test_check.py", "tests/deploy/test_init.py",
+        "tests/cli/test_options.py", "tests/cli/test_run.py", "tests/flower/deploy/test_check.py", "tests/flower/deploy/test_init.py",
         "tests/flower/test_same_as_simulation.py", "tests/flower/test_server_app.py", "tests/flower/test_strategy.py",
     ),
 }  # fmt: skip

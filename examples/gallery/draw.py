@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from drfl.experiments.artifacts import versions
+from drfl.experiments.run.artifacts import versions
 
 HERE = Path(__file__).parent
 RECORD = HERE / "pictures.json"

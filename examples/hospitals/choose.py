@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from drfl.data import Dataset, load
-from drfl.errors import DivergedError
-from drfl.experiments.build import build
-from drfl.experiments.config import load_config
-from drfl.history import csv_text
-from drfl.loop import run
+from drfl.core.errors import DivergedError
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import load_config
+from drfl.training.history import csv_text
+from drfl.training.loop import run
 
 HERE = Path(__file__).parent
 MODELS = ("linear", "mlp")

@@ -31,13 +31,13 @@ from torch import Tensor
 import drfl
 from drfl.assessment.clients import Assessment
 from drfl.data import load
-from drfl.errors import DrflError
-from drfl.experiments.artifacts import versions
-from drfl.experiments.build import Job, build
-from drfl.experiments.config import Config
+from drfl.core.errors import DrflError
+from drfl.experiments.run.artifacts import versions
+from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.config import Config
 from drfl.flower.settings import MEANINGLESS
-from drfl.history import csv_text
-from drfl.loop import Result, run
+from drfl.training.history import csv_text
+from drfl.training.loop import Result, run
 
 sys.path.append(str(HERE.parents[1] / "scripts"))
 from trial_folder import Trial, kept

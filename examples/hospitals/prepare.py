@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from drfl.data import ClientData
-from drfl.errors import DrflError
-from drfl.experiments.build import build
-from drfl.experiments.config import load_config
+from drfl.core.errors import DrflError
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import load_config
 
 HERE = Path(__file__).parent
 

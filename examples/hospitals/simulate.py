@@ -22,17 +22,17 @@ from scoring import BINS, scores
 from site_table import BASELINE, COLUMNS, DIFFERENCES, INTERVALS, Site, cells, differences, intervals, table
 from torch import Tensor
 
-from drfl.algorithm import personal_models
-from drfl.client_table import ClientTable
+from drfl.federation.algorithm import personal_models
+from drfl.federation.client_table import ClientTable
 from drfl.data import ClientData, Dataset, load
-from drfl.errors import DrflError
-from drfl.experiments.artifacts import json_text, versions
-from drfl.experiments.build import Job, build
-from drfl.experiments.config import Config, load_config
-from drfl.experiments.runner import parse_seeds
-from drfl.history import csv_text
-from drfl.key import Key
-from drfl.loop import run
+from drfl.core.errors import DrflError
+from drfl.experiments.run.artifacts import json_text, versions
+from drfl.experiments.config.build import Job, build
+from drfl.experiments.config.config import Config, load_config
+from drfl.experiments.run.runner import parse_seeds
+from drfl.training.history import csv_text
+from drfl.core.key import Key
+from drfl.training.loop import run
 
 HERE = Path(__file__).parent
 MODELS = ("linear", "mlp")

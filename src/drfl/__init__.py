@@ -56,21 +56,22 @@ _MODULES = (
 """The modules that are attributes of the package without having been imported."""
 
 if TYPE_CHECKING:
-    # For type checkers and editors, which do not follow the table; tests/test_imports.py has the two agree.
+    # For type checkers and editors, which do not follow the table; tests/packaging/test_imports.py has the two agree.
     from drfl import ambiguity as ambiguity
-    from drfl import augmentations as augmentations
-    from drfl import certificate as certificate
+    from drfl.task import augmentations as augmentations
+    from drfl.training import certificate as certificate
     from drfl import data as data
-    from drfl import local_optimizers as local_optimizers
-    from drfl import metrics as metrics
-    from drfl import models, sampling
-    from drfl import schedules as schedules
-    from drfl import server_optimizers as server_optimizers
+    from drfl.optim import local_optimizers as local_optimizers
+    from drfl.task import metrics as metrics
+    from drfl.task import models
+    from drfl.federation import sampling
+    from drfl.optim import schedules as schedules
+    from drfl.optim import server_optimizers as server_optimizers
     from drfl import testing as testing
-    from drfl import theory as theory
-    from drfl import trackers as trackers
-    from drfl import training_noise as training_noise
-    from drfl.algorithm import Algorithm, Info, State
+    from drfl.algorithms import theory as theory
+    from drfl.training import trackers as trackers
+    from drfl.task import training_noise as training_noise
+    from drfl.federation.algorithm import Algorithm, Info, State
     from drfl.algorithms import (
         AFL,
         ALGORITHMS,
@@ -92,9 +93,9 @@ if TYPE_CHECKING:
         ScaffPD,
     )
     from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-    from drfl.averages import Average
-    from drfl.callbacks import Progress, ProgressBar
-    from drfl.checkpoint import Checkpoints
+    from drfl.training.averages import Average
+    from drfl.training.callbacks import Progress, ProgressBar
+    from drfl.training.checkpoint import Checkpoints
     from drfl.data import (
         IID,
         ClientData,
@@ -108,19 +109,19 @@ if TYPE_CHECKING:
         read_model,
     )
     from drfl.engine import Auto, Engine, Loop, RayWorkers, Simulation, Stacked, Threads
-    from drfl.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError, RunWarning
-    from drfl.federation import Evaluation, Federation, Ledger
-    from drfl.history import History, Metrics, Row
-    from drfl.key import Key
-    from drfl.layout import Layout
-    from drfl.local import LocalSGD
-    from drfl.loop import Result, Step, run
-    from drfl.measure import Rows
-    from drfl.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
-    from drfl.model_selection import Best, Patience, Target
-    from drfl.requests import Gradients, Losses, Replies
-    from drfl.study import assess, assess_gain, compare, tune
-    from drfl.task import Task
+    from drfl.core.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError, RunWarning
+    from drfl.federation.federation import Evaluation, Federation, Ledger
+    from drfl.training.history import History, Metrics, Row
+    from drfl.core.key import Key
+    from drfl.task.layout import Layout
+    from drfl.optim.local import LocalSGD
+    from drfl.training.loop import Result, Step, run
+    from drfl.task.measure import Rows
+    from drfl.task.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
+    from drfl.training.model_selection import Best, Patience, Target
+    from drfl.federation.requests import Gradients, Losses, Replies
+    from drfl.experiments.api import assess, assess_gain, compare, tune
+    from drfl.task.task import Task
 else:  # hidden from type checkers, who would believe any name of a module that has __getattr__
     _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -10,7 +10,7 @@ from tests.support.rounds import same_as
 
 from drfl.algorithms import AFL
 from drfl.ambiguity import ChiSquare, Simplex
-from drfl.local import LocalSGD
+from drfl.optim.local import LocalSGD
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 

@@ -27,9 +27,9 @@ from drfl.algorithms import (
     QFedAvg,
     ScaffPD,
 )
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.loop import run
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.training.loop import run
 from drfl.testing import DropoutFederation, QuadraticFederation
 from drfl.testing.problems import curved_quadratics
 

@@ -9,10 +9,10 @@ from tests.support.refusals import refused
 from torch import nn
 
 import drfl
-from drfl.checkpoint import Checkpoints, resume_point
-from drfl.key import Key
+from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.core.key import Key
 from drfl.resilience import Protected
-from drfl.run_state import first
+from drfl.training.run_state import first
 
 LOCAL = drfl.LocalSGD(steps=4, lr=0.3, batch=8)
 ENGINES = [drfl.Loop(), drfl.Stacked(), drfl.Threads()]

@@ -10,12 +10,12 @@ from tests.support.quadratics import Quadratics
 from tests.support.refusals import refused
 from tests.support.rounds import near, same_as, second_round
 
-from drfl import sampling
+from drfl.federation import sampling
 from drfl.algorithms import DRDM, DualDRDM
 from drfl.ambiguity import ChiSquare, CVaR, KLBall, Simplex
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.loop import run
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.training.loop import run
 from drfl.testing import QuadraticFederation
 from drfl.testing.problems import quadratics
 

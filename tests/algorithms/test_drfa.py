@@ -12,13 +12,13 @@ from tests.support.reference import bisection
 from tests.support.refusals import refused
 from tests.support.rounds import near, same_as, second_round, states
 
-from drfl import sampling
+from drfl.federation import sampling
 from drfl.algorithms import DRFA, DRFAGA, DRFAProx
 from drfl.ambiguity import KL, ChiSquare, ChiSquareBall, Simplex
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.loop import run
-from drfl.schedules import Exponential
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.training.loop import run
+from drfl.optim.schedules import Exponential
 from drfl.testing import DropoutFederation, QuadraticFederation, Recording
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")

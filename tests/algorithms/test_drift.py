@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drfl.algorithms import drift
-from drfl.local import LocalSGD
+from drfl.optim.local import LocalSGD
 
 
 @pytest.mark.parametrize("columns", [1, 3, 7, 8, 100])

@@ -11,10 +11,10 @@ from tests.support.refusals import refused
 
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
 from drfl.engine import Loop, Stacked, Threads
-from drfl.federation import WrappedFederation
-from drfl.local import LocalSGD
-from drfl.loop import run
-from drfl.requests import TrainRequest
+from drfl.federation.federation import WrappedFederation
+from drfl.optim.local import LocalSGD
+from drfl.training.loop import run
+from drfl.federation.requests import TrainRequest
 from drfl.testing import ConstantFederation
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")

@@ -15,7 +15,7 @@ from tests.support.refusals import refused
 from tests.support.rounds import costs, last, near, same_as, second_round, states
 
 from drfl.algorithms import FedAvg, FedProx
-from drfl.local import LocalSGD
+from drfl.optim.local import LocalSGD
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 FEW = LocalSGD(steps=3, lr=0.1)

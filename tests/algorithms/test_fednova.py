@@ -9,9 +9,9 @@ from tests.support.refusals import refused
 
 from drfl.algorithms import SCAFFOLD, FedAvg, FedNova
 from drfl.engine.batches import ClientRows, draw_epochs
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.local_optimizers import SAM
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.optim.local_optimizers import SAM
 from drfl.testing import ConstantFederation
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")

@@ -16,10 +16,10 @@ from tests.support.rounds import costs, last, near, same_as, second_round, state
 
 from drfl.algorithms import FedAvg, QFedAvg
 from drfl.algorithms.qfedavg import powers
-from drfl.errors import DivergedError
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.loop import run
+from drfl.core.errors import DivergedError
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.training.loop import run
 from drfl.testing import ConstantFederation, Recording
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")

@@ -14,7 +14,7 @@ from tests.support.refusals import refused
 from tests.support.rounds import costs, last, near, same_as, second_round, states
 
 from drfl.algorithms import SCAFFOLD, FedAvg
-from drfl.local import LocalSGD
+from drfl.optim.local import LocalSGD
 from drfl.testing import DropoutFederation
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")

@@ -13,7 +13,7 @@ from tests.support.rounds import last, near, same_as, states
 
 from drfl.algorithms import ScaffPD
 from drfl.ambiguity import ChiSquare, Simplex
-from drfl.local import LocalSGD
+from drfl.optim.local import LocalSGD
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 LOCAL = LocalSGD(steps=3, lr=0.1)

@@ -11,7 +11,7 @@ from tests.support.rounds import states
 
 from drfl.algorithms import DRFA, DualDRDM, ScaffPD, sparse_vector
 from drfl.algorithms.sparse_vector import SparseVector, spread
-from drfl.local import LocalSGD
+from drfl.optim.local import LocalSGD
 
 SIZES = st.floats(-1e3, 1e3)
 

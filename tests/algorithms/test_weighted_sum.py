@@ -10,9 +10,9 @@ from tests.support.quadratics import Quadratics
 from drfl.algorithms import DualDRDM, ScaffPD, weighted_sum
 from drfl.algorithms.weighted_sum import FEW, Weighted, WeightedSum
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.client_table import ClientTable
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.federation.client_table import ClientTable
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 from drfl.testing.state import bits_differ, far_apart, through_a_file
 
 N, D, M = FEW + 88, 5, 4

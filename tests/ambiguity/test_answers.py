@@ -1,4 +1,4 @@
-"""Every set against its optimality conditions and against a solver; ``experiments/ambiguity_kkt.py`` tries far more."""
+"""Every set against its optimality conditions and against a solver; ``evidence/ambiguity_kkt.py`` tries far more."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.support.reference import bisection
 from tests.support.refusals import refused
 
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, _kl_solver, simplex
-from drfl.errors import NonFiniteError
+from drfl.core.errors import NonFiniteError
 
 N = 6
 UNEVEN = tuple(uneven(N).tolist())

@@ -1,4 +1,4 @@
-"""Intervals, sets and tests hold as often as they say; ``experiments/assessment_coverage.py`` tries far more."""
+"""Intervals, sets and tests hold as often as they say; ``evidence/assessment_coverage.py`` tries far more."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.assessment.statements import (
 
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.gains import assess_gain
-from drfl.key import Key
-from drfl.measure import Measure, Rows
+from drfl.core.key import Key
+from drfl.task.measure import Measure, Rows
 
 FEW = (
     (settings.BINARY[2], two_models, 120),

@@ -15,9 +15,9 @@ from tests.support.refusals import refused
 from drfl.assessment import seeds
 from drfl.assessment.seeds import SeedDifference, holm, holm_family, seed_difference, sign_flip_p, verdict
 from drfl.assessment.sentences import signed_interval
-from drfl.key import Key
-from drfl.measure import NOTHING
-from drfl.metrics import ACCURACY
+from drfl.core.key import Key
+from drfl.task.measure import NOTHING
+from drfl.task.metrics import ACCURACY
 
 NAN = math.nan
 

@@ -9,7 +9,7 @@ from scipy import special
 from tests.assessment.statements import ALPHA, EQUAL, outside, truly_worst
 
 from drfl.assessment.scores import RealScores
-from drfl.key import Key
+from drfl.core.key import Key
 
 RESAMPLES = 500
 

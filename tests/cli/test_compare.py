@@ -16,7 +16,7 @@ from tests.support.rollbacks import set_back_once
 
 from drfl.algorithms import ALGORITHMS
 from drfl.cli.app import call
-from drfl.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
 
 THREE = ["--algorithms", "FedAvg,DRFA,DRDM"]
 SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "2", "--steps", "2", "--seeds", "2"]

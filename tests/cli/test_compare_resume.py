@@ -14,10 +14,10 @@ import pytest
 from tests.support.refusals import notice_codes, notices, refusal
 from tests.support.run_files import different, results_in
 
-from drfl.callbacks import Progress
+from drfl.training.callbacks import Progress
 from drfl.cli.app import call
-from drfl.experiments.manifest import is_finished
-from drfl.experiments.run_directory import Claim
+from drfl.experiments.run.manifest import is_finished
+from drfl.experiments.run.run_directory import Claim
 
 SMALL = [
     "--engine", "loop", "--clients", "5", "--cohort", "3", "--steps", "2", "--threads", "1",

@@ -11,9 +11,9 @@ from drfl.algorithms import ALGORITHMS, BASELINES
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli.app import call
 from drfl.data import DATASETS
-from drfl.experiments.hyperparameters import SAMPLINGS
-from drfl.schedules import SCHEDULES
-from drfl.server_optimizers import SERVER_OPTIMIZERS
+from drfl.experiments.config.hyperparameters import SAMPLINGS
+from drfl.optim.schedules import SCHEDULES
+from drfl.optim.server_optimizers import SERVER_OPTIMIZERS
 
 
 def test_algorithms(capsys):

@@ -12,7 +12,7 @@ from tests.support.marks import long_beyond, long_except
 from tests.support.refusals import check_refusal, refusal
 
 import drfl
-from drfl import user_code
+from drfl.core import user_code
 from drfl.cli.app import call
 
 MINE = """
@@ -23,7 +23,7 @@ from torch import nn
 
 import scales
 from drfl import LocalSGD, sampling
-from drfl.algorithm import Info
+from drfl.federation.algorithm import Info
 from drfl.algorithms.fedavg import FedAvgState
 
 

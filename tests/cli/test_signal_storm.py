@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pytest
 from tests.support.run_files import different, results_in
 
-from drfl.experiments.manifest import is_finished
+from drfl.experiments.run.manifest import is_finished
 from drfl.report.formatting import duration
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

@@ -15,7 +15,7 @@ from tests.support.refusals import refused
 
 from drfl.cli import run, signals
 from drfl.cli.app import call
-from drfl.errors import StoppedError
+from drfl.core.errors import StoppedError
 
 STUBBORN = """
 import os, signal

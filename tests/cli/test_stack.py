@@ -11,7 +11,7 @@ from tests.support.small_search import Here
 from drfl.cli import tune
 from drfl.cli.app import call
 from drfl.engine import lockstep
-from drfl.experiments import comparison
+from drfl.experiments.compare import comparison
 
 SMALL = [
     "--algorithms",

@@ -6,7 +6,7 @@ import pytest
 from tests.support.refusals import refused
 
 from drfl.cli.to_config import overrides
-from drfl.experiments.config import load_config
+from drfl.experiments.config.config import load_config
 
 PAIR = ["DRDM", "DRFA"]
 

@@ -19,7 +19,7 @@ from tests.support.small_search import Here
 
 from drfl.cli import tune
 from drfl.cli.app import call
-from drfl.run_end import DOUBLE_DAGGER, SET_BACK
+from drfl.core.run_end import DOUBLE_DAGGER, SET_BACK
 
 JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
 SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2"]

@@ -12,7 +12,7 @@ from tests.support.small_search import Here
 
 from drfl.cli import tune
 from drfl.cli.app import call
-from drfl.experiments.config import load_config
+from drfl.experiments.config.config import load_config
 
 MINE = """
 from dataclasses import dataclass

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from tests.conformance import references
 
-from drfl import sampling
-from drfl.algorithm import Algorithm
+from drfl.federation import sampling
+from drfl.federation.algorithm import Algorithm
 from drfl.algorithms import (
     AFL,
     DRDM,
@@ -26,7 +26,7 @@ from drfl.algorithms import (
     ScaffPD,
 )
 from drfl.ambiguity import ChiSquareBall, CVaR
-from drfl.local import LocalSGD
+from drfl.optim.local import LocalSGD
 from drfl.testing import (
     AVERAGE,
     Q_FAIR,

@@ -12,9 +12,10 @@ from tests.support.refusals import refused
 from torch.utils.data import IterableDataset, TensorDataset
 
 import drfl
-from drfl import Simulation, Task, checks
+from drfl import Simulation, Task
+from drfl.core import checks
 from drfl.data import IID, ClientData, Dataset, OneClass, Partition, ZipfDirichlet, make_partition
-from drfl.key import Key
+from drfl.core.key import Key
 
 
 def toy(n=60, k=30):

@@ -10,13 +10,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.support.marks import long_except
 from tests.support.refusals import refused
-from tests.test_models_as_they_come import LoRA
+from tests.task.test_models_as_they_come import LoRA
 from torch import nn
 
 import drfl
 from drfl.data import split_weights
 from drfl.data.model_file import KEY
-from drfl.errors import DrflWarning
+from drfl.core.errors import DrflWarning
 
 
 class Tied(nn.Module):

@@ -9,10 +9,10 @@ import torch
 from tests.support.refusals import refused
 
 from drfl.data import load
-from drfl.data.catalogue import load_pixels
+from drfl.data.datasets.catalogue import load_pixels
 from drfl.data.dataset import Pixels
 
-from .conftest import write_tiny
+from tests.data.conftest import write_tiny
 
 PIXELS = Pixels(
     "p",

@@ -20,10 +20,10 @@ from drfl.data import ClientData, Standardisation, standardisation
 from drfl.data.standardisation import LARGEST, Moments, bounded, combined
 from drfl.data.validation_split import held_out_training
 from drfl.engine.frozen_layers import split
-from drfl.experiments.artifacts import write_run
-from drfl.experiments.build import build
-from drfl.experiments.config import Config
-from drfl.key import Key
+from drfl.experiments.run.artifacts import write_run
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import Config
+from drfl.core.key import Key
 
 SCALES = (1e-3, 1.0, 50.0, 1e6)
 
@@ -272,4 +272,4 @@ def test_a_simulation_knows_the_majorities():
     data = load()
     fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(5, 2)))
     assert torch.equal(fed.majority, data.majority)
-    assert drfl.federation.WrappedFederation(fed).majority is fed.majority
+    assert drfl.federation.federation.WrappedFederation(fed).majority is fed.majority

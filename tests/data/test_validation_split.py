@@ -10,7 +10,7 @@ from tests.support.refusals import refused
 
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training, training_as_test
-from drfl.key import Key
+from drfl.core.key import Key
 
 
 def clients(sizes, classes=3, seed=0):

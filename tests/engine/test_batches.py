@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drfl.engine.batches import ClientRows, draw
-from drfl.key import Key
+from drfl.core.key import Key
 
 
 def rows_of(sizes):

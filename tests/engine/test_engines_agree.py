@@ -11,14 +11,14 @@ from tests.support.engines import ENGINES
 from tests.support.marks import crossed, long_beyond, long_except
 from tests.support.problems import SIZES, federation, group_norm_net, pools
 
-from drfl import models
+from drfl.task import models
 from drfl.algorithms import DRDM, DRFA, FedAvg
 from drfl.engine import Loop, Simulation, Stacked, Threads
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.loop import run
-from drfl.losses import Loss
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.training.loop import run
+from drfl.task.losses import Loss
+from drfl.task.task import Task
 from drfl.testing.state import leaves
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")

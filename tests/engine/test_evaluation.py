@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from drfl import ClientData, Simulation, Task, models
+from drfl import ClientData, Simulation, Task
+from drfl.task import models
 from drfl.engine import Loop, Stacked, evaluation
 
 METRICS = ("f1", "brier", "log_loss")

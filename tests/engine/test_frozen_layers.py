@@ -8,8 +8,8 @@ from tests.support.problems import federation
 from torch import nn
 
 from drfl.engine import Stacked
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=8)
 

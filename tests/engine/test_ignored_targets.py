@@ -20,10 +20,10 @@ import drfl
 from drfl.engine import Loop, RayWorkers, Simulation, Stacked, Threads, evaluation, full_batch, ray_workers, sgd
 from drfl.engine.batches import ClientRows, draw, draw_epochs
 from drfl.engine.lockstep import run_in_lockstep, shared
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.local_optimizers import SAM
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.optim.local_optimizers import SAM
+from drfl.task.task import Task
 
 CLASSES, LENGTH = 4, 5
 SIZES = (3, 40, 17, 64, 9)

@@ -17,8 +17,8 @@ from drfl import AFL, DRFA, ClientData, DualDRDM, FedAvg, FedProx, Key, LocalSGD
 from drfl.engine import Loop, Stacked, lockstep
 from drfl.engine.lockstep import Abandoned, own_seconds, run_in_lockstep, shared
 from drfl.engine.same_model import structure_of
-from drfl.errors import DivergedError
-from drfl.local_optimizers import SAM, Adam
+from drfl.core.errors import DivergedError
+from drfl.optim.local_optimizers import SAM, Adam
 
 SIZES = (5, 40, 33, 64, 12, 90)
 ROUNDS = 3

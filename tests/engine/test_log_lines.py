@@ -10,9 +10,9 @@ from torch import nn
 
 from drfl.engine import Auto, Stacked
 from drfl.engine.tracing import replayed
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.task.task import Task
 
 LOCAL = LocalSGD(steps=2, lr=0.1, batch=4)
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 from tests.support.marks import crossed
 
-from drfl import ClientData, Task, models
+from drfl import ClientData, Task
+from drfl.task import models
 from drfl.engine import Auto, Loop, Simulation, Stacked, Threads
 from drfl.engine.auto import choice
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 
 VOCABULARY, LENGTH = 11, 6
 

@@ -9,9 +9,9 @@ from torch import nn
 
 import drfl
 from drfl import Metric, Rows
-from drfl.client_table import ClientTable
+from drfl.federation.client_table import ClientTable
 from drfl.data.row_scores import placements, products
-from drfl.metrics import ACCURACY, METRICS, metric_of, resolved
+from drfl.task.metrics import ACCURACY, METRICS, metric_of, resolved
 
 ENGINES = [drfl.Loop(), drfl.Stacked(), drfl.Threads(workers=2)]
 LOGITS = torch.tensor([[-2.0], [-1.0], [1.0], [1.0], [3.0], [0.5], [-0.5]], dtype=torch.float64)

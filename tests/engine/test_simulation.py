@@ -11,9 +11,9 @@ from tests.support.refusals import refused
 from torch import nn
 
 from drfl.engine import ENGINES, Loop, Simulation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.task.task import Task
 
 
 def test_ledger_by_hand(engine):

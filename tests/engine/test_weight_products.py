@@ -11,12 +11,12 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from drfl import models
+from drfl.task import models
 from drfl.engine import Loop, Threads, weight_products
 from drfl.engine.weight_products import LinearWeights, OuterProduct, written_out
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.local_optimizers import SAM, Adam
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.optim.local_optimizers import SAM, Adam
 
 
 class Model(nn.Module):

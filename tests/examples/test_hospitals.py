@@ -21,9 +21,9 @@ from tests.support.marks import long_beyond
 
 import drfl
 from drfl.data import Natural, make_partition
-from drfl.experiments.artifacts import json_text
-from drfl.experiments.build import build
-from drfl.key import Key
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.config.build import build
+from drfl.core.key import Key
 
 HERE = Path(simulate.__file__).parent
 NAMES = ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")

@@ -15,7 +15,7 @@ from tests.support.marks import long_beyond
 
 import drfl
 from drfl.data import ClientData
-from drfl.experiments.build import build
+from drfl.experiments.config.build import build
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.in_process import InProcessGrid

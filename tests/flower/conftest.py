@@ -13,9 +13,9 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
 from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.transport import Deadline
-from drfl.key import Key
-from drfl.models import MODELS
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.task.models import MODELS
+from drfl.task.task import Task
 
 MODEL = Model("linear", "cross-entropy", "float32", 3, "loop")
 SIZES = (30, 18, 41, 12)

@@ -12,10 +12,11 @@ import torch
 from tests.flower.conftest import SIZES, federation, grid_of, site
 from tests.support.refusals import refused
 
-from drfl import Key, LocalSGD, audit_log, run
+from drfl import Key, LocalSGD, run
+from drfl.core import audit_log
 from drfl.algorithms import DRDM
-from drfl.audit_log import FIRST, AuditLog, read
-from drfl.errors import DrflError, InputError
+from drfl.core.audit_log import FIRST, AuditLog, read
+from drfl.core.errors import DrflError, InputError
 from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.settings import SiteSettings
 from drfl.flower.site_policy import RefusedError, SitePolicy

@@ -8,15 +8,15 @@ import torch
 from tests.support.refusals import logged, refused
 
 import drfl
-from drfl import sampling
-from drfl.federation import Ledger
+from drfl.federation import sampling
+from drfl.federation.federation import Ledger
 from drfl.flower import nodes, transport
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, read_ask, write_answer
 from drfl.flower.site_health import LONGEST, SiteHealth
 from drfl.flower.transport import PendingRequest
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 
 from .conftest import federation, grid_of
 

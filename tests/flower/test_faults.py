@@ -8,14 +8,14 @@ from flwr.app import Error, Message
 from tests.support.refusals import logged, refused
 
 import drfl
-from drfl import sampling
+from drfl.federation import sampling
 from drfl.flower import messages, transport
 from drfl.flower import nodes as roster
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import read_answer, write_answer
 from drfl.flower.nodes import Node, Registered, SelfNamed, gathered
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 from drfl.resilience import Protected
 
 from .conftest import federation, grid_of, simulation, site

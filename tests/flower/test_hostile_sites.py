@@ -12,7 +12,7 @@ from flwr.app import Error, Message
 from tests.support.marks import long_beyond, long_except
 from tests.support.refusals import logged
 
-from drfl.errors import DrflError
+from drfl.core.errors import DrflError
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.in_process import InProcessGrid
 from drfl.report import load_run

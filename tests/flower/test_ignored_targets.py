@@ -15,10 +15,10 @@ from drfl.flower.messages import Model
 from drfl.flower.nodes import SelfNamed, gathered
 from drfl.flower.schema import SiteIdentity, read_note
 from drfl.flower.transport import Deadline
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.models import MODELS
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.task.models import MODELS
+from drfl.task.task import Task
 
 NAMES = "abcd"
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=4)

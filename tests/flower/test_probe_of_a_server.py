@@ -8,18 +8,18 @@ import torch
 from tests.support.refusals import refused
 
 import drfl
-from drfl.audit_log import read
+from drfl.core.audit_log import read
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation, of_all
 from drfl.engine import Loop, Simulation
-from drfl.experiments.hyperparameters import make
-from drfl.experiments.wrap import wrap_algorithm
+from drfl.experiments.config.hyperparameters import make
+from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import client_app as sites_end
 from drfl.flower import nodes, server_app
 from drfl.flower.settings import read_server
-from drfl.key import Key
-from drfl.models import MODELS
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.task.models import MODELS
+from drfl.task.task import Task
 
 from .conftest import clients, grid_of
 

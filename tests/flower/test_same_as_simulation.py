@@ -8,20 +8,20 @@ from tests.support.marks import long_beyond, long_except
 from tests.support.refusals import refused
 
 import drfl
-from drfl import sampling
-from drfl.algorithm import Info
-from drfl.checkpoint import Checkpoints, resume_point
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
+from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.data import ClientData
 from drfl.engine import Loop, Stacked, Threads
-from drfl.errors import DivergedError, NonFiniteError
+from drfl.core.errors import DivergedError, NonFiniteError
 from drfl.flower.client_app import Site, engine_of
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.local_optimizers import SAM
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.optim.local_optimizers import SAM
 from drfl.resilience import Protected, Recorded, ReplyLog
-from drfl.run_state import first
-from drfl.schedules import Cosine
-from drfl.server_optimizers import FedAdam
+from drfl.training.run_state import first
+from drfl.optim.schedules import Cosine
+from drfl.optim.server_optimizers import FedAdam
 from drfl.testing import Recording
 from drfl.testing.attacks import Scaled
 from drfl.testing.state import bits_differ

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
-from drfl.data.formats import write_idx
+from drfl.data.datasets.formats import write_idx
 from drfl.flower.client_app import HungError, within
 from drfl.flower.site_data import load_site
 

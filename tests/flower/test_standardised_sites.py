@@ -14,8 +14,8 @@ from tests.support.refusals import logged, refused
 
 import drfl
 from drfl.data import ClientData
-from drfl.experiments.hyperparameters import make
-from drfl.experiments.wrap import wrap_algorithm
+from drfl.experiments.config.hyperparameters import make
+from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.claims import standardisation_of
 from drfl.flower.client_app import Site, client_app, identity, task_of
@@ -26,8 +26,8 @@ from drfl.flower.nodes import Member
 from drfl.flower.schema import MOST_COLUMNS, ProtocolError
 from drfl.flower.settings import read_server
 from drfl.flower.site_data import load_site
-from drfl.key import Key
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.task.task import Task
 
 SETTINGS = """
 insecure = true

@@ -16,8 +16,8 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, Ask, Model, read_answer, write_answer
 from drfl.flower.possible_tests import believed
 from drfl.flower.schema import ProtocolError
-from drfl.key import Key
-from drfl.metrics import metric_of
+from drfl.core.key import Key
+from drfl.task.metrics import metric_of
 
 from .conftest import MODEL, federation
 

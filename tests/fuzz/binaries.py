@@ -18,11 +18,11 @@ from safetensors.torch import save
 from tests.data.conftest import CIFAR, STEMS, cifar_files, tiny_imagenet_files, write_tiny
 
 from drfl.data import Partition
-from drfl.data.catalogue import load_pixels
-from drfl.data.formats import read_idx
-from drfl.features.backbone import Backbone
-from drfl.features.weights import read_weights
-from drfl.models import cnn
+from drfl.data.datasets.catalogue import load_pixels
+from drfl.data.datasets.formats import read_idx
+from drfl.data.features.backbone import Backbone
+from drfl.data.features.weights import read_weights
+from drfl.task.models import cnn
 
 from .judge import Parser
 from .strategies import SIZES, mutated_bytes, mutated_file, mutated_json, mutated_safetensors

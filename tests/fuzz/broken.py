@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 from safetensors.torch import load
 
-from drfl.errors import DrflError, InputError
+from drfl.core.errors import DrflError, InputError
 
 from . import judge
 from .binaries import idx, partition

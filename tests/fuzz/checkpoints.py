@@ -13,15 +13,15 @@ import torch
 from hypothesis.strategies import composite, integers, lists, sampled_from
 from safetensors.torch import load, save
 
-from drfl.checkpoint import Checkpoints, resume_point
-from drfl.checkpoint.signatures import signature
-from drfl.checkpoint.store import sums_of
-from drfl.errors import DivergedError, DrflError
-from drfl.experiments.artifacts import write_run
-from drfl.experiments.build import build
-from drfl.experiments.config import Config
-from drfl.experiments.resume import check_same, identity
-from drfl.loop import run
+from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.training.checkpoint.signatures import signature
+from drfl.training.checkpoint.store import sums_of
+from drfl.core.errors import DivergedError, DrflError
+from drfl.experiments.run.artifacts import write_run
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.resume import check_same, identity
+from drfl.training.loop import run
 from drfl.report import load_run
 
 from .judge import Parser

@@ -10,7 +10,7 @@ import os
 from hypothesis.strategies import composite, integers, just, lists, one_of, sampled_from
 
 from drfl.cli.app import call
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 
 from .judge import Parser
 from .strategies import NUMBERS, WORDS, chance, mutated_text

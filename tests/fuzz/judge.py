@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 from hypothesis.strategies import SearchStrategy
 
-from drfl.errors import DrflError
+from drfl.core.errors import DrflError
 
 MEMORY = 2**30
 """Bytes."""

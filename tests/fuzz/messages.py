@@ -21,9 +21,9 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, Ask, Model, Tested, read_ask, write_answer, write_ask
 from drfl.flower.nodes import member_of
 from drfl.flower.schema import PROTOCOL
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.requests import GradientRequest, LossRequest, TrainRequest
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.federation.requests import GradientRequest, LossRequest, TrainRequest
 
 from . import strategies
 from .judge import Parser

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis.strategies import composite, integers, one_of, sampled_from
 from tests.report.conftest import write_directory
 
-from drfl.papers.energy.measurements import from_runs
+from drfl_papers.energy.measurements import from_runs
 from drfl.report import load_run, write_report
 
 from .judge import Parser

@@ -1,4 +1,4 @@
-"""No input may end in anything but success or one line; ``experiments/fuzz.py`` tries many more."""
+"""No input may end in anything but success or one line; ``evidence/fuzz.py`` tries many more."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from scripts.empty_venv import CommandFailedError, EmptyVenv, last_word, outside
 from tests.support.scripts import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-TABLE = "src/drfl/data/embedded/heart_disease.csv"
+TABLE = "src/drfl/data/datasets/embedded/heart_disease.csv"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_they_are_as_they_should_be(archives, names):
 
 def test_a_file_that_is_missing_and_one_too_many_are_named(archives, names):
     wheel, sdist = archives
-    others = [name for name in names if name != "src/drfl/key.py"] + ["src/drfl/other.py"]
+    others = [name for name in names if name != "src/drfl/core/key.py"] + ["src/drfl/other.py"]
     assert dist_files.check_wheel(wheel, others, PROJECT) == [
         f"{wheel.name} lacks drfl/other.py",
         f"{wheel.name} has drfl/key.py, which has no place there",

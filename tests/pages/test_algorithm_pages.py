@@ -18,13 +18,15 @@ from tests.support.problems import federation
 from tests.support.scripts import ROOT
 
 import drfl
-from drfl import ambiguity, sampling, schedules
-from drfl.algorithm import Info, lam_of
+from drfl import ambiguity
+from drfl.federation import sampling
+from drfl.optim import schedules
+from drfl.federation.algorithm import Info, lam_of
 from drfl.algorithms import ALGORITHMS, BASELINES, EVERYBODY
-from drfl.federation import Ledger, WrappedFederation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.requests import TrainRequest
+from drfl.federation.federation import Ledger, WrappedFederation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.federation.requests import TrainRequest
 
 FOLDER = ROOT / "docs" / "algorithms"
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
@@ -175,7 +177,7 @@ class Watched(WrappedFederation):
         self.silent, self.exchanges = silent, list[Exchange]()
 
     def ask(self, request):
-        """See :class:`drfl.federation.Federation`."""
+        """See :class:`drfl.federation.federation.Federation`."""
         before = self.ledger.totals()
         reply = self.fed.ask(request)
         cost = {counter: value - before[counter] for counter, value in self.ledger.totals().items()}

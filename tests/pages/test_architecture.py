@@ -39,13 +39,13 @@ def test_some_imports_that_are_known():
 
 def test_what_counts_as_an_import():
     code = """
-        import drfl.key, torch
+        import drfl.core.key, torch
         from drfl import checks
         from drfl.engine.loop import Loop
         if TYPE_CHECKING:
-            from drfl.papers import spec
+            from drfl_papers import spec
         else:
-            import drfl.task
+            import drfl.task.task
         def f():
             from drfl.data import load
     """

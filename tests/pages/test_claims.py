@@ -8,14 +8,14 @@ from statistics import fmean
 import pytest
 from tests.support.scripts import ROOT, script
 
-from drfl.papers.claims import measures
-from drfl.papers.claims.energy import least_energy_steps, steps_of
-from drfl.papers.claims.measures import ToLevel
-from drfl.papers.claims.results import StoredResults
-from drfl.papers.claims.rules import Ahead, Every, Level, Trend
-from drfl.papers.specification import load_spec, names
+from drfl_papers.claims import measures
+from drfl_papers.claims.energy import least_energy_steps, steps_of
+from drfl_papers.claims.measures import ToLevel
+from drfl_papers.claims.results import StoredResults
+from drfl_papers.claims.rules import Ahead, Every, Level, Trend
+from drfl_papers.specification import load_spec, names
 
-SCRIPT = script("experiments/claims.py")
+SCRIPT = script("evidence/claims.py")
 FOUND = SCRIPT.decided()
 STORED = StoredResults(SCRIPT.RESULTS)
 MEASURED = [one.claim for one in FOUND if isinstance(one.claim, (Ahead, Every, Level, Trend))]
@@ -24,7 +24,7 @@ MEASURED = [one.claim for one in FOUND if isinstance(one.claim, (Ahead, Every, L
 @pytest.mark.parametrize("name", SCRIPT.texts(FOUND))
 def test_the_stored_files_follow_from_the_stored_results(name):
     stored = (SCRIPT.STORED / name).read_text(encoding="utf-8")
-    assert not SCRIPT.differing(FOUND), "run python experiments/claims.py, and make pages"
+    assert not SCRIPT.differing(FOUND), "run python evidence/claims.py, and make pages"
     assert SCRIPT.texts(FOUND)[name] == stored
 
 

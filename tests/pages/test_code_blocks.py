@@ -27,7 +27,7 @@ RUN_BY = {
     "contributing/add-an-algorithm": "test_recipes.py",
     "contributing/add-an-ambiguity-set": "test_recipes.py",
     "contributing/add-an-engine": "test_recipes.py",
-    "reference/errors": "tests/test_messages.py",
+    "reference/errors": "tests/core/test_messages.py",
 }
 """Page → the test that runs its blocks."""
 

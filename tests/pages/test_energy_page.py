@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from drfl.cli import energy
+from drfl_papers.commands import energy
 from drfl.cli.app import call
 from drfl.cli.options import EnergyOptions
-from drfl.papers.energy.cost import CAPACITANCE, FREQUENCY, POWER
-from drfl.papers.energy.measurements import read_csv
+from drfl_papers.energy.cost import CAPACITANCE, FREQUENCY, POWER
+from drfl_papers.energy.measurements import read_csv
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "energy.md").read_text(encoding="utf-8")

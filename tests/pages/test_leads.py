@@ -7,7 +7,7 @@ import re
 import pytest
 from tests.support.scripts import script
 
-LEADS = script("experiments/leads.py")
+LEADS = script("evidence/leads.py")
 SEVERAL = ["drdm-table-3", "drdm-table-4", "drdm-table-5", "drdm-table-6", "scaffpd-table-1", "scaffpd-table-4"]
 ONE = ["scaffpd-table-2", "scaffpd-table-3"]
 SHOWN = ("better", "worse")

@@ -11,12 +11,12 @@ import torch
 from tests.support.marks import long_except
 from tests.support.scripts import ROOT
 
-from drfl import theory
+from drfl.algorithms import theory
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import AMBIGUITY_SETS, parse
 from drfl.cli.app import call
 from drfl.data.model_file import model_bytes
-from drfl.papers.specification import PAPERS
+from drfl_papers.specification import PAPERS
 
 PAGES = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")

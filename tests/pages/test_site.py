@@ -89,7 +89,7 @@ def test_four_questions_are_answered_one_click_from_the_start_page(question, ans
 def test_a_link_out_of_the_pages_leads_to_a_copy_in_the_site():
     assert links("[a](../EXPERIMENTS.md#b) `[c](d.md)` [e](https://f.g)", "docs/x.md") == {"EXPERIMENTS.md"}
     assert to("EXPERIMENTS.md") == "results/papers.md"
-    assert to("experiments/results/x/table.md") == "files/experiments/results/x/table.md"
+    assert to("evidence/results/x/table.md") == "files/evidence/results/x/table.md"
     assert to("docs/algorithms/drfa.md") == "algorithms/drfa.md"
     assert to("docs/tutorials/table.ipynb") == "tutorials/table.md"
 

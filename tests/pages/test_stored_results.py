@@ -12,15 +12,15 @@ from tests.ambiguity.cases import CASES
 from tests.support.pages import quotes
 from tests.support.scripts import ROOT, script
 
-from drfl.metrics import ACCURACY
-from drfl.model_selection import Target
-from drfl.papers.heading import sentences
-from drfl.papers.plan import Scale, plan
-from drfl.papers.specification import load_spec
+from drfl.task.metrics import ACCURACY
+from drfl.training.model_selection import Target
+from drfl_papers.heading import sentences
+from drfl_papers.plan import Scale, plan
+from drfl_papers.specification import load_spec
 
 DEPLOYED = script("scripts/trial_tables.py").stored
-TABLES = script("experiments/tables.py")
-RESULTS = ROOT / "experiments" / "results"
+TABLES = script("evidence/tables.py")
+RESULTS = ROOT / "evidence" / "results"
 
 
 def read(path: str):
@@ -28,7 +28,7 @@ def read(path: str):
 
 
 def test_answers_of_ambiguity_sets_are_within_the_bounds():
-    evidence = read("experiments/results/ambiguity/summary.json")
+    evidence = read("evidence/results/ambiguity/summary.json")
     assert [record["set"] for record in evidence["sets"]] == list(CASES)
     assert sum(evidence["draws_by_length"].values()) == 10_000
     residuals = [max(record["residuals"].values()) for record in evidence["sets"]]
@@ -42,7 +42,7 @@ def test_the_figures_whose_runs_stop_at_a_target_are_those_of_their_specificatio
     """Test rows stop them, as when they were run, and the page says so."""
     planned = plan(load_spec(name), Scale(stand_in=True))
     targets = {cell.cell.job["until"] for cell in planned.cells}
-    assert targets == {job["until"] for job in read(f"experiments/results/{name}/summary.json")["jobs"].values()}
+    assert targets == {job["until"] for job in read(f"evidence/results/{name}/summary.json")["jobs"].values()}
     assert {Target.parse(target, ACCURACY) for target in targets} == {Target("worst_accuracy", 0.85, "test")}
     page = (RESULTS / name / "table.md").read_text(encoding="utf-8")
     assert all(line in page for line in sentences(planned))
@@ -248,8 +248,8 @@ def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
 
 @pytest.mark.parametrize("name", ["dropout", "abuse", "fuzz", "survival"])
 def test_the_page_on_resilience_names_the_command(name):
-    summary = read(f"experiments/results/{name}/summary.json")
-    script = re.findall(r"experiments/\w+\.py", summary["command"])[0]
+    summary = read(f"evidence/results/{name}/summary.json")
+    script = re.findall(r"evidence/\w+\.py", summary["command"])[0]
     assert script in (ROOT / "docs" / "resilience.md").read_text(encoding="utf-8")
     assert (ROOT / script).exists()
 

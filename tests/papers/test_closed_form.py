@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 import torch
 
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.papers.saddle_distance import ClosedForm
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl_papers.saddle_distance import ClosedForm
 from drfl.testing.problems import LeastSquares, robust_regression
 from drfl.testing.quadratic_federation import QuadraticFederation
 

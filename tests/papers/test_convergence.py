@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.results import approached, results
 from tests.support.small_spec import small_spec
 
-from drfl.papers.convergence import error_curves, first, rate, summary, tables, to_csv
+from drfl_papers.convergence import error_curves, first, rate, summary, tables, to_csv
 
 SPEC = {
     "kind": "distance",

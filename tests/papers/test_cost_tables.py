@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import small_spec
 
-from drfl.papers.cost_tables import tables
-from drfl.papers.output import cells_csv
-from drfl.papers.plan import Scale
+from drfl_papers.cost_tables import tables
+from drfl_papers.output import cells_csv
+from drfl_papers.plan import Scale
 
 
 def costs(setting, method, seed):

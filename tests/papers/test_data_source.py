@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.support.refusals import refused
 
-from drfl.errors import InputError
-from drfl.papers.data_source import Sources
-from drfl.papers.plan import Scale
-from drfl.papers.specification import load_spec
+from drfl.core.errors import InputError
+from drfl_papers.data_source import Sources
+from drfl_papers.plan import Scale
+from drfl_papers.specification import load_spec
 
 QUICK = Scale(quick=True)
 

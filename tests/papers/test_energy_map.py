@@ -9,9 +9,9 @@ from tests.support.refusals import refused
 from tests.support.results import KILO, broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.papers.energy.cost import CAPACITANCE, FREQUENCY, POWER
-from drfl.papers.energy_map import check, plans, processor_of, tables, to_csv
-from drfl.papers.plan import Scale, plan
+from drfl_papers.energy.cost import CAPACITANCE, FREQUENCY, POWER
+from drfl_papers.energy_map import check, plans, processor_of, tables, to_csv
+from drfl_papers.plan import Scale, plan
 
 SPEC = {
     "kind": "energy",

@@ -7,9 +7,9 @@ import csv
 from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.papers.equal_gradients import cut, result_tables, to_csv
-from drfl.papers.output import contents
-from drfl.papers.plan import Scale
+from drfl_papers.equal_gradients import cut, result_tables, to_csv
+from drfl_papers.output import contents
+from drfl_papers.plan import Scale
 
 ONE = {"settings": SMALL["settings"][:1]}
 

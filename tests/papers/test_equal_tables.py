@@ -10,9 +10,9 @@ from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.assessment.equal_clients import equal_clients
-from drfl.papers.equal_tables import tables
-from drfl.papers.output import cells_csv, contents
-from drfl.papers.plan import Scale
+from drfl_papers.equal_tables import tables
+from drfl_papers.output import cells_csv, contents
+from drfl_papers.plan import Scale
 
 SAMPLES = [20] * 30
 ONE = {"settings": SMALL["settings"][:1]}

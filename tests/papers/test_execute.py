@@ -10,14 +10,14 @@ import pytest
 from tests.support.refusals import refused
 from tests.support.small_spec import small_spec
 
-from drfl.papers.execute import CELLS, check_place, reproduce, size
-from drfl.papers.plan import Scale, plan
+from drfl_papers.execute import CELLS, check_place, reproduce, size
+from drfl_papers.plan import Scale, plan
 
 RUN = """
 import sys
 from pathlib import Path
-from drfl.papers.execute import reproduce
-from drfl.papers.plan import Scale, plan
+from drfl_papers.execute import reproduce
+from drfl_papers.plan import Scale, plan
 from tests.support.small_spec import small_spec
 if __name__ == "__main__":
     plans = [plan(small_spec(), Scale())]

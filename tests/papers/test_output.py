@@ -16,11 +16,11 @@ from tests.support.refusals import refused
 from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.experiments import manifest
-from drfl.papers.execute import size
-from drfl.papers.output import check, write
-from drfl.papers.plan import Scale
-from drfl.papers.plots import look, spaced
+from drfl.experiments.run import manifest
+from drfl_papers.execute import size
+from drfl_papers.output import check, write
+from drfl_papers.plan import Scale
+from drfl_papers.plots import look, spaced
 
 CURVES = {
     "kind": "curves",

@@ -11,9 +11,9 @@ from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
 from drfl.assessment.seeds import holm
-from drfl.papers import paired_tests
-from drfl.papers.paired_tests import OVER, differences, over_settings, tables
-from drfl.papers.plan import Scale
+from drfl_papers import paired_tests
+from drfl_papers.paired_tests import OVER, differences, over_settings, tables
+from drfl_papers.plan import Scale
 
 ONE = {"settings": SMALL["settings"][:1]}
 

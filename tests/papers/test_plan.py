@@ -6,7 +6,7 @@ import pytest
 from tests.support.refusals import refused
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.papers.plan import Scale, collect, hyperparameters, plan
+from drfl_papers.plan import Scale, collect, hyperparameters, plan
 
 STAND_IN = {"why": "There are no files.", "rounds": 2, "settings": ["α = 0.5"]}
 UNTUNED = [{**method, "tuned": False} for method in SMALL["methods"]]

@@ -9,8 +9,8 @@ from tests.support.refusals import refused
 from tests.support.results import broken, metrics, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.papers.plots import curve, to_csv
-from drfl.papers.records import runs
+from drfl_papers.plots import curve, to_csv
+from drfl_papers.records import runs
 
 
 def group(*records):

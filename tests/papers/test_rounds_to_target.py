@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.results import broken, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.papers.records import runs
-from drfl.papers.rounds_to_target import TargetReached, first, levels, summary, tables, to_csv
-from drfl.papers.specification import TargetLevel
+from drfl_papers.records import runs
+from drfl_papers.rounds_to_target import TargetReached, first, levels, summary, tables, to_csv
+from drfl_papers.specification import TargetLevel
 
 HALF = TargetLevel(metric="worst_accuracy", value=0.5)
 SPEC = {

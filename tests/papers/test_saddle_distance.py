@@ -9,12 +9,12 @@ import pytest
 from tests.support.refusals import refused
 
 from drfl.ambiguity import ChiSquare
-from drfl.experiments.cells import Cell, read, write
-from drfl.experiments.hyperparameters import make
-from drfl.loop import run
-from drfl.papers.execute import run_cell
-from drfl.papers.saddle_distance import FLOOR, ROUNDING, Track, approach, cell
-from drfl.papers.specification import MethodRow
+from drfl.experiments.execution.cells import Cell, read, write
+from drfl.experiments.config.hyperparameters import make
+from drfl.training.loop import run
+from drfl_papers.execute import run_cell
+from drfl_papers.saddle_distance import FLOOR, ROUNDING, Track, approach, cell
+from drfl_papers.specification import MethodRow
 from drfl.testing.problems import robust_regression
 
 SMALL = {"sigma": 0.3, "rho": 0.1, "steps": 4, "clients": 3, "d": 4, "samples": 20, "trial": 30}

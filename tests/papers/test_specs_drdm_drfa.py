@@ -9,10 +9,10 @@ import pytest
 import tomli_w
 from tests.support.marks import crossed, long_except
 
-from drfl.experiments.config import load_config
-from drfl.papers.plan import Plan, Scale, plan
-from drfl.papers.specification import Specification, load_job, load_spec
-from drfl.papers.tuning_jobs import methods_of
+from drfl.experiments.config.config import load_config
+from drfl_papers.plan import Plan, Scale, plan
+from drfl_papers.specification import Specification, load_job, load_spec
+from drfl_papers.tuning_jobs import methods_of
 
 TABLES = [f"drdm-table-{n}" for n in range(1, 7)]
 FIGURES = [f"drdm-figure-{n}" for n in range(1, 7)]

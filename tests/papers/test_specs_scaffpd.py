@@ -10,11 +10,11 @@ from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl.ambiguity import ChiSquare, parse
-from drfl.experiments.config import load_config
-from drfl.papers import specification as specs
-from drfl.papers.plan import Plan, Scale, plan
-from drfl.papers.specification import load_job, load_spec
-from drfl.papers.tuning_jobs import methods_of
+from drfl.experiments.config.config import load_config
+from drfl_papers import specification as specs
+from drfl_papers.plan import Plan, Scale, plan
+from drfl_papers.specification import load_job, load_spec
+from drfl_papers.tuning_jobs import methods_of
 
 TABLES = [f"scaffpd-table-{n}" for n in range(1, 5)]
 TRAINED = [*TABLES, "scaffpd-figure-3", "scaffpd-figure-4"]

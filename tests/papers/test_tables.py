@@ -6,8 +6,8 @@ import pytest
 from tests.support.results import broken, of, results, trained
 from tests.support.small_spec import SMALL, small_spec
 
-from drfl.papers.plan import Scale
-from drfl.papers.tables import ResultTable, TableEntry, final, sentence
+from drfl_papers.plan import Scale
+from drfl_papers.tables import ResultTable, TableEntry, final, sentence
 
 WORST = {"DRDM": (0.80, 0.82), "Fed-Avg": (0.70, 0.70)}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drfl.history import CERTIFICATE_COLUMNS, LEDGER_COLUMNS, columns_of
+from drfl.training.history import CERTIFICATE_COLUMNS, LEDGER_COLUMNS, columns_of
 from drfl.report import load_run
 
 CURVES = {"FedAvg": (0.92, 0.80), "DRFA": (0.91, 0.84), "DualDRDM": (0.93, 0.88)}

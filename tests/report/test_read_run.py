@@ -88,7 +88,7 @@ def test_some_clients_of_very_many(write, monkeypatch):
     (directory / "lambda.csv").write_text("".join(",".join(line) + "\n" for line in some))
     with refused("damaged-file", str(directory / "lambda.csv")):
         load_run(directory)
-    monkeypatch.setattr("drfl.history.LAMBDA_CLIENTS", 2)
+    monkeypatch.setattr("drfl.training.history.LAMBDA_CLIENTS", 2)
     run = load_run(directory)
     assert run.lam.equals(whole.lam.iloc[:, [0, 2, 4]])
     (group,) = group_runs([run])

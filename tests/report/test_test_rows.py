@@ -10,7 +10,7 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.data.row_scores import RowScores
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 from drfl.report.test_rows import read, write
 
 DATA = "ab" * 16

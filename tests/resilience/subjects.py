@@ -9,8 +9,8 @@ from tests.support.problems import federation
 
 from drfl.algorithms import ALGORITHMS
 from drfl.engine import Loop
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 from drfl.testing.state import leaves
 
 N, VECTOR = 8, 15 * 8

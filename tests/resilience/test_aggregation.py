@@ -26,7 +26,7 @@ from drfl.resilience import (
     TrimmedMean,
 )
 from drfl.resilience.aggregation import Aggregating, first_centres
-from drfl.sampling import everybody
+from drfl.federation.sampling import everybody
 from drfl.testing import DropoutFederation
 from drfl.testing.attacks import Scaled, SignFlipped
 from drfl.testing.quadratic_federation import QuadraticFederation

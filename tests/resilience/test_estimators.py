@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from drfl.algorithms import DRFA
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 from drfl.resilience import FailureModel, Faulty
 from drfl.testing import ConstantFederation
 

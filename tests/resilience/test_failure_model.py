@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
-from drfl.key import Key
+from drfl.core.key import Key
 from drfl.resilience import FailureModel
 
 N = 4000

@@ -8,7 +8,8 @@ from tests.resilience.subjects import N, algorithm, rounds, same, small, who
 from tests.support.marks import crossed
 from tests.support.refusals import refused
 
-from drfl import run, sampling
+from drfl import run
+from drfl.federation import sampling
 from drfl.algorithms import ALGORITHMS
 from drfl.engine import Threads
 from drfl.resilience import FailureModel, Faulty

@@ -12,7 +12,7 @@ from tests.support.refusals import refused
 
 from drfl import Key
 from drfl.engine import Loop
-from drfl.requests import Losses, LossRequest
+from drfl.federation.requests import Losses, LossRequest
 from drfl.resilience import (
     Audit,
     Clip,

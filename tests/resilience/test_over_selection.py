@@ -9,8 +9,8 @@ from tests.support.refusals import refused
 
 from drfl import run
 from drfl.algorithms import ALGORITHMS
-from drfl.key import Key
-from drfl.requests import answers
+from drfl.core.key import Key
+from drfl.federation.requests import answers
 from drfl.resilience import FailureModel, Faulty, FirstK, OverSelection
 from drfl.testing import DropoutFederation, Recording
 from drfl.testing.state import leaves

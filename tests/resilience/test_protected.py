@@ -16,9 +16,9 @@ from drfl import Key, LocalSGD, run
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
 from drfl.engine import Loop
-from drfl.errors import DivergedError, NonFiniteError
-from drfl.federation import WrappedFederation
-from drfl.requests import TrainRequest
+from drfl.core.errors import DivergedError, NonFiniteError
+from drfl.federation.federation import WrappedFederation
+from drfl.federation.requests import TrainRequest
 from drfl.resilience import Clip, LambdaConcentration, Protected, Quarantine, RobustClip, Trim
 from drfl.testing import DropoutFederation, Recording
 from drfl.testing.attacks import Claims, Inflated, Scaled

@@ -9,10 +9,10 @@ from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 import drfl
-from drfl.errors import DrflError
-from drfl.federation import WrappedFederation
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.core.errors import DrflError
+from drfl.federation.federation import WrappedFederation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 from drfl.resilience import (
     FailureModel,
     Faulty,

@@ -10,11 +10,11 @@ import torch
 
 from drfl import LocalSGD, run
 from drfl.algorithms import FedAvg
-from drfl.checkpoint import Checkpoints, resume_point
-from drfl.federation import WrappedFederation
-from drfl.requests import Replies, answers
+from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.federation.federation import WrappedFederation
+from drfl.federation.requests import Replies, answers
 from drfl.resilience import Protected
-from drfl.schedules import Constant
+from drfl.optim.schedules import Constant
 from drfl.testing import QuadraticFederation, Recording
 from drfl.testing.attacks import Scaled
 from drfl.testing.state import bits_differ

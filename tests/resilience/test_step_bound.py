@@ -11,8 +11,8 @@ from tests.support.refusals import refused
 
 from drfl import Key, LocalSGD, run
 from drfl.algorithms import ALGORITHMS
-from drfl.federation import WrappedFederation
-from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.federation.federation import WrappedFederation
+from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
 from drfl.resilience import Protected, StepBound
 from drfl.resilience import step_bound as module
 from drfl.testing.attacks import Scaled

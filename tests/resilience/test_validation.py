@@ -10,8 +10,8 @@ from tests.resilience.federations import EVERYBODY, LOCAL, N, fed_of
 from tests.support.refusals import refused
 
 from drfl import Key
-from drfl.errors import NonFiniteError
-from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.core.errors import NonFiniteError
+from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Replies, TrainRequest, answers
 from drfl.resilience import Reason, check_row, validated
 from drfl.resilience.validation import REASONS
 

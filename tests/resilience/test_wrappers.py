@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.resilience.subjects import EVERYBODY, LOCAL, VECTOR, N, small, who
 
-from drfl.key import Key
-from drfl.requests import LossRequest, TrainRequest
+from drfl.core.key import Key
+from drfl.federation.requests import LossRequest, TrainRequest
 from drfl.resilience import DuplicateReplies, LostReplies, Stragglers, UnreliableFederation
 from drfl.testing import ConstantFederation, DropoutFederation, Recording
 

@@ -9,10 +9,10 @@ from tests.report.conftest import write_directory
 from tests.support.refusals import refused
 
 import drfl
-from drfl import files
-from drfl.audit_log import AuditLog
+from drfl.core import files
+from drfl.core.audit_log import AuditLog
 from drfl.cli.app import call
-from drfl.screen import Screen, Table
+from drfl.core.screen import Screen, Table
 
 SOURCE = Path(drfl.__file__).parent
 BAD = "\x1b]0;x\x07\x9b31m\u202eabc\u200b\nok       forged"
@@ -57,11 +57,11 @@ EXCEPTIONS = {
     "data/hugging_face.py": "the package datasets opens its own folders",
     "deploy/flower_cli.py": "parses what a program printed",
     "deploy/init.py": "a file of the package",
-    "experiments/comparison_ray.py": "what a worker of its own wrote",
-    "experiments/comparison_results.py": "its own text",
-    "experiments/artifacts.py": "its own text",
+    "evidence/comparison_ray.py": "what a worker of its own wrote",
+    "evidence/comparison_results.py": "its own text",
+    "evidence/artifacts.py": "its own text",
     "deploy/edit_settings.py": "parses text that the opener read",
-    "experiments/run_directory.py": "results that it has just written, to sign them",
+    "evidence/run_directory.py": "results that it has just written, to sign them",
     "features/weights.py": "a wheel that the opener opened",
     "papers/claims/decide.py": "a file of the package",
     "papers/claims/results.py": "stored results of the repository",
@@ -90,7 +90,7 @@ def test_no_other_module_opens_files():
     found = set()
     for path in SOURCE.rglob("*.py"):
         name = path.relative_to(SOURCE).as_posix()
-        through_files = path.read_text(encoding="utf-8").partition("from drfl.files import")[2].partition("\nfrom ")[0]
+        through_files = path.read_text(encoding="utf-8").partition("from drfl.core.files import")[2].partition("\nfrom ")[0]
         for call_ in calls(path):
             last = call_.rpartition(".")[2]
             own = call_ == last and last in through_files

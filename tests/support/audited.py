@@ -10,9 +10,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from tests.flower.conftest import arrays, grid_of
 
-from drfl import audit_log
-from drfl.audit_log import AuditLog, Record
-from drfl.audit_signatures import SigningKey, read_public_key, read_signing_key
+from drfl.core import audit_log
+from drfl.core.audit_log import AuditLog, Record
+from drfl.core.audit_signatures import SigningKey, read_public_key, read_signing_key
 from drfl.data import ClientData
 from drfl.flower.client_app import Site
 from drfl.flower.in_process import InProcessGrid

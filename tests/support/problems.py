@@ -8,9 +8,9 @@ from torch import nn
 
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
-from drfl.key import Key
-from drfl.models import linear
-from drfl.task import Task
+from drfl.core.key import Key
+from drfl.task.models import linear
+from drfl.task.task import Task
 
 SIZES = (1, 2, 31, 32, 33, 180)
 """Samples per client: fewer than, exactly and more than a batch of 32."""

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from drfl.cli import app, console
-from drfl.errors import DrflError, InputError, Notice
+from drfl.core.errors import DrflError, InputError, Notice
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from drfl.experiments.cells import Record
-from drfl.history import Metrics
-from drfl.papers.plan import Collected, Plan, Scale, collect, plan
-from drfl.papers.records import Runs, runs
-from drfl.papers.specification import Specification
+from drfl.experiments.execution.cells import Record
+from drfl.training.history import Metrics
+from drfl_papers.plan import Collected, Plan, Scale, collect, plan
+from drfl_papers.records import Runs, runs
+from drfl_papers.specification import Specification
 
 VERSIONS = {"python": "3.11", "drfl": "0.1.0"}
 KILO = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drfl import rounds
+from drfl.training import rounds
 
 
 def set_back_once(monkeypatch: pytest.MonkeyPatch, *seeds: int) -> None:

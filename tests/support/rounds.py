@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from drfl.key import Key
-from drfl.loop import run
+from drfl.core.key import Key
+from drfl.training.loop import run
 from drfl.testing import ConstantFederation, Recording, subject_of
 from drfl.testing.convergence import matches_its_reference
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from drfl.experiments import cells
-from drfl.experiments.cells import Cell, Record
-from drfl.experiments.pool import Run
-from drfl.experiments.training_cells import run_cell
-from drfl.tuning import study
-from drfl.tuning.configured import prepare
-from drfl.tuning.job import Method, TuningJob
-from drfl.tuning.search import Search
-from drfl.tuning.study import Ended
-from drfl.tuning.suggestion import Trial
+from drfl.experiments.execution import cells
+from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.pool import Run
+from drfl.experiments.execution.training_cells import run_cell
+from drfl.experiments.tuning import study
+from drfl.experiments.tuning.configured import prepare
+from drfl.experiments.tuning.job import Method, TuningJob
+from drfl.experiments.tuning.search import Search
+from drfl.experiments.tuning.study import Ended
+from drfl.experiments.tuning.suggestion import Trial
 
 VALUES = {
     "dataset": "digits",

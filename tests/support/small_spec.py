@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drfl.papers.specification import Specification, parse
+from drfl_papers.specification import Specification, parse
 
 SMALL = {
     "name": "small-table-1",

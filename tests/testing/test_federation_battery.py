@@ -7,7 +7,7 @@ from tests.support.engines import ENGINES
 from tests.support.marks import crossed
 
 from drfl.engine import Loop, Simulation
-from drfl.requests import Losses, LossRequest
+from drfl.federation.requests import Losses, LossRequest
 from drfl.testing import (
     FEDERATION_CHECKS,
     DropoutFederation,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drfl.client_table import ClientTable
+from drfl.federation.client_table import ClientTable
 from drfl.testing import CheckError, state
 
 

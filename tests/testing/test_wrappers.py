@@ -9,9 +9,9 @@ import torch
 from tests.support.problems import federation
 
 from drfl.engine import Loop
-from drfl.federation import WrappedFederation
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.federation.federation import WrappedFederation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 from drfl.testing import Claims, ConstantFederation, DropoutFederation, PermutedClients, Recording, least_squares
 from drfl.testing.federations import first_asked
 from drfl.testing.problems import curved_quadratics, logistic

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from drfl import checks
-from drfl.algorithm import Info
+from drfl.core import checks
+from drfl.federation.algorithm import Info
 from drfl.algorithms.drfa import DRFAState
 from drfl.algorithms.dual import Start, ascend, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD, refuse_epochs
-from drfl.sampling import Cohort
-from drfl.schedules import Constant, Schedule
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD, refuse_epochs
+from drfl.federation.sampling import Cohort
+from drfl.optim.schedules import Constant, Schedule
 
 
 def one_step() -> LocalSGD:
@@ -50,7 +50,7 @@ class AFL:
         ambiguity: Λ and ψ.
         dual_after: take the losses at the new model instead of the old one. The published step takes both gradients at
             the old (w, λ); with ``dual_after`` a round of one step is DRFA's with everybody.
-        gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
+        gamma_schedule: multiplies γ round by round, see :mod:`drfl.optim.schedules`.
         lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
 
     Deviations: none with one step, γ given and no ψ; a ψ is met by a proximal step. λ_0 is uniform (projected on Λ).

@@ -8,15 +8,15 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.algorithm import Info
+from drfl.core import checks
+from drfl.federation.algorithm import Info
 from drfl.algorithms.fedavg import FedAvg, FedAvgState
-from drfl.averages import DECAY
-from drfl.client_table import ClientTable
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.sampling import everybody
+from drfl.training.averages import DECAY
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.federation.sampling import everybody
 
 
 class LocalOnlyState(NamedTuple):
@@ -25,7 +25,7 @@ class LocalOnlyState(NamedTuple):
     Args:
         w: (d,) their mean by samples, which nobody uses.
         models: (N, d) a model a client.
-        average: (N, d) the polynomial-decay average of each, see :class:`drfl.averages.DecayingAverage`.
+        average: (N, d) the polynomial-decay average of each, see :class:`drfl.training.averages.DecayingAverage`.
         rounds: () int64, how many are in it.
     """
 
@@ -35,7 +35,7 @@ class LocalOnlyState(NamedTuple):
     rounds: Tensor
 
     def wrong(self) -> str | None:
-        """See :class:`drfl.algorithm.Consistent`."""
+        """See :class:`drfl.federation.algorithm.Consistent`."""
         return "fewer than no rounds" if self.rounds < 0 else None
 
 
@@ -80,7 +80,7 @@ class LocalOnly:
         return LocalOnlyState(w, models, average, rounds), Info(D, torch.tensor(answered))
 
     def personal(self, state: LocalOnlyState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
-        """See :class:`drfl.algorithm.Personal`."""
+        """See :class:`drfl.federation.algorithm.Personal`."""
         return state.models if w is state.w or torch.equal(w, state.w) else state.average
 
 
@@ -138,7 +138,7 @@ class FineTuned(FedAvg):
         checks.whole("fine_steps", self.fine_steps)
 
     def personal(self, state: FedAvgState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
-        """See :class:`drfl.algorithm.Personal`."""
+        """See :class:`drfl.federation.algorithm.Personal`."""
         up = fed.train(torch.arange(fed.n), w, replace(self.local, steps=self.fine_steps, epochs=None), key.fold("sgd"))
         table = fed.client_table().put(torch.arange(fed.n), w.expand(fed.n, -1))
         return table.put(up.clients, up.w)

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from drfl import checks, sampling
-from drfl.algorithm import Info
+from drfl.core import checks
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.algorithms import dual
 from drfl.algorithms.fedavg import Averaging, FedAvgState
-from drfl.errors import InputError
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.sampling import Cohort
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.federation.sampling import Cohort
 
 ROUNDING = 1e-12
 """How much weight a sum of shares may miss and still count as the tail."""

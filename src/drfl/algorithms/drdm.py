@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import sampling
-from drfl.algorithm import Info
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import check_penalty, moves, penalty
 from drfl.algorithms.dual import SnapshotMethod, first_mixture, no_squares
 from drfl.algorithms.weighted_sum import Weighted, WeightedSum
-from drfl.client_table import ClientTable
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local_optimizers import refuse
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local_optimizers import refuse
 
 
 class DRDMState(NamedTuple):

@@ -8,16 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks, sampling
-from drfl.algorithm import Info
+from drfl.core import checks
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.algorithms.dual import SnapshotMethod, Start, check_schedule, first_mixture, no_squares, step_size
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.errors import InputError
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.sampling import Sampling, with_replacement
-from drfl.schedules import Constant, Schedule
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.federation.sampling import Sampling, with_replacement
+from drfl.optim.schedules import Constant, Schedule
 
 
 class DRFAState(NamedTuple):
@@ -133,12 +134,12 @@ class DRFAGA:
     ========== ================= =====================================================
 
     Args:
-        m: cohort size for training, None = :func:`drfl.sampling.size`; every client reports its loss.
+        m: cohort size for training, None = :func:`drfl.federation.sampling.size`; every client reports its loss.
         gamma: dual step size γ ≥ 0; None = the rule of :func:`drfl.algorithms.dual.step_size`.
         local: what a client runs.
         ambiguity: Λ and a ψ that is differentiable on all of it (KL is not where some λ_i = 0).
         sampling: how D is drawn from λ.
-        gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
+        gamma_schedule: multiplies γ round by round, see :mod:`drfl.optim.schedules`.
         lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
 
     Deviations: none where γ is given. λ^(0) is uniform (projected on Λ).

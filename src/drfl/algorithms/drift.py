@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.errors import InputError
-from drfl.local import LocalSGD
+from drfl.core import checks
+from drfl.core.errors import InputError
+from drfl.optim.local import LocalSGD
 
 KAPPA = 0.2
 """κ of the built-in rule μ = κ/(ητ)."""
@@ -20,7 +20,9 @@ LARGEST = 1e30
 
 
 def check_penalty(mu: float | None) -> None:
-    """Raise an :class:`drfl.errors.InputError` unless μ is None or a number above 0 and at most :data:`LARGEST`."""
+    """Raise an :class:`drfl.core.errors.InputError` unless μ is None or a number above 0 and at most
+    :data:`LARGEST`.
+    """
     if mu is None:
         return
     checks.positive("mu", mu)

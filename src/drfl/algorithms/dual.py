@@ -8,16 +8,16 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.algorithms.sparse_vector import SparseVector, spread
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.errors import InputError, NonFiniteError, unknown
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD, refuse_epochs
-from drfl.requests import Losses, Merged
-from drfl.sampling import Sampling, size, uniform, with_replacement
-from drfl.schedules import Constant, Schedule
+from drfl.core.errors import InputError, NonFiniteError, unknown
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD, refuse_epochs
+from drfl.federation.requests import Losses, Merged
+from drfl.federation.sampling import Sampling, size, uniform, with_replacement
+from drfl.optim.schedules import Constant, Schedule
 
 
 def finite(losses: Losses) -> Losses:
@@ -62,7 +62,7 @@ def step_size(gamma: float | None, v: Tensor | SparseVector, squares: Tensor) ->
 
 
 def check_schedule(name: str, gamma: float | None, schedule: Schedule) -> None:
-    """Raise an :class:`drfl.errors.InputError` where a schedule is for a dual step that no number is given of."""
+    """Raise an :class:`drfl.core.errors.InputError` where a schedule is for a dual step that no number is given of."""
     if gamma is None and schedule != Constant():
         raise InputError(
             f"{name}_schedule needs {name}: without a number the rule shortens the dual step by itself",
@@ -113,7 +113,7 @@ class SnapshotMethod:
     """The parameters and the dual step that DRFA, DRFA-Prox, DRDM and dual DRDM share.
 
     Args:
-        m: cohort size, for training and for the loss reports; None = :func:`drfl.sampling.size`.
+        m: cohort size, for training and for the loss reports; None = :func:`drfl.federation.sampling.size`.
         gamma: dual step size γ ≥ 0: a round moves λ by τγ·v. None = the rule of :func:`step_size`.
         local: what a client runs.
         dual_batch: samples per loss report; None = all local training data.
@@ -122,7 +122,7 @@ class SnapshotMethod:
             ``sampling.everybody`` (all clients, weighted by λ) or ``sampling.uniform_weighted`` (m of them).
         centred: subtract the mean of the reports before the factor N/m: on the simplex the same in expectation, without
             the noise of the whole loss. The papers do not.
-        gamma_schedule: multiplies γ round by round, see :mod:`drfl.schedules`.
+        gamma_schedule: multiplies γ round by round, see :mod:`drfl.optim.schedules`.
         lam0: where λ starts, see :func:`first_mixture`.
 
     Raises:

@@ -8,14 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks, sampling
-from drfl.algorithm import Info
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.requests import Merged
-from drfl.sampling import Cohort
-from drfl.server_optimizers import Moments, ServerOptimizer
+from drfl.core import checks
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.federation.requests import Merged
+from drfl.federation.sampling import Cohort
+from drfl.optim.server_optimizers import Moments, ServerOptimizer
 
 
 class FedAvgState(NamedTuple):
@@ -35,11 +36,11 @@ class Averaging:
     """A method whose round ends with the weighted mean of local models.
 
     Args:
-        m: cohort size; None = :func:`drfl.sampling.size`.
+        m: cohort size; None = :func:`drfl.federation.sampling.size`.
         local: what a client runs.
         by_samples: weight clients by their samples (the default) or all alike.
-        server: what the server makes of the mean of the local models, see :mod:`drfl.server_optimizers`; None = it is
-            the next model. With one there is no averaged solution: the next model is no mean of local ones.
+        server: what the server makes of the mean of the local models, see :mod:`drfl.optim.server_optimizers`; None =
+            it is the next model. With one there is no averaged solution: the next model is no mean of local ones.
 
     Raises:
         InputError: m > N (when first used).
@@ -96,7 +97,7 @@ class FedAvg(Averaging):
     ====== =============== =====================================================
     w_t    ``state.w``     (d,) global model
     S_t    ``D``           cohort, uniform without replacement
-    m      ``m``           cohort size; None = :func:`drfl.sampling.size`
+    m      ``m``           cohort size; None = :func:`drfl.federation.sampling.size`
     E, B   ``local``       steps τ or epochs E, minibatch, step size η
     ====== =============== =====================================================
 

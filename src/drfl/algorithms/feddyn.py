@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import sampling
-from drfl.algorithm import Info
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import check_penalty, moves, penalty
 from drfl.algorithms.fedavg import uniform_weights
-from drfl.client_table import ClientTable
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD, refuse_epochs
-from drfl.local_optimizers import refuse
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD, refuse_epochs
+from drfl.optim.local_optimizers import refuse
 
 
 class FedDynState(NamedTuple):
@@ -45,7 +45,7 @@ class FedDyn:
     ================ ================= =====================================================
 
     Args:
-        m: cohort size; None = :func:`drfl.sampling.size`.
+        m: cohort size; None = :func:`drfl.federation.sampling.size`.
         mu: μ > 0; None = 1/(5ητ), see :func:`drfl.algorithms.drift.penalty`.
         local: what a client runs.
 

@@ -8,17 +8,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from drfl import checks, sampling
-from drfl.algorithm import Info
+from drfl.core import checks
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.algorithms import dual
 from drfl.algorithms.drift import summed
 from drfl.algorithms.fedavg import FedAvgState, uniform_weights
-from drfl.errors import InputError
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.local_optimizers import refuse
-from drfl.requests import Losses
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.optim.local_optimizers import refuse
+from drfl.federation.requests import Losses
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class QFedAvg:
     =========== ===================== =====================================================
 
     Args:
-        m: cohort size; None = :func:`drfl.sampling.size`.
+        m: cohort size; None = :func:`drfl.federation.sampling.size`.
         q: q ≥ 0; 0 is FedAvg with uniform weights. The default, 1, weights clients in proportion to their losses.
         local: what a client runs. Momentum, weight decay and radius are allowed: the method takes any local move for
             a pseudo-gradient. L stays 1/η.

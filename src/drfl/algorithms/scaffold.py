@@ -8,16 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks, sampling
-from drfl.algorithm import Info
+from drfl.core import checks
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import moves, summed
 from drfl.algorithms.fedavg import uniform_weights
-from drfl.client_table import ClientTable
-from drfl.errors import InputError
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.local_optimizers import refuse
+from drfl.federation.client_table import ClientTable
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.optim.local_optimizers import refuse
 
 
 class SCAFFOLDState(NamedTuple):
@@ -49,7 +50,7 @@ class SCAFFOLD:
     ========= ================= =====================================================
 
     Args:
-        m: cohort size; None = :func:`drfl.sampling.size`.
+        m: cohort size; None = :func:`drfl.federation.sampling.size`.
         server_lr: η_g > 0; 1 takes the mean of the local models.
         local: what a client runs.
 

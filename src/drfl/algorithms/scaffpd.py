@@ -9,21 +9,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks, sampling
-from drfl.algorithm import Info
+from drfl.core import checks
+from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.algorithms.drift import moves
 from drfl.algorithms.dual import Start, check_schedule, first_mixture, no_squares, prox, step_size
 from drfl.algorithms.sparse_vector import SparseVector
 from drfl.algorithms.weighted_sum import Weighted, WeightedSum
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.client_table import ClientTable
-from drfl.errors import InputError
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.local import LocalSGD, refuse_epochs
-from drfl.local_optimizers import refuse
-from drfl.requests import Gradients, Losses
-from drfl.schedules import Constant, Schedule
+from drfl.federation.client_table import ClientTable
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD, refuse_epochs
+from drfl.optim.local_optimizers import refuse
+from drfl.federation.requests import Gradients, Losses
+from drfl.optim.schedules import Constant, Schedule
 
 
 class Reports(NamedTuple):
@@ -48,7 +49,7 @@ class Reports(NamedTuple):
         )
 
     def wrong(self) -> str | None:
-        """See :class:`drfl.algorithm.Consistent`."""
+        """See :class:`drfl.federation.algorithm.Consistent`."""
         same = torch.equal(self.seen.nonzero().flatten().cpu(), self.c.clients)
         return None if same else "those who reported a loss are not those who reported a gradient"
 
@@ -99,7 +100,7 @@ class ScaffPDState(NamedTuple):
     c: WeightedSum | None
 
     def wrong(self) -> str | None:
-        """See :class:`drfl.algorithm.Consistent`."""
+        """See :class:`drfl.federation.algorithm.Consistent`."""
         fits = 0 < self.tau <= 1 and 0 <= self.theta <= 1 and self.squares >= 0
         return None if fits else "a step size, the extrapolation or the sum of squares is out of range"
 
@@ -139,7 +140,7 @@ class ScaffPD:
         local: what a client runs.
         dual_batch: samples behind L_i and c_i; None = all local training data.
         ambiguity: Λ and ψ.
-        sigma_schedule: multiplies σ round by round, see :mod:`drfl.schedules`.
+        sigma_schedule: multiplies σ round by round, see :mod:`drfl.optim.schedules`.
         lam0: where λ starts, see :func:`drfl.algorithms.dual.first_mixture`.
 
     c^r sums over every client that has ever reported and has λ_i > 0. Up to 512 clients a round reads all these c_i;

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from drfl.client_table import BLOCK, ClientTable
+from drfl.federation.client_table import BLOCK, ClientTable
 
 FEW = BLOCK
 """Clients up to which nothing is kept: all rows are read in every round."""
@@ -97,7 +97,7 @@ class WeightedSum(NamedTuple):
         return cls(sums, torch.zeros(n, dtype=torch.bool), torch.zeros((), dtype=torch.int64))
 
     def wrong(self) -> str | None:
-        """See :class:`drfl.algorithm.Consistent`."""
+        """See :class:`drfl.federation.algorithm.Consistent`."""
         return None if 0 <= self.updates < REFRESH else "the number of updates of a sum is out of range"
 
     def after(self, before: Weighted, now: Weighted, changed: Tensor, target: Tensor, step: float = 0.0) -> WeightedSum:

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.errors import InputError, NonFiniteError
+from drfl.core import checks
+from drfl.core.errors import InputError, NonFiniteError
 
 
 def finite(v: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.ambiguity._kl_solver import LEAST, TINY, Direction, log_mean_exp
 from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex, quarter_gaps
 from drfl.ambiguity.simplex import onto_simplex
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 
 Prior = Sequence[float] | Tensor | None
 """N positive numbers of sum 1, or None for the uniform mixture of however many clients there are."""

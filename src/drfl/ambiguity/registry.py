@@ -8,7 +8,7 @@ from drfl.ambiguity.base import AmbiguitySet
 from drfl.ambiguity.chi_square import ChiSquare, ChiSquareBall
 from drfl.ambiguity.kl import KL, KLBall
 from drfl.ambiguity.simplex import Box, CVaR, Simplex
-from drfl.registry import named
+from drfl.core.registry import named
 
 AMBIGUITY_SETS: dict[str, Callable[..., AmbiguitySet]] = {
     "simplex": Simplex,

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.ambiguity.base import Constraint, WorstCase, finite, on_simplex
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 
 SUM_ERROR = 1e-13
 """A projection whose sum is off by more is corrected."""

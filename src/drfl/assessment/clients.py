@@ -22,9 +22,9 @@ from drfl.assessment.scores import (
 )
 from drfl.assessment.unseen import UnseenClient, unseen_client
 from drfl.assessment.worst import WorstScore, could_be_worst, worst_score
-from drfl.errors import InputError, unknown
-from drfl.html_table import html_table
-from drfl.measure import Measure, Rows, undefined_note
+from drfl.core.errors import InputError, unknown
+from drfl.core.html_table import html_table
+from drfl.task.measure import Measure, Rows, undefined_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +97,7 @@ class Assessment:
 
     @property
     def note(self) -> str:
-        """What follows a statistic over the other clients in a line, see :func:`drfl.measure.undefined_note`."""
+        """What follows a statistic over the other clients in a line, see :func:`drfl.task.measure.undefined_note`."""
         return undefined_note([len(self.undefined)], [len(self.names)])
 
     def to_frame(self) -> pd.DataFrame:
@@ -148,7 +148,7 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
 
     Args:
         measure: what was measured.
-        sums: (N, 5) of the clients' rows, see :class:`drfl.federation.Evaluation`.
+        sums: (N, 5) of the clients' rows, see :class:`drfl.federation.federation.Evaluation`.
         auc_interval: see :func:`assess_clients`.
 
     Raises:
@@ -222,7 +222,7 @@ def assess_clients(
     Args:
         measure: what was measured.
         names: (N,) of the clients.
-        sums: (N, 5) of their rows, see :class:`drfl.federation.Evaluation`.
+        sums: (N, 5) of their rows, see :class:`drfl.federation.federation.Evaluation`.
         samples: (N,) test rows.
         level: of intervals and sets, in (0, 1).
         independent: whether no two clients share a test row; if they do, the set of candidates is larger.

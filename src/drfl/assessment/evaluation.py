@@ -10,11 +10,11 @@ import numpy as np
 from drfl.assessment.clients import Assessment, AucInterval, ClientScores, assess_clients, interval, scores_of
 from drfl.assessment.scores import Floats, select
 from drfl.assessment.worst import worst_score
-from drfl.errors import InputError, unknown
-from drfl.measure import Measure, Rows
+from drfl.core.errors import InputError, unknown
+from drfl.task.measure import Measure, Rows
 
 if TYPE_CHECKING:
-    from drfl.federation import Evaluation
+    from drfl.federation.federation import Evaluation
 
 
 def assess_evaluation(

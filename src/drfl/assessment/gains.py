@@ -13,9 +13,9 @@ from drfl.assessment.clients import AucInterval, auc_interval_of, check_level, s
 from drfl.assessment.differences import BinaryGains, Gains, MeanGains, WorstGain, worst_gain
 from drfl.assessment.scores import Floats, RankScores
 from drfl.assessment.seeds import holm
-from drfl.errors import InputError
-from drfl.html_table import html_table
-from drfl.measure import Measure, Rows, undefined_note
+from drfl.core.errors import InputError
+from drfl.core.html_table import html_table
+from drfl.task.measure import Measure, Rows, undefined_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ class GainAssessment:
 
     @property
     def note(self) -> str:
-        """What follows the worst client's gain in a line, see :func:`drfl.measure.undefined_note`."""
+        """What follows the worst client's gain in a line, see :func:`drfl.task.measure.undefined_note`."""
         return undefined_note([len(self.undefined)], [len(self.names)])
 
     def _shown(self, which: NDArray[np.bool_]) -> list[str]:
@@ -114,7 +114,7 @@ def assess_gain(
     Args:
         measure: what was measured, a mean over rows or a ranking of them.
         names: (N,) of the clients.
-        first: (N, 5) model A's sums over each client's rows, see :class:`drfl.federation.Evaluation`.
+        first: (N, 5) model A's sums over each client's rows, see :class:`drfl.federation.federation.Evaluation`.
         second: (N, 5) model B's.
         products: (N, 2) sums over rows of A's value times B's, see :func:`drfl.data.row_scores.products`; of a mean
             over rows (N,) is enough.

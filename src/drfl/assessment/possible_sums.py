@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.measure import LARGEST_SUM, Measure, Rows
+from drfl.task.measure import LARGEST_SUM, Measure, Rows
 
 CLOSE = 1e-6
 """How far apart numbers may be that say the same and were rounded in another order; relative where they are large."""
@@ -18,7 +18,7 @@ def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[f
         measure: which.
         value: what it is; NaN where it is not defined.
         samples: test rows.
-        sums: five, see :class:`drfl.federation.Evaluation`.
+        sums: five, see :class:`drfl.federation.federation.Evaluation`.
     """
     if len(sums) != 5:
         return False

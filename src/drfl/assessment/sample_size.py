@@ -8,7 +8,7 @@ import numpy as np
 from scipy import special, stats
 
 from drfl.assessment.scores import BinaryScores, Floats
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 
 MOST = 10_000_000
 """Test rows beyond which the answer is that it cannot be told."""

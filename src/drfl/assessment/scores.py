@@ -243,7 +243,7 @@ class DeLongScores(RankScores):
     the side of θ, or they vary as right and wrong answers do, whichever is more; k is the likelihood ratio statistic of
     θ. That is how Agresti and Coull (1998) treat a share: by z² more rows, half of them wrong. No fewer answers are
     taken than the smaller class has rows, as no area has more variance. Simulations, not a proof, say that this holds:
-    see ``experiments/assessment_coverage.py``.
+    see ``evidence/assessment_coverage.py``.
 
     Args:
         positive: (N,) rows of the positive class.

@@ -9,7 +9,7 @@ Sign flips alone cannot decide a table: n pairs have 2ⁿ sign patterns and no p
 n = 6 and 0.002 at n = 10, where Holm's correction of 72 differences asks the least one for 0.0007. They check what the
 t-test takes for granted, that the differences are normal. A percentile bootstrap over so few seeds is no way out: it
 draws from n values and gives an interval that is too short. Of normal differences with mean 0 it leaves 0 out in about
-26 % of the cases at n = 3, 16 % at n = 5 and 10 % at n = 10, instead of 5 % (`experiments/bootstrap_null.py`).
+26 % of the cases at n = 3, 16 % at n = 5 and 10 % at n = 10, instead of 5 % (`evidence/bootstrap_null.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 
 LEVEL = 0.05
 """Largest p-value at which a difference is shown; intervals have confidence 1 − LEVEL."""
@@ -113,7 +113,7 @@ def sign_flip_p(values: Sequence[float] | np.ndarray) -> float:
         for value in d[1:]:
             sums = np.concatenate([sums + value, sums - value])
         return float((np.abs(sums) >= least).mean())
-    from drfl.key import Key  # it loads torch, which reports on fewer seeds do without
+    from drfl.core.key import Key  # it loads torch, which reports on fewer seeds do without
 
     rng = Key(0).fold("sign flips", n).generator()
     blocks = (rng.integers(0, 2, (_BLOCK, n), dtype=np.int8) for _ in range(FLIPS // _BLOCK))

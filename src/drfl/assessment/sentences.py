@@ -6,8 +6,8 @@ import numpy as np
 
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sample_size import rows_for_worst
-from drfl.errors import InputError
-from drfl.measure import NOTHING, Measure
+from drfl.core.errors import InputError
+from drfl.task.measure import NOTHING, Measure
 
 NAMED = 5
 """Clients that a sentence names at most."""

@@ -14,8 +14,8 @@ import typer
 from drfl.cli import deploy, signals
 from drfl.cli import options as o
 from drfl.cli.options import expand
-from drfl.errors import DivergedError, DrflError, InputError, StoppedError, unknown
-from drfl.screen import say
+from drfl.core.errors import DivergedError, DrflError, InputError, StoppedError, unknown
+from drfl.core.screen import say
 
 app = typer.Typer(
     name="drfl",
@@ -156,7 +156,7 @@ def reproduce(options: o.ReproduceOptions) -> int:
 
     Finished cells are kept: after an interruption the same command continues.
     """
-    from drfl.cli.reproduce import reproduce_command
+    from drfl_papers.commands.reproduce import reproduce_command
 
     with signals.as_stopped():
         return reproduce_command(options)
@@ -166,7 +166,7 @@ def reproduce(options: o.ReproduceOptions) -> int:
 @o.command(o.EnergyOptions)
 def energy(options: o.EnergyOptions) -> int:
     """Find the number of local steps that reaches a target with the least energy, by SNR and bandwidth."""
-    from drfl.cli.energy import energy_command
+    from drfl_papers.commands.energy import energy_command
 
     with signals.as_stopped():
         return energy_command(options)
@@ -188,7 +188,7 @@ def tune(options: o.TuneOptions) -> int:
 @app.command()
 def new(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]) -> int:
     """Write a small study that runs: a table, a model, an algorithm with its tests, and a TOML file."""
-    from drfl.starter import write
+    from drfl.cli.new import write
 
     with signals.as_stopped():
         write(directory)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drfl.cli import signals
-from drfl.screen import say
+from drfl.core.screen import say
 
 if TYPE_CHECKING:
-    from drfl.deploy.paths import DeploymentFolder
+    from drfl.flower.deploy.paths import DeploymentFolder
 
 app = typer.Typer(
     name="deploy",
@@ -44,7 +44,7 @@ def init(
     """Write a deployment's folder: settings, scripts and services, for the SuperLink and for each site."""
     with signals.as_stopped():
         _require()
-        from drfl.deploy.init import DeploymentPlan, write
+        from drfl.flower.deploy.init import DeploymentPlan, write
 
         write(DeploymentPlan.of(sites, host, port, insecure), directory, keys)
         say(f"{directory}: written; its README.md says how to start it")
@@ -64,9 +64,9 @@ def check(
     """Find out what keeps a deployment from working. In a site's own folder it checks that site."""
     with signals.as_stopped():
         _require()
-        from drfl.deploy.check import check_deployment, check_site
-        from drfl.deploy.paths import SiteFolder, find
-        from drfl.errors import InputError, Notice, unknown
+        from drfl.flower.deploy.check import check_deployment, check_site
+        from drfl.flower.deploy.paths import SiteFolder, find
+        from drfl.core.errors import InputError, Notice, unknown
 
         place = find(directory)
         if write and (isinstance(place, SiteFolder) or site is not None):
@@ -108,8 +108,8 @@ def run(
     """Train: submit a run, show its log, and end with its result. Exit code 0 only if it completed."""
     with signals.as_stopped():
         _require()
-        from drfl.deploy.paths import deployment
-        from drfl.deploy.runs import submit
+        from drfl.flower.deploy.paths import deployment
+        from drfl.flower.deploy.runs import submit
 
         folder = deployment(directory)
         number = submit(folder)
@@ -133,8 +133,8 @@ def stop(directory: Place, number: Number) -> int:
     """Stop a run."""
     with signals.as_stopped():
         _require()
-        from drfl.deploy.paths import deployment
-        from drfl.deploy.runs import stop as stop_run
+        from drfl.flower.deploy.paths import deployment
+        from drfl.flower.deploy.runs import stop as stop_run
 
         stop_run(deployment(directory), number)
         say(f"run {number} stopped")
@@ -155,8 +155,8 @@ def revoke(
     """Have the SuperLink refuse a site's key from now on, and take the site out of server.toml."""
     with signals.as_stopped():
         _require()
-        from drfl.deploy.keys import revoke as revoke_key
-        from drfl.deploy.paths import deployment
+        from drfl.flower.deploy.keys import revoke as revoke_key
+        from drfl.flower.deploy.paths import deployment
 
         done = revoke_key(deployment(directory), site, key_only)
         taken = "" if done.settings is None else f"; it is out of server.toml, whose old text is {done.settings}"
@@ -175,8 +175,8 @@ def rotate(
     """Exchange a site's key for a new one."""
     with signals.as_stopped():
         _require()
-        from drfl.deploy.keys import rotate as rotate_key
-        from drfl.deploy.paths import deployment
+        from drfl.flower.deploy.keys import rotate as rotate_key
+        from drfl.flower.deploy.paths import deployment
 
         node = rotate_key(deployment(directory), site, key)
         say(f"{site}: registered with its new key as {node}; the key before is refused from now on")
@@ -199,8 +199,8 @@ def audit(
 ) -> int:
     """Check audit logs, and compare the server's with those of its sites. Exit code 1 if something is wrong."""
     with signals.as_stopped():
-        from drfl.deploy.audit import TrustedKeys
-        from drfl.deploy.audit import audit as findings_of
+        from drfl.flower.deploy.audit import TrustedKeys
+        from drfl.flower.deploy.audit import audit as findings_of
 
         keys = None if deployment is None else TrustedKeys.of(deployment)
         findings = list(findings_of(logs, keys, without or ()))
@@ -215,8 +215,8 @@ def audit(
 
 
 def _write_limits(folder: DeploymentFolder) -> int:
-    from drfl.deploy.limits import propose
-    from drfl.deploy.limits import write as write_limits
+    from drfl.flower.deploy.limits import propose
+    from drfl.flower.deploy.limits import write as write_limits
 
     proposal = propose(folder)
     for notice in proposal.notices:
@@ -230,14 +230,14 @@ def _write_limits(folder: DeploymentFolder) -> int:
 
 
 def _require() -> None:
-    from drfl.deploy.flower_cli import require
+    from drfl.flower.deploy.flower_cli import require
 
     require()
 
 
 def _follow(directory: Path, number: str) -> int:
-    from drfl.deploy.paths import deployment
-    from drfl.deploy.runs import can_go_on, follow, print_result
+    from drfl.flower.deploy.paths import deployment
+    from drfl.flower.deploy.runs import can_go_on, follow, print_result
 
     folder = deployment(directory)
     try:
@@ -258,8 +258,8 @@ def _follow(directory: Path, number: str) -> int:
 
 def _leave(directory: Path, number: str) -> int:
     """After Ctrl-C: the run goes on, unless Ctrl-C is pressed again."""
-    from drfl.deploy.paths import deployment
-    from drfl.deploy.runs import stop as stop_run
+    from drfl.flower.deploy.paths import deployment
+    from drfl.flower.deploy.runs import stop as stop_run
 
     say(
         f"run {number} goes on; 'drfl deploy stop {directory} {number}' stops it, and so does Ctrl-C again within "

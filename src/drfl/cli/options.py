@@ -1,6 +1,6 @@
 """The commands' options: one class a command, whose fields are its options.
 
-Those that stand for a setting of a run are made from :mod:`drfl.experiments.settings`.
+Those that stand for a setting of a run are made from :mod:`drfl.experiments.config.settings`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from drfl.experiments.settings import RUNNING, TRAINING, Setting, Settings
+from drfl.experiments.config.settings import RUNNING, TRAINING, Setting, Settings
 
 LISTS: Mapping[str, Mapping[str, bool]] = {
     "energy": {"--snr": True, "--bandwidth": True, "--steps": True, "--runs": False},
@@ -273,7 +273,7 @@ class ReproduceOptions:
     ray: Ray = None
     data_dir: DataDir = None
     device: Annotated[str | None, setting("device")] = None
-    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: experiments/results)")] = None
+    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: evidence/results)")] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a result of another size.")] = False
     as_json: Json = False
 
@@ -316,7 +316,7 @@ class TuneOptions:
     ray: Ray = None
     data_dir: DataDir = None
     trust: Trust = False
-    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: experiments/results/tuning/JOB)")] = (
+    out: Annotated[Path | None, typer.Option(help="Folder of results. (default: evidence/results/tuning/JOB)")] = (
         None
     )
     as_json: Json = False

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from drfl.cli import console
 from drfl.cli.options import ReportOptions
-from drfl.errors import InputError
-from drfl.experiments.manifest import failed_in, interruption, runs_in
+from drfl.core.errors import InputError
+from drfl.experiments.run.manifest import failed_in, interruption, runs_in
 from drfl.report.read_run import FailedRun
 
 PAGE = Path("report.html")
@@ -61,7 +61,7 @@ def _check(options: ReportOptions, out: Path | None) -> None:
 
 def _print(options: ReportOptions, folders: list[Path], path: Path, failed: list[FailedRun]) -> None:
     """Write the report to print."""
-    from drfl.experiments.report_evidence import gathered
+    from drfl.experiments.assess.report_evidence import gathered
     from drfl.report.pdf import write_pdf
 
     write_pdf(gathered(folders, failed=failed), path, title=options.title)

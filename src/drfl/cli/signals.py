@@ -55,7 +55,7 @@ def as_stopped() -> Iterator[None]:
         with _Handled(raised):
             yield
     except KeyboardInterrupt as error:
-        from drfl.errors import StoppedError
+        from drfl.core.errors import StoppedError
 
         raise StoppedError(exit_code=code_of(error)) from None
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from drfl.algorithms import ALGORITHMS
-from drfl.errors import InputError
-from drfl.experiments.config import COMMON
-from drfl.experiments.hyperparameters import algorithm_name, canonical, takes
-from drfl.user_code import label_of
+from drfl.core.errors import InputError
+from drfl.experiments.config.config import COMMON
+from drfl.experiments.config.hyperparameters import algorithm_name, canonical, takes
+from drfl.core.user_code import label_of
 
 
 class _Param(NamedTuple):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from drfl.data.catalogue import DATASETS, DatasetInfo, describe, load, load_pixels
+from drfl.data.datasets.catalogue import DATASETS, DatasetInfo, describe, load, load_pixels
 from drfl.data.checks import data_warnings
 from drfl.data.client_data import ClientData
 from drfl.data.dataset import Dataset, Pixels
-from drfl.data.formats import read_idx, write_idx
+from drfl.data.datasets.formats import read_idx, write_idx
 from drfl.data.model_file import SavedModel, read_model, split_weights
-from drfl.data.natural import Natural, make_partition, split_groups
-from drfl.data.partition import Partition, PartitionMethod
-from drfl.data.partitioners import IID, PARTITIONS, DirichletDrop, OneClass, ZipfDirichlet
-from drfl.data.splitting import largest_remainder
+from drfl.data.partition.natural import Natural, make_partition, split_groups
+from drfl.data.partition.partition import Partition, PartitionMethod
+from drfl.data.partition.partitioners import IID, PARTITIONS, DirichletDrop, OneClass, ZipfDirichlet
+from drfl.data.partition.splitting import largest_remainder
 from drfl.data.standardisation import Standardisation, Standardise
 
 __all__ = [

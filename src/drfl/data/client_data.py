@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.data import convert
-from drfl.data.convert import encode_targets, feature_columns, feature_matrix, require_present
+from drfl.core import checks
+from drfl.data.tables import convert
+from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
 from drfl.data.dataset import Dataset
-from drfl.data.natural import Natural, make_partition, split_groups
-from drfl.data.partition import Partition, PartitionMethod
+from drfl.data.partition.natural import Natural, make_partition, split_groups
+from drfl.data.partition.partition import Partition, PartitionMethod
 from drfl.data.pools import Constant, check_indices, check_pool, constant_answer, majority_shares
-from drfl.data.row_lists import as_tensors, blocks, held_out, joined, lengths, pieces, split_blocks
+from drfl.data.partition.row_lists import as_tensors, blocks, held_out, joined, lengths, pieces, split_blocks
 from drfl.data.standardisation import Standardisation, is_table, of_all
-from drfl.errors import InputError
-from drfl.html_table import html_table
-from drfl.key import Key
+from drfl.core.errors import InputError
+from drfl.core.html_table import html_table
+from drfl.core.key import Key
 
 if TYPE_CHECKING:
     import pandas as pd

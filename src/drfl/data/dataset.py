@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.errors import InputError
+from drfl.core import checks
+from drfl.core.errors import InputError
 
 TaskName = Literal["classification", "regression", "multi-label"]
 """What targets are: one class of several, numbers, or labels each of which is there or not."""
@@ -20,7 +20,7 @@ class Dataset:
     """A data set before it is given to clients.
 
     Where the test tensors *are* the training tensors, the data set is one pool without a test part of its own: which
-    rows are for testing is drawn when it is divided among clients (see :func:`drfl.data.natural`).
+    rows are for testing is drawn when it is divided among clients (see :func:`drfl.data.partition.natural`).
 
     Args:
         name: what it is called in files and tables.

@@ -13,9 +13,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from drfl.data.standardisation import Standardisation
-from drfl.errors import DrflWarning, InputError, Notice
-from drfl.files import parse_json, read_tensors, reading
-from drfl.model_checks import COMPILED
+from drfl.core.errors import DrflWarning, InputError, Notice
+from drfl.core.files import parse_json, read_tensors, reading
+from drfl.task.model_checks import COMPILED
 
 KEY = "drfl"
 """The key of the metadata that holds the document."""

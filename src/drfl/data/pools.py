@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.errors import InputError
+from drfl.core import checks
+from drfl.core.errors import InputError
 
 
 def check_pool(part: str, inputs: Tensor, targets: Tensor) -> None:

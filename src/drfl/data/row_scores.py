@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.measure import Measure, Rows
+from drfl.task.measure import Measure, Rows
 
 
 class RowScores(NamedTuple):
@@ -22,7 +22,8 @@ class RowScores(NamedTuple):
             own name, and so is a rate, NaN where a row does not count; one that ranks rows has ``NAME.output``, by
             which it ranks them, float64, and ``NAME.positive``, uint8. Measures of all rows together are not here, nor
             one of 0 and 1 that is not defined on some row.
-        data: what the clients' data are known by, see :meth:`drfl.federation.Federation.data_digest`; "" = not known.
+        data: what the clients' data are known by, see :meth:`drfl.federation.federation.Federation.data_digest`; "" =
+            not known.
     """
 
     starts: Tensor

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drfl.checks import AT_A_TIME
-from drfl.errors import InputError
+from drfl.core.checks import AT_A_TIME
+from drfl.core.errors import InputError
 
 LARGEST = 1e100
 """Mean or standard deviation at most: no square or product with a number of rows overflows."""

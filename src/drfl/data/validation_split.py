@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from drfl.data.client_data import ClientData
-from drfl.key import Key
+from drfl.core.key import Key
 
 
 def held_out_training(data: ClientData, fraction: float, key: Key) -> ClientData:

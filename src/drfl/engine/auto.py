@@ -14,9 +14,9 @@ from drfl.engine.sgd import convolutional
 from drfl.engine.stacked import Stacked, stacking_fault
 from drfl.engine.threads import Threads
 from drfl.engine.tracing import LOG, model_of
-from drfl.errors import Notice
-from drfl.requests import TrainRequest
-from drfl.task import Task
+from drfl.core.errors import Notice
+from drfl.federation.requests import TrainRequest
+from drfl.task.task import Task
 
 SMALL = 4096
 """Numbers in a batch below which convolutions are so short that calling them one by one takes most of the time."""

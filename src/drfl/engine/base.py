@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from drfl.engine.batches import Batches, ClientRows
-from drfl.requests import Merged, TrainRequest
-from drfl.task import Task
+from drfl.federation.requests import Merged, TrainRequest
+from drfl.task.task import Task
 
 
 class PooledData(NamedTuple):
@@ -23,7 +23,7 @@ class PooledData(NamedTuple):
         y: (n, …) their targets.
         autocast: the type that matrix products and convolutions work in, e.g. bfloat16; None = the model's own.
             Parameters, losses and updates keep the model's type.
-        masses: (n,) float64 on the CPU, what each row counts, see :class:`drfl.losses.Loss`; None = 1 each.
+        masses: (n,) float64 on the CPU, what each row counts, see :class:`drfl.task.losses.Loss`; None = 1 each.
     """
 
     task: Task
@@ -120,7 +120,7 @@ class Tests(NamedTuple):
     Args:
         loss: (N,) float64 mean losses.
         values: (N,) float64 for each of the task's measures.
-        rows: (Σ_i n_i, k) float64 for each of them, see :meth:`drfl.metrics.Metric.of_rows`.
+        rows: (Σ_i n_i, k) float64 for each of them, see :meth:`drfl.task.metrics.Metric.of_rows`.
         threshold: the log-odds above which rates call a row positive; None = 0, as nobody chose one.
     """
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.key import Key
-from drfl.training_noise import draw_seeds
+from drfl.core.key import Key
+from drfl.task.training_noise import draw_seeds
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Batches(NamedTuple):
     seeds: Tensor | None = None
 
     def seeded(self, clients: Tensor, steps: int, key: Key, first: int = 0) -> Batches:
-        """The same samples with seeds, see :func:`drfl.training_noise.draw_seeds`."""
+        """The same samples with seeds, see :func:`drfl.task.training_noise.draw_seeds`."""
         T = steps if self.by_step is None else self.by_step.shape[1]
         return self._replace(seeds=draw_seeds((clients + first).tolist(), T, self.counts, key))
 

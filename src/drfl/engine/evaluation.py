@@ -13,10 +13,10 @@ from drfl.engine.base import PooledData, Tests
 from drfl.engine.batches import ClientRows
 from drfl.engine.sgd import Apply, Model, images, mostly, pass_size, per_sample, taken
 from drfl.engine.tracing import Function, replayed, traced
-from drfl.losses import SampleFn
-from drfl.measure import Rows
-from drfl.metrics import Metric
-from drfl.task import Task
+from drfl.task.losses import SampleFn
+from drfl.task.measure import Rows
+from drfl.task.metrics import Metric
+from drfl.task.task import Task
 
 TRACED = 2**26
 """Multiplications of a test from which it is worth tracing: a few milliseconds, where a trace takes a tenth of a

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drfl.task import Task
+from drfl.task.task import Task
 
 IMAGES = 256
 """Samples of a pass."""

@@ -17,8 +17,8 @@ from drfl.engine.same_model import structure_of
 from drfl.engine.sgd import gradient_of, taken
 from drfl.engine.stacked import Stacked, seeds_of
 from drfl.engine.tracing import replayed, traced
-from drfl.intraop import threads_for
-from drfl.requests import TrainRequest
+from drfl.core.intraop import threads_for
+from drfl.federation.requests import TrainRequest
 
 A = TypeVar("A")
 

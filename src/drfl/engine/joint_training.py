@@ -16,10 +16,10 @@ from drfl.engine.sgd import fixed_part
 from drfl.engine.stacked import GRAPHS, local_steps, seeds_of
 from drfl.engine.tracing import captured, replayed
 from drfl.engine.weight_products import Gradient, written_out
-from drfl.intraop import threads_for
-from drfl.local_optimizers import Adam
-from drfl.requests import TrainRequest
-from drfl.schedules import Constant
+from drfl.core.intraop import threads_for
+from drfl.optim.local_optimizers import Adam
+from drfl.federation.requests import TrainRequest
+from drfl.optim.schedules import Constant
 
 
 class EachStep(NamedTuple):

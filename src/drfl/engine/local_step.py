@@ -11,8 +11,8 @@ from torch import Tensor
 
 from drfl.engine.sgd import SGDStep, rounded
 from drfl.engine.weight_products import Gradient, written_out
-from drfl.local_optimizers import SAM, Adam
-from drfl.requests import TrainRequest
+from drfl.optim.local_optimizers import SAM, Adam
+from drfl.federation.requests import TrainRequest
 
 
 class LocalStep(Protocol):
@@ -28,7 +28,7 @@ class LocalStep(Protocol):
 
 
 class AdamStep(NamedTuple):
-    """u ← u − lr·m̂/(√v̂ + ε) along (fixed + pull·u) + g, see :class:`drfl.local_optimizers.Adam`."""
+    """u ← u − lr·m̂/(√v̂ + ε) along (fixed + pull·u) + g, see :class:`drfl.optim.local_optimizers.Adam`."""
 
     lr: float
     pull: float
@@ -53,7 +53,9 @@ class AdamStep(NamedTuple):
 
 
 def local_step(request: TrainRequest) -> LocalStep:
-    """The step of a request's optimiser; of :class:`drfl.local_optimizers.SAM` the one at the point it started from."""
+    """The step of a request's optimiser; of :class:`drfl.optim.local_optimizers.SAM` the one at the point it started
+    from.
+    """
     plain = SGDStep.of(request)
     if isinstance(request.local.optimizer, Adam):
         return AdamStep(rounded([request.local.eta], request.w)[0], plain.pull, request.local.optimizer)

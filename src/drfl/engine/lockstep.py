@@ -27,8 +27,8 @@ from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.joint import Call, Pools, results_of
 from drfl.engine.stacked import Stacked
-from drfl.intraop import allowed
-from drfl.requests import TrainRequest
+from drfl.core.intraop import allowed
+from drfl.federation.requests import TrainRequest
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import threading
 from types import ModuleType
 from typing import NamedTuple
 
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 
 LOCAL = "local"
 """The address that begins a cluster on this machine, which ends with the program."""

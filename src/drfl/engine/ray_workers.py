@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, Models, PooledData, Selective, Tests
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.ray_cluster import LOST, Cluster
 from drfl.engine.tracing import model_of
-from drfl.errors import DrflError, InputError, first_line
-from drfl.requests import Merged, TrainRequest
-from drfl.task import Task
+from drfl.core.errors import DrflError, InputError, first_line
+from drfl.federation.requests import Merged, TrainRequest
+from drfl.task.task import Task
 
 if TYPE_CHECKING:
     from ray import ObjectRef

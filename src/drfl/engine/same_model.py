@@ -11,8 +11,8 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from drfl.hashing import digest_of
-from drfl.task import Task
+from drfl.core.hashing import digest_of
+from drfl.task.task import Task
 
 UNCHANGING = ("torch", "drfl", "builtins", "collections", "functools")
 """Packages whose code is the same as long as the process lives; that of a notebook or of a user's module may not be."""

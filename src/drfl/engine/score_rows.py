@@ -11,8 +11,8 @@ from torch import Tensor
 from drfl.data.row_scores import RowScores, placements
 from drfl.engine.base import Tests
 from drfl.engine.batches import ClientRows
-from drfl.measure import LARGEST_SUM, Measure, Rows
-from drfl.metrics import RATES, Metric
+from drfl.task.measure import LARGEST_SUM, Measure, Rows
+from drfl.task.metrics import RATES, Metric
 
 
 def row_scores(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> RowScores:
@@ -71,7 +71,7 @@ def at_threshold(measures: Sequence[Metric], rows: ClientRows, tests: Tests, thr
 
 
 def sums_of(measures: Sequence[Measure], rows: ClientRows, tests: Tests) -> Tensor:
-    """(N, M, 5) float64, see :class:`drfl.federation.Evaluation`."""
+    """(N, M, 5) float64, see :class:`drfl.federation.federation.Evaluation`."""
     n, found = rows.sizes.double(), list[Tensor]()
     none = torch.zeros_like(n)
     for measure, each in zip(measures, tests.rows, strict=True):

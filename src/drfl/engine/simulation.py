@@ -11,27 +11,27 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.client_table import ClientTable
+from drfl.core import checks
+from drfl.federation.client_table import ClientTable
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
-from drfl.data.row_lists import pieces
+from drfl.data.partition.row_lists import pieces
 from drfl.data.row_scores import RowScores
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.frozen_layers import features, narrows, split
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
-from drfl.errors import InputError, Notice
-from drfl.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
-from drfl.hashing import digest_of
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.losses import Loss
-from drfl.measure import Rows
-from drfl.requests import GradientRequest, Gradients, Losses, LossRequest, Merged, R, Replies, Request, TrainRequest
-from drfl.sampling import Cohort
-from drfl.task import Task
+from drfl.core.errors import InputError, Notice
+from drfl.federation.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
+from drfl.core.hashing import digest_of
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.task.losses import Loss
+from drfl.task.measure import Rows
+from drfl.federation.requests import GradientRequest, Gradients, Losses, LossRequest, Merged, R, Replies, Request, TrainRequest
+from drfl.federation.sampling import Cohort
+from drfl.task.task import Task
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16}
 """The types that the local steps' products may work in, by the name that the command knows them by."""
@@ -121,7 +121,7 @@ class Simulation(Federation):
         return data_warnings(self.data)
 
     def ask(self, request: Request[R]) -> R:
-        """See :class:`drfl.federation.Federation`. Everybody who is asked answers.
+        """See :class:`drfl.federation.federation.Federation`. Everybody who is asked answers.
 
         Raises:
             InputError: a batch is no number of samples.
@@ -147,7 +147,7 @@ class Simulation(Federation):
     def mean(
         self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
     ) -> tuple[Tensor, Merged | None]:
-        """See :class:`drfl.federation.Federation`; an engine that sums where it computes keeps no models."""
+        """See :class:`drfl.federation.federation.Federation`; an engine that sums where it computes keeps no models."""
         if not isinstance(self.engine, Summing):
             return super().mean(D, w, local, key, prox=prox, snapshot=snapshot)
         request = TrainRequest(D.clients, w, key, local, prox, None, snapshot, self.averaged)
@@ -214,11 +214,11 @@ class Simulation(Federation):
             self.ledger.gradient_evaluations += total * per_step
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """See :class:`drfl.federation.Federation`."""
+        """See :class:`drfl.federation.federation.Federation`."""
         return self._evaluation(self._test_rows, self._tests(w))
 
     def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
-        """See :class:`drfl.federation.Federation`."""
+        """See :class:`drfl.federation.federation.Federation`."""
         tests = self.engine.evaluate(self._test, self._test_rows, torch.stack(list(models)))
         cut = (self._cut(own, w, "test") for own, w in zip(tests, models, strict=True))
         return [self._evaluation(self._test_rows, own) for own in cut]
@@ -233,13 +233,13 @@ class Simulation(Federation):
         return row_scores(self.measures, self._test_rows, self._tests(models))
 
     def validate(self, w: Tensor) -> Evaluation:
-        """See :class:`drfl.federation.Federation`."""
+        """See :class:`drfl.federation.federation.Federation`."""
         if self._validation_rows is None:
             return super().validate(w)
         return self._evaluation(self._validation_rows, self._tests(w, "validation"))
 
     def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
-        """See :class:`drfl.federation.Federation`."""
+        """See :class:`drfl.federation.federation.Federation`."""
         rows = self._test_rows if part == "test" else self._validation_rows
         if rows is None:
             return super().validate(self.w0)  # which says that there are none
@@ -254,13 +254,13 @@ class Simulation(Federation):
         return digest_of([rows.starts, rows.index, self._test.y[rows.index]])
 
     def data_digest(self) -> str:
-        """See :class:`drfl.federation.Federation`."""
+        """See :class:`drfl.federation.federation.Federation`."""
         parts, rows = (self._train, self._test), (self._rows, self._validation_rows, self._test_rows)
         pools = [pool for part in parts for pool in (part.x, part.y)]
         return digest_of([*pools, *(part for own in rows if own is not None for part in (own.index, own.starts))])
 
     def pooled(self) -> Federation:
-        """See :class:`drfl.federation.Federation`."""
+        """See :class:`drfl.federation.federation.Federation`."""
         whole = copy.copy(self)  # everything but who holds which rows is shared, the ledger too
         whole._rows = ClientRows.of([self._rows.index])
         whole.n, whole.shares, whole.sizes = 1, torch.ones(1, dtype=torch.float64), whole._rows.sizes
@@ -307,7 +307,8 @@ def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | Non
     Training rows stay: local steps draw their minibatches from all rows, as a torch loop does.
 
     Returns:
-        The data, and what each row of the training and of the test pool counts, see :meth:`drfl.losses.Loss.masses`.
+        The data, and what each row of the training and of the test pool counts, see
+        :meth:`drfl.task.losses.Loss.masses`.
 
     Raises:
         InputError: no target of a client counts, in one of the parts; names it.

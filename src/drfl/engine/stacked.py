@@ -17,14 +17,14 @@ from drfl.engine.local_step import LocalStep, ascent, local_step
 from drfl.engine.pixels import gatherer
 from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, taken
 from drfl.engine.tracing import Function, captured, model_of, replayed, traced
-from drfl.errors import first_line
-from drfl.intraop import threads_for
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.local_optimizers import SAM
-from drfl.model_checks import refused
-from drfl.requests import TrainRequest
-from drfl.task import Task
+from drfl.core.errors import first_line
+from drfl.core.intraop import threads_for
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.optim.local_optimizers import SAM
+from drfl.task.model_checks import refused
+from drfl.federation.requests import TrainRequest
+from drfl.task.task import Task
 
 GRAPHS = 8
 """CUDA graphs kept: each holds the memory of its stack."""

@@ -20,12 +20,12 @@ from drfl.engine.local_step import ascent, local_step
 from drfl.engine.sgd import channels_last, fixed_part, images, mean_losses, taken
 from drfl.engine.tracing import model_of
 from drfl.engine.weight_products import Gradient, LinearWeights, total, written_out
-from drfl.errors import first_line
-from drfl.intraop import allowed
-from drfl.local_optimizers import SAM
-from drfl.model_checks import refused
-from drfl.requests import TrainRequest
-from drfl.training_noise import dropout_layers
+from drfl.core.errors import first_line
+from drfl.core.intraop import allowed
+from drfl.optim.local_optimizers import SAM
+from drfl.task.model_checks import refused
+from drfl.federation.requests import TrainRequest
+from drfl.task.training_noise import dropout_layers
 
 
 class Replica:

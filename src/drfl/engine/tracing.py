@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from drfl.engine.same_model import structure_of
-from drfl.errors import Notice, first_line
-from drfl.task import Task
+from drfl.core.errors import Notice, first_line
+from drfl.task.task import Task
 
 Function = Callable[..., Sequence[Tensor]]
 """Tensors → tensors, pure."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from drfl.data.standardisation import Standardisation, bounded
-from drfl.errors import InputError, Notice
+from drfl.core.errors import InputError, Notice
 from drfl.flower.nodes import Member
 from drfl.flower.schema import MOST_COLUMNS, printable
 from drfl.flower.settings import SiteEntry

@@ -17,14 +17,14 @@ from flwr.clientapp import ClientApp
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from drfl.audit_log import AuditLog, Head
-from drfl.audit_signatures import read_public_key, read_signing_key
+from drfl.core.audit_log import AuditLog, Head
+from drfl.core.audit_signatures import read_public_key, read_signing_key
 from drfl.data import ClientData
 from drfl.data.row_scores import RowScores, products
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.engine.simulation import counted_rows
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 from drfl.flower.identities import write_identity
 from drfl.flower.messages import (
     Answer,
@@ -44,11 +44,11 @@ from drfl.flower.schema import MOST_COLUMNS, PROTOCOL, SiteIdentity, printable, 
 from drfl.flower.settings import read_site
 from drfl.flower.site_data import load_site
 from drfl.flower.site_policy import RefusedError, SitePolicy
-from drfl.hashing import digest_of
-from drfl.losses import Loss
-from drfl.models import LOSSES, MODELS
-from drfl.requests import Gradients, Losses, Replies, TrainRequest
-from drfl.task import Task
+from drfl.core.hashing import digest_of
+from drfl.task.losses import Loss
+from drfl.task.models import LOSSES, MODELS
+from drfl.federation.requests import Gradients, Losses, Replies, TrainRequest
+from drfl.task.task import Task
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from drfl.audit_log import AuditLog, Head
-from drfl.errors import DrflError
+from drfl.core.audit_log import AuditLog, Head
+from drfl.core.errors import DrflError
 from drfl.flower.client_app import CLOSING
 from drfl.flower.messages import read_head, write_head
 from drfl.flower.nodes import PAUSE, Received, Roster, received

@@ -11,24 +11,26 @@ import torch
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from drfl.audit_log import AuditLog
+from drfl.core.audit_log import AuditLog
 from drfl.data.standardisation import Standardisation
-from drfl.errors import InputError, Notice
-from drfl.federation import Evaluation, Federation, Ledger
+from drfl.core.errors import InputError, Notice
+from drfl.federation.federation import Evaluation, Federation, Ledger
 from drfl.flower.claims import same_shape
 from drfl.flower.messages import Answer, Ask, Model, Products, Tested, version
 from drfl.flower.nodes import Member, Roster
 from drfl.flower.possible_tests import believed
 from drfl.flower.traffic import Traffic
 from drfl.flower.transport import ClientRequest, Deadline, Exchanged, Transport
-from drfl.measure import Rows
-from drfl.metrics import Metric, metric_of, resolved
-from drfl.requests import R, Request, TrainRequest
+from drfl.task.measure import Rows
+from drfl.task.metrics import Metric, metric_of, resolved
+from drfl.federation.requests import R, Request, TrainRequest
 
 LOG = logging.getLogger("drfl.flower")
 
 OF_CLASS = ("cross-entropy", "squared")
-"""The losses of :data:`drfl.models.LOSSES` whose targets are classes; those of the others have the outputs' shape."""
+"""The losses of :data:`drfl.task.models.LOSSES` whose targets are classes; those of the others have the outputs'
+shape.
+"""
 
 
 @dataclass
@@ -45,9 +47,9 @@ class FlowerFederation(Federation):
     """The nodes behind a Flower ``Grid``.
 
     A request is one message to each client. A test of the model and the request after it go in one where that sends
-    the same model, see :class:`drfl.federation.Bundling`. A client that fails, is offline or takes too long counts as
-    silent, and so does one whose reply cannot be read or has the wrong shape or type; after several such exchanges it
-    is skipped for a while, see :class:`drfl.flower.site_health.SiteHealth`. NaN and distance are for
+    the same model, see :class:`drfl.federation.federation.Bundling`. A client that fails, is offline or takes too long
+    counts as silent, and so does one whose reply cannot be read or has the wrong shape or type; after several such
+    exchanges it is skipped for a while, see :class:`drfl.flower.site_health.SiteHealth`. NaN and distance are for
     :class:`drfl.resilience.Protected` to judge. A late or duplicate reply is ignored. The ledger counts the
     vectors and losses of each request and reply once, as in a simulation, so that a resumed run ends with the same
     numbers. ``traffic`` counts every byte: repetitions and tests too, a shift that the site keeps not at all.
@@ -129,7 +131,9 @@ class FlowerFederation(Federation):
         return found
 
     def evaluate_later(self, models: Sequence[Tensor]) -> Callable[[], list[Evaluation]]:
-        """See :class:`drfl.federation.Bundling`. Two models go into one message; others are tested by themselves."""
+        """See :class:`drfl.federation.federation.Bundling`. Two models go into one message; others are tested by
+        themselves.
+        """
         self._late = late = _LateTest(models[:2])
 
         def result() -> list[Evaluation]:

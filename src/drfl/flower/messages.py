@@ -18,10 +18,10 @@ from flwr.app import Array, ArrayRecord, MetricRecord, MetricRecordValues, Recor
 from pydantic import ValidationError
 from torch import Tensor
 
-from drfl import local_optimizers
-from drfl.audit_log import Head
+from drfl.optim import local_optimizers
+from drfl.core.audit_log import Head
 from drfl.data.standardisation import Standardisation
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 from drfl.flower.schema import (
     MOST_TEXT,
     PROTOCOL,
@@ -40,10 +40,10 @@ from drfl.flower.schema import (
     read_note,
     validation_message,
 )
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.metrics import ACCURACY
-from drfl.requests import GradientRequest, LossRequest, Request, TrainRequest
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.task.metrics import ACCURACY
+from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 
 RAW = "drfl.vector"
 """How the bytes of an array are laid out: the numbers alone, in C order, little-endian."""
@@ -67,11 +67,11 @@ class Model:
     """What a site needs to build the model that it trains.
 
     Args:
-        model: its name, see :data:`drfl.models.MODELS`; "" where the site has its own.
-        loss: its name, see :data:`drfl.models.LOSSES`.
+        model: its name, see :data:`drfl.task.models.MODELS`; "" where the site has its own.
+        loss: its name, see :data:`drfl.task.models.LOSSES`.
         dtype: "float32" or "float64".
         classes: number of outputs.
-        metrics: what a test measures, see :data:`drfl.metrics.METRICS`; the score first.
+        metrics: what a test measures, see :data:`drfl.task.metrics.METRICS`; the score first.
         engine: see :data:`drfl.engine.ENGINES`.
     """
 
@@ -115,7 +115,8 @@ class Tested(NamedTuple):
         loss: mean loss.
         samples: number of test rows.
         others: the other metrics.
-        sums: five of each metric over the test rows, see :class:`drfl.federation.Evaluation`; nothing of a single row.
+        sums: five of each metric over the test rows, see :class:`drfl.federation.federation.Evaluation`; nothing of a
+            single row.
     """
 
     score: float

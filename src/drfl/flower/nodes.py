@@ -12,10 +12,10 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from drfl.audit_log import AuditLog, Head
-from drfl.audit_signatures import public_key
+from drfl.core.audit_log import AuditLog, Head
+from drfl.core.audit_signatures import public_key
 from drfl.data.standardisation import Moments
-from drfl.errors import InputError, Notice
+from drfl.core.errors import InputError, Notice
 from drfl.flower.client_app import IDENTITY
 from drfl.flower.identities import most_identity_bytes, read_identity
 from drfl.flower.messages import digest_of_content, read_head, write_head

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from drfl.assessment.possible_sums import possible_products, possible_sums
 from drfl.flower.messages import Answer, Products, Tested
-from drfl.measure import Measure, Rows
+from drfl.task.measure import Measure, Rows
 
 
 def believed(answer: Answer | None, models: int, measures: Sequence[Measure]) -> list[Tested]:

@@ -13,8 +13,8 @@ from typing import Annotated, Literal, TypeVar
 from flwr.app import Array, ConfigRecord, RecordDict
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from drfl.errors import InputError
-from drfl.errors import printable as one_line
+from drfl.core.errors import InputError
+from drfl.core.errors import printable as one_line
 
 PROTOCOL = 7
 """Both ends must have the same; changed with every change of the messages that the other end would misread."""
@@ -154,7 +154,7 @@ class ModelNote(Strict):
 
 
 class KeyNote(Strict):
-    """See :class:`drfl.key.Key`; the seed is text, as Flower's integers end at 2^63."""
+    """See :class:`drfl.core.key.Key`; the seed is text, as Flower's integers end at 2^63."""
 
     seed: Annotated[str, Field(pattern="^[0-9]{1,20}$")]
     path: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(max_length=256)]
@@ -164,7 +164,8 @@ Batch = Annotated[int, Field(ge=1, le=MOST_ROWS)] | None
 
 
 class LocalNote(Strict):
-    """See :class:`drfl.local.LocalSGD`, which has the ranges; ``optimizer`` as :mod:`drfl.local_optimizers` writes it.
+    """See :class:`drfl.optim.local.LocalSGD`, which has the ranges; ``optimizer`` as :mod:`drfl.optim.local_optimizers`
+    writes it.
 
     η is that of the round: a schedule stays at the server.
     """
@@ -180,7 +181,7 @@ class LocalNote(Strict):
 
 
 class TrainNote(Strict):
-    """See :class:`drfl.requests.TrainRequest`."""
+    """See :class:`drfl.federation.requests.TrainRequest`."""
 
     kind: Literal["train"]
     key: KeyNote
@@ -191,7 +192,7 @@ class TrainNote(Strict):
 
 
 class LossNote(Strict):
-    """See :class:`drfl.requests.LossRequest`."""
+    """See :class:`drfl.federation.requests.LossRequest`."""
 
     kind: Literal["losses"]
     key: KeyNote
@@ -199,7 +200,7 @@ class LossNote(Strict):
 
 
 class GradientNote(Strict):
-    """See :class:`drfl.requests.GradientRequest`."""
+    """See :class:`drfl.federation.requests.GradientRequest`."""
 
     kind: Literal["gradients"]
     key: KeyNote
@@ -218,7 +219,7 @@ class AskNote(Strict):
 
 
 class HeadNote(Strict):
-    """The head of the sender's audit log, see :class:`drfl.audit_log.Head`."""
+    """The head of the sender's audit log, see :class:`drfl.core.audit_log.Head`."""
 
     head: Annotated[str, Field(max_length=512)]
 

@@ -7,14 +7,14 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from drfl.errors import InputError, Notice
-from drfl.experiments.config import REGISTRIES, Config
-from drfl.experiments.guards_and_failures import uses_rows
-from drfl.experiments.hyperparameters import canonical
-from drfl.files import read_toml
+from drfl.core.errors import InputError, Notice
+from drfl.experiments.config.config import REGISTRIES, Config
+from drfl.experiments.config.guards_and_failures import uses_rows
+from drfl.experiments.config.hyperparameters import canonical
+from drfl.core.files import read_toml
 from drfl.flower.schema import Name
 from drfl.flower.site_policy import SitePolicy
-from drfl.model_selection import TEST
+from drfl.training.model_selection import TEST
 
 M = TypeVar("M", bound=BaseModel)
 

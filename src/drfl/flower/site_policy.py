@@ -13,10 +13,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from drfl.audit_log import AuditLog
-from drfl.errors import InputError
-from drfl.files import read_text
-from drfl.requests import GradientRequest, LossRequest, Request, TrainRequest
+from drfl.core.audit_log import AuditLog
+from drfl.core.errors import InputError
+from drfl.core.files import read_text
+from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 
 UNAPPROVED = "is not approved: a person at this site has to agree to it"
 """What a site says of a run that nobody there has agreed to; the server asks it again for a while."""

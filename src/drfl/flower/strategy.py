@@ -43,17 +43,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from drfl import checks
-from drfl.algorithm import Algorithm, Sized, Wrapping
-from drfl.callbacks import describe
+from drfl.core import checks
+from drfl.federation.algorithm import Algorithm, Sized, Wrapping
+from drfl.training.callbacks import describe
 from drfl.engine import ENGINES
-from drfl.errors import InputError, unknown
+from drfl.core.errors import InputError, unknown
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.messages import Model
 from drfl.flower.nodes import Named, enrolled
 from drfl.flower.transport import Deadline
-from drfl.layout import Layout
-from drfl.loop import Step, run
+from drfl.task.layout import Layout
+from drfl.training.loop import Step, run
 from drfl.resilience import Protected
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -80,7 +80,7 @@ class DrflStrategy(Strategy):
         wait: seconds until they must be online.
         seed: root of all randomness.
         engine: how the sites compute, see :data:`drfl.engine.ENGINES`.
-        table_dir: folder for the files that hold the server's tables, see :func:`drfl.loop.run`.
+        table_dir: folder for the files that hold the server's tables, see :func:`drfl.training.loop.run`.
 
     Raises:
         InputError: a number is out of range, or the engine is unknown.
@@ -132,8 +132,8 @@ class DrflStrategy(Strategy):
             ``arrays``: the last model, named as ``initial_arrays``.
             ``train_metrics_clientapp``, by round: ``answered``, how many trained, and ``avg_loss`` and ``worst_loss``
             of the reports that moved λ, where there were any.
-            ``evaluate_metrics_clientapp``, by round from 0: :class:`drfl.history.Metrics` over the sites' test data,
-            and ``lambda``, the mixture after that round, in the order of the sites' names.
+            ``evaluate_metrics_clientapp``, by round from 0: :class:`drfl.training.history.Metrics` over the sites' test
+            data, and ``lambda``, the mixture after that round, in the order of the sites' names.
             ``evaluate_metrics_serverapp``, by round from 0: what evaluate_fn gave.
 
         Raises:

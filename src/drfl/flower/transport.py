@@ -13,9 +13,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from drfl.audit_log import AuditLog, Value
-from drfl.errors import Notice
-from drfl.federation import SCALAR_BYTES, Ledger
+from drfl.core.audit_log import AuditLog, Value
+from drfl.core.errors import Notice
+from drfl.federation.federation import SCALAR_BYTES, Ledger
 from drfl.flower.messages import (
     Answer,
     Ask,
@@ -31,7 +31,7 @@ from drfl.flower.nodes import PAUSE, RETRIED, Node, Received, Roster, received
 from drfl.flower.schema import ProtocolError, payload, printable, rejection_reason
 from drfl.flower.site_health import SiteHealth
 from drfl.flower.traffic import Traffic
-from drfl.requests import Request, TrainRequest
+from drfl.federation.requests import Request, TrainRequest
 from drfl.resilience.reply_log import name_of
 from drfl.resilience.validation import Reason, check_row
 
@@ -370,7 +370,7 @@ def _check(ask: Ask, answer: Answer) -> None:
 
 
 def in_place(request: Request, parts: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """The parts in the places of :class:`drfl.requests.Replies`: an average may come without a snapshot."""
+    """The parts in the places of :class:`drfl.federation.requests.Replies`: an average may come without a snapshot."""
     if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
         return parts[0], None, parts[1]
     return parts

@@ -9,11 +9,11 @@ from drfl.assessment.evaluation import worst_of
 from drfl.assessment.gains import WITH_ROWS
 from drfl.assessment.possible_sums import possible_sums
 from drfl.assessment.scores import Floats
-from drfl.errors import InputError, Notice
-from drfl.measure import Measure, Rows
+from drfl.core.errors import InputError, Notice
+from drfl.task.measure import Measure, Rows
 from drfl.report.formatting import clean
 from drfl.report.read_run import RunRecord, listed
-from drfl.run_end import ON_TEST
+from drfl.core.run_end import ON_TEST
 
 MOST_ROWS = 10**9
 """More than any test has, and than numpy's tables with given margins can have."""
@@ -101,8 +101,8 @@ def why_nothing(run: RunRecord, measure: Measure | None = None) -> Notice:
 
 
 def _sums(run: RunRecord, own: Measure) -> Floats | None:
-    """(N, 5) of the clients' rows, see :class:`drfl.federation.Evaluation`; None if nothing can be concluded from them:
-    the files do not have them, or test rows have stopped the run.
+    """(N, 5) of the clients' rows, see :class:`drfl.federation.federation.Evaluation`; None if nothing can be concluded
+    from them: the files do not have them, or test rows have stopped the run.
     """
     if own.rows is Rows.WHOLE or run.stopped_on_test:
         return None

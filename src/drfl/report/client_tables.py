@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drfl.measure import Measure
+from drfl.task.measure import Measure
 from drfl.report.compared import same_clients
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, THIN, clean, count, percent, scored, span, spread

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 from drfl.report.formatting import mean
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord
@@ -107,7 +107,7 @@ def decided(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> 
     """What the seeds show of the algorithm that measures best, which was chosen by looking.
 
     Holm's correction over its own differences alone would show a winner among equals too often
-    (`experiments/best_by_looking.py`). It is enough to say that the best is better than every other one, all at once;
+    (`evidence/best_by_looking.py`). It is enough to say that the best is better than every other one, all at once;
     otherwise the correction counts the differences of all pairs.
 
     Args:

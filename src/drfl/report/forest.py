@@ -13,7 +13,7 @@ from drfl.report.side_by_side import Told
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from drfl.measure import Measure
+    from drfl.task.measure import Measure
 
 SYMBOLS = {
     "circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲", "triangle-down": "▼", "star": "★", "cross": "✚",

@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from drfl.errors import printable
-from drfl.measure import NOTHING, Measure
+from drfl.core.errors import printable
+from drfl.task.measure import NOTHING, Measure
 
 THIN = "\u202f"  # narrow no-break space, between a number and its unit
 

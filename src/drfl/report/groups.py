@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drfl.measure import Measure, undefined_note, undefined_share
+from drfl.task.measure import Measure, undefined_note, undefined_share
 from drfl.report.formatting import clean
 from drfl.report.read_run import FailedRun, RunRecord, text
 
@@ -118,11 +118,11 @@ class Group:
         return max(len(run.clients) for run in self.runs)
 
     def undefined(self, measure: Measure) -> str:
-        """The share of clients at which a measure is undefined, see :func:`drfl.measure.undefined_share`."""
+        """The share of clients at which a measure is undefined, see :func:`drfl.task.measure.undefined_share`."""
         return undefined_share(*self._undefined(measure))
 
     def note(self, measure: Measure) -> str:
-        """What follows a statistic of a measure over clients, see :func:`drfl.measure.undefined_note`."""
+        """What follows a statistic of a measure over clients, see :func:`drfl.task.measure.undefined_note`."""
         return undefined_note(*self._undefined(measure))
 
     def _undefined(self, measure: Measure) -> tuple[list[int], list[int]]:

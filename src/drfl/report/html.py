@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl.atomic_files import atomic_write
-from drfl.errors import InputError
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import InputError
 from drfl.report.client_tables import client_table
 from drfl.report.compared import standing
 from drfl.report.configurations import configurations

@@ -12,11 +12,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from drfl.csv_cells import unquoted
-from drfl.errors import InputError
-from drfl.files import lines, open_file, read_json, read_toml, reading
-from drfl.measure import PLAIN, Measure, Rows
-from drfl.run_end import Marks
+from drfl.core.csv_cells import unquoted
+from drfl.core.errors import InputError
+from drfl.core.files import lines, open_file, read_json, read_toml, reading
+from drfl.task.measure import PLAIN, Measure, Rows
+from drfl.core.run_end import Marks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,8 @@ class RunRecord:
         label: what tables call the run; the directory's name.
         config: the nested tables of config.toml; empty if unknown.
         summary: the object in summary.json: at least ``algorithm``.
-        history: a row per evaluated round: round, the fields of :class:`drfl.history.Metrics`, the ledger's counters.
+        history: a row per evaluated round: round, the fields of :class:`drfl.training.history.Metrics`, the ledger's
+            counters.
         clients: (N rows) the final state of every client: client, score, loss, samples, train_samples, lambda, and a
             column for every other measure.
         lam: a row per evaluated round: ``round``, then λ in a column per client, in the order of ``clients``; of very
@@ -91,7 +92,9 @@ class RunRecord:
         return text(self.summary, "seed")
 
     def final(self, metric: str) -> float:
-        """A field of :class:`drfl.history.Metrics`, or a column of another measure; NaN if missing or not finite."""
+        """A field of :class:`drfl.training.history.Metrics`, or a column of another measure; NaN if missing or not
+        finite.
+        """
         return number(table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
 
     def undefined(self, measure: Measure) -> int:
@@ -169,7 +172,7 @@ def load_run(directory: Path) -> RunRecord:
     Raises:
         InputError: the folder or a file is missing or damaged; one line that names the file and the remedy.
     """
-    from drfl.history import EFFECTIVE, LAMBDA_CLIENTS, LEDGER_COLUMNS, Metrics, columns_of
+    from drfl.training.history import EFFECTIVE, LAMBDA_CLIENTS, LEDGER_COLUMNS, Metrics, columns_of
 
     directory = Path(directory)
     if not os.path.isdir(directory):  # unlike pathlib's, False for a name that is too long

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drfl.measure import undefined_share
+from drfl.task.measure import undefined_share
 from drfl.report import figures as draw
 from drfl.report.client_tables import by_client_tables
 from drfl.report.content import Figure, Section

@@ -22,7 +22,7 @@ from drfl.report.formatting import (
 from drfl.report.groups import Group
 from drfl.report.read_run import FailedRun, RunRecord, listed, number, text, worst_first
 from drfl.report.side_by_side import at_one_seed
-from drfl.run_end import ON_TEST, SET_BACK
+from drfl.core.run_end import ON_TEST, SET_BACK
 
 NAMED = 5
 """Algorithms that a sentence names at most."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.measure import Measure, undefined_share
+from drfl.task.measure import Measure, undefined_share
 from drfl.report.content import Cell, Table
 from drfl.report.formatting import (
     NOTHING,
@@ -22,7 +22,7 @@ from drfl.report.formatting import (
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, lines_beside, number, table
 from drfl.report.side_by_side import at_one_seed, which_seed
-from drfl.run_end import legends, marked
+from drfl.core.run_end import legends, marked
 
 METRICS = {
     "avg_score": "Average",

@@ -10,9 +10,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from drfl.data.row_scores import RowScores
-from drfl.errors import InputError
-from drfl.files import read_tensors
-from drfl.measure import NAME
+from drfl.core.errors import InputError
+from drfl.core.files import read_tensors
+from drfl.task.measure import NAME
 
 STARTS, ROWS = "starts", "rows"
 OUTPUT, POSITIVE = ".output", ".positive"

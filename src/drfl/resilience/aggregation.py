@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drfl.federation import Federation, WrappedFederation
-from drfl.requests import Gradients, Losses, R, Replies, Request, TrainRequest, answers
+from drfl.federation.federation import Federation, WrappedFederation
+from drfl.federation.requests import Gradients, Losses, R, Replies, Request, TrainRequest, answers
 from drfl.resilience.aggregators import Aggregator
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.resilience.guards import ServerProbe
 
 

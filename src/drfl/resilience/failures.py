@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.algorithm import Info
-from drfl.errors import InputError
-from drfl.federation import Federation, WrappedFederation
-from drfl.key import Key
-from drfl.requests import GradientRequest, LossRequest, R, Request, TrainRequest, answers
+from drfl.core import checks
+from drfl.federation.algorithm import Info
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation, WrappedFederation
+from drfl.core.key import Key
+from drfl.federation.requests import GradientRequest, LossRequest, R, Request, TrainRequest, answers
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 KINDS = (TrainRequest.kind, LossRequest.kind, GradientRequest.kind)
@@ -279,7 +279,7 @@ class FaultMemory(NamedTuple):
     down: Tensor
 
     def wrong(self) -> str | None:
-        """See :class:`drfl.algorithm.Consistent`."""
+        """See :class:`drfl.federation.algorithm.Consistent`."""
         return "an outage of fewer than no rounds" if bool((self.down < 0).any()) else None
 
 

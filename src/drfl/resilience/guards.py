@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.data import ClientData
 from drfl.engine import Engine, Simulation
-from drfl.errors import InputError
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.requests import GradientRequest, Losses, LossRequest
-from drfl.task import Task
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.federation.requests import GradientRequest, Losses, LossRequest
+from drfl.task.task import Task
 
 
 class GuardResult(NamedTuple):

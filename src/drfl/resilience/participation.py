@@ -7,12 +7,12 @@ from typing import Literal
 
 import torch
 
-from drfl import checks
-from drfl.algorithm import Info
-from drfl.errors import InputError
-from drfl.federation import Federation, WrappedFederation
-from drfl.key import Key
-from drfl.requests import R, Request, answers
+from drfl.core import checks
+from drfl.federation.algorithm import Info
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation, WrappedFederation
+from drfl.core.key import Key
+from drfl.federation.requests import R, Request, answers
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 

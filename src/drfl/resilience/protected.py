@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.algorithm import Info, Sized, core_of, mixture_of
-from drfl.errors import InputError, Notice
-from drfl.federation import Federation, WrappedFederation
-from drfl.key import Key
-from drfl.requests import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
+from drfl.core import checks
+from drfl.federation.algorithm import Info, Sized, core_of, mixture_of
+from drfl.core.errors import InputError, Notice
+from drfl.federation.federation import Federation, WrappedFederation
+from drfl.core.key import Key
+from drfl.federation.requests import GradientRequest, LossRequest, R, Request, answers, reports_of, with_reports
 from drfl.resilience.aggregation import Aggregating, first_centres
 from drfl.resilience.aggregators import Aggregator
 from drfl.resilience.guards import Guard, RobustClip, apply_guards, first_memories
@@ -240,7 +240,7 @@ class Memory(NamedTuple):
     too_few: Tensor
 
     def wrong(self) -> str | None:
-        """See :class:`drfl.algorithm.Consistent`."""
+        """See :class:`drfl.federation.algorithm.Consistent`."""
         counts = (self.rejected, self.clipped, self.strikes, self.until, self.dominant, self.left_out, self.too_few)
         if any(bool((count < 0).any()) for count in counts):
             return "a negative count"

@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 import torch
 
-from drfl.algorithm import Info
-from drfl.atomic_files import atomic_write
-from drfl.errors import DrflError, InputError
-from drfl.federation import Federation, WrappedFederation
-from drfl.files import read_bytes
-from drfl.history import csv_text
-from drfl.key import Key
-from drfl.loop import Step
-from drfl.requests import R, Request, answers
+from drfl.federation.algorithm import Info
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import DrflError, InputError
+from drfl.federation.federation import Federation, WrappedFederation
+from drfl.core.files import read_bytes
+from drfl.training.history import csv_text
+from drfl.core.key import Key
+from drfl.training.loop import Step
+from drfl.federation.requests import R, Request, answers
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 COLUMNS = ("round", "kind", "key", "clients")
@@ -173,7 +173,7 @@ class ReplyLog:
 
         Args:
             file: what it holds is replaced.
-            rows: what it begins with, see :attr:`drfl.checkpoint.ResumePoint.replies`; empty = nothing yet.
+            rows: what it begins with, see :attr:`drfl.training.checkpoint.ResumePoint.replies`; empty = nothing yet.
 
         Raises:
             InputError: it cannot be written, or the rows are not those of a list of replies.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drfl import checks
-from drfl.requests import Gradients, R, Replies, Request
+from drfl.core import checks
+from drfl.federation.requests import Gradients, R, Replies, Request
 
 TOGETHER = 2**20
 """Numbers of a part whose lengths are found in one go; of more, row by row, as the differences take memory."""

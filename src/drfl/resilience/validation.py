@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple
 import torch
 from torch import Tensor
 
-from drfl.errors import NonFiniteError
-from drfl.requests import LossRequest, R, Request, TrainRequest, answers
+from drfl.core.errors import NonFiniteError
+from drfl.federation.requests import LossRequest, R, Request, TrainRequest, answers
 
 
 class Reason(StrEnum):

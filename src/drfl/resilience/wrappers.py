@@ -7,10 +7,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from drfl.algorithm import Algorithm, State, ambiguity_of, flagged, lam_of
+from drfl.federation.algorithm import Algorithm, State, ambiguity_of, flagged, lam_of
 from drfl.ambiguity import AmbiguitySet
-from drfl.federation import Federation
-from drfl.local import LocalSGD
+from drfl.federation.federation import Federation
+from drfl.optim.local import LocalSGD
 
 S = TypeVar("S", bound=State)
 M = TypeVar("M")

@@ -7,10 +7,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from drfl import checks, step_size
-from drfl.algorithm import Algorithm, State
-from drfl.errors import InputError
-from drfl.key import Key
+from drfl.core import checks
+from drfl.training import step_size
+from drfl.federation.algorithm import Algorithm, State
+from drfl.core.errors import InputError
+from drfl.core.key import Key
 from drfl.testing import convergence, determinism, partial_replies, statistics
 from drfl.testing.report import ConformanceError, Report, examine
 from drfl.testing.subject import SEED, Reduction, Reference, Solves, Subject

@@ -14,9 +14,9 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.ambiguity import AmbiguitySet
-from drfl.errors import InputError, NonFiniteError
+from drfl.core.errors import InputError, NonFiniteError
 from drfl.testing.report import ConformanceError, NotApplicable, Report, examine, require
 
 FEASIBLE = 1e-9

@@ -16,12 +16,12 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.data import ClientData
-from drfl.errors import InputError
-from drfl.federation import Federation, WrappedFederation
-from drfl.key import Key
-from drfl.requests import Gradients, Losses, R, Request, TrainRequest, answers, reports_of, with_reports
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation, WrappedFederation
+from drfl.core.key import Key
+from drfl.federation.requests import Gradients, Losses, R, Request, TrainRequest, answers, reports_of, with_reports
 
 TINY = 1e-12
 """A length that is divided by in place of zero."""

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.algorithm import Algorithm, State, ambiguity_of, mixture_of
+from drfl.federation.algorithm import Algorithm, State, ambiguity_of, mixture_of
 from drfl.ambiguity import AmbiguitySet, ChiSquare, CVaR, Simplex
-from drfl.errors import InputError
-from drfl.federation import Federation, WrappedFederation
-from drfl.key import Key
-from drfl.loop import Step, run
-from drfl.requests import R, Request
+from drfl.core.errors import InputError
+from drfl.federation.federation import Federation, WrappedFederation
+from drfl.core.key import Key
+from drfl.training.loop import Step, run
+from drfl.federation.requests import R, Request
 from drfl.testing.federations import DropoutFederation, Recording
 from drfl.testing.report import CheckError, NotApplicable, require
 from drfl.testing.state import gap, leaves

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
-from drfl.federation import SCALAR_BYTES, Federation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.requests import Gradients, Losses, Replies
-from drfl.task import Task
+from drfl.federation.federation import SCALAR_BYTES, Federation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.federation.requests import Gradients, Losses, Replies
+from drfl.task.task import Task
 from drfl.testing.global_rng import globals_seeded, touched_since, what_globals_hold
 from drfl.testing.report import CheckError, require
 
@@ -276,7 +276,7 @@ def describes_its_clients(served: FederationSubject) -> None:
 
 
 def ledger_counts(served: FederationSubject) -> None:
-    """The ledger counts what :class:`drfl.federation.Ledger` says it counts, exactly."""
+    """The ledger counts what :class:`drfl.federation.federation.Ledger` says it counts, exactly."""
     mine, oracle = served.both()
     require(set(mine.ledger.totals().values()) == {0}, "the ledger of a fresh federation is not empty")
     vector, k = mine.w0.numel() * mine.w0.element_size(), len(EVERYBODY)

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.federation import Evaluation, Federation, Ledger, WrappedFederation
-from drfl.key import Key
-from drfl.local import LocalSGD
-from drfl.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest, answers
+from drfl.federation.federation import Evaluation, Federation, Ledger, WrappedFederation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest, answers
 
 
 class DropoutFederation(WrappedFederation):
@@ -146,7 +146,7 @@ class PermutedClients(WrappedFederation):
         return reply._replace(clients=self._back[reply.clients])
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """See :class:`drfl.federation.Federation`."""
+        """See :class:`drfl.federation.federation.Federation`."""
         score, loss, samples, others, sums, threshold = self.fed.evaluate(w)
         mixed = tuple(values[self.order] for values in others)
         counts = None if sums is None else sums[self.order]

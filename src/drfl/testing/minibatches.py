@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from drfl.data import ClientData
-from drfl.local import LocalSGD
-from drfl.metrics import Metric
-from drfl.task import Task
+from drfl.optim.local import LocalSGD
+from drfl.task.metrics import Metric
+from drfl.task.task import Task
 from drfl.testing.federation_checks import (
     BATCH,
     EVERYBODY,

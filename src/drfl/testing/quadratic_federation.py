@@ -7,15 +7,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from drfl.federation import Evaluation, Federation, Ledger
-from drfl.local_optimizers import refuse
-from drfl.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest
+from drfl.federation.federation import Evaluation, Federation, Ledger
+from drfl.optim.local_optimizers import refuse
+from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest
 
 
 class QuadraticFederation(Federation):
     """N clients with f_i(w) = ½ wᵀA_i w − b_iᵀw + s_i; keys and batch sizes do not matter.
 
-    All clients run side by side; apart from that the local steps are those of :class:`drfl.local.LocalSGD`.
+    All clients run side by side; apart from that the local steps are those of :class:`drfl.optim.local.LocalSGD`.
 
     Args:
         A: (N, d, d) symmetric, positive semidefinite.
@@ -43,7 +43,7 @@ class QuadraticFederation(Federation):
         self.ledger = Ledger()
 
     def ask(self, request: Request[R]) -> R:
-        """See :class:`drfl.federation.Federation`. Everybody answers; the ledger stays at 0."""
+        """See :class:`drfl.federation.federation.Federation`. Everybody answers; the ledger stays at 0."""
         cohort, w = request.cohort, request.w
         match request:
             case TrainRequest():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from drfl.errors import DrflError, unknown
+from drfl.core.errors import DrflError, unknown
 
 
 class CheckError(AssertionError):

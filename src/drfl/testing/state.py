@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from drfl.algorithm import State, lam_of
-from drfl.client_table import ClientTable
+from drfl.federation.algorithm import State, lam_of
+from drfl.federation.client_table import ClientTable
 from drfl.testing.report import CheckError
 
 CLIENTS, ROWS = ".clients", ".rows"

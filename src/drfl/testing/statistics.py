@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl import ambiguity, sampling
-from drfl.algorithm import Algorithm, State, mixture_of
+from drfl import ambiguity
+from drfl.federation import sampling
+from drfl.federation.algorithm import Algorithm, State, mixture_of
 from drfl.ambiguity import AmbiguitySet
-from drfl.errors import InputError, NonFiniteError
-from drfl.federation import Federation
-from drfl.key import Key
+from drfl.core.errors import InputError, NonFiniteError
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
 from drfl.testing.attacks import Claims
 from drfl.testing.federations import Call, DropoutFederation, Recording, first_asked
 from drfl.testing.hyperplane import Hyperplane

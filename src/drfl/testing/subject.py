@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.algorithm import Algorithm, Info, State, mixture_of
+from drfl.federation.algorithm import Algorithm, Info, State, mixture_of
 from drfl.ambiguity import AmbiguitySet
 from drfl.engine import Engine, Loop
-from drfl.federation import Federation
-from drfl.key import Key
-from drfl.sampling import Cohort, Sampling
-from drfl.sampling import everybody as all_clients
+from drfl.federation.federation import Federation
+from drfl.core.key import Key
+from drfl.federation.sampling import Cohort, Sampling
+from drfl.federation.sampling import everybody as all_clients
 from drfl.testing.federations import Call, ConstantFederation
 from drfl.testing.report import NotApplicable
 from drfl.testing.toy_problem import ToyProblem, exact
@@ -236,7 +236,7 @@ def rounds_of(
         algorithm: what to run.
         fed: the clients.
         rounds: how many rounds.
-        seed: of the keys, as in :func:`drfl.loop.run`.
+        seed: of the keys, as in :func:`drfl.training.loop.run`.
         state: where to start; None = the initial state.
         done: rounds done before it.
     """

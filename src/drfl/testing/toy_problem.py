@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from drfl.data import ClientData
 from drfl.engine import Engine
-from drfl.federation import Federation
+from drfl.federation.federation import Federation
 from drfl.testing.problems import LeastSquares, Problem, Quadratic
 from drfl.testing.quadratic_federation import QuadraticFederation
 

@@ -10,14 +10,14 @@ import torch
 from tests.conformance.wrong.trap import right
 from torch import Tensor
 
-from drfl import sampling
+from drfl.federation import sampling
 from drfl.algorithms import AFL, DRDM, DRFA, DRFAProx, DualDRDM, ScaffPD
 from drfl.algorithms.drfa import DRFAState
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.federation import WrappedFederation
-from drfl.key import Key
-from drfl.requests import LossRequest, TrainRequest
-from drfl.sampling import Cohort
+from drfl.federation.federation import WrappedFederation
+from drfl.core.key import Key
+from drfl.federation.requests import LossRequest, TrainRequest
+from drfl.federation.sampling import Cohort
 
 
 class UniformCohort(DRFA):

@@ -13,9 +13,9 @@ import torch
 from drfl.engine import Loop, Simulation, simulation
 from drfl.engine.base import Models
 from drfl.engine.batches import Batches
-from drfl.errors import InputError
-from drfl.requests import LossRequest, TrainRequest
-from drfl.task import Task
+from drfl.core.errors import InputError
+from drfl.federation.requests import LossRequest, TrainRequest
+from drfl.task.task import Task
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import math
 import pytest
 from scipy.stats import binomtest, ttest_1samp
 
-from drfl.papers.claims import findings
-from drfl.papers.claims.findings import NOT_SHOWN, OPPOSITE, SHOWN, UNDECIDED, Place, lead_of, sign_test_p
-from drfl.papers.claims.measures import LastModel, ToLevel
+from drfl_papers.claims import findings
+from drfl_papers.claims.findings import NOT_SHOWN, OPPOSITE, SHOWN, UNDECIDED, Place, lead_of, sign_test_p
+from drfl_papers.claims.measures import LastModel, ToLevel
 
 ACCURACY = LastModel(of="last model", metric="worst_accuracy")
 ROUNDS = ToLevel(of="to level", metric="worst_accuracy", level=0.5)

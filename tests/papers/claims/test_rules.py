@@ -8,9 +8,9 @@ import io
 import pytest
 from tests.support.refusals import refused
 
-from drfl.history import csv_text
-from drfl.papers.claims.decide import claims_csv, decide, findings_csv, load
-from drfl.papers.claims.results import StoredResults
+from drfl.training.history import csv_text
+from drfl_papers.claims.decide import claims_csv, decide, findings_csv, load
+from drfl_papers.claims.results import StoredResults
 
 LOW, HIGH = [0.50, 0.52, 0.49, 0.51, 0.50], [0.61, 0.60, 0.62, 0.59, 0.60]
 RULE = """

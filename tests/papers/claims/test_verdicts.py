@@ -7,10 +7,10 @@ import math
 import pytest
 from tests.support.scripts import script
 
-from drfl.papers.claims.findings import NOT_SHOWN, OPPOSITE, SHOWN, UNDECIDED, EverySeed, InSetting, Place, as_worded
-from drfl.papers.claims.measures import Straightness
-from drfl.papers.claims.verdicts import FALSE, HOLDS, OPEN, PARTLY, VERDICTS, verdict
-from drfl.papers.claims.verdicts import NOT_SHOWN as NOTHING
+from drfl_papers.claims.findings import NOT_SHOWN, OPPOSITE, SHOWN, UNDECIDED, EverySeed, InSetting, Place, as_worded
+from drfl_papers.claims.measures import Straightness
+from drfl_papers.claims.verdicts import FALSE, HOLDS, OPEN, PARTLY, VERDICTS, verdict
+from drfl_papers.claims.verdicts import NOT_SHOWN as NOTHING
 
 NUMBERS = {SHOWN: (5, 5), NOT_SHOWN: (5, 2), OPPOSITE: (5, 0), UNDECIDED: (4, 4)}
 LETTERS = {"s": SHOWN, "n": NOT_SHOWN, "o": OPPOSITE, "u": UNDECIDED}
@@ -64,5 +64,5 @@ def test_what_is_not_decided_in_a_setting_leaves_the_setting_undecided():
 
 
 def test_the_page_says_what_every_verdict_means():
-    rule = " ".join(script("experiments/claims.py").rules().split())
+    rule = " ".join(script("evidence/claims.py").rules().split())
     assert all(f"**{word}**" in rule for word in VERDICTS)

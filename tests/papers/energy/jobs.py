@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from drfl import DRDM, DRFA, FedAvg, LocalSGD, ScaffPD, Simulation
-from drfl.experiments.build import build
-from drfl.experiments.config import Config
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import Config
 
 LOCAL = LocalSGD(steps=2, lr=0.1, batch=8)
 ALGORITHMS = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from tests.support.refusals import refused
 
-from drfl.key import Key
-from drfl.papers.energy import Channel, LinkConditions, Rayleigh
+from drfl.core.key import Key
+from drfl_papers.energy import Channel, LinkConditions, Rayleigh
 
 ONE = torch.ones(1, dtype=torch.float64)
 

@@ -8,24 +8,9 @@ from tests.papers.energy.jobs import ALGORITHMS, LOCAL, digits
 from tests.support.marks import crossed
 from tests.support.refusals import refused
 
-from drfl import AFL, DRDM, Key, LocalSGD, ScaffPD, run, sampling
-from drfl.papers.energy import (
-    Channel,
-    Cost,
-    Meter,
-    Metered,
-    OverChannel,
-    Payload,
-    Processor,
-    Radio,
-    Rayleigh,
-    Usage,
-    bill,
-    cost_of,
-    mean_payload,
-    payload_of,
-    round_seconds,
-)
+from drfl import AFL, DRDM, Key, LocalSGD, ScaffPD, run
+from drfl.federation import sampling
+from drfl_papers.energy import Channel, Cost, Meter, Metered, OverChannel, Payload, Processor, Radio, Rayleigh, Usage, bill, cost_of, mean_payload, payload_of, round_seconds
 
 VECTOR = 650 * 4
 

@@ -8,7 +8,7 @@ from tests.papers.energy.jobs import ALGORITHMS, LOCAL, digits
 from tests.support.marks import long_beyond
 
 from drfl import Key, run
-from drfl.papers.energy import Channel, Metered, OverChannel, Rayleigh
+from drfl_papers.energy import Channel, Metered, OverChannel, Rayleigh
 from drfl.resilience import LostReplies, UnreliableFederation
 from drfl.testing import Recording
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
-from drfl.errors import InputError
-from drfl.experiments.build import build
-from drfl.experiments.config import Config
-from drfl.experiments.run_directory import claimed
-from drfl.experiments.runner import execute, write_results
-from drfl.papers.energy import Measurement, from_runs, read_csv
-from drfl.papers.energy.measurements import to_csv
+from drfl.core.errors import InputError
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.run_directory import claimed
+from drfl.experiments.run.runner import execute, write_results
+from drfl_papers.energy import Measurement, from_runs, read_csv
+from drfl_papers.energy.measurements import to_csv
 
 ROWS = st.lists(
     st.builds(

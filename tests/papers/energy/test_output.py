@@ -9,8 +9,8 @@ import pytest
 from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
-from drfl.papers.energy import Cost, LinkConditions, Measurement, plan
-from drfl.papers.energy.output import require, save_heatmap
+from drfl_papers.energy import Cost, LinkConditions, Measurement, plan
+from drfl_papers.energy.output import require, save_heatmap
 
 
 def a_plan(rounds):

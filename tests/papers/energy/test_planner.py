@@ -10,19 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
-from drfl.papers.energy import (
-    Channel,
-    Cost,
-    LinkConditions,
-    Measurement,
-    Payload,
-    Processor,
-    Radio,
-    choose,
-    cost_of,
-    plan,
-)
-from drfl.papers.energy.output import hertz, to_csv, to_markdown
+from drfl_papers.energy import Channel, Cost, LinkConditions, Measurement, Payload, Processor, Radio, choose, cost_of, plan
+from drfl_papers.energy.output import hertz, to_csv, to_markdown
 
 
 def runs(table, outage=0.0):

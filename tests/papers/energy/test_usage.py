@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from drfl import Task
-from drfl.models import cnn, linear, mlp
-from drfl.papers.energy import Processor, sample_flops
+from drfl.task.models import cnn, linear, mlp
+from drfl_papers.energy import Processor, sample_flops
 
 IMAGES, LABELS = torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from drfl.assessment.clients import Assessment
-from drfl.measure import Measure
+from drfl.task.measure import Measure
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, count, listing, plural
 from drfl.report.groups import Group

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from drfl.assessment.clients import Assessment
-from drfl.measure import Measure, undefined_note, undefined_share
+from drfl.task.measure import Measure, undefined_note, undefined_share
 from drfl.report.assessed import assessment_of
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, count, listing

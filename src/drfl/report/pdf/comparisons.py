@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from drfl.assessment.gains import GainAssessment
 from drfl.assessment.seeds import T_FROM
 from drfl.assessment.sentences import signed_interval
-from drfl.measure import Measure, undefined_share
+from drfl.task.measure import Measure, undefined_share
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, listing, plural
 from drfl.report.pdf.content import Block, Paragraph, Points, Question

@@ -12,7 +12,7 @@ from drfl.report.pdf.content import Paragraph, Points, Question
 from drfl.report.pdf.evidence import Evidence, RunEvidence
 from drfl.report.pdf.names import printable
 from drfl.report.read_run import RunRecord, listed, number, table, text
-from drfl.run_end import SET_BACK
+from drfl.core.run_end import SET_BACK
 
 ASKED = "What was decided on which data?"
 

@@ -7,8 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from drfl.atomic_files import atomic_write
-from drfl.errors import InputError
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import InputError
 from drfl.report.groups import lost_algorithms
 from drfl.report.pdf import names
 from drfl.report.pdf.baselines import alone

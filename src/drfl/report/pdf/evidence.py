@@ -65,7 +65,7 @@ class SeedGain(NamedTuple):
         second: label of the one whose gain it is.
         gain: the second's worst client minus the first's, turned such that larger is better.
         verdict: see :func:`drfl.assessment.seeds.verdict`, after Holm's correction over all that are here.
-        undefined: the share of clients at which the score is undefined, see :func:`drfl.measure.undefined_share`.
+        undefined: the share of clients at which the score is undefined, see :func:`drfl.task.measure.undefined_share`.
         scope: what the difference holds for, see :class:`drfl.assessment.scope.Redrawn`.
     """
 

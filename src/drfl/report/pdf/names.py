@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 from drfl.report.formatting import clean
 
 BOX = "\u25a1"

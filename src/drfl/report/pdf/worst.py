@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from drfl.assessment.clients import Assessment
 from drfl.assessment.sentences import headline, sentences
-from drfl.measure import PLAIN, Measure, undefined_note, undefined_share
+from drfl.task.measure import PLAIN, Measure, undefined_note, undefined_share
 from drfl.report.content import Table
 from drfl.report.formatting import NOTHING, count, plural
 from drfl.report.pdf.content import Block, Forest, ForestRow, Paragraph, Points, Question

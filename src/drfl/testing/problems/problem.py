@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from drfl.ambiguity import AmbiguitySet
 from drfl.data import ClientData
 from drfl.engine import Engine, Simulation
-from drfl.errors import InputError
-from drfl.losses import SampleFn
-from drfl.task import Task
+from drfl.core.errors import InputError
+from drfl.task.losses import SampleFn
+from drfl.task.task import Task
 from drfl.testing.problems.objectives import Functions
 from drfl.testing.problems.solvers import Ball, Entropic, Mixtures, Point, interior, minimise, mixtures_of, polish
 

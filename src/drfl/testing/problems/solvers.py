@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
-from drfl.errors import InputError
+from drfl.core.errors import InputError
 from drfl.testing.problems.objectives import Functions
 
 ITERATIONS = 200

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl import checks
+from drfl.core import checks
 from drfl.data import ClientData, Dataset, Natural, PartitionMethod, ZipfDirichlet, load, make_partition
-from drfl.errors import InputError
-from drfl.key import Key
-from drfl.local import LocalSGD
+from drfl.core.errors import InputError
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
 from drfl.testing.problems.objectives import (
     Bowl,
     LeastSquares,

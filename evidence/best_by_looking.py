@@ -1,0 +1,71 @@
+"""How often is the algorithm that measures best shown to be better than another one, where all are equally good?
+
+    python evidence/best_by_looking.py [--smoke]
+
+Values of k algorithms at 5 or 10 seeds, all normal with mean 0 and variance 1: 4,000 cases each. The one with the best
+mean is compared with every other one by the paired t-test over seeds (from six on also by the sign flips), with Holm's
+correction over these k − 1 differences, or by the rule of reports (drfl.report.compared.decided). Shares of the cases
+with any difference shown, each with its exact binomial 95 % interval: results/best_by_looking/errors.csv. Versions:
+summary.json.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import binomtest
+
+import script
+from drfl.assessment.seeds import LEVEL, holm_family, seed_difference, verdict
+from drfl.experiments.run.artifacts import versions
+from drfl.training.history import csv_text
+from drfl.core.key import Key
+from drfl.report.compared import decided
+
+RESULTS = Path(__file__).parent / "results" / "best_by_looking"
+SEEDS, ALGORITHMS = (5, 10), (2, 3, 5, 14)
+CASES = script.sized(4_000, 20)
+KEY = 0
+COLUMNS = ("seeds", "algorithms", "rule", "cases", "shown", "share", "low", "high")
+
+
+def shown(values: np.ndarray) -> tuple[bool, bool]:
+    """Whether both rules show the best of k algorithms to be better than any other, by their values (seeds, k)."""
+    best, *rivals = values.T[np.argsort(-values.mean(0))]
+    own = [seed_difference(best - rival) for rival in rivals]
+    others = [seed_difference(a - b) for i, a in enumerate(rivals) for b in rivals[i + 1 :]]
+    alone = [verdict(gain, p) for gain, p in zip(own, holm_family(own).tolist(), strict=True)]
+    return "better" in alone, "better" in decided(own, others)[0]
+
+
+def errors() -> list[list[object]]:
+    rows: list[list[object]] = []
+    for n in SEEDS:
+        for k in ALGORITHMS:
+            cases = Key(KEY).fold("algorithms", n, k).generator().normal(size=(CASES, n, k))
+            counts = np.array([shown(case) for case in cases]).sum(0).tolist()
+            for rule, count in zip(("its own differences", "reports"), counts, strict=True):
+                ends = binomtest(count, CASES).proportion_ci(0.95)
+                rows.append([n, k, rule, CASES, count, f"{count / CASES:.4f}", f"{ends.low:.4f}", f"{ends.high:.4f}"])
+    return rows
+
+
+def main() -> None:
+    options = script.parser(__doc__, RESULTS).parse_args()
+    about = {
+        "command": "python evidence/best_by_looking.py",
+        "law": "normal, mean 0, standard deviation 1",
+        "seed": KEY,
+        "cases": CASES,
+        "level": LEVEL,
+        "versions": {**versions(), "scipy": importlib.metadata.version("scipy")},
+    }
+    text = csv_text(COLUMNS, errors())
+    script.store(options.out, {"errors.csv": text, "summary.json": about})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What docs/resilience.md shows of the stored runs with clients that lie about their models; see false_models.py.
+
+`make pages` writes it into the page.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.tables import markdown
+from evidence.tables import CALLED, Row, rows_of
+
+from drfl.assessment.seeds import SeedDifference, seed_difference
+
+SEEDS = 5
+NAMES = {"digits": "digits, α = 1", "mnist": "MNIST, α = 0.1"}
+Of = tuple[str, str, str, str, str]
+"""Data set, outlier, attack, algorithm, defence."""
+
+
+def cells() -> dict[Of, list[Row]]:
+    """The rows of each cell that has all its seeds, by seed."""
+    found: dict[Of, list[Row]] = {}
+    for row in rows_of("false_models/cells.csv"):
+        of = (row["dataset"], row["outlier"], row["attack"], row["algorithm"], row["defence"])
+        found.setdefault(of, []).append(row)
+    return {of: sorted(rows, key=lambda row: row["seed"]) for of, rows in found.items() if len(rows) == SEEDS}
+
+
+def values(rows: list[Row], column: str) -> list[float]:
+    """A column, in the order of the seeds."""
+    return [float(row[column]) for row in rows]
+
+
+def shown(seen: SeedDifference, sign: str = "") -> str:
+    """A mean over seeds with half the width of its 95 % t-interval."""
+    half = seen.high - seen.mean
+    return f"{seen.mean:{sign}.1f} ± {0 if math.isnan(half) else half:.1f}"  # NaN: all seeds alike
+
+
+def attacks(algorithm: str) -> str:
+    """Of one algorithm the worst honest client by defence and attack, on both data sets."""
+    stored = cells()
+    kinds = list(dict.fromkeys(attack for _, _, attack, *_ in stored))
+    defences = list(dict.fromkeys(of[4] for of in stored))
+    rows = []
+    for dataset, name in NAMES.items():
+        for defence in defences:
+            own = [stored.get((dataset, "no", attack, algorithm, defence)) for attack in kinds]
+            if all(own):
+                told = [shown(seed_difference(values(seen, "worst"))) for seen in own if seen]
+                rows.append([name, defence, *told])
+    called = CALLED.get(algorithm, algorithm)
+    return markdown([f"{called}: worst honest client, %", "defence", *kinds], rows, text=2)
+
+
+def outlier() -> str:
+    """What each defence takes from an honest outlier, in points of its own accuracy, with no attack and with two."""
+    stored = cells()
+    algorithms = list(dict.fromkeys(of[3] for of in stored))
+    defences = [name for name in dict.fromkeys(of[4] for of in stored) if name != "default"]
+    rows = []
+    for dataset, name in NAMES.items():
+        clean = [stored.get((dataset, "yes", "none", algorithm, "default")) for algorithm in algorithms]
+        if not all(clean):
+            continue
+        alone = [shown(seed_difference(values(seen, "other"))) for seen in clean if seen]
+        rows.append([name, "none: its accuracy, %", "none", *alone])
+        for attack in ("none", "sign flip"):
+            for defence in defences:
+                told = [
+                    shown(seed_difference(differences(stored[dataset, "yes", attack, algorithm, defence], before)), "+")
+                    if before and (dataset, "yes", attack, algorithm, defence) in stored
+                    else "–"
+                    for algorithm, before in zip(algorithms, clean, strict=True)
+                ]
+                rows.append([name, defence, attack, *told])
+    return markdown(["", "defence", "attack", *(CALLED.get(name, name) for name in algorithms)], rows, text=3)
+
+
+def differences(after: list[Row], before: list[Row]) -> list[float]:
+    """The outlier's accuracy with a defence, less that without one and without an attack, seed by seed."""
+    return [a - b for a, b in zip(values(after, "other"), values(before, "other"), strict=True)]
+
+
+def costs() -> str:
+    """What sign flips and constant pushes cost with `probe`, as a sentence a data set and algorithm."""
+    stored, lines = cells(), []
+    for dataset, name in NAMES.items():
+        for algorithm, defence in itertools.product(("DualDRDM", "ScaffPD"), ("probe", "probe, no set")):
+            own = {
+                attack: stored.get((dataset, "no", attack, algorithm, defence))
+                for attack in ("none", "sign flip", "constant push")
+            }
+            clean = stored.get((dataset, "no", "none", algorithm, "default"))
+            if clean is None or not all(own.values()):
+                continue
+            told = []
+            for attack in ("sign flip", "constant push"):
+                pairs = zip(values(own[attack] or [], "worst"), values(clean, "worst"), strict=True)
+                seen = seed_difference([a - b for a, b in pairs])
+                told.append(f"{attack} {seen.mean:+.1f} ({seen.low:+.1f} to {seen.high:+.1f})")
+            lines.append(f"- {name}, {CALLED[algorithm]}, {defence}: {', '.join(told)}")
+    return "\n".join(lines)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "resilience.attacks-dual-drdm": lambda: attacks("DualDRDM"),
+    "resilience.attacks-scaff-pd": lambda: attacks("ScaffPD"),
+    "resilience.probe-costs": costs,
+    "resilience.outlier": outlier,
+}
+"""Page and block → what stands there."""

@@ -1,0 +1,105 @@
+"""What the scripts of evidence/ and benchmarks/ share: options, sizes, stand-in data, and how results are stored.
+
+Every script takes ``--smoke``: the whole of it in seconds, with the small sizes that stand beside the full ones, on
+data that come with drfl and scikit-learn, and into a temporary folder unless ``--out`` names one. ``make test-all``
+runs every script so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import functools
+import json
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+SMOKE = "--smoke" in sys.argv[1:]
+"""Read before the options are parsed: sizes are constants of the scripts, which worker processes define once more."""
+
+FLAGS = ["--smoke"] * SMOKE
+"""What a script passes to another process of itself."""
+
+
+def sized(full: T, smoke: T) -> T:
+    """A size of what is stored, or with ``--smoke`` the small one."""
+    return smoke if SMOKE else full
+
+
+def parser(doc: str | None, out: Path, *, data: bool = False) -> argparse.ArgumentParser:
+    """The options of every script: ``--smoke`` and ``--out``, and ``--data-dir`` if it reads data sets.
+
+    Args:
+        doc: the script's docstring.
+        out: where its results are stored.
+        data: whether it reads data sets of files.
+    """
+    # An abbreviation of --smoke would not be found in sys.argv.
+    found = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    found.add_argument("--smoke", action="store_true", help="run all of it in seconds, on little data, to see it works")
+    found.add_argument("--out", type=Path, default=_scratch() / "out" if SMOKE else out, help="folder of results")
+    if data:
+        found.add_argument("--data-dir", type=Path, default=stand_in(), help="folder of the data sets")
+    if SMOKE:
+        os.environ["DRFL_MIRROR"] = "http://127.0.0.1:9"  # nothing is downloaded
+    return found
+
+
+def add_adult(parser: argparse.ArgumentParser) -> None:
+    """The option ``--adult`` of the default benchmark."""
+    help = "adult.csv of the PyPI package fairness 0.1.8"
+    parser.add_argument("--adult", type=Path, default=stand_in("adult.csv"), required=not SMOKE, help=help)
+
+
+def stand_in(file: str = "") -> Path | None:
+    """With ``--smoke`` the folder of stand-in data, or a file in it; else None."""
+    return _stand_in() / file if SMOKE else None
+
+
+def store(folder: Path, files: Mapping[str, str | Mapping[str, object]]) -> None:
+    """Write texts as they are and everything else as JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def tuned(job: str) -> dict[str, dict[str, object]]:
+    """What `drfl tune` found for each algorithm on a job of the papers; a variant of an algorithm is not it.
+
+    Args:
+        job: its name, e.g. "mnist-linear".
+    """
+    from drfl_papers.plan import hyperparameters
+    from drfl_papers.specification import PAPERS
+    from drfl_papers.tuning_jobs import methods_of
+
+    tables = cast("dict[str, dict[str, object]]", hyperparameters(PAPERS / "tuned", job)["algorithms"])
+    return {m.algorithm: tables[name] for name, m in methods_of(job).items() if not m.table and name in tables}
+
+
+@functools.cache
+def _scratch() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="drfl-smoke-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def _stand_in() -> Path:
+    folder = Path(os.environ.setdefault("DRFL_STAND_IN", str(_scratch() / "data")))  # processes of this one share it
+    os.environ["DRFL_DATA"] = str(folder)  # backbones are trained on data sets that nobody names a folder for
+    os.environ["XDG_CACHE_HOME"] = str(_scratch() / "cache")  # where features and backbones would stay
+    if not folder.exists():
+        runpy.run_path(str(Path(__file__).with_name("stand_in_data.py")))["write"](folder)
+    return folder

@@ -1,0 +1,246 @@
+"""Stored runs once more, with and without the bound on steps: do they end with the same numbers?
+
+    python evidence/step_bound_unchanged.py --data-dir DIR --adult DIR --shakespeare FILE [--jobs 2] [--only NAMES]
+        [--smoke]
+
+The first seed of the stored tables and figures of the papers that train and of the comparisons, of every setting and
+method. What was stored with the bound, which is on by default, runs without it; what was stored before there was one
+runs with it. A run that does not end as it was stored runs once more the other way too, as what else has changed since
+(defaults, versions, features computed anew) is no work of the bound's. Two runs are the same where every column is:
+accuracies and losses to six decimals, bytes, gradients and clients to the last digit. Writes
+results/step_bound_unchanged/. Jobs that it has there already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import script
+import kept
+from drfl.experiments.run.artifacts import json_text, versions
+from drfl.experiments.execution.training_cells import train
+from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
+from drfl_papers.plan import Scale, plan
+from drfl_papers.specification import load_spec
+
+HERE = Path(__file__).parent
+STORED, RESULTS = HERE / "results", HERE / "results" / "step_bound_unchanged"
+BIN = Path(sys.executable).parent
+WITHOUT = (
+    "drdm-table-3", "drdm-table-4", "drdm-table-5", "drdm-table-6", "drfa-figure-1", "drfa-figure-2", "drfa-figure-3",
+)  # fmt: skip
+"""Stored before there was a bound. The runs of figures that are not here are all those of tables and figures above."""
+WITH = (
+    "drdm-table-1", "drdm-table-2", "drdm-figure-3", "scaffpd-table-1", "scaffpd-table-2", "scaffpd-table-3",
+    "scaffpd-table-4", "scaffpd-figure-3", "scaffpd-figure-4",
+)  # fmt: skip
+"""Stored with it."""
+BOUND = 100.0
+"""The default."""
+ROUNDS, RUNS, JOBS = script.sized((None, None, None), (1, 1, "drdm-table-3,digits_no_dual"))
+"""How many rounds, how many runs of a table or figure, and which jobs; None = as stored, all."""
+COLUMNS = ("job", "runs", "the same", "as stored", "seconds")
+"""Of the runs, those that are the same with and without the bound, and those of them that needed no second run."""
+SHOWN = ("avg_accuracy", "worst20_accuracy")
+DIFFERENCES = (
+    "job", "setting", "method", "algorithm", "seed", "halved",
+    *(f"{metric}_{way}" for metric in SHOWN for way in ("without", "with")),
+)  # fmt: skip
+"""Of the runs that are not the same; halved is how often the step size was lowered with the bound."""
+TIMELESS = ("seconds", "wall_seconds")
+"""What no two runs have in common, whatever they do."""
+Key = tuple[str, ...]
+"""Setting and method, where there are any, algorithm and seed of a run."""
+Rows = dict[Key, dict[str, str]]
+
+
+class Job(NamedTuple):
+    """A stored table, figure or comparison.
+
+    Args:
+        stored: the runs of its first seed.
+        bounds: on steps, the one that it was not stored with and the one that it was.
+        runs: makes its runs of the first seed with a bound: all of them, or those of some keys.
+    """
+
+    stored: Rows
+    bounds: tuple[float, float]
+    runs: Callable[[float, Collection[Key] | None], Rows]
+
+
+def jobs(options: argparse.Namespace) -> dict[str, Callable[[], Job]]:
+    """What there is, by the name of its folder of results."""
+    found: dict[str, Callable[[], Job]] = {
+        name: partial(reproduced, name, cells, (0.0, BOUND) if name in WITH else (BOUND, 0.0), options.jobs)
+        for name, cells in planned().items()
+    }
+    data, adult, shakespeare = (str(path) for path in (options.data_dir, options.adult, options.shakespeare))
+    mnist = ("mnist_linear.toml", data, "--evaluate-every", "10")
+    comparisons = {
+        "digits_demo": ("../examples/one_class.toml",),
+        "digits_no_dual": ("", "", "--algorithms", "DRDM", "--param", "gamma=0"),
+        "digits_certificate": ("digits_certificate.toml",),
+        "mnist_linear": mnist,
+        "mnist_linear_no_dual": (*mnist, "--algorithms", "DRDM", "--param", "gamma=0"),
+        "mnist_linear_without_replacement": (
+            *mnist, "--algorithms", "DRDM,DRFA", "--param", "sampling=without-replacement"
+        ),
+        "adult": ("adult.toml", adult),
+        "adult_training": ("adult.toml", adult),
+        "adult_education": ("adult.toml", adult, "--group", "education"),
+        "shakespeare": ("shakespeare.toml", shakespeare),
+        "promise/mnist_dirichlet/after": ("promise/mnist_dirichlet.toml", data),
+        "promise/fashion_one_class/after": ("promise/fashion_one_class.toml", data),
+    }  # fmt: skip
+    return found | {name: partial(comparison, name, *command) for name, command in comparisons.items()}
+
+
+def planned() -> dict[str, dict[Key, Mapping[str, object]]]:
+    """Of each table and figure the runs that none before it has, and how they are made."""
+    found: dict[str, dict[Key, Mapping[str, object]]] = {}
+    seen: set[str] = set()
+    for name in (*WITHOUT, *WITH)[:RUNS]:
+        told = json.loads((STORED / name / "summary.json").read_text(encoding="utf-8"))
+        cells = plan(load_spec(name), Scale(repeats=1, rounds=ROUNDS, stand_in=told["stand_in"])).cells[:RUNS]
+        texts = {json_text(p.cell.job): p for p in cells}
+        found[name] = {
+            (p.setting, p.method, str(p.cell.job["algorithm"]), "0"): p.cell.job
+            for text, p in texts.items()
+            if text not in seen
+        }
+        seen |= texts.keys()
+    return found
+
+
+def rows(path: Path) -> Rows:
+    """The runs of the first seed."""
+    with path.open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    names = [name for name in ("setting", "method", "algorithm", "seed") if name in found[0]]
+    return {tuple(row[name] for name in names): row for row in found if row["seed"] == "0"}
+
+
+def reproduced(
+    name: str, cells: Mapping[Key, Mapping[str, object]], bounds: tuple[float, float], processes: int
+) -> Job:
+    """A table or figure."""
+
+    def runs(bound: float, only: Collection[Key] | None) -> Rows:
+        chosen = [key for key in cells if only is None or key in only]
+        with get_context("spawn").Pool(processes) as pool:
+            made = pool.map(_run, [{**cells[key], "step_bound": bound} for key in chosen], chunksize=1)
+        return dict(zip(chosen, made, strict=True))
+
+    return Job(rows(STORED / name / "cells.csv"), bounds, runs)
+
+
+def _run(job: Mapping[str, object]) -> dict[str, str]:
+    """What cells.csv says of the run's end."""
+    logging.getLogger("drfl").setLevel(logging.ERROR)
+    record = train(job, None)
+    row = {name: str(record[name]) for name in ("stopped", "halved")}
+    points = cast("list[Mapping[str, float]]", record["rows"])
+    if points:
+        row |= {name: f"{points[-1][name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS}
+        row |= {name: str(int(points[-1][name])) for name in LEDGER_COLUMNS}
+    return row
+
+
+def comparison(name: str, file: str, data_dir: str = "", *more: str) -> Job:
+    """What ``drfl compare`` makes of a job file with some options; all were stored before there was a bound."""
+    text = (HERE / file).read_text(encoding="utf-8") if file else ""
+    text = 'judged_on = "training"\n' * (name == "adult_training") + text
+
+    def runs(bound: float, only: Collection[Key] | None) -> Rows:
+        folder = Path(tempfile.mkdtemp(prefix="drfl-again-"))
+        (folder / "job.toml").write_text(text, encoding="utf-8")
+        place = ("--data-dir", data_dir) if data_dir else ()
+        options = ["--seeds", "1", "--threads", "1", "--step-bound", str(bound), *place, *more]
+        options += ["--rounds", str(ROUNDS)] if ROUNDS else []
+        command = [BIN / "drfl", "compare", folder / "job.toml", *options, "--out", folder / "out"]
+        try:
+            # Of a comparison all runs are made: each takes seconds.
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            found = rows(folder / "out" / "compare.csv")
+            for key, row in found.items():
+                told = json.loads((folder / "out" / f"{key[0]}-seed0" / "summary.json").read_text(encoding="utf-8"))
+                row["halved"] = str((told["step_size"] or {"halved": 0})["halved"])
+            return {key: row for key, row in found.items() if only is None or key in only}
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return Job(rows(STORED / name / "compare.csv"), (BOUND, 0.0), runs)
+
+
+def apart(old: Rows, new: Rows) -> list[Key]:
+    """The runs that both have and that are not the same."""
+    # Methods that were left out of a table since, and such that are new, have nothing to be compared with.
+    return [
+        run
+        for run in sorted(old.keys() & new.keys())
+        if any(old[run][name] != new[run][name] for name in old[run].keys() & new[run].keys() - {*TIMELESS})
+    ]
+
+
+def compared(name: str, job: Job) -> tuple[kept.Rows, kept.Rows]:
+    """The job's row, and one for each run that is not the same."""
+    start = time.monotonic()
+    other, own = job.bounds
+    new = job.runs(other, None)
+    again = apart(job.stored, new)
+    old = {**job.stored, **(job.runs(own, again) if again else {})}
+    differ, runs = apart(old, new), len(old.keys() & new.keys())
+    differences: kept.Rows = {}
+    for run in differ:
+        bounded, free = (new[run], old[run]) if other else (old[run], new[run])
+        ends = [row.get(metric, "") for metric in SHOWN for row in (free, bounded)]
+        # Comparisons have no settings, and no methods other than algorithms.
+        differences[name, *[""] * (4 - len(run)), *run] = [bounded["halved"], *ends]
+    counts = (runs, runs - len(differ), runs - len(again), round(time.monotonic() - start))
+    return {(name,): [str(count) for count in counts]}, differences
+
+
+def main() -> None:
+    """Run what is missing, and write the table."""
+    parser = script.parser(__doc__, RESULTS, data=True)
+    for name in ("adult", "shakespeare.txt"):
+        option, place = f"--{Path(name).stem}", script.stand_in(name)
+        parser.add_argument(option, type=Path, default=place, required=place is None)
+    parser.add_argument("--jobs", type=int, default=script.sized(2, 1))
+    parser.add_argument("--only", default=JOBS, help="some jobs, with commas between")
+    options = parser.parse_args()
+    os.environ |= {"DRFL_DATA": str(options.data_dir), "OMP_NUM_THREADS": "1"}
+    done, differences = kept.known(options.out / "jobs.csv", 1), kept.known(options.out / "differences.csv", 5)
+    for name, job in jobs(options).items():
+        if (name,) in done or (options.only and name not in options.only.split(",")):
+            continue
+        row, apart_there = compared(name, job())
+        done |= row
+        differences |= apart_there
+        print(name, *done[name,], flush=True)
+        kept.save(options.out / "differences.csv", DIFFERENCES, differences)
+        kept.save(options.out / "jobs.csv", COLUMNS, done)
+    about = {
+        "command": "python evidence/step_bound_unchanged.py --data-dir DIR --adult DIR --shakespeare FILE",
+        "runs": sum(int(row[0]) for row in done.values()), "the same": sum(int(row[1]) for row in done.values()),
+        "seed": 0, "device": "cpu", "versions": versions(),
+    }  # fmt: skip
+    script.store(options.out, {"summary.json": about})
+
+
+if __name__ == "__main__":
+    main()

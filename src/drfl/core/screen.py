@@ -1,0 +1,87 @@
+"""The one way onto the screen: what is printed passes one filter, which leaves a terminal nothing to obey."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.style import StyleType
+from rich.table import Column
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from drfl.core.errors import printable
+
+LONGEST = 200
+"""Characters of a cell of a table."""
+
+
+class Screen(Console):
+    """A console for lines and tables. Text that it prints is one line each, without markup.
+
+    Args:
+        stderr: whether it writes to stderr in place of stdout.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        stream = sys.stderr if stderr else sys.stdout
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as in the base class
+        """Print a text as one line, whatever it holds, or anything else that rich can render."""
+        super().print(*(plain(part) if isinstance(part, str) else part for part in objects), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of anything that rich prints: bars and tables too."""
+        for segment in super().render(renderable, options):
+            text = segment.text
+            if segment.control or text.isprintable() or text == "\n":
+                yield segment
+            else:
+                clean = "\n".join(map(printable, text.split("\n")))
+                yield Segment(clean, segment.style)
+
+
+class Table(RichTable):
+    """A table whose cells are plain text of one line; give :class:`rich.text.Text` for anything else.
+
+    Args:
+        headers: of columns.
+        title: above it.
+        options: see :class:`rich.table.Table`.
+    """
+
+    def __init__(self, *headers: Column | str, title: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*headers, title=None if title is None else plain(title), **options)
+
+    def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
+        """Add a row."""
+        super().add_row(*(_cell(cell) for cell in cells), style=style, end_section=end_section)
+
+
+def _cell(cell: RenderableType | None) -> RenderableType | None:
+    if not isinstance(cell, str):
+        return cell
+    return Text(printable(cell, LONGEST))
+
+
+def say(text: object, err: bool = False) -> None:
+    """Print one line on stdout, or on stderr, whatever the text holds."""
+    print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def plain(text: str) -> Text:
+    """One line without markup, as for the title of a table."""
+    return Text(printable(text))
+
+
+class OneLine(logging.Formatter):
+    """Log records as a line each that a terminal can print."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's text."""
+        return "\n".join(printable(line) for line in super().format(record).split("\n"))

@@ -1,0 +1,1 @@
+"""The data sets that drfl knows by name."""

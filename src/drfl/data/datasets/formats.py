@@ -1,0 +1,376 @@
+"""The files of image data sets: IDX, CIFAR's and Tiny ImageNet's."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.core.atomic_files import atomic_write
+from drfl.data.datasets.archives import REMEDY, TAR_LIMIT, Tree, lacks, open_tree, read_tar_gz
+from drfl.data.dataset import Pixels
+from drfl.data.datasets.sources import IDX_SOURCES, DownloadSource, digest_like
+from drfl.core.errors import InputError
+from drfl.core.files import check_expansion, open_file, read_bytes, reading
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_MAX_DIMENSIONS = 32  # what every NumPy can reshape to
+_CHUNK = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """The array that an IDX file holds, gzipped or not (told by its first bytes, not by its name).
+
+    Args:
+        path: the file.
+
+    Returns:
+        A writable array of the file's own shape and type, in native byte order.
+
+    Raises:
+        InputError: when the file is missing, unreadable, not IDX, cut short, too long, or its gzip is broken.
+    """
+    path = Path(path)
+    with open_file(path, remedy=REMEDY) as raw, reading(path, remedy=REMEDY):
+        zipped = raw.read(2) == _GZIP_MAGIC
+        raw.seek(0)
+        if not zipped:
+            return _parse(path, raw)
+        with gzip.GzipFile(fileobj=raw) as unzipped:
+            return _parse(path, cast(BinaryIO, unzipped))
+
+
+def _parse(path: Path, file: BinaryIO) -> np.ndarray:
+    head = _read_up_to(file, 4)
+    if len(head) < 4 or head[:2] != b"\0\0":
+        raise InputError(
+            f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type",
+            code="unsupported-file",
+            field=str(path),
+        )
+    if head[2] not in _TYPES:
+        known = ", ".join(f"0x{code:02x}" for code in _TYPES)
+        raise InputError(
+            f"'{path}' is not a known IDX file: type code 0x{head[2]:02x} is none of {known}",
+            code="unsupported-file",
+            field=str(path),
+        )
+    if not 1 <= head[3] <= _MAX_DIMENSIONS:
+        raise InputError(
+            f"'{path}' is not a usable IDX file: it claims {head[3]} dimensions",
+            code="unsupported-file",
+            field=str(path),
+        )
+    sizes = _read_up_to(file, 4 * head[3])
+    if len(sizes) < 4 * head[3]:
+        raise InputError(
+            f"'{path}' is cut short: it ends inside its header; get the file again",
+            code="damaged-file",
+            field=str(path),
+        )
+    shape = struct.unpack(f">{head[3]}I", sizes)
+    dtype = np.dtype(_TYPES[head[2]])
+    expected = math.prod(shape) * dtype.itemsize
+    if not expected:
+        raise InputError(f"'{path}' holds no values: its shape is {shape}", code="damaged-file", field=str(path))
+    if isinstance(file, gzip.GzipFile):
+        check_expansion(path, os.fstat(file.fileno()).st_size, expected)
+    body = _read_up_to(file, expected + 1)
+    if len(body) != expected:
+        fault = f"is cut short: {len(body)} of" if len(body) < expected else "has more than"
+        raise InputError(
+            f"'{path}' {fault} the {expected} bytes that its shape {shape} needs; get the file again",
+            code="damaged-file",
+            field=str(path),
+        )
+    return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def _read_up_to(file: BinaryIO, limit: int) -> bytearray:
+    """Up to `limit` bytes, fewer only at the end of the file.
+
+    In chunks, because the limit comes from the file's own header and one read of that size would allocate it.
+    """
+    data = bytearray()
+    while len(data) < limit:
+        chunk = file.read(min(_CHUNK, limit - len(data)))
+        if not chunk:
+            break
+        data += chunk
+    return data
+
+
+def write_idx(path: str | Path, array: np.ndarray) -> None:
+    """Writes bytes as an IDX file, gzipped if the name ends in ``.gz``; the same array gives the same file.
+
+    Args:
+        path: the file; its folder is made if need be.
+        array: uint8, of 1 to 32 dimensions, not empty.
+
+    Raises:
+        InputError: when the array is of another kind.
+    """
+    path = Path(path)
+    if array.dtype != np.uint8 or not 1 <= array.ndim <= _MAX_DIMENSIONS or not array.size:
+        raise InputError(
+            f"write_idx writes non-empty uint8 arrays of 1 to {_MAX_DIMENSIONS} dimensions, not "
+            f"{array.dtype} of shape {array.shape}",
+            code="wrong-shape",
+            field="array",
+        )
+    content = struct.pack(f">BBBB{array.ndim}I", 0, 0, 0x08, array.ndim, *array.shape) + array.tobytes()
+    with atomic_write(path) as file:
+        file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -> list[tuple[Tensor, Tensor]]:
+    """Pictures and labels from pairs of IDX files.
+
+    Args:
+        source: the data set that they should be of.
+        paths: images, labels and so on in turn; the last labels are those for testing.
+        classes: the number of classes.
+
+    Returns:
+        For each pair (n, 1, height, width) uint8 pictures and (n,) int64 labels.
+
+    Raises:
+        InputError: when a file is broken, a pair does not fit together, or the files are of another data set.
+    """
+    arrays = [read_idx(path) for path in paths]
+    for k in range(0, len(arrays), 2):
+        _check_pair(paths[k], arrays[k], paths[k + 1], arrays[k + 1], classes)
+    _check_identity(source, paths[-1], arrays[-1])
+    return [
+        (torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
+        for images, labels in zip(arrays[::2], arrays[1::2], strict=True)
+    ]
+
+
+def _check_pair(images_at: Path, images: np.ndarray, labels_at: Path, labels: np.ndarray, classes: int) -> None:
+    if images.ndim != 3 or images.dtype != np.uint8:
+        raise InputError(
+            f"'{images_at}' must hold grey images, (n, height, width) bytes, not {images.shape}",
+            code="wrong-shape",
+            field=str(images_at),
+        )
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise InputError(
+            f"'{labels_at}' must hold labels, (n,) bytes, not {labels.shape}", code="wrong-shape", field=str(labels_at)
+        )
+    if len(images) != len(labels):
+        raise InputError(
+            f"'{images_at}' has {len(images)} images but '{labels_at}' has {len(labels)} labels",
+            code="count-mismatch",
+            field=str(images_at),
+        )
+    if labels.max() >= classes or labels.min() < 0:
+        raise InputError(
+            f"'{labels_at}' has labels outside 0..{classes - 1}: it is of another data set",
+            code="wrong-dataset",
+            field=str(labels_at),
+        )
+
+
+def _check_identity(source: DownloadSource, path: Path, test_labels: np.ndarray) -> None:
+    """Refuses files that are those of another known data set, since all of them have the same names."""
+    content = struct.pack(">BBBBI", 0, 0, 0x08, 1, len(test_labels)) + test_labels.tobytes()
+    for other in IDX_SOURCES:
+        known = other.files[3].content or ""
+        digest = digest_like(known)
+        digest.update(content)
+        if other is not source and digest.hexdigest() == known:
+            raise InputError(
+                f"'{path}' is of {other.folder}, not of {source.folder}: give another folder",
+                code="wrong-dataset",
+                field=str(path),
+            )
+
+
+_SHAPE = (3, 32, 32)
+_BYTES = 3 * 32 * 32
+
+
+def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths: Sequence[Path]) -> Pixels:
+    """The pictures of an archive or of the files that were in it.
+
+    Args:
+        name: what the data set is called.
+        source: the data set; the last of its members has the test pictures.
+        labels: for each label byte of a record, how many values it has; the last byte is the class.
+        paths: the archive alone, or the members in order.
+
+    Returns:
+        Pictures (n, 3, 32, 32) and (k, 3, 32, 32).
+
+    Raises:
+        InputError: when a file cannot be read, is missing from the archive, has no whole records, or has labels out of
+            range.
+    """
+    if len(paths) == 1:
+        content = read_tar_gz(paths[0], source.inner, source.members)
+        whole = {f"{paths[0]}: {member}": content.pop(member) for member in source.members}
+    else:
+        whole = {str(path): read_bytes(path, limit=TAR_LIMIT, remedy=REMEDY) for path in paths}
+    parts = [_records(where, whole.pop(where), labels) for where in list(whole)]
+    train, test = _joined(parts[:-1]), _joined(parts[-1:])
+    return Pixels(name, *train, *test, labels[-1])
+
+
+def _records(where: str, data: bytes, labels: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures (n, 3072) and classes (n,) of one file, as views of its bytes."""
+    width = len(labels) + _BYTES
+    if not data or len(data) % width:
+        raise InputError(
+            f"'{where}' has {len(data)} bytes, which is no whole number of records of {width}: it is cut "
+            "short or of another data set; get the file again",
+            code="damaged-file",
+            field=str(where),
+        )
+    table = np.frombuffer(data, np.uint8).reshape(-1, width)
+    for k, values in enumerate(labels):
+        if table[:, k].max() >= values:
+            raise InputError(
+                f"'{where}' has labels outside 0..{values - 1}: it is damaged or of another data set; get "
+                "the file again",
+                code="damaged-file",
+                field=str(where),
+            )
+    return table[:, len(labels) :], table[:, len(labels) - 1]
+
+
+def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Tensor]:
+    pictures = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, *_SHAPE)
+    classes = np.concatenate([classes for _, classes in parts]).astype(np.int64)
+    return torch.from_numpy(pictures), torch.from_numpy(classes)
+
+
+_SIDE = 64
+_CLASS = re.compile(r"n\d{8}")
+_PICTURE = re.compile(r"\w[\w.-]*\.JPEG", re.ASCII)
+_ANNOTATIONS = "val/val_annotations.txt"
+
+
+def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
+    """The pictures of the zip file or of the folder that was in it; grey ones become three equal channels.
+
+    Training pictures are in the order of the classes and then of their names, test pictures in the order of their list.
+
+    Args:
+        name: what the data set is called.
+        source: the data set.
+        paths: the zip file alone, or files of which the first lies at the top of the unpacked folder.
+
+    Returns:
+        Pictures (n, 3, 64, 64) and (k, 3, 64, 64).
+
+    Raises:
+        InputError: when the archive or a picture is damaged, a file is missing, or the lists do not fit the files.
+    """
+    with open_tree(paths[0] if len(paths) == 1 else paths[0].parent, source.inner) as tree:
+        classes = _classes(tree)
+        train = [(path, k) for k, wnid in enumerate(classes) for path in _of_class(tree, wnid)]
+        if len(train) % len(classes) or any(k != i * len(classes) // len(train) for i, (_, k) in enumerate(train)):
+            raise InputError(
+                f"'{tree.path}' has more training pictures of some classes than of others: it is not "
+                "whole; get it again",
+                code="damaged-file",
+                field=str(tree.path),
+            )
+        test = _test(tree, classes)
+        return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
+
+
+def _classes(tree: Tree) -> list[str]:
+    """The classes' identifiers in order; those that have training pictures are the same."""
+    wnids = _lines(tree, "wnids.txt")
+    if not wnids or len(set(wnids)) < len(wnids) or not all(_CLASS.fullmatch(wnid) for wnid in wnids):
+        raise InputError(
+            f"'{tree.path}': wnids.txt is no list of distinct names such as n01443537; get it again",
+            code="damaged-file",
+            field=str(tree.path),
+        )
+    odd = sorted(set(wnids) ^ {folder for folder in tree.folders("train") if _CLASS.fullmatch(folder)})
+    if odd:
+        raise InputError(
+            f"'{tree.path}': only one of wnids.txt and train/ has the class {odd[0]}; get it again",
+            code="damaged-file",
+            field=str(tree.path),
+        )
+    return wnids
+
+
+def _of_class(tree: Tree, wnid: str) -> list[str]:
+    folder = f"train/{wnid}/images"
+    names = [f"{folder}/{name}" for name in tree.files(folder) if _PICTURE.fullmatch(name)]
+    if not names:
+        raise lacks(tree, f"{folder}/*.JPEG")
+    return names
+
+
+def _test(tree: Tree, classes: Sequence[str]) -> list[tuple[str, int]]:
+    number = {wnid: k for k, wnid in enumerate(classes)}
+    listed = []
+    for row, line in enumerate(_lines(tree, _ANNOTATIONS), start=1):
+        fields = line.split("\t")
+        # What is no plain name could lead out of the folder.
+        if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
+            raise InputError(
+                f"'{tree.path}': line {row} of {_ANNOTATIONS} does not give a .JPEG file and a class of "
+                "wnids.txt; get it again",
+                code="damaged-file",
+                field=str(tree.path),
+            )
+        listed.append((f"val/images/{fields[0]}", number[fields[1]]))
+    if not listed:
+        raise InputError(
+            f"'{tree.path}': {_ANNOTATIONS} is empty; get it again", code="damaged-file", field=str(tree.path)
+        )
+    return listed
+
+
+def _lines(tree: Tree, name: str) -> list[str]:
+    """Lines of a text file without the empty ones; a byte that is no ASCII makes the line wrong, not unreadable."""
+    return [line for line in tree.read(name).decode("ascii", "replace").splitlines() if line.strip()]
+
+
+def _decoded(tree: Tree, listed: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
+    pictures = np.empty((len(listed), 3, _SIDE, _SIDE), np.uint8)
+    for k, (name, _) in enumerate(listed):
+        pictures[k] = _picture(tree, name)
+    return torch.from_numpy(pictures), torch.tensor([label for _, label in listed])
+
+
+def _picture(tree: Tree, name: str) -> np.ndarray:
+    """One picture, (3, 64, 64) uint8."""
+    from PIL import Image  # here, because only this data set needs it
+
+    data = io.BytesIO(tree.read(name))
+    where = f"'{tree.path}': {name}"
+    try:
+        with Image.open(data, formats=("JPEG", "PNG")) as image:  # no other decoder sees what is not trusted
+            size = image.size
+            if size == (_SIDE, _SIDE):  # known before anything is decoded
+                return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+    except MemoryError:
+        raise
+    except Exception as error:  # for crafted bytes the decoders raise a dozen kinds
+        raise InputError(
+            f"{where} is no whole JPEG file; get it again", code="damaged-file", field=str(where)
+        ) from error
+    raise InputError(
+        f"{where} is of {size[0]}x{size[1]} pixels, not {_SIDE}x{_SIDE}: it is of another data set",
+        code="wrong-dataset",
+        field=str(where),
+    )

@@ -1,0 +1,131 @@
+"""Shakespeare's plays by speaking role: the next character, from the eighty before it (McMahan et al. 2017; LEAF)."""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.data.datasets.archives import REMEDY
+from drfl.data.dataset import Dataset
+from drfl.core.errors import InputError
+from drfl.core.files import read_bytes, reading
+
+VOCABULARY = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
+"""The 80 characters of LEAF, a token each, in this order; others are left out, accents too."""
+
+WINDOW = 80
+"""Characters of an input, as in LEAF."""
+
+STRIDE = 10
+"""Characters from one window's start to the next's. In LEAF 1, which is ten times the rows and nearly the same text."""
+
+SHORTEST = 2000
+"""Characters below which a role is left out: 33 test rows."""
+
+TRAINING = 0.8
+"""Share of a role's text, from its beginning, for training."""
+
+_LIMIT = 1 << 26  # bytes; the complete works have 5.6 million
+_HEAD = re.compile(r"([A-Z][A-Za-z' &-]{0,29})\.")
+_DIRECTION = re.compile(r"\[[^\[\]]*\]")
+_AFTER_TITLE = ("Contents", "by William Shakespeare")
+_START, _END = "*** START OF TH", "*** END OF TH"  # of Project Gutenberg's text, the rest of the line differs
+_PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "—": "--", "–": "-", "æ": "ae", "Æ": "AE", "œ": "oe"})
+
+
+def read_shakespeare(paths: Sequence[Path]) -> Dataset:
+    """One group a role of at least `SHORTEST` characters, called as "PLAY: ROLE".
+
+    What a role says is one text, in the order of the play, without stage directions and with single blanks. Windows
+    never cross from a role's training text, which is the first part of it, into its test text.
+
+    Args:
+        paths: one file, of one play or of many.
+
+    Returns:
+        Inputs (n, 80) int64, positions in `VOCABULARY`, and the position of the character that comes next, (n,).
+
+    Raises:
+        InputError: the file cannot be read, is cut short, or has no play with such roles.
+    """
+    (path,) = paths
+    texts = {who: tokens for who, said in roles(_text(path), path.stem) if len(tokens := encode(said)) >= SHORTEST}
+    if not texts:
+        raise InputError(
+            f"'{path}' has no play with a role of {SHORTEST:,} characters: give a text of Project Gutenberg's in which "
+            "a speech is a line NAME. and the lines below it up to a blank one",
+            code="wrong-dataset",
+            field=str(path),
+        )
+    cuts = {who: int(TRAINING * len(tokens)) for who, tokens in texts.items()}
+    train = {who: _windows(tokens[: cuts[who]]) for who, tokens in texts.items()}
+    test = {who: _windows(tokens[cuts[who] :]) for who, tokens in texts.items()}
+    (x, y, groups), (x_test, y_test, test_groups) = _joined(train), _joined(test)
+    return Dataset("shakespeare", x, y, x_test, y_test, len(VOCABULARY), groups, test_groups=test_groups)
+
+
+def roles(text: str, title: str) -> Iterator[tuple[str, str]]:
+    """What each role says, of all plays one after the other.
+
+    A speech is a paragraph whose first line is a name with a full stop alone. A play begins with a paragraph in
+    capitals before one that is "Contents" or "by William Shakespeare".
+
+    Args:
+        text: with lines ended by a newline.
+        title: of a play that comes before any title.
+
+    Yields:
+        "PLAY: ROLE" and its speeches, joined by blanks.
+    """
+    said: dict[str, list[str]] = {}
+    paragraphs = [lines for part in re.split(r"\n\s*\n", text) if (lines := part.strip().splitlines())]
+    for (head, *rest), following in zip(paragraphs, [*paragraphs[1:], [""]], strict=False):
+        name = _HEAD.fullmatch(head.strip())
+        if following[0].strip() in _AFTER_TITLE and head.isupper():
+            title = " ".join(" ".join([head, *rest]).split())
+        elif name and rest:
+            said.setdefault(f"{title}: {name[1].upper()}", []).append("\n".join(rest))
+    for who, speeches in said.items():
+        yield who, " ".join(_DIRECTION.sub(" ", "\n".join(speeches)).split())
+
+
+def encode(text: str) -> np.ndarray:
+    """(n,) int64, the places in `VOCABULARY` of those characters that it has."""
+    place = {character: k for k, character in enumerate(VOCABULARY)}
+    return np.array([place[character] for character in text if character in place], dtype=np.int64)
+
+
+def _text(path: Path) -> str:
+    """The file's text between Project Gutenberg's marks, in ASCII: quotes straightened, accents dropped."""
+    data = read_bytes(path, limit=_LIMIT, remedy=REMEDY)
+    with reading(path, remedy=REMEDY):
+        text = unicodedata.normalize("NFKD", data.decode("utf-8-sig").translate(_PLAIN))
+    lines = text.encode("ascii", "ignore").decode("ascii").splitlines()
+    start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
+    if start is not None and end is None:
+        raise InputError(
+            f"'{path}' begins as a text of Project Gutenberg's and has no end: get the file again",
+            code="damaged-file",
+            field=str(path),
+        )
+    return "\n".join(lines[0 if start is None else start + 1 : end])
+
+
+def _windows(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Windows (n, 80) and what comes next (n,)."""
+    both = np.lib.stride_tricks.sliding_window_view(tokens, WINDOW + 1)[::STRIDE]
+    return both[:, :WINDOW], both[:, WINDOW]
+
+
+def _joined(parts: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """All roles' windows, what comes next, and whose they are."""
+    inputs, targets = (np.concatenate(column) for column in zip(*parts.values(), strict=True))
+    groups = tuple(who for who, (x, _) in parts.items() for _ in range(len(x)))
+    return torch.from_numpy(inputs), torch.from_numpy(targets), groups

@@ -1,0 +1,10 @@
+"""What models learn from instead of the images: a pretrained network's features of them."""
+
+from __future__ import annotations
+
+from drfl.data.features.backbone import Backbone
+from drfl.data.features.featurise import featurise
+from drfl.data.features.pretraining import load_backbone
+from drfl.data.features.recipe import KINDS, Recipe
+
+__all__ = ["KINDS", "Backbone", "Recipe", "featurise", "load_backbone"]

@@ -1,0 +1,126 @@
+"""Images of a data set at a backbone's size, and their features in a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from drfl.core.atomic_files import atomic_write
+from drfl.data.datasets.catalogue import load_pixels
+from drfl.data.dataset import Dataset, Pixels
+from drfl.data.datasets.sources import cache_folder
+from drfl.core.errors import InputError
+from drfl.core.files import read_tensors
+
+FORMAT = "drfl-features-1"
+"""Changes when the same recipe gives other numbers, so that old files are not read any more."""
+
+ROWS = 2**24
+"""Bytes that are hashed at a time."""
+
+
+def folder() -> Path:
+    """Where features are kept."""
+    return cache_folder() / "features"
+
+
+def digest(tensors: Iterable[Tensor], *labels: object) -> str:
+    """Names what features depend on.
+
+    Args:
+        tensors: data; their values, shapes and types count.
+        labels: everything else, by its ``repr``.
+    """
+    found = hashlib.blake2b(repr((FORMAT, *labels)).encode(), digest_size=16)
+    for tensor in tensors:
+        found.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
+        flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        for part in flat.split(ROWS):
+            found.update(part.numpy().tobytes())
+    return found.hexdigest()
+
+
+def kept(
+    path: Path, rows: dict[str, int], make: Callable[[], dict[str, Tensor]], log: Callable[[str], None]
+) -> dict[str, Tensor]:
+    """The tensors of a file, or those made now and kept in it.
+
+    A file that is damaged, or does not hold these tensors, is made anew. Where it cannot be written, ``log`` is told
+    and work goes on.
+
+    Args:
+        path: the file.
+        rows: length of each tensor by name.
+        make: gives them.
+        log: gets a line where the cache is of no use.
+    """
+    found = _read(path, rows)
+    if found is not None:
+        return found
+    made = make()
+    try:
+        with atomic_write(path) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            save_file(made, file.name, metadata={"digest": digest(made[name] for name in rows)})
+            os.chmod(file.name, mode)  # safetensors puts a private file there
+    except (OSError, SafetensorError) as error:
+        log(f"cannot keep the features in '{path.parent}' ({error}): they will be computed again next time")
+    return made
+
+
+def _read(path: Path, rows: dict[str, int]) -> dict[str, Tensor] | None:
+    """What the file holds; None where it is missing, damaged or something else."""
+    try:
+        found, metadata = read_tensors(path)
+    except InputError:
+        return None
+    told = metadata.get("digest")
+    fitting = {name: len(value) for name, value in found.items() if value.dim() == 2} == rows
+    return found if fitting and told == digest(found[name] for name in rows) else None
+
+
+Images = Dataset | Pixels
+"""Inputs (n, c, height, width): floating in [0, 1], or bytes of which 255 is fully lit."""
+
+
+def load_images(name: str, data_dir: Path | None = None) -> Images:
+    """A data set of images by name.
+
+    Args:
+        name: one of `drfl.data.DATASETS`.
+        data_dir: see :func:`drfl.data.load`.
+
+    Raises:
+        InputError: see :func:`drfl.data.load`; or it is a table.
+    """
+    pixels = load_pixels(name, data_dir=data_dir)
+    return pixels if pixels.white == 255 else pixels.dataset()
+
+
+def check_images(images: Images) -> None:
+    """Refuse data that are no grey or colour images.
+
+    Raises:
+        InputError: naming the data set.
+    """
+    shape = images.inputs.shape
+    if len(shape) != 4 or shape[1] not in (1, 3):
+        raise InputError(
+            f"dataset '{images.name}' has inputs of shape {tuple(shape[1:])}, which are no images (1 or 3 channels, "
+            "height, width): leave the features out",
+            code="unsupported-data",
+            field="dataset",
+        )
+
+
+def one_pool(images: Images) -> bool:
+    """Whether there is no test part of its own; see `drfl.data.Dataset`."""
+    return isinstance(images, Dataset) and images.one_pool

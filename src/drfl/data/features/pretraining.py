@@ -1,0 +1,208 @@
+"""Backbones by name, and a small one trained on public stand-in data."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own custom
+from safetensors.torch import save
+from torch import Tensor
+
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import InputError
+from drfl.data.features.backbone import Backbone, resnet18
+from drfl.data.features.images import Images, check_images, load_images
+from drfl.data.features.recipe import IMAGENET, LITE_IMAGENET, Architecture, StandIn, parse
+from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, folder, published, read_weights
+from drfl.core.files import read_bytes, read_json
+from drfl.core.intraop import threads_for
+from drfl.core.key import Key
+from drfl.task.models import cnn
+
+Log = Callable[[str], None]
+"""Takes a line on how far things are."""
+
+IMAGES = 500
+"""Samples of a pass when testing."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a stand-in is trained: AdamW on the cross-entropy, the step size falling linearly to zero.
+
+    Args:
+        epochs: passes over the training part.
+        batch: samples of a step.
+        lr: first step size.
+        weight_decay: AdamW's.
+        seed: root of initialisation and shuffling.
+    """
+
+    epochs: int
+    batch: int
+    lr: float
+    weight_decay: float
+    seed: int = 0
+
+
+TRAININGS: dict[Architecture, Training] = {
+    "resnet18": Training(epochs=1, batch=128, lr=1e-3, weight_decay=0.01),
+    "cnn": Training(epochs=3, batch=128, lr=1e-3, weight_decay=0.01),
+}
+
+
+def stand_in(which: StandIn, log: Log) -> Backbone:
+    """The stand-in from drfl's cache, or trained now and kept there.
+
+    The cache has ``NAME.safetensors`` and ``NAME.json``, which tells how it was trained, its accuracy on the data set's
+    test part and the weights' checksum. Where the two do not fit together, or it was trained in another way, it is
+    trained anew. Where nothing can be written it is used all the same.
+
+    Args:
+        which: network and data set.
+        log: gets a line an epoch.
+
+    Raises:
+        InputError: the data cannot be had or are no images.
+    """
+    name = f"{which.architecture}-{which.dataset}"
+    weights, told = folder() / f"{name}.safetensors", folder() / f"{name}.json"
+    training = TRAININGS[which.architecture]
+    if _kept(weights, told, training):
+        return Backbone.of(name, read_weights(weights))
+    backbone, accuracy = trained(which.architecture, load_images(which.dataset), training, log)
+    content = save({key: value.contiguous() for key, value in backbone.model.state_dict().items()})
+    record = {
+        "backbone": name,
+        "accuracy": accuracy,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "training": asdict(training),
+        "versions": {"python": platform.python_version(), "torch": importlib.metadata.version("torch")},
+    }
+    try:
+        for path, text in ((weights, content), (told, (json.dumps(record, indent=2) + "\n").encode())):
+            with atomic_write(path) as file:
+                file.write(text)
+    except OSError as error:
+        log(f"cannot keep {name} in '{weights.parent}' ({error.strerror}): it will be trained again next time")
+    return backbone
+
+
+def _kept(weights: Path, told: Path, training: Training) -> bool:
+    """Whether the cache has the weights of this very training, undamaged."""
+    try:
+        record = read_json(told)
+        digest = hashlib.sha256(read_bytes(weights, limit=None)).hexdigest()
+    except InputError:
+        return False
+    return isinstance(record, dict) and (record.get("sha256"), record.get("training")) == (digest, asdict(training))
+
+
+def trained(architecture: Architecture, dataset: Images, training: Training, log: Log) -> tuple[Backbone, float]:
+    """A network trained on a data set's training part.
+
+    Equal arguments give equal weights on one kind of CPU, whatever torch's number of threads is.
+
+    Args:
+        architecture: which network.
+        dataset: images (n, c, height, width).
+        training: how.
+        log: gets a line an epoch.
+
+    Returns:
+        The network, frozen, and its accuracy on the data set's test part.
+
+    Raises:
+        InputError: the data are no images that it can take.
+    """
+    check_images(dataset)
+    key = Key(training.seed).fold("drfl.data.features", architecture, dataset.name)
+    with key.fold("init").torch_scope():
+        fresh = (
+            resnet18(dataset.classes) if architecture == "resnet18" else cnn(dataset.inputs.shape[1:], dataset.classes)
+        )
+    backbone = Backbone.of(f"{architecture}-{dataset.name}", fresh.state_dict())
+    parts = -(-len(dataset.targets) // training.batch)
+    optimiser = torch.optim.AdamW(backbone.model.parameters(), training.lr, weight_decay=training.weight_decay)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 1e-3, parts * training.epochs)
+    backbone.model.requires_grad_(True)
+    accuracy = 0.0
+    for epoch in range(1, training.epochs + 1):
+        order = key.fold("epoch", epoch).generator().permutation(len(dataset.targets))
+        # With each number of threads sums are rounded otherwise, and training makes another network of that.
+        with threads_for(0):
+            loss = _epoch(backbone, dataset, np.array_split(order, parts), optimiser, schedule)
+        accuracy = accuracy_of(backbone, dataset.test_inputs, dataset.test_targets)
+        where = f"{backbone.name}: epoch {epoch} of {training.epochs}"
+        log(f"{where}, training loss {loss:.3f}, test accuracy {accuracy:.1%}")
+    backbone.model.requires_grad_(False)
+    return backbone, accuracy
+
+
+def _epoch(
+    backbone: Backbone,
+    dataset: Images,
+    batches: Sequence[np.ndarray],
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+) -> float:
+    """One pass over the training part; gives the mean loss."""
+    total = 0.0
+    backbone.model.train()
+    for rows in map(torch.from_numpy, batches):
+        x, y = backbone.prepared(dataset.inputs[rows], None), dataset.targets[rows]
+        loss = F.cross_entropy(backbone.model(x), y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        total += loss.item() * len(rows)
+    backbone.model.eval()
+    return total / len(dataset.targets)
+
+
+def accuracy_of(backbone: Backbone, images: Tensor, targets: Tensor) -> float:
+    """Share of the images (n, c, height, width) whose largest output is their label (n,)."""
+    with torch.no_grad():
+        right = [
+            (backbone.model(backbone.prepared(x, None)).argmax(1) == y).sum()
+            for x, y in zip(images.split(IMAGES), targets.split(IMAGES), strict=True)
+        ]
+    return float(torch.stack(right).sum()) / len(targets)
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
+
+
+WEIGHTS = {IMAGENET: RESNET18, LITE_IMAGENET: EFFICIENTNET_LITE0}
+"""Published weights by the backbone's name."""
+
+
+def load_backbone(name: str, log: Log | None = None) -> Backbone:
+    """A trained network by name.
+
+    Args:
+        name: ``resnet18-imagenet`` or ``efficientnet-lite0-imagenet`` (published weights, see
+            :func:`drfl.data.features.weights.published`);
+            ``resnet18-DATASET`` or ``cnn-DATASET`` for a stand-in that is trained here, once, on a data set of
+            `drfl.data.DATASETS`; or a file: ``.safetensors`` such as a run of the model "cnn" leaves, or ``.pth``.
+        log: gets a line an epoch where a stand-in is trained.
+
+    Raises:
+        InputError: there is no such backbone, or it cannot be had.
+    """
+    what = parse(name)
+    if isinstance(what, StandIn):
+        return stand_in(what, log or silent)
+    if isinstance(what, Path):
+        return Backbone.of(name, read_weights(what.expanduser()))
+    return Backbone.of(what, read_weights(published(WEIGHTS[what])))

@@ -1,0 +1,1 @@
+"""Partitions of a data set among clients."""

@@ -1,0 +1,243 @@
+"""A partition: who holds which samples, as made by a method and kept in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from drfl.core import checks
+from drfl.core.atomic_files import atomic_write
+from drfl.data.partition.splitting import holdings, share_test_set
+from drfl.core.errors import InputError
+from drfl.core.files import read_json
+from drfl.core.key import Key
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+_FORMAT = "drfl-partition-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Indices of samples per client, into a training and a test pool.
+
+    Args:
+        train: per client, sorted int64 indices without repetition, at least one.
+        test: the same for the test pool. A test sample may be in two clients, see `drfl.data.partition.splitting`.
+        names: per client, a unique name.
+        recipe: how it was made: the method's name, its parameters and the seed.
+
+    Raises:
+        InputError: when lengths disagree, a client is empty, names repeat, or indices are not as above.
+    """
+
+    train: tuple[np.ndarray, ...]
+    test: tuple[np.ndarray, ...]
+    names: tuple[str, ...]
+    recipe: dict[str, str | int | float]
+
+    def __post_init__(self) -> None:
+        if not len(self.train) == len(self.test) == len(self.names) or not self.names:
+            raise InputError(
+                f"a partition needs as many training parts ({len(self.train)}) as test parts "
+                f"({len(self.test)}) and names ({len(self.names)}), and at least one",
+                code="count-mismatch",
+                field="names",
+            )
+        if len(set(self.names)) < len(self.names):
+            raise InputError("the names of clients must differ from each other", code="duplicate-name", field="names")
+        for part, lists in (("training", self.train), ("test", self.test)):
+            _check_indices(part, lists, self.names)
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Partition):
+            return NotImplemented
+        if (self.names, self.recipe) != (other.names, other.recipe):
+            return False
+        pairs = zip(self.train + self.test, other.train + other.test, strict=True)
+        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Training samples per client, (N,) int64."""
+        return np.array([len(indices) for indices in self.train], dtype=np.int64)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the partition as JSON atomically.
+
+        Raises:
+            OSError: when the file cannot be written.
+        """
+        clients = zip(self.names, self.train, self.test, strict=True)
+        # JSON has no infinity, and alpha may be infinite.
+        recipe = {
+            name: str(value) if isinstance(value, float) and math.isinf(value) else value
+            for name, value in self.recipe.items()
+        }
+        content = {
+            "format": _FORMAT,
+            "recipe": recipe,
+            "clients": [{"name": n, "train": t.tolist(), "test": k.tolist()} for n, t, k in clients],
+        }
+        with atomic_write(Path(path)) as file:
+            file.write(json.dumps(content, allow_nan=False).encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Partition:
+        """Reads what `save` wrote.
+
+        Raises:
+            InputError: when there is no such file or it is not a partition.
+        """
+        content = read_json(Path(path), limit=None)
+        try:
+            return cls._from_json(content)
+        except InputError as error:
+            raise InputError(
+                f"'{path}' is not a partition that drfl can use: {error}", code="damaged-file", field=str(path)
+            ) from error
+
+    @classmethod
+    def _from_json(cls, content: object) -> Partition:
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise InputError(f"it is not marked as '{_FORMAT}'", code="damaged-file")
+        recipe, clients = content.get("recipe"), content.get("clients")
+        if not isinstance(recipe, dict) or not isinstance(clients, list):
+            raise InputError("it needs a table 'recipe' and a list 'clients'", code="damaged-file")
+        if not all(isinstance(value, str | int) or _number(value) for value in recipe.values()):
+            raise InputError("the values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe")
+        if not all(isinstance(client, dict) and isinstance(client.get("name"), str) for client in clients):
+            raise InputError(
+                "every client needs a 'name', a list 'train' and a list 'test'", code="damaged-file", field="clients"
+            )
+        return cls(
+            tuple(_indices_from_json(client, "train") for client in clients),
+            tuple(_indices_from_json(client, "test") for client in clients),
+            tuple(client["name"] for client in clients),
+            {name: math.inf if value == "inf" else value for name, value in recipe.items()},
+        )
+
+
+def _number(value: object) -> bool:
+    """Whether it is a float that `save` can write: α may be ∞, no value is NaN or −∞."""
+    return isinstance(value, float) and value > -math.inf
+
+
+def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
+    values = client.get(part)
+    if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):
+        raise InputError(
+            f"client '{client['name']}' needs a list '{part}' of integers", code="damaged-file", field=part
+        )
+    return np.array(cast(list[int], values), dtype=np.int64)
+
+
+def _check_indices(part: str, lists: tuple[np.ndarray, ...], names: tuple[str, ...]) -> None:
+    for name, indices in zip(names, lists, strict=True):
+        if not len(indices):
+            raise InputError(
+                f"client '{name}' has no {part} samples: use fewer clients or more data", code="no-rows", field=name
+            )
+        if indices.dtype != np.int64 or indices.ndim != 1:
+            raise InputError(
+                f"client '{name}': {part} indices must be a 1-D int64 array", code="wrong-type", field=name
+            )
+        if indices[0] < 0 or (np.diff(indices) <= 0).any():
+            raise InputError(
+                f"client '{name}': {part} indices must be sorted, different and not negative",
+                code="invalid-value",
+                field=name,
+            )
+
+
+def client_names(n: int) -> tuple[str, ...]:
+    """Names ``client-00``, ``client-01``, … numbered from 0 like every client index of drfl."""
+    width = len(str(n - 1))
+    return tuple(f"client-{i:0{width}d}" for i in range(n))
+
+
+@runtime_checkable
+class PartitionMethod(Protocol):
+    """A frozen dataclass of parameters that splits labelled samples among clients.
+
+    A split is a function of the labels, the parameters and the key alone.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def clients(self) -> int:
+        """N, the number of clients."""
+        ...
+
+    def split(self, targets: np.ndarray, test_targets: np.ndarray, classes: int, key: Key) -> Partition:
+        """Splits a training and a test pool.
+
+        Args:
+            targets: (n,) integer labels in 0..classes-1 of the training pool.
+            test_targets: (k,) those of the test pool.
+            classes: C, the number of classes.
+            key: names the draws.
+
+        Raises:
+            InputError: when labels are out of range or the samples do not suffice.
+        """
+        ...
+
+
+def checked_labels(
+    method: PartitionMethod, targets: np.ndarray, test_targets: np.ndarray, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both label arrays as int64, checked, and enough for the method's clients.
+
+    Raises:
+        InputError: when they are not labels, or there are more clients than training samples.
+    """
+    y = checks.labels("training labels", targets, classes)
+    y_test = checks.labels("test labels", test_targets, classes)
+    if method.clients > len(y):
+        raise InputError(
+            f"{method.clients} clients are more than the {len(y)} training samples: use fewer clients or more data",
+            code="few-rows",
+            field="clients",
+        )
+    return y, y_test
+
+
+def finish(
+    method: PartitionMethod,
+    train: tuple[np.ndarray, ...],
+    labels: tuple[np.ndarray, np.ndarray],
+    classes: int,
+    key: Key,
+    counts: np.ndarray | None = None,
+) -> Partition:
+    """Adds the test data, the names and the recipe to the training indices.
+
+    Args:
+        method: the method that made them; a dataclass.
+        train: per client, sorted indices.
+        labels: of the training and the test pool.
+        classes: C.
+        key: the key that the split was called with.
+        counts: (N, C) training samples that the test data go by; those of `train` if None.
+    """
+    if counts is None:
+        counts = holdings(train, labels[0], classes)
+    test = share_test_set(counts, labels[1], key.fold("test"))
+    # The protocol cannot say that every method is a dataclass of plain values.
+    fields = dataclasses.fields(cast("DataclassInstance", method))
+    parameters: dict[str, str | int | float] = {field.name: getattr(method, field.name) for field in fields}
+    recipe: dict[str, str | int | float] = {"partition": method.name, **parameters, "seed": key.seed}
+    return Partition(train, test, client_names(len(train)), recipe)

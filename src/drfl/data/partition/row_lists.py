@@ -1,0 +1,62 @@
+"""Whose rows of a pool are which: lists of row numbers a client, divided into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.data.partition.splitting import split_rows
+from drfl.core.key import Key
+
+
+def held_out(targets: Tensor, rows: Tensor, fraction: float, key: Key) -> tuple[Tensor, Tensor]:
+    """One client's (training rows, validation rows)."""
+    if len(rows) == 1:
+        return rows, rows
+    labels = targets[rows]
+    mine = None if labels.is_floating_point() or labels.ndim > 1 else labels.numpy(force=True)
+    kept, held = split_rows(rows.numpy(force=True), mine, key, fraction)
+    return torch.from_numpy(kept).to(rows.device), torch.from_numpy(held).to(rows.device)
+
+
+def joined(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The same parts, all in one piece of memory: a hundred thousand small ones would take more."""
+    return pieces(torch.cat(list(parts)), lengths(parts))
+
+
+def as_tensors(lists: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
+    """Row numbers as tensors, all in one piece of memory: a hundred thousand small ones would take more."""
+    lengths = torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
+    whole = np.concatenate(lists) if len(lists) else np.empty(0)
+    return pieces(torch.from_numpy(whole.astype(np.int64)), lengths)
+
+
+def pieces(index: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+    """Consecutive pieces of one tensor, as views."""
+    return index.split(lengths.tolist())
+
+
+def lengths(lists: Sequence[Tensor]) -> Tensor:
+    """The length of each list of rows, (N,) int64."""
+    return torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
+
+
+def blocks(sizes: Sequence[int]) -> list[np.ndarray]:
+    """Row numbers of clients whose rows lie one after the other."""
+    ends = np.cumsum(sizes)
+    return [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def split_blocks(
+    names: Sequence[str], sizes: Sequence[int], targets: Tensor, key: Key, test_fraction: float
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Training and test rows of clients whose rows lie one after the other, by class where targets are labels."""
+    labels = None if targets.is_floating_point() or targets.ndim > 1 else targets.numpy(force=True)
+    parts = []
+    for name, rows in zip(names, blocks(sizes), strict=True):
+        mine = None if labels is None else labels[rows]
+        parts.append(split_rows(rows, mine, key.fold("group", name), test_fraction, f"client '{name}'"))
+    return as_tensors([kept for kept, _ in parts]), as_tensors([held for _, held in parts])

@@ -1,0 +1,213 @@
+"""Dividing rows: whole numbers by shares, by class, by Dirichlet draws, into training and test rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from drfl.core import checks
+from drfl.core.errors import InputError
+from drfl.core.key import Key
+
+
+def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.ndarray:
+    """Whole numbers in proportion to weights that sum exactly to a total (method of largest remainders).
+
+    Where a proportional part would be below the minimum it is the minimum, and the others share the rest in
+    proportion. Equal remainders go to the lower index.
+
+    Args:
+        total: what is handed out, at least ``minimum * n``.
+        weights: (n,) finite, non-negative, not all zero.
+        minimum: the least that each gets.
+
+    Returns:
+        (n,) int64, each at least `minimum`, of sum `total`.
+
+    Raises:
+        InputError: when the weights are none of these, or the total is too small.
+    """
+    checks.whole("total", total, low=0)
+    checks.whole("minimum", minimum, low=0)
+    w = np.asarray(weights, dtype=np.float64)
+    top = w.max(initial=0.0)
+    if w.ndim != 1 or not np.isfinite(w).all() or not top > 0 or w.min() < 0:
+        raise InputError("weights must be finite, non-negative and not all zero", code="invalid-value", field="weights")
+    if total < minimum * len(w):
+        raise InputError(f"cannot give {len(w)} parts at least {minimum} each out of {total}", code="few-rows")
+    w = w / top  # so that their sum cannot overflow
+    parts = np.full(len(w), minimum, dtype=np.int64)
+    free = np.arange(len(w))
+    while len(free):
+        rest = int(total) - minimum * (len(w) - len(free))
+        quota = rest * (w[free] / w[free].sum())
+        above = quota >= minimum
+        if above.all():
+            parts[free] = _largest_remainders(rest, quota)
+            break
+        free = free[above]
+    return parts
+
+
+def _largest_remainders(total: int, quota: np.ndarray) -> np.ndarray:
+    parts = np.floor(quota).astype(np.int64)
+    short = total - int(parts.sum())
+    if short:
+        parts[np.argsort(parts - quota, kind="stable")[:short]] += 1
+    return parts
+
+
+def zipf_weights(n: int, exponent: float) -> np.ndarray:
+    """Zipf weights i^-exponent for i = 1..n, (n,) float64; exponent 0 gives equal ones (DRDM paper, §IV.A.4)."""
+    return np.arange(1, n + 1, dtype=np.float64) ** -float(exponent)
+
+
+def by_class(targets: np.ndarray, classes: int) -> list[np.ndarray]:
+    """The indices of the samples of each class, ascending."""
+    order = np.argsort(targets, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(targets, minlength=classes))[:-1])
+
+
+def assign_by_class(targets: np.ndarray, counts: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:
+    """Deals the samples of each class at random.
+
+    Args:
+        targets: (n,) labels in 0..C-1.
+        counts: (N, C) how many samples of each class each client gets; no column sums to more than there are.
+        key: names the draw.
+
+    Returns:
+        Per client, the sorted int64 indices of its samples.
+    """
+    N, C = counts.shape
+    owner = np.full(len(targets), -1, dtype=np.int64)
+    rng = key.generator()
+    for c, pool in enumerate(by_class(targets, C)):
+        receivers = np.repeat(np.arange(N), counts[:, c])
+        owner[rng.permutation(pool)[: len(receivers)]] = receivers
+    # A stable sort by owner leaves the indices of each client ascending.
+    order = np.argsort(owner, kind="stable").astype(np.int64)[int((owner < 0).sum()) :]
+    return tuple(np.split(order, np.cumsum(counts.sum(axis=1))[:-1]))
+
+
+def holdings(train: tuple[np.ndarray, ...], targets: np.ndarray, classes: int) -> np.ndarray:
+    """How many samples of each class each client holds, (N, C) int64."""
+    N = len(train)
+    owner = np.repeat(np.arange(N), [len(indices) for indices in train])
+    cells = np.bincount(owner * classes + targets[np.concatenate(train)], minlength=N * classes)
+    return cells.reshape(N, classes)
+
+
+def dirichlet(alpha: float, rows: int, columns: int, key: Key) -> np.ndarray:
+    """Draws rows of Dir(alpha·1).
+
+    A Gamma(alpha) variable is a Gamma(alpha + 1) one times U^(1/alpha) (Marsaglia and Tsang 2000, §6). In
+    logarithms, and relative to the largest in the row, nothing underflows to a row of zeros however small
+    alpha is.
+
+    Args:
+        alpha: positive; infinity gives equal shares.
+        rows: number of draws.
+        columns: dimension of each.
+        key: names the draw.
+
+    Returns:
+        (rows, columns) float64; each row is non-negative and sums to 1.
+    """
+    if math.isinf(alpha):
+        return np.full((rows, columns), 1 / columns)
+    rng = key.generator()
+    minus_log_u = rng.standard_exponential((rows, columns))
+    gamma = rng.standard_gamma(alpha + 1, (rows, columns))
+    with np.errstate(over="ignore"):  # an infinite distance is a share of zero, as it should be
+        distance = (minus_log_u - minus_log_u.min(axis=1, keepdims=True)) / alpha
+    logits = np.log(gamma) - distance
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return shares / shares.sum(axis=1, keepdims=True)
+
+
+def split_rows(
+    rows: np.ndarray, targets: np.ndarray | None, key: Key, test_fraction: float, name: str = "the data"
+) -> tuple[np.ndarray, np.ndarray]:
+    """A random split in which each class keeps its share as nearly as whole numbers allow.
+
+    Args:
+        rows: (n,) int64 row numbers.
+        targets: (n,) class labels of these rows, any integers; None for a plain random split.
+        key: names the draw.
+        test_fraction: share of the rows for testing, strictly between 0 and 1; at least one row goes to each
+            part.
+        name: whose rows they are, for the error.
+
+    Returns:
+        Training rows and test rows, each sorted.
+
+    Raises:
+        InputError: when there are fewer than two rows or the fraction is out of range.
+    """
+    checks.inner_fraction("test_fraction", test_fraction)
+    n = len(rows)
+    if n < 2:
+        few = f"{name} has {n} row{'s' * (n != 1)}: at least two are needed to train and to test"
+        raise InputError(f"{few}; remove it or give test data of its own", code="few-rows")
+    rng = key.generator()
+    held = min(max(round(test_fraction * n), 1), n - 1)
+    if targets is None:
+        order = rng.permutation(n)
+        return np.sort(rows[order[held:]]), np.sort(rows[order[:held]])
+    _, codes, counts = np.unique(targets, return_inverse=True, return_counts=True)
+    # In random class order, or equal remainders would favour the same classes for every client.
+    shuffled = rng.permutation(len(counts))
+    quota = np.empty(len(counts), dtype=np.int64)
+    quota[shuffled] = largest_remainder(held, counts[shuffled])
+    order = rng.permutation(n)
+    order = order[np.argsort(codes[order], kind="stable")]
+    rank = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
+    test = rank < quota[codes[order]]
+    return np.sort(rows[order[~test]]), np.sort(rows[order[test]])
+
+
+def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:
+    """Gives each client test samples of the classes that it trains on.
+
+    The test samples of a class go to the clients in proportion to the training samples of this class that
+    they hold, so that each is tested on its own mix and every test sample is used once. Test samples of a
+    class that no client trains on are shared in proportion to the clients' sizes. A client that would be left
+    without any gets one sample, drawn at random, of its most common class that has test samples; another
+    client holds it too.
+
+    Args:
+        counts: (N, C) training samples per client and class.
+        test_targets: (k,) labels in 0..C-1.
+        key: names the draw.
+
+    Returns:
+        Per client, sorted int64 indices into the test pool, at least one.
+
+    Raises:
+        InputError: when a client left without test samples has no class that the test pool has.
+    """
+    N, C = counts.shape
+    pools = by_class(test_targets, C)
+    supply = np.array([len(pool) for pool in pools])
+    mine = np.zeros((N, C), dtype=np.int64)
+    for c in np.flatnonzero(supply):
+        weights = counts[:, c] if counts[:, c].any() else counts.sum(axis=1)
+        mine[:, c] = largest_remainder(int(supply[c]), weights)
+    test = list(assign_by_class(test_targets, mine, key.fold("deal")))
+    empty = np.flatnonzero(mine.sum(axis=1) == 0)
+    held = np.where(supply > 0, counts[empty], 0)
+    if len(empty) and held.max(axis=1).min() == 0:
+        i = empty[held.max(axis=1).argmin()]
+        classes = np.flatnonzero(counts[i]).tolist()
+        raise InputError(
+            f"client {i} cannot be tested: no test sample is of its classes {classes}; give some that are",
+            code="no-rows",
+            field="test",
+        )
+    borrowed = held.argmax(axis=1)
+    draws = key.fold("borrow").generator().integers(0, supply[borrowed])
+    for i, c, draw in zip(empty, borrowed, draws, strict=True):
+        test[i] = pools[c][draw : draw + 1].astype(np.int64)
+    return tuple(test)

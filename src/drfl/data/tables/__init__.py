@@ -1,0 +1,1 @@
+"""Tables and data frames of users."""

@@ -1,0 +1,150 @@
+"""The columns of a user's table: which is what, and what each must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drfl.core.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CATEGORIES = 50
+"""A column of words with more different ones is taken for a name or a note, which is nothing to learn from."""
+
+LARGEST = 1e30
+"""A number beyond is no measurement, and its square no float32."""
+
+RowName = Callable[[int], str]
+"""What people call the row of this number, from 0, such as "all.csv, line 2"."""
+
+
+def check_known(
+    place: str, known: Sequence[str], targets: Sequence[str], group: str | None, drop: Sequence[str]
+) -> None:
+    """Make sure that the columns that were named are there, and none is two things at once.
+
+    Raises:
+        InputError: names the column, and the nearest that is there.
+    """
+    asked = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
+    for name, what in asked:
+        if name is not None and name not in known:
+            raise unknown(f"column for {what} in {place}", name, known, field=what)
+    check_roles(targets, group, drop)
+
+
+def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str]) -> None:
+    """Make sure that no column is two things at once.
+
+    Raises:
+        InputError: names the column.
+    """
+    for name in targets:
+        if list(targets).count(name) > 1:
+            raise InputError(f"target '{name}' is given twice: leave one out", code="given-twice", field="target")
+        if name == group:
+            raise InputError(
+                f"column '{name}' cannot be target and group at once", code="conflicting-options", field=str(name)
+            )
+    for name in drop:
+        if name in (*targets, group):
+            raise InputError(
+                f"column '{name}' is needed as {'group' if name == group else 'target'}: do not drop it",
+                code="conflicting-options",
+                field="drop",
+            )
+
+
+def check_blanks(frame: pd.DataFrame, row_name: RowName) -> None:
+    """Make sure that no cell is blank.
+
+    Raises:
+        InputError: names the first row and column, and counts the rest.
+    """
+    blank = frame.isna().to_numpy(dtype=bool)
+    if blank.any():
+        row, column = (int(k[0]) for k in blank.nonzero())
+        raise InputError(
+            f"{row_name(row)}: column '{frame.columns[column]}' is blank ({int(blank.sum())} blanks in the file): "
+            "fill or remove such rows, or leave the column out with drop",
+            code="missing-values",
+            field=str(frame.columns[column]),
+        )
+
+
+def check_size(features: pd.DataFrame, row_name: RowName) -> None:
+    """Make sure that no number is infinite or beyond all measure.
+
+    Raises:
+        InputError: names the first row and column.
+    """
+    from pandas.api.types import is_numeric_dtype
+
+    for name in (name for name in features if is_numeric_dtype(features[name])):
+        bad = ~(np.abs(features[name].to_numpy(dtype=np.float64)) < LARGEST)
+        if bad.any():
+            raise InputError(
+                f"{row_name(int(bad.argmax()))}: column '{name}' is infinite or beyond {LARGEST:g}: cap "
+                "it, or exclude it with drop",
+                code="not-finite",
+                field=str(name),
+            )
+
+
+def values_of(column: pd.Series) -> np.ndarray:
+    """(n,) numbers or truth values, or words as text."""
+    from pandas.api.types import is_numeric_dtype
+
+    return column.to_numpy() if is_numeric_dtype(column) else column.astype(str).to_numpy(dtype=object)
+
+
+def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
+    """Columns of numbers, with those of words as one of 0 and 1 for each of their values but the first.
+
+    Args:
+        features: the table.
+        place: where it is from, for errors.
+
+    Raises:
+        InputError: there is no column, or one has too many words.
+    """
+    import pandas as pd
+    from pandas.api.types import is_numeric_dtype
+
+    if not features.shape[1]:
+        raise InputError(f"{place} has no column to learn from", code="no-features")
+    words = [name for name in features if not is_numeric_dtype(features[name])]
+    for name in words:
+        count = features[name].nunique()
+        if count > CATEGORIES:
+            raise InputError(
+                f"{place}: column '{name}' has {count} different words, more than {CATEGORIES}: exclude it with drop",
+                code="too-many-categories",
+                field=str(name),
+            )
+    # A column of one word says nothing, and leaves no column.
+    return pd.get_dummies(features, columns=words, drop_first=True, dtype=float) if words else features
+
+
+def check_alike(names: Sequence[str]) -> None:
+    """Names that people would read as the same are one client misspelt, which would hide who is worst off.
+
+    Raises:
+        InputError: names the two.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        plain = " ".join(name.split()).casefold()
+        if not plain:
+            raise InputError("a row's group is empty: give every row a group", code="missing-values", field="group")
+        if plain in seen:
+            raise InputError(
+                f"groups '{seen[plain]}' and '{name}' differ by blanks or case alone: make them one",
+                code="similar-names",
+                field="group",
+            )
+        seen[plain] = name

@@ -1,0 +1,338 @@
+"""Arrays and tables of the user's into tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from drfl.data.partition.partition import client_names
+from drfl.core.errors import DataWarning, InputError, Notice, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Array = np.ndarray | Tensor
+Pair = tuple[Array, Array]
+Pairs = Mapping[str, Pair] | Sequence[Pair]
+TorchDatasets = Mapping[str, TorchDataset[tuple[object, object]]] | Sequence[TorchDataset[tuple[object, object]]]
+
+WHOLE = (torch.int16, torch.int32, torch.int64)
+"""Types whose numbers may be tokens."""
+
+_T = TypeVar("_T")
+
+
+def named(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
+    """Clients by name; those of a sequence are named by `client_names`.
+
+    Raises:
+        InputError: when there is none.
+    """
+    if not len(clients):
+        raise InputError("there are no clients: give at least one", code="empty", field="clients")
+    if isinstance(clients, Mapping):
+        return {str(name): value for name, value in clients.items()}
+    return dict(zip(client_names(len(clients)), clients, strict=True))
+
+
+def like(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
+    """Test data in the order of the training data's names.
+
+    Raises:
+        InputError: when a mapping has other names, or a sequence another length.
+    """
+    if not isinstance(clients, Mapping):
+        if len(clients) != len(names):
+            raise InputError(
+                f"there are {len(names)} clients but test data for {len(clients)}: give one each",
+                code="count-mismatch",
+                field="test",
+            )
+        return list(clients)
+    by_name = named(clients)
+    if set(by_name) != set(names):
+        odd = sorted(set(by_name) ^ set(names))
+        raise InputError(
+            f"training and test data must name the same clients; only one of them has '{odd[0]}'",
+            code="clients-differ",
+            field=odd[0],
+        )
+    return [by_name[name] for name in names]
+
+
+def pool(
+    names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None, *, tokens: bool = True
+) -> tuple[Tensor, Tensor]:
+    """All clients' samples, one client after the other.
+
+    Args:
+        names: of the clients.
+        pairs: per client, inputs (n_i, ...) and targets (n_i, ...).
+        part: "training" or "test", for errors.
+        dtype: of the inputs and of floating targets; None keeps them as they are.
+        tokens: whether whole numbers among the inputs, but bytes, which are pixels, become int64 instead.
+
+    Returns:
+        Inputs (n, ...) and targets (n, ...), n = Σ n_i; whole targets are int64.
+
+    Raises:
+        InputError: when a client has no samples, as many inputs as targets are not there, or shapes or kinds
+            differ between clients.
+    """
+    inputs, targets = [], []
+    for name, pair in zip(names, pairs, strict=True):
+        x, y = _as_pair(name, pair, part)
+        inputs.append(x)
+        targets.append(y)
+    for what, tensors in (("inputs", inputs), ("targets", targets)):
+        _check_alike(names, tensors, f"{part} {what}")
+    X, Y = torch.cat(inputs), torch.cat(targets)
+    if dtype is not None:
+        X = X.to(torch.int64 if tokens and X.dtype in WHOLE else dtype)
+    if not Y.is_floating_point():
+        Y = Y.to(torch.int64)
+    elif dtype is not None:
+        Y = Y.to(dtype)
+    return X, Y
+
+
+def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InputError(
+            f"client '{name}': {part} data must be a pair (inputs, targets)", code="wrong-type", field=name
+        )
+    for what, values in zip(("inputs", "targets"), pair, strict=True):
+        _check_not_ragged(name, f"{part} {what}", values)
+    try:
+        # A copy, because a tensor that shares memory would change when the user's array does.
+        x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"client '{name}': {part} data are not numeric arrays: {error}", code="wrong-type", field=name
+        ) from error
+    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
+        raise InputError(
+            f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not go with targets of shape "
+            f"{tuple(y.shape)}; give one target a sample",
+            code="wrong-shape",
+            field=name,
+        )
+    if not len(x):
+        raise InputError(
+            f"client '{name}' has no {part} samples: remove it or give it some", code="no-rows", field=name
+        )
+    return x, y
+
+
+def _check_not_ragged(name: str, what: str, values: object) -> None:
+    """Refuse a list of samples of different lengths, such as texts of words.
+
+    Raises:
+        InputError: it is one; names the lengths.
+    """
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        values = list(values)
+    if not isinstance(values, list | tuple):
+        return
+    lengths = {len(v) for v in values if isinstance(v, Sequence | np.ndarray | Tensor) and getattr(v, "ndim", 1)}
+    if len(lengths) > 1:
+        raise InputError(
+            f"client '{name}': {what} are of different lengths, {min(lengths)} to {max(lengths)}: pad them to one, "
+            "e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)",
+            code="wrong-shape",
+            field=name,
+        )
+
+
+def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> None:
+    first = tensors[0]
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor.shape[1:] != first.shape[1:]:
+            raise InputError(
+                f"{what} differ in shape per sample: {tuple(first.shape[1:])} in client '{names[0]}', "
+                f"{tuple(tensor.shape[1:])} in client '{name}'",
+                code="wrong-shape",
+                field=name,
+            )
+        if tensor.is_floating_point() != first.is_floating_point():
+            raise InputError(
+                f"{what} differ in kind: {first.dtype} in client '{names[0]}', {tensor.dtype} in client '{name}'",
+                code="wrong-type",
+                field=name,
+            )
+
+
+def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
+    """All items (x, y) of a map-style torch dataset, stacked.
+
+    Raises:
+        InputError: when it has no length, no items, or items that are not pairs or differ in shape.
+    """
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InputError(
+            f"client '{name}': its dataset needs __len__ and __getitem__ (a map-style torch dataset)",
+            code="wrong-type",
+            field=name,
+        )
+    length = len(cast(Sequence[object], dataset))
+    if not length:
+        raise InputError(
+            f"client '{name}': its dataset is empty; remove it or give it samples", code="no-rows", field=name
+        )
+    try:
+        inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
+        _check_not_ragged(name, "inputs", inputs)
+        # Eight, as a picture that is flipped at random is the same at every other reading.
+        if not all(torch.equal(_item(dataset[k])[0], inputs[k]) for k in range(min(length, 8))):
+            notice = Notice(
+                f"client '{name}': its dataset gives other items at every reading. It was read once, all epochs "
+                "see the same samples: augment with drfl.Task(…, augment=…)",
+                "random-dataset",
+                name,
+            )
+            warnings.warn(notice, DataWarning, stacklevel=4)
+        return torch.stack(inputs), torch.stack(targets)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"client '{name}': its dataset's items cannot be stacked: {error}", code="wrong-type", field=name
+        ) from error
+
+
+def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
+    x, y = (value if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in item)
+    return x, y
+
+
+def feature_columns(
+    frame: pd.DataFrame, group: str, targets: Sequence[str], features: Sequence[str] | None
+) -> list[str]:
+    """The columns to learn from, checked: those named, or all but group and target.
+
+    Raises:
+        InputError: when a column is missing or named twice, a target is among the features, or there are
+            none.
+    """
+    columns = frame.columns.tolist()
+    if not targets:
+        raise InputError("there is no target: name the column to predict", code="missing-option", field="target")
+    for name in (group, *targets, *(features or ())):
+        if name not in columns:
+            raise unknown("column", name, columns)
+    chosen = [name for name in columns if name not in (group, *targets)] if features is None else list(features)
+    for target in targets:
+        if target == group:
+            raise InputError(
+                f"column '{target}' cannot be target and group at once", code="conflicting-options", field=target
+            )
+        if target in chosen:
+            raise InputError(
+                f"column '{target}' is the target and cannot be a feature too: remove it from features",
+                code="conflicting-options",
+                field=target,
+            )
+    if not chosen:
+        raise InputError(
+            "there is no feature column: name at least one in features", code="no-features", field="features"
+        )
+    for name in (group, *targets, *chosen):
+        if columns.count(name) > 1 or chosen.count(name) > 1 or targets.count(name) > 1:
+            raise InputError(f"column '{name}' is there twice: rename or drop one", code="duplicate-column", field=name)
+    return chosen
+
+
+def feature_matrix(frame: pd.DataFrame, features: Sequence[str], what: str = "features") -> np.ndarray:
+    """The features, or what else they are, (n, len(features)) float64.
+
+    Raises:
+        InputError: when a column is not numeric or has missing or infinite values.
+    """
+    from pandas.api.types import is_complex_dtype, is_numeric_dtype
+
+    columns = []
+    for name in features:
+        column = frame[name]
+        if not is_numeric_dtype(column) or is_complex_dtype(column):
+            raise InputError(
+                f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}): encode it, for example "
+                f"with pandas.get_dummies, or name other columns in {what}",
+                code="not-a-number",
+                field=name,
+            )
+        columns.append(numeric(column, name))
+    return np.stack(columns, axis=1)
+
+
+def numeric(column: pd.Series, name: str) -> np.ndarray:
+    """A numeric column as (n,) float64.
+
+    Raises:
+        InputError: when values are missing or infinite.
+    """
+    require_present(column, name)
+    # A copy, because the table may change, and what pandas lends is read-only.
+    values = column.to_numpy(dtype=np.float64, copy=True)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise InputError(
+            f"column '{name}' is infinite in {len(bad)} rows, first in row {bad[0]}: drop or cap them",
+            code="not-finite",
+            field=name,
+        )
+    return values
+
+
+def require_present(column: pd.Series, name: str) -> None:
+    """Raises InputError when values of a column are missing."""
+    bad = np.flatnonzero(column.isna().to_numpy(dtype=bool))
+    if len(bad):
+        raise InputError(
+            f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}: drop these rows "
+            "(DataFrame.dropna) or fill them (DataFrame.fillna)",
+            code="missing-values",
+            field=name,
+        )
+
+
+def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """One target as classes or numbers, see :func:`encode_target`; several as numbers (n, k) float64.
+
+    Raises:
+        InputError: when values are missing, infinite or, of several targets, no numbers.
+    """
+    if len(names) == 1:
+        return encode_target(frame[names[0]], names[0])
+    return feature_matrix(frame, names, "target"), None
+
+
+def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """The target as numbers.
+
+    Args:
+        column: (n,) floats stay floats; everything else becomes classes 0..C-1 in sorted order.
+        name: of the column, for errors.
+
+    Returns:
+        (n,) float64 and None, or (n,) int64 and the C class labels.
+
+    Raises:
+        InputError: when values are missing, infinite or of types that cannot be sorted.
+    """
+    from pandas.api.types import is_float_dtype
+
+    if is_float_dtype(column):
+        return numeric(column, name), None
+    require_present(column, name)
+    try:
+        labels, codes = np.unique(column.to_numpy(dtype=object), return_inverse=True)
+    except TypeError:
+        raise InputError(
+            f"target column '{name}' mixes types: turn it into strings or numbers", code="wrong-type", field=name
+        ) from None
+    return codes.astype(np.int64), tuple(str(label) for label in labels.tolist())

@@ -1,0 +1,481 @@
+"""Data sets of Hugging Face ``datasets``: from the hub by name, or from a folder that ``save_to_disk`` wrote.
+
+The package is imported when it is needed, and is the extra ``drfl[hf]``. No code of a data set is run: scripts are
+refused by the package itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drfl.data.tables.columns import check_alike, check_blanks, check_known, check_size, one_hot, values_of
+from drfl.data.dataset import Dataset, TaskName
+from drfl.data.tables.targets import check_values, columns_of, encoded
+from drfl.core.errors import InputError
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas as pd
+    from PIL.Image import Image
+
+PREFIX = "hf:"
+"""What the name of a data set of the hub begins with."""
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+SECONDS = 10.0
+"""How long the hub may take to say which commit is the newest."""
+
+TEST = ("test", "validation")
+"""The splits that are tested on beside "train": the first that is there."""
+
+
+class _Split(NamedTuple):
+    """The rows of one split.
+
+    Args:
+        inputs: a table, or (n, …) uint8 pictures or float32 arrays.
+        targets: name → (n,).
+        groups: (n,) who each row belongs to; None where nothing says so.
+    """
+
+    inputs: pd.DataFrame | np.ndarray
+    targets: dict[str, np.ndarray]
+    groups: tuple[str, ...] | None
+
+
+class Columns(NamedTuple):
+    """What the columns are.
+
+    Args:
+        targets: to predict.
+        group: names a row's client; None where nothing does.
+        drop: nothing to learn from.
+        task: what the targets are.
+    """
+
+    targets: tuple[str, ...]
+    group: str | None = None
+    drop: tuple[str, ...] = ()
+    task: TaskName = "classification"
+
+
+def check_installed(name: str) -> None:
+    """Make sure that the package is there.
+
+    Raises:
+        InputError: it is not.
+    """
+    if find_spec("datasets") is None:
+        raise InputError(
+            f"{name} needs the package datasets of Hugging Face: pip install 'drfl[hf]'",
+            code="package-missing",
+            field="datasets",
+        )
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a folder is one that ``save_to_disk`` wrote."""
+    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def folder_name(text: str) -> Path | None:
+    """The folder of ``hf:FOLDER``; None where it is the name of a data set of the hub.
+
+    A folder is what is one on disk, or begins as a path does.
+
+    Raises:
+        InputError: there is no such folder, or ``save_to_disk`` has not written it.
+    """
+    name = text.removeprefix(PREFIX).strip()
+    path = Path(name).expanduser()
+    if not name or not (name.startswith((".", "/", "~")) or path.is_dir()):
+        return None
+    if not is_saved(path):
+        problem = "is no folder that save_to_disk wrote" if path.is_dir() else "is a folder that is not there"
+        raise InputError(
+            f"dataset '{text}' {problem}: give one, or the hub's name of a data set",
+            code="invalid-value",
+            field="dataset",
+        )
+    return path
+
+
+class HubName(NamedTuple):
+    """A data set of the hub: ``hf:NAME``, ``hf:NAME:CONFIGURATION``, either of them with ``@REVISION``.
+
+    Args:
+        name: the hub's.
+        configuration: one of several.
+        revision: a commit, branch or tag; None = the newest.
+    """
+
+    name: str
+    configuration: str | None = None
+    revision: str | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is the same data for ever: only a commit is."""
+        return self.revision is not None and COMMIT.fullmatch(self.revision) is not None
+
+    @property
+    def label(self) -> str:
+        """The text without the revision."""
+        return PREFIX + ":".join(filter(None, (self.name, self.configuration)))
+
+    def __str__(self) -> str:
+        return self.label if self.revision is None else f"{self.label}@{self.revision}"
+
+
+def hub_name(text: str) -> HubName:
+    """The parts of the name of a data set of the hub.
+
+    Raises:
+        InputError: there is no name, or an empty revision.
+    """
+    label, at, revision = text.removeprefix(PREFIX).strip().partition("@")
+    name, _, configuration = label.partition(":")
+    if not name or (at and not revision):
+        raise InputError(
+            f"dataset '{text}' has no {'revision behind @' if name else 'name'}: give it as {PREFIX}NAME or "
+            f"{PREFIX}NAME@REVISION, as the hub has it",
+            code="invalid-name", field="dataset",
+        )  # fmt: skip
+    return HubName(name, configuration or None, revision or None)
+
+
+@functools.cache
+def pinned(text: str) -> str:
+    """The name of a data set of the hub with the commit that its revision is now; as it is if the hub cannot say."""
+    name = hub_name(text)
+    if name.pinned:
+        return text
+    try:
+        from huggingface_hub import HfApi
+
+        commit = HfApi().dataset_info(name.name, revision=name.revision, timeout=SECONDS).sha
+    except Exception:  # no package, no network, no such data set: reading it gives the reason
+        return text
+    return text if commit is None else str(name._replace(revision=commit))
+
+
+def read_saved(path: Path, columns: Columns) -> Dataset:
+    """A data set from a folder that ``save_to_disk`` wrote, called as the folder.
+
+    Raises:
+        InputError: the folder is damaged, or see :func:`from_splits`.
+    """
+    check_installed(f"the folder {path}")
+    import datasets
+
+    try:
+        found = datasets.load_from_disk(str(path))
+    except Exception as error:
+        raise InputError(f"{path} cannot be read: {_line(error)}", code="file-unreadable", field=str(path)) from None
+    return from_splits(path.name, str(path), found, columns)
+
+
+def read_hub(text: str, columns: Columns) -> Dataset:
+    """A data set of the hub, which is downloaded into the package's cache unless it is there.
+
+    Raises:
+        InputError: it cannot be had, or see :func:`from_splits`.
+    """
+    check_installed(f"dataset '{text}'")
+    name = hub_name(text)
+    import datasets
+
+    try:
+        # Before version 4 a data set could have a script, also one in a local folder of that name.
+        no_script: dict[str, Any] = (
+            {"trust_remote_code": False} if int(datasets.__version__.partition(".")[0]) < 4 else {}
+        )
+        found = datasets.load_dataset(name.name, name.configuration, revision=name.revision, **no_script)
+    except Exception as error:  # of the network, the hub, a builder, a file: of a dozen packages
+        raise InputError(
+            f"dataset '{text}' cannot be loaded from the hub: {_line(error)}", code="download-failed", field="dataset"
+        ) from None
+    if not isinstance(found, datasets.DatasetDict | datasets.Dataset):
+        raise InputError(
+            f"dataset '{text}' is a {type(found).__name__}, which cannot be held in memory",
+            code="unsupported-data",
+            field="dataset",
+        )
+    return from_splits(text, text, found, columns)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def from_splits(name: str, place: str, found: datasets.Dataset | datasets.DatasetDict, columns: Columns) -> Dataset:
+    """A data set of drfl.
+
+    "train" is trained on and "test" tested on, or "validation" where there is no "test"; of a single split the test
+    rows are drawn when it is divided. A column of images becomes (n, channels, height, width) in [0, 1], grey where all
+    are grey, else of three channels. A column of arrays of one shape is taken as it is. Numbers and words become a
+    table, standardised, as in :func:`drfl.data.tables.table_files.read_tables`.
+
+    Args:
+        name: what it is called in files and tables.
+        place: where it is from, for errors.
+        found: as ``datasets`` has it.
+        columns: what the columns are.
+
+    Raises:
+        InputError: a column is missing, blank somewhere or of no use; names split, row and column.
+    """
+    parts = {f"{place}, split '{split}'": rows for split, rows in _splits(place, found).items()}
+    first = next(iter(parts.values()))
+    check_known(place, first.column_names, columns.targets, columns.group, columns.drop)
+    kind = _kind(place, first, columns)
+    read = [_read(where, rows, columns, kind) for where, rows in parts.items()]
+    inputs, names = _inputs(place, [split.inputs for split in read])
+    sizes = [len(x) for x in inputs]
+    whole = {target: np.concatenate([split.targets[target] for split in read]) for target in read[0].targets}
+    y, classes, class_names = encoded(whole, columns.task)
+    targets = y.split(sizes)
+    groups = [split.groups for split in read]
+    everybody = {group for known in groups if known is not None for group in known}
+    check_alike(sorted(everybody))
+    own_test = len(read) > 1
+    return Dataset(
+        name, inputs[0], targets[0], inputs[-1], targets[-1], classes, groups[0],
+        standardise=names is not None, task=columns.task, columns=names, test_groups=groups[1] if own_test else None,
+        class_names=class_names,
+    )  # fmt: skip
+
+
+def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mapping[str, datasets.Dataset]:
+    """The training split and the one to test on; or a single one of all rows."""
+    import datasets
+
+    if isinstance(found, datasets.Dataset):
+        found = datasets.DatasetDict({"train": found})
+    known = {str(name): rows for name, rows in found.items()}
+    test = next((name for name in TEST if name in known), None)
+    if len(known) > 1 and not ("train" in known and test is not None):
+        raise InputError(
+            f"{place} has the splits {', '.join(known)}: give one alone, or 'train' and 'test'",
+            code="invalid-splits",
+            field="dataset",
+        )
+    chosen = known if len(known) == 1 else {name: known[name] for name in ("train", str(test))}
+    for name, rows in chosen.items():
+        if not len(rows):
+            raise InputError(f"{place}, split '{name}' has no rows", code="no-rows", field=name)
+        if rows.column_names != next(iter(chosen.values())).column_names:
+            raise InputError(
+                f"{place}: the splits {' and '.join(chosen)} have other columns: give both the same",
+                code="columns-differ",
+                field="dataset",
+            )
+    return chosen
+
+
+def _features(rows: datasets.Dataset, columns: Columns) -> list[str]:
+    taken = (*columns.targets, columns.group, *columns.drop)
+    return [name for name in rows.column_names if name not in taken]
+
+
+def _kind(place: str, rows: datasets.Dataset, columns: Columns) -> str:
+    """What the inputs are: "image", "array" or "table"."""
+    kinds = {name: _column_kind(rows.features[name]) for name in _features(rows, columns)}
+    odd = [name for name, kind in kinds.items() if not kind]
+    if odd:
+        kind = type(rows.features[odd[0]]).__name__
+        raise InputError(
+            f"{place}: column '{odd[0]}' holds {kind}, which is no number, word, array or image: drop it",
+            code="not-a-number",
+            field=odd[0],
+        )
+    if not kinds:
+        raise InputError(f"{place} has no column to learn from", code="no-features", field="dataset")
+    wide = [name for name, kind in kinds.items() if kind != "table"]
+    if wide and len(kinds) > 1:
+        others = ", ".join(name for name in kinds if name != wide[0])
+        raise InputError(
+            f"{place}: column '{wide[0]}' of {kinds[wide[0]]}s cannot stand beside others: drop {others}",
+            code="unsupported-data",
+            field=wide[0],
+        )
+    return kinds[wide[0]] if wide else "table"
+
+
+def _column_kind(feature: object) -> str:
+    import datasets
+
+    if isinstance(feature, datasets.Image):
+        return "image"
+    if isinstance(feature, datasets.ClassLabel):
+        return "table"
+    if isinstance(feature, datasets.Value):
+        text = feature.dtype in ("string", "large_string")
+        return "table" if text or feature.dtype == "bool" or feature.dtype.startswith(("int", "uint", "float")) else ""
+    kinds = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D, datasets.Sequence, list)
+    known = (*kinds, getattr(datasets, "List", list))
+    return "array" if isinstance(feature, known) else ""
+
+
+def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _Split:
+    def row_name(row: int) -> str:
+        return f"{place}, row {row + 1}"
+
+    about = [*columns.targets, *([] if columns.group is None else [columns.group])]
+    frame = cast("pd.DataFrame", rows.select_columns(about).to_pandas())
+    check_blanks(frame, row_name)
+    targets: dict[str, np.ndarray] = {}
+    for name in columns.targets:
+        values = values_of(frame[name])
+        if _column_kind(rows.features[name]) == "array":  # a label or a number for each place
+            values = _stacked(place, name, frame[name].tolist())
+        for own, column in columns_of(name, values).items():
+            check_values(own, column, columns.task, row_name)
+            _check_labelled(place, own, column, rows.features[name])
+            targets[own] = column
+    groups = None if columns.group is None else _groups(frame[columns.group], rows.features[columns.group])
+    features = _features(rows, columns)
+    if kind == "image":
+        return _Split(_pictures(place, rows, features[0]), targets, groups)
+    table = cast("pd.DataFrame", rows.select_columns(features).to_pandas())
+    check_blanks(table, row_name)
+    if kind == "array":
+        return _Split(_stacked(place, features[0], table[features[0]].tolist()), targets, groups)
+    check_size(table, row_name)
+    for name in features:
+        table[name] = _words(table[name], rows.features[name])
+    return _Split(table, targets, groups)
+
+
+def _words(column: pd.Series, feature: object) -> pd.Series:
+    """Classes by their names, as their numbers have no order."""
+    import datasets
+
+    if not isinstance(feature, datasets.ClassLabel):
+        return column
+    return column.map(dict(enumerate(feature.names))).astype(str)
+
+
+def _groups(column: pd.Series, feature: object) -> tuple[str, ...]:
+    return tuple(str(value) for value in _words(column, feature))
+
+
+def _check_labelled(place: str, name: str, values: np.ndarray, feature: object) -> None:
+    import datasets
+
+    if isinstance(feature, datasets.ClassLabel) and (values < 0).any():
+        row = int((values < 0).argmax()) + 1
+        raise InputError(
+            f"{place}, row {row}: the target '{name}' is {values[row - 1]}, which says that it is not known",
+            code="missing-values",
+            field=name,
+        )
+
+
+def _stacked(place: str, name: str, values: Sequence[object]) -> np.ndarray:
+    """(n, …) float32 of arrays of one shape."""
+    found: list[np.ndarray] = []
+    for row, value in enumerate(values):
+        try:
+            array = np.array(_plain(value), dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{place}, row {row + 1}: column '{name}' holds no array of numbers: drop it",
+                code="not-a-number",
+                field=name,
+            ) from None
+        if not np.isfinite(array).all():
+            raise InputError(
+                f"{place}, row {row + 1}: column '{name}' is blank or infinite somewhere: fill or drop it",
+                code="missing-values",
+                field=name,
+            )
+        if found and array.shape != found[0].shape:
+            raise InputError(
+                f"{place}, row {row + 1}: column '{name}' has shape {array.shape} where row 1 has {found[0].shape}: "
+                "bring all to one shape",
+                code="wrong-shape",
+                field=name,
+            )
+        found.append(array.astype(np.float32))
+    return np.stack(found)
+
+
+def _plain(value: object) -> object:
+    """Nested arrays as nested lists, which numpy makes one array of."""
+    return [_plain(part) for part in value] if isinstance(value, list | np.ndarray) else value
+
+
+def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
+    """(n, channels, height, width) uint8; of one channel where all are grey."""
+    if find_spec("PIL") is None:
+        raise InputError(f"{place}: images need Pillow: pip install 'drfl[hf]'", code="package-missing", field="pillow")
+    found: list[Image] = []
+    for row in range(len(rows)):
+        try:
+            picture = rows[row][name]
+            if picture is not None:
+                picture.load()
+        except Exception as error:
+            raise InputError(
+                f"{place}, row {row + 1}: the image '{name}' cannot be read: {_line(error)}",
+                code="damaged-file",
+                field=name,
+            ) from None
+        if picture is None:
+            raise InputError(
+                f"{place}, row {row + 1}: the image '{name}' is blank: remove such rows",
+                code="missing-values",
+                field=name,
+            )
+        if found and picture.size != found[0].size:
+            sizes = [f"{w}x{h}" for w, h in (picture.size, found[0].size)]
+            raise InputError(
+                f"{place}, row {row + 1}: the image '{name}' is {sizes[0]} pixels where row 1 has {sizes[1]}: resize "
+                "them to one size",
+                code="wrong-shape",
+                field=name,
+            )
+        found.append(picture)
+    grey = all(picture.mode in ("1", "L") for picture in found)
+    arrays = (np.asarray(picture.convert("L" if grey else "RGB"), np.uint8) for picture in found)
+    return np.stack([array[None] if grey else array.transpose(2, 0, 1) for array in arrays])
+
+
+def _inputs(place: str, parts: Sequence[pd.DataFrame | np.ndarray]) -> tuple[list[Tensor], tuple[str, ...] | None]:
+    """The splits' inputs alike, and the names of a table's columns."""
+    import pandas as pd
+
+    if isinstance(parts[0], np.ndarray):
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        if arrays[0].dtype == np.uint8:
+            if len({array.shape[1] for array in arrays}) > 1:  # grey in one split alone
+                arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
+            _check_shapes(place, arrays)
+            return [torch.from_numpy(array).float().div_(255) for array in arrays], None
+        _check_shapes(place, arrays)
+        return [torch.from_numpy(array) for array in arrays], None
+    frames = [part for part in parts if isinstance(part, pd.DataFrame)]
+    whole = one_hot(pd.concat(frames, ignore_index=True), place)
+    values = torch.from_numpy(whole.to_numpy(dtype=np.float64, copy=True))
+    return list(values.split([len(frame) for frame in frames])), tuple(map(str, whole.columns))
+
+
+def _check_shapes(place: str, arrays: Sequence[np.ndarray]) -> None:
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        raise InputError(
+            f"{place}: the splits' inputs have shapes {sorted(shapes)} per row: give both the same",
+            code="wrong-shape",
+            field="dataset",
+        )

@@ -1,0 +1,291 @@
+"""From Python what the command does: algorithms side by side over seeds, and the search for hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
+
+from drfl.federation.algorithm import Algorithm
+from drfl.data import ClientData
+from drfl.core.errors import InputError
+from drfl.federation.federation import Evaluation
+from drfl.training.loop import Result
+from drfl.task.metrics import ACCURACY
+from drfl.core.run_end import ON_TEST
+from drfl.training.run_state import Returned
+from drfl.task.task import Task
+
+if TYPE_CHECKING:
+    import optuna
+
+    from drfl.assessment.clients import Assessment, AucInterval
+    from drfl.assessment.gains import GainAssessment
+    from drfl.engine.simulation import Simulation
+    from drfl.experiments.compare.comparison_results import Comparison
+    from drfl.experiments.tuning.tuned import Tuned
+
+
+def compare(
+    algorithms: Mapping[str, Algorithm],
+    data: ClientData | Callable[[int], ClientData],
+    task: Task | Callable[[int], Task],
+    *,
+    rounds: int = 100,
+    seeds: int | Sequence[int] = 5,
+    out: str | Path | None = None,
+    jobs: int | Literal["ray"] = 1,
+    stack: int = 1,
+    resume: bool = False,
+    overwrite: bool = False,
+    evaluate_every: int = 1,
+    until: str | None = None,
+    select: str | None = None,
+    patience: int | None = None,
+    returned: Returned = "average",
+    averaged: bool = False,
+    certificate: Literal["pooled", "gradient"] | None = None,
+    guards: Sequence[str] | None = None,
+    engine: str = "auto",
+    device: str = "cpu",
+    precision: Literal["full", "bf16"] = "full",
+    threads: int = 1,
+    checkpoint_every: int | None = None,
+    progress: Callable[[str], None] | Literal["bar"] | None = print,
+) -> Comparison:
+    """Run every algorithm at every seed on the same clients from the same initial model, as ``drfl compare`` does.
+
+    Args:
+        algorithms: by the name that tables and folders give them.
+        data: the clients' samples; or those at a seed, where the seed is to divide them too.
+        task: model, loss and score; or a function of the seed that makes them, while torch's generator stands at the
+            seed, so that every seed has an initial model of its own, the same one for all algorithms.
+        rounds: of communication.
+        seeds: how many, from 0; or which.
+        out: the folder to fill: a run's folder per algorithm and seed, the table, ``report.html``. None = none is kept.
+        jobs: runs at a time, each in a process of its own. The files are the same for any number, but for times. In a
+            script the call must stand under ``if __name__ == "__main__":`` where there are several. "ray" = as many as
+            a Ray cluster has CPUs: the one that the program is connected to, else that of RAY_ADDRESS, else this
+            machine's.
+        stack: so many seeds of an algorithm are run side by side in a process, their local steps computed together,
+            see :mod:`drfl.engine.lockstep`; faster for small models. Models agree with those of
+            ``stack=1`` up to float rounding.
+        resume: go on with what is in ``out``: runs that have ended are not run again, one under way goes on from its
+            checkpoint.
+        overwrite: replace what is in ``out``.
+        evaluate_every: test every so many rounds.
+        until: stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
+            ``"test:worst_accuracy=0.9"`` stops by test rows; runs that it stops have no intervals.
+        select: return the model of the round that does best on the clients' validation rows, by "worst", "worst20" or
+            "average" (score), or "loss"; ``data`` must have such rows, see :meth:`drfl.ClientData.with_validation`.
+        patience: stop when validation rows have shown no gain in so many rounds.
+        returned: which model a run returns, see :func:`drfl.run`.
+        averaged: keep the averaged solution of the theorems as well.
+        certificate: bound the distance to the saddle point at every test.
+        guards: what looks at loss reports before the algorithm does; None = a wide one.
+        engine: "auto", "stacked", "threads" or "loop".
+        device: torch's name of it.
+        precision: "full" or "bf16".
+        threads: of torch, in every run.
+        checkpoint_every: write a checkpoint every so many rounds; 0 = never, None = as often as takes 5 % of the time.
+        progress: is told of every run that ends; "bar" = a live bar over the runs, None = nobody is told.
+
+    Returns:
+        The result: ``to_frame()``, ``to_markdown()``, ``to_latex()``, ``plot()``, ``summary()``, and ``directory``.
+
+    Raises:
+        InputError: something given is impossible, or ``out`` holds something else; an algorithm cannot start.
+        DrflError: a worker process died, or an interruption left nothing that had ended.
+    """
+    from drfl.experiments.compare.compare_objects import Options, compare_objects
+
+    settings = {
+        "rounds": rounds, "evaluate_every": evaluate_every, "until": until, "select": select, "patience": patience,
+        "returned": returned, "averaged": averaged,
+        "certificate": certificate, "guards": guards, "engine": engine, "device": device, "precision": precision,
+        "threads": threads, "checkpoint_every": checkpoint_every,
+    }  # fmt: skip
+    place = None if out is None else Path(out)
+    options = Options(seeds, place, jobs, stack, resume, overwrite, progress or (lambda line: None))
+    return compare_objects(algorithms, data, task, settings, options)
+
+
+def tune(
+    space: Callable[[optuna.Trial], Algorithm],
+    data: ClientData | Callable[[int], ClientData],
+    task: Task | Callable[[int], Task],
+    *,
+    rounds: int = 100,
+    trials: int = 24,
+    seeds: int = 3,
+    criterion: Literal["worst", "worst20", "average", "loss"] = "worst",
+    validation: float = 0.2,
+    first: Mapping[str, bool | int | float | str | None] | None = None,
+    out: str | Path | None = None,
+    jobs: int | Literal["ray"] = 1,
+    stack: int = 1,
+    returned: Returned = "average",
+    guards: Sequence[str] | None = None,
+    engine: str = "auto",
+    device: str = "cpu",
+    precision: Literal["full", "bf16"] = "full",
+    threads: int = 1,
+    progress: Callable[[str], None] | None = print,
+) -> Tuned:
+    """Look for an algorithm's hyperparameters, as ``drfl tune`` does, in a space that is an Optuna function.
+
+    Every trial runs at the seeds 1000, 1001, …, others than those that results are reported on, and is judged once,
+    after its last round, on validation rows: those that ``data`` have, else a share of each client's training rows,
+    which are then not trained on. Test rows have no say.
+
+    Args:
+        space: gives the algorithm of a trial, whose ``suggest_float`` and the like draw the parameters. It must depend
+            on them alone, as it is called again for every run.
+        data: the clients' samples; or those at a seed, where the seed is to divide them too.
+        task: model, loss and score; or a function of the seed that makes them, while torch's generator stands at the
+            seed, so that every seed has an initial model of its own, the same one for all algorithms.
+        rounds: of communication, in every run.
+        trials: how many points are tried, by Optuna's tree-structured Parzen estimator.
+        seeds: runs of each trial; their mean counts.
+        criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. Whether more is
+            better is the score's to say. A run that breaks off has the worst value.
+        validation: share of each client's training rows to judge on, where ``data`` have no validation rows.
+        first: the parameters of the first trial, by the names that the space suggests them under, such as the defaults,
+            so that the best is never behind them. None = it is drawn like the others.
+        out: the folder to fill: the trials as CSV and as an Optuna study, and the best parameters. With one that an
+            earlier call of the same search left, it goes on with that; more trials may be asked for. None = none is
+            kept.
+        jobs: runs at a time, each in a process of its own; at most ``seeds``, as a trial depends on those before it.
+            The result is the same for any number. In a script the call must stand under
+            ``if __name__ == "__main__":`` where there are several. "ray" = on a Ray cluster, as in :func:`compare`.
+        stack: so many seeds of a trial are run side by side in a process, as in :func:`compare`.
+        returned: which model a run returns, and is judged, see :func:`drfl.run`.
+        guards: what looks at loss reports before the algorithm does; None = a wide one.
+        engine: "auto", "stacked", "threads" or "loop".
+        device: torch's name of it.
+        precision: "full" or "bf16".
+        threads: of torch, in every run.
+        progress: is told of every trial that ends; None = nobody.
+
+    Returns:
+        The result: ``best_algorithm``, ``best_params``, ``best_value``, ``to_frame()``, and ``directory``.
+
+    Raises:
+        InputError: something given is impossible, ``out`` holds something else or another search, the space fails, an
+            algorithm cannot start, or Optuna is missing.
+        DrflError: a worker process died, or every run broke off.
+    """
+    from drfl.experiments.tuning.objects import Options, tune_objects
+
+    settings = {
+        "rounds": rounds, "evaluate_every": rounds, "returned": returned, "guards": guards, "engine": engine,
+        "device": device, "precision": precision, "threads": threads, "judged_on": "validation",
+        "validation": validation,
+    }  # fmt: skip
+    place = None if out is None else Path(out)
+    options = Options(trials, seeds, criterion, first, place, jobs, stack, progress or (lambda line: None))
+    return tune_objects(space, data, task, settings, validation, options)
+
+
+def assess(
+    of: Result | Evaluation | str | Path,
+    data: ClientData | None = None,
+    *,
+    measure: str | None = None,
+    level: float = 0.95,
+    auc_interval: AucInterval = "delong",
+) -> Assessment:
+    """Say what a test allows to be said of the clients and of the worst one, as ``drfl assess`` does.
+
+    Args:
+        of: a run's result; an evaluation, such as of :meth:`drfl.Simulation.evaluate`, of accuracy; or a run's folder.
+        data: the clients', for their names and for whether they share test rows; a folder knows both.
+        measure: one of what was measured; None = the score.
+        level: of intervals and sets, in (0, 1).
+        auc_interval: "delong", or "distribution-free", which holds for every law of the outputs and any number of rows,
+            and is far wider.
+
+    Warns:
+        RunWarning: the folder's run did not reach its end.
+
+    Raises:
+        InputError: the folder is no run's; there is no such measure, it says nothing of single rows, or test rows have
+            stopped the run.
+
+    Example:
+        >>> import drfl, torch
+        >>> evaluation = drfl.Evaluation(  # 40 of 50 rows right at the first client, 90 of 100 at the second
+        ...     torch.tensor([0.8, 0.9]), torch.tensor([0.5, 0.3]), torch.tensor([50, 100]),
+        ...     sums=torch.tensor([[[50.0, 40.0, 40.0]], [[100.0, 90.0, 90.0]]]),
+        ... )
+        >>> drfl.assess(evaluation)
+        <Assessment of 2 clients: worst accuracy 80.0 % (client-0), truly 66.3 % to 91.0 %, 2 could be it>
+    """
+    if isinstance(of, str | Path):
+        from drfl.experiments.assess.assess_runs import assess_folder
+
+        return assess_folder(Path(of), measure, level, auc_interval)
+    from drfl.assessment.evaluation import assess_evaluation
+
+    _check_not_on_test(of)
+    evaluation, measures = (of.evaluation, of.history.measures) if isinstance(of, Result) else (of, (ACCURACY,))
+    names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
+    return assess_evaluation(
+        evaluation,
+        measures,
+        names,
+        measure=measure,
+        level=level,
+        independent=independent,
+        auc_interval=auc_interval,
+    )
+
+
+def assess_gain(
+    first: Tensor | Result | str | Path,
+    second: Tensor | Result | str | Path,
+    fed: Simulation | None = None,
+    *,
+    measure: str | None = None,
+    level: float = 0.95,
+    auc_interval: AucInterval = "delong",
+) -> GainAssessment:
+    """Say by how much the second model is better than the first, at each client and for the worst one.
+
+    Args:
+        first: a model (d,), a run's result, whose returned model is taken, or a run's folder.
+        second: what is compared with it, of the same kind.
+        fed: the simulation whose test rows both are tested on; folders keep what their models scored on theirs.
+        measure: one of what was measured; None = the score.
+        level: of the intervals, in (0, 1).
+        auc_interval: see :func:`assess`.
+
+    Raises:
+        InputError: a folder beside something else; models without ``fed``; folders whose runs have other test rows, or
+            keep none; runs that test rows have stopped; a measure that has no value for a single row.
+    """
+    from drfl.experiments.assess.run_gains import gain_of_folders, gain_of_models
+
+    if isinstance(first, str | Path) and isinstance(second, str | Path):
+        return gain_of_folders(Path(first), Path(second), measure, level, auc_interval)
+    if isinstance(first, str | Path) or isinstance(second, str | Path):
+        raise InputError(
+            "give two folders of runs, or two models with the simulation that tests them", code="wrong-type"
+        )
+    if fed is None:
+        raise InputError(
+            "models are compared on test rows: pass fed, the simulation that tests them",
+            code="missing-option",
+            field="fed",
+        )
+    _check_not_on_test(first, second)
+    models = (given.model if isinstance(given, Result) else given for given in (first, second))
+    return gain_of_models(fed, *models, measure=measure, level=level, auc_interval=auc_interval)
+
+
+def _check_not_on_test(*given: object) -> None:
+    """Refuse results of runs that test rows have stopped."""
+    if any(isinstance(one, Result) and one.stopped_on == "test" for one in given):
+        raise InputError(f'no intervals: {ON_TEST}; Target(…, rows="validation") leaves them out', code="no-results")

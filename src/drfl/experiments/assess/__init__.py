@@ -1,0 +1,1 @@
+"""Assessments of finished runs."""

@@ -1,0 +1,1 @@
+"""Comparisons of several algorithms and seeds."""

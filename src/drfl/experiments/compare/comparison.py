@@ -1,0 +1,427 @@
+"""Several algorithms and seeds side by side, each cell a run of its own that is kept as it ends."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from drfl.assessment.equal_clients import equal_clients
+from drfl.core.atomic_files import atomic_write
+from drfl.training.checkpoint import read_signed, sign
+from drfl.engine.lockstep import run_in_lockstep
+from drfl.core.errors import DivergedError, InputError
+from drfl.experiments.run.artifacts import beside, config_toml, initial_model_digest, is_reference, json_text, test_rows_digest, write_run
+from drfl.experiments.config.build import Job, build, load_data
+from drfl.experiments.compare.comparison_results import cell_name
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.data_warnings import warnings_of
+from drfl.experiments.run.manifest import CHECKPOINT, IDENTITY, is_finished, read_manifest
+from drfl.experiments.run.resume import check_same, check_settings, checkpoint_writer, identity, key_of, load_resume_point
+from drfl.experiments.run.run_directory import Claim, claimed, filled, tidy
+from drfl.experiments.run.runner import Finished, Outcome, StopSignal, execute
+from drfl.core.files import parse_json, read_json, read_toml
+from drfl.training.history import undefined_names
+from drfl.training.loop import Callback
+from drfl.task.metrics import ACCURACY
+from drfl.report.read_run import lines_beside
+from drfl.core.user_code import label_of
+
+RECORD = TypeAdapter(Outcome)
+
+
+class Design(NamedTuple):
+    """What is compared.
+
+    Args:
+        config: the job, for these algorithms and seeds in turn.
+        algorithms: their names.
+        seeds: their values.
+    """
+
+    config: Config
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def order(self) -> tuple[tuple[str, int], ...]:
+        """Algorithm and seed of each cell, in the order in which they are run."""
+        return tuple((algorithm, seed) for seed, algorithm in itertools.product(self.seeds, self.algorithms))
+
+    def stacks(self, size: int) -> list[list[tuple[str, int]]]:
+        """The cells in stacks, each of so many seeds of one algorithm or fewer; of one cell each in :attr:`order`."""
+        parts = [self.seeds[at : at + size] for at in range(0, len(self.seeds), size)]
+        return [[(algorithm, seed) for seed in part] for part in parts for algorithm in self.algorithms]
+
+    def in_order(self, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+        """Outcomes in :attr:`order`."""
+        places = {(label_of(algorithm), seed): place for place, (algorithm, seed) in enumerate(self.order)}
+        return tuple(sorted(outcomes, key=lambda outcome: places[outcome.algorithm, outcome.seed]))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells' names, in that order."""
+        return tuple(cell_name(*cell) for cell in self.order)
+
+
+Build = Callable[[str, int], Job]
+"""Makes the run of an algorithm, by its name, at a seed."""
+
+
+class PreparedComparison(NamedTuple):
+    """A comparison of which every algorithm can start.
+
+    Args:
+        design: what is compared.
+        build: makes its runs.
+        clients: N.
+        identity: of the first algorithm's run at the first seed, see :func:`drfl.experiments.run.resume.identity`.
+        warnings: what is conspicuous in its data, see :mod:`drfl.experiments.run.data_warnings`.
+    """
+
+    design: Design
+    build: Build
+    clients: int
+    identity: Mapping[str, object]
+    warnings: tuple[str, ...]
+
+    @property
+    def config(self) -> str:
+        """Its configuration as TOML, from which it resumes."""
+        return config_toml(self.design.config, self.clients, self.design.algorithms)
+
+    @classmethod
+    def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
+        """Make sure that all algorithms can start.
+
+        Args:
+            design: what is compared.
+            build: makes its runs.
+            kept: the configuration of a comparison to go on with, which must be this one.
+
+        Raises:
+            InputError: a job cannot be built, or the comparison that was kept is another one; names the first
+                difference.
+        """
+        before = None if kept is None else _read(kept)
+        found: list[tuple[int, Mapping[str, object], tuple[str, ...]]] = []
+        for algorithm in design.algorithms:
+            job = build(algorithm, design.seeds[0])
+            if before is not None:
+                check_settings(job, _own(before, job.config))
+            if not found:
+                found.append((job.data.n, identity(job), warnings_of(job)))
+        return cls(design, build, *found[0])
+
+
+def from_config(config: Config, log: Callable[[str], None] | None = None) -> Build:
+    """Makes the runs of a configuration, whose data are loaded now.
+
+    Args:
+        config: the job; its algorithm and seed do not matter.
+        log: see :func:`drfl.experiments.config.build.load_data`.
+
+    Raises:
+        InputError: the data cannot be had.
+    """
+    dataset = load_data(config, log)
+    return lambda algorithm, seed: build(config.for_algorithm(algorithm, seed), dataset)
+
+
+def _read(path: Path) -> dict[str, object]:
+    return read_toml(path, follow=False, remedy="start again with --overwrite")
+
+
+def _own(kept: Mapping[str, object], config: Config) -> dict[str, object]:
+    """What a comparison's configuration says of one of its runs."""
+    tables = kept.get("algorithms")
+    own = tables.get(config.algorithm, {}) if isinstance(tables, dict) else {}
+    found = {**kept, "algorithm": config.algorithm, "seed": config.seed, "algorithms": {config.algorithm: own}}
+    files, needed = found.pop("files", None), config.user_files([config.algorithm])
+    if isinstance(files, dict) and needed:
+        found["files"] = {name: value for name, value in files.items() if name in needed}
+    return found
+
+
+def kept_cells(directory: Path) -> tuple[list[str], list[int]]:
+    """The algorithms and seeds of the comparison that a folder holds; empty where there is none.
+
+    Raises:
+        InputError: the folder's manifest cannot be read.
+    """
+    manifest = read_manifest(directory) if directory.is_dir() else None
+    pairs = [name.rpartition("-seed") for name in (() if manifest is None else manifest.cells)]
+    return list(dict.fromkeys(p[0] for p in pairs)), list(dict.fromkeys(int(p[2]) for p in pairs))
+
+
+def check_cells_same(directory: Path, design: Design) -> None:
+    """Make sure that the comparison in a folder has these algorithms and seeds.
+
+    Raises:
+        InputError: it has others.
+    """
+    algorithms, seeds = kept_cells(directory)
+    labels = [label_of(algorithm) for algorithm in design.algorithms]
+    for what, kept, asked in (("algorithms", algorithms, labels), ("seeds", seeds, design.seeds)):
+        if kept and tuple(kept) != tuple(asked):
+            raise InputError(
+                f"the comparison to resume has the {what} {_list(kept)}, not {_list(asked)}: resume with "
+                "the same options, or start again in another --out",
+                code="other-run",
+                field=what,
+            )
+
+
+def _list(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def start(claim: Claim, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
+    """Keep what is compared, or make sure that what is gone on with is on the same data.
+
+    Args:
+        claim: the comparison's folder.
+        ready: what is compared.
+        warn: gets a line where it was begun with other versions.
+
+    Raises:
+        InputError: it is on other data, or the folder cannot be written to.
+    """
+    path = claim.checkpoints / IDENTITY
+    design = ready.design
+    if path.is_file():
+        job = ready.build(*design.order[0])
+        for line in check_same(job, _identity(claim)):
+            warn(line)
+    try:
+        with atomic_write(path) as file:
+            file.write(sign(claim.key, f"{CHECKPOINT}/{path.name}", json_text(ready.identity, indent=1).encode()))
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {claim.directory} ({error.strerror}): give another --out",
+            code="cannot-write", field=str(claim.directory),
+        ) from None  # fmt: skip
+    claim.begin(ready.config)
+
+
+class _Finished(BaseModel):
+    """What ``outcomes.json`` holds."""
+
+    identity: dict[str, object]
+    outcomes: tuple[Outcome, ...]
+
+
+def kept_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
+    """The outcomes of a comparison that is finished.
+
+    Raises:
+        InputError: it was on other data, or the file cannot be read.
+    """
+    path = directory / "outcomes.json"
+    content = read_json(path, follow=False, remedy="start again with --overwrite")
+    try:
+        found = _Finished.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise InputError(
+            f"cannot read {path} ({type(error).__name__}): start again with --overwrite",
+            code="file-unreadable",
+            field=str(path),
+        ) from None
+    check_same(ready.build(*ready.design.order[0]), found.identity)
+    return found.outcomes
+
+
+def _identity(claim: Claim) -> dict[str, object]:
+    path = claim.checkpoints / IDENTITY
+    try:
+        kept = parse_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{IDENTITY}"), path)
+        if not isinstance(kept, dict):
+            raise TypeError("it is not an object")
+        tables = all(isinstance(kept[name], dict) for name in ("config", "versions"))
+        if tables and isinstance(kept["data"], str) and isinstance(kept["model"], str):
+            return kept
+        why: object = "it is not whole"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = error
+    raise InputError(
+        f"cannot read {path} ({why}): start again with --overwrite", code="file-unreadable", field=str(path)
+    )
+
+
+def compare(
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
+    warn: Callable[[str], None] = lambda line: None,
+    stack: int = 1,
+) -> Iterator[Outcome]:
+    """Run every algorithm at every seed, with the same partition and initial model at each seed.
+
+    What has ended before is told again and not run again; what was begun goes on from its checkpoint. A run that breaks
+    off, as it diverges or its algorithm cannot go on from where it is, is an outcome, not the end; an interruption ends
+    the comparison with the cells that are whole.
+
+    Args:
+        ready: what is compared.
+        claim: the comparison's folder, which gets one run's folder per cell.
+        watch: ends it.
+        progress: callbacks for each cell that is run by itself.
+        warn: gets a line where a cell goes on, and what may matter then.
+        stack: so many seeds of an algorithm are run side by side, see :mod:`drfl.engine.lockstep`.
+
+    Raises:
+        InputError: a job cannot be built or the place cannot be written
+            to.
+    """
+    for cells in ready.design.stacks(stack):
+        outcomes = run_or_recall_stack(ready, claim, watch, cells, progress, warn)
+        yield from (outcome for outcome in outcomes if outcome is not None)
+        if watch.stop or None in outcomes:  # a cell cut short would bias the means
+            return
+
+
+def run_or_recall_stack(
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    cells: Sequence[tuple[str, int]],
+    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
+    warn: Callable[[str], None] = lambda line: None,
+) -> list[Outcome | None]:
+    """:func:`run_or_recall` of several cells side by side."""
+    if len(cells) == 1:
+        return [run_or_recall(ready, claim, watch, *cells[0], progress, warn)]
+    runs = [partial(run_or_recall, ready, claim, watch, *cell, warn=warn) for cell in cells]
+    return [run.result() for run in run_in_lockstep(runs)]
+
+
+def run_or_recall(
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    algorithm: str,
+    seed: int,
+    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
+    warn: Callable[[str], None] = lambda line: None,
+) -> Outcome | None:
+    """How one run of a comparison ended, which is run, or the rest of it, unless it has; None where it was interrupted.
+
+    The arguments are those of :func:`compare`.
+    """
+    return recalled(claim, algorithm, seed) or _run(ready, claim, watch, algorithm, seed, progress, warn)
+
+
+def recalled(claim: Claim, algorithm: str, seed: int) -> Outcome | None:
+    """How a cell has ended; None where it has not."""
+    name = cell_name(algorithm, seed)
+    try:
+        outcome = RECORD.validate_json(read_signed(claim.key, claim.directory, f"{CHECKPOINT}/{name}.json"))
+    except (InputError, ValidationError):
+        return None
+    folder = claim.directory / name
+    whole = outcome.metrics is None or is_finished(folder)
+    if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
+        return None
+    tidy(folder)
+    return outcome
+
+
+def _run(
+    ready: PreparedComparison,
+    claim: Claim,
+    watch: StopSignal,
+    algorithm: str,
+    seed: int,
+    progress: Callable[[str, int], Sequence[Callback]],
+    warn: Callable[[str], None],
+) -> Outcome | None:
+    """Run a cell, or the rest of it, and keep its results; None where it was interrupted."""
+    name = cell_name(algorithm, seed)
+    job = ready.build(algorithm, seed)
+    key = key_of(job.config, claim.directory)
+    config = config_toml(job.config, job.data.n)
+    with claimed(claim.directory / name, resume=True, config=config, key=key) as cell:
+        before = load_resume_point(cell, job, lambda notice: warn(notice.within(name)), key)
+        start, keep = None if before is None else before.progress, checkpoint_writer(cell, job, key)
+        outcome, finished = ran(
+            algorithm, seed, lambda: execute(job, progress(algorithm, seed), watch, start=start, keep=keep)
+        )
+        if finished is not None and not finished.ended:
+            return None
+        _keep(claim, outcome)  # before the results: where these are, there is a record
+        if finished is not None:
+            with filled(cell) as folder:
+                write_run(folder, finished.job, finished.result)
+        cell.finished = True  # also where it broke off: it would again
+    return outcome
+
+
+def ran(algorithm: str, seed: int, run: Callable[[], Finished]) -> tuple[Outcome, Finished | None]:
+    """How a run ends, and what it gives unless it breaks off.
+
+    Args:
+        algorithm: whose.
+        seed: its value.
+        run: runs it.
+    """
+    try:
+        finished = run()
+    except (DivergedError, InputError) as error:
+        how = "diverged" if isinstance(error, DivergedError) else "refused"
+        return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
+    result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
+    if not finished.ended:
+        return Outcome(label_of(algorithm), seed, finished.stopped, result.rounds), finished
+    evaluation, measures = result.evaluation, finished.job.fed.measures
+    equal, defined = None, ~evaluation.score.isnan()
+    if score.name == ACCURACY.name and bool(defined.any()):
+        equal = equal_clients(last.metrics.avg_score, evaluation.samples[defined].numpy())
+    outcome = Outcome(
+        label_of(algorithm), seed, finished.stopped, result.rounds, last.metrics, last.certificate,
+        finished.checks.failure or "", equal, dict(last.others), finished.worst_interval(),
+        undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
+        result.rollbacks, result.rounds - result.effective_rounds,
+        tuple(lines_beside(beside(finished.job, evaluation))), test_rows_digest(finished.job) or "",
+        initial_model_digest(finished.job), is_reference(finished.job),
+    )  # fmt: skip
+    return outcome, finished
+
+
+def store(claim: Claim, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
+    """Keep what a run gave that another machine has made.
+
+    Args:
+        claim: the comparison's folder.
+        outcome: how it ended.
+        files: of its folder, by name; None where it broke off.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    place = claim.directory / cell_name(outcome.algorithm, outcome.seed)
+    with claimed(place, resume=True, key=claim.key) as cell:
+        _keep(claim, outcome)
+        if files is not None:
+            with filled(cell) as folder:
+                for name, content in files.items():
+                    (folder / name).write_bytes(content)
+        cell.finished = True
+
+
+def _keep(claim: Claim, outcome: Outcome) -> None:
+    try:
+        name = f"{cell_name(outcome.algorithm, outcome.seed)}.json"
+        with atomic_write(claim.checkpoints / name) as file:
+            file.write(sign(claim.key, f"{CHECKPOINT}/{name}", json_text(outcome._asdict()).encode()))
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {claim.checkpoints} ({error.strerror}): make room and resume",
+            code="cannot-write",
+            field=str(claim.checkpoints),
+        ) from None

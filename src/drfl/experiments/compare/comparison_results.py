@@ -1,0 +1,427 @@
+"""What a comparison leaves behind."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from drfl.core.errors import Notice
+from drfl.experiments.run.artifacts import config_toml, json_text, versions
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.measures import column
+from drfl.experiments.run.runner import Outcome, Spread, best, equal_worst, failures, first_intervals, gaps, spreads
+from drfl.core.files import read_csv
+from drfl.training.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, Metrics, certificate_cells, columns_of, csv_text, other_columns, undefined_notices
+from drfl.task.measure import NOTHING, Measure, undefined_note, undefined_share
+from drfl.task.metrics import ACCURACY
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, late_rollbacks, legends, marked
+from drfl.core.user_code import label_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from drfl.assessment.scope import Redrawn
+    from drfl.report.read_run import FailedRun, RunRecord
+
+T = TypeVar("T")
+
+
+def cell_name(algorithm: str, seed: int) -> str:
+    """The sub-folder of a cell."""
+    return f"{label_of(algorithm)}-seed{seed}"
+
+
+class Comparison(NamedTuple):
+    """Several algorithms at several seeds.
+
+    Args:
+        config: the job; algorithm and seed vary.
+        algorithms: their names.
+        seeds: their values.
+        outcomes: the cells that ended, in the order they did.
+        clients: N.
+        directory: the folder that holds the runs and the report; None where it was not kept.
+        warnings: what is conspicuous in the data, at the first seed.
+        histories: of the runs, where no folder is kept that has them; see :meth:`to_histories`.
+        client_rows: their clients, likewise; see :meth:`to_clients`.
+    """
+
+    config: Config
+    algorithms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    outcomes: tuple[Outcome, ...]
+    clients: int
+    directory: Path | None = None
+    warnings: tuple[str, ...] = ()
+    histories: pd.DataFrame | None = None
+    client_rows: pd.DataFrame | None = None
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What was measured, the score first."""
+        return self.config.measures()
+
+    @property
+    def notices(self) -> list[Notice]:
+        """Warnings of models that were set back late, and of each measure that is undefined at some clients."""
+        ended = [outcome.undefined for outcome in self.outcomes if outcome.metrics is not None]
+        late = [f"{o.algorithm} seed {o.seed} ({o.marks.counted})" for o in self.outcomes if o.marks.is_late]
+        return [*late_rollbacks(late), *undefined_notices(self.measures, ended, self.clients)]
+
+    @property
+    def legends(self) -> list[str]:
+        """A line for each sign behind the algorithms in :func:`table`."""
+        return legends((f"{o.algorithm} seed {o.seed}", o.marks) for o in self.outcomes)
+
+    def undefined(self, measure: str, *algorithms: str) -> list[int]:
+        """At how many clients a measure is undefined, in each run that ended of these algorithms, or of all."""
+        ended = (o for o in self.outcomes if o.metrics is not None and (not algorithms or o.algorithm in algorithms))
+        return [len(outcome.undefined.get(measure, ())) for outcome in ended]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per run that ended: algorithm, seed, rounds, how it ended and the metrics, those of compare.csv."""
+        import pandas as pd
+
+        frame = pd.read_csv(io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=[""])
+        return frame.astype({"algorithm": str, "stopped": str, "stopped_on": object}).fillna({"stopped_on": ""})
+
+    def to_markdown(self) -> str:
+        """The table of table.md: mean ± std over seeds in percent, the best in bold."""
+        return markdown(self)
+
+    def to_latex(self) -> str:
+        """The same table as a LaTeX tabular, in booktabs' style."""
+        head, rows = table(self, "\\textbf{{{}}}".format)
+        lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
+        body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
+        for legend in self.legends:
+            body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
+        body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
+        body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$")
+        return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
+
+    def to_histories(self) -> pd.DataFrame:
+        """A row per run and evaluated round: algorithm, seed and the columns of the run's history.csv."""
+        return read_runs(self, "history.csv") if self.histories is None else self.histories
+
+    def to_clients(self) -> pd.DataFrame:
+        """A row per run and client: algorithm, seed and the columns of clients.csv, such as client and auc."""
+        return read_runs(self, "clients.csv") if self.client_rows is None else self.client_rows
+
+    def differences(self, against: str | None = None, column: str | None = None) -> pd.DataFrame:
+        """Compare the algorithms with one of them, paired over seeds.
+
+        A difference holds for what the seeds redraw, which the column ``scope`` names. Its error does not contain that
+        of the test rows, unlike the gain of :func:`drfl.assess_gain`.
+
+        Args:
+            against: the algorithm that the others are compared with; None = the first one.
+            column: what is compared, one of :meth:`to_frame`'s, such as "avg_accuracy"; None = the worst client's
+                score.
+
+        Returns:
+            a row for each other algorithm: the seeds that both came to the end of; the mean difference with its 95 %
+            t-interval, in the column's unit; the paired t-test's p-value after Holm's correction over the rows, NaN
+            below five seeds; a verdict, see :func:`drfl.assessment.seeds.verdict`; and the share of clients that the
+            column leaves out as the measure is undefined there, such as "2 of 45"; and what the difference holds for,
+            see :class:`drfl.assessment.scope.Redrawn`. An algorithm with failed runs, or with runs that test rows have
+            stopped, is not compared over the other seeds: the verdict says why.
+
+        Raises:
+            InputError: there is no such algorithm or column.
+        """
+        from drfl.experiments.compare.differences import differences
+
+        names = tuple(label_of(name) for name in self.algorithms)
+        first, of = against or names[0], column or f"worst_{self.measures[0].name}"
+        found = differences(self.to_frame(), names, self.measures, first, of)
+        counts = [self.undefined(of.partition("_")[2], first, name) for name in found.index]
+        shares = [undefined_share(own, [self.clients]) for own in counts]
+        return found.assign(undefined=shares, scope=self.redrawn().words)
+
+    def redrawn(self) -> Redrawn:
+        """What the seeds redraw: the test rows, the initial model, both or neither."""
+        from drfl.assessment.scope import Redrawn
+
+        ended = (outcome for outcome in self.outcomes if not outcome.failed)
+        return Redrawn.of(list({o.seed: (o.test_rows or None, o.initial_model or None) for o in ended}.values()))
+
+    def plot(self, *shown: str) -> Figure:
+        """Curves of the algorithms over the rounds, see :func:`drfl.training.plots.plot_histories`.
+
+        Args:
+            shown: "worst", "worst20", "avg", "best20" or "std", a panel each; none = "worst" and "avg".
+        """
+        from drfl.training.plots import plot_histories
+
+        score = self.measures[0]
+        note = undefined_note(self.undefined(score.name), [self.clients])
+        return plot_histories(self.to_histories(), score, shown or ("worst", "avg"), note)
+
+    def __repr__(self) -> str:
+        ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
+        return (
+            f"<Comparison of {', '.join(self.algorithms)}: {ended}{f' in {self.directory}' if self.directory else ''}>"
+        )
+
+    def _repr_html_(self) -> str:
+        head, rows = table(self, "<b>{}</b>".format)
+        cells = [
+            "".join(f"<{tag}>{cell}</{tag}>" for cell in line)
+            for tag, line in [("th", head), *(("td", r) for r in rows)]
+        ]
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{'<br>'.join(self.legends)}"
+
+    def summary(self) -> dict[str, object]:
+        """Everything in one object: the job, mean and std of every metric, versions."""
+        table, gap = spreads(self.outcomes, self.measures[0].name), gaps(self.outcomes)
+        named = {label_of(name): name for name in self.algorithms}
+        return {
+            "dataset": self.config.dataset,
+            "partition": {"name": self.config.partition, **self.config.partition_parameters(defaults=True)},
+            "model": self.config.model,
+            "rounds": self.config.rounds,
+            "until": self.config.until,
+            "seeds": list(self.seeds),
+            "measures": [m.name for m in self.measures],
+            "warnings": [*self.warnings, *self.notices],
+            "device": self.config.device,
+            "dtype": self.config.dtype,
+            "algorithms": {
+                name: {
+                    "parameters": self.config.parameters(named[name], self.clients),
+                    "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
+                    "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
+                    "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
+                    "rounds_to_target": [
+                        o.rounds for o in self.outcomes if o.algorithm == name and o.stopped == "target"
+                    ],
+                    "rollbacks": [o.rollbacks for o in self.outcomes if o.algorithm == name and o.metrics is not None],
+                    "effective_rounds": [
+                        o.marks.effective_rounds for o in self.outcomes if o.algorithm == name and o.metrics is not None
+                    ],
+                    "stopped_on_test": sum(o.algorithm == name and o.stopped_on == "test" for o in self.outcomes),
+                    **{
+                        metric: {"mean": round(spread.mean, DIGITS), "std": round(spread.std, DIGITS)}
+                        for metric, spread in row.items()
+                    },
+                    **({"gap": _rounded(gap[name])} if name in gap else {}),
+                    "undefined": {m.name: counts for m in self.measures if any(counts := self.undefined(m.name, name))},
+                }
+                for name, row in table.items()
+            },
+            "versions": versions(),
+        }
+
+
+def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
+    """A CSV file of every run in the folder of a comparison, under each other, see :meth:`Comparison.to_histories`."""
+    import pandas as pd
+
+    assert comparison.directory is not None
+    order = [label_of(algorithm) for algorithm in comparison.algorithms]
+    frames = [pd.DataFrame(columns=["algorithm", "seed"])]
+    for outcome in sorted(comparison.outcomes, key=lambda o: (order.index(o.algorithm), o.seed)):
+        file = comparison.directory / cell_name(outcome.algorithm, outcome.seed) / name
+        if file.exists():  # not of a run that broke off
+            run = read_csv(file, follow=False)
+            run.insert(0, "seed", outcome.seed)
+            run.insert(0, "algorithm", outcome.algorithm)
+            frames.append(run)
+    return pd.concat(frames[1:] or frames, ignore_index=True)
+
+
+def write_comparison(comparison: Comparison, folder: Path, directory: Path, identity: Mapping[str, object]) -> None:
+    """Write config.toml, summary.json, compare.csv, outcomes.json, table.md and report.html.
+
+    Args:
+        comparison: what ran.
+        folder: where to write.
+        directory: whose sub-folders are the finished runs; its name is the report's title.
+        identity: of the first run, see :func:`drfl.experiments.run.resume.identity`.
+    """
+    from drfl.report import write_report
+
+    outcomes = [outcome._asdict() for outcome in comparison.outcomes]
+    texts = {
+        "config.toml": config_toml(comparison.config, comparison.clients, comparison.algorithms),
+        "summary.json": json_text(comparison.summary(), indent=2) + "\n",
+        "compare.csv": csv_text(_columns(comparison), _rows(comparison)),
+        "outcomes.json": json_text({"identity": identity, "outcomes": outcomes}) + "\n",
+        "table.md": markdown(comparison),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    records = _records(comparison, directory)
+    if records:
+        write_report(records, folder / "report.html", directory.name, _failed(comparison))
+
+
+def verdict_line(comparison: Comparison, directory: Path) -> str | None:
+    """Whose worst client measures best and against whom that is shown, as the report says it; None for one algorithm.
+
+    Args:
+        comparison: what ran.
+        directory: whose sub-folders are the finished runs.
+    """
+    from drfl.report.compared import standing
+    from drfl.report.groups import group_runs, lost_algorithms
+    from drfl.report.summary_text import takeaway
+
+    failed = _failed(comparison)
+    groups = group_runs(_records(comparison, directory), failed)
+    said = takeaway(groups, standing(groups, lost_algorithms(groups, failed))) if groups else None
+    return None if said is None else f"{said.start} {said.rest}"
+
+
+def _records(comparison: Comparison, directory: Path) -> list[RunRecord]:
+    """The runs that came to their end, from their folders."""
+    from drfl.report import load_run
+
+    return [
+        load_run(directory / f"{outcome.algorithm}-seed{outcome.seed}")
+        for outcome in comparison.outcomes
+        if outcome.metrics is not None
+    ]
+
+
+def _failed(comparison: Comparison) -> list[FailedRun]:
+    """The runs that broke off."""
+    from drfl.report import FailedRun
+
+    return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in comparison.outcomes if o.failed]
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table as Markdown, see :func:`table`."""
+    head, rows = table(comparison, "**{}**".format)
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+    return lines + "".join(f"\n{legend}\n" for legend in comparison.legends)
+
+
+def table(
+    comparison: Comparison, bold: Callable[[str], T], shown: Mapping[str, str] | None = None
+) -> tuple[list[str], list[list[str | T]]]:
+    """Head and rows of a table of average, worst and std, mean ± std over seeds.
+
+    Behind the worst client stands the interval of its true score at the lowest seed, which is one model on one test
+    set, see :func:`drfl.assessment.worst.worst_score`; "if equal" is what it would be on average if all clients were
+    equally good: see :mod:`drfl.assessment.equal_clients`. If a measure is undefined at some clients, which no
+    statistic includes, their number stands there too. Signs stand behind algorithms, see
+    :func:`drfl.core.run_end.marked`. An algorithm with a failed run comes last and has no means.
+
+    Args:
+        comparison: what ran.
+        bold: Makes the cell of the best of a column from its text; references such as Pooled are never the best.
+        shown: column → its heading; None = the score's and those of the measures beside it. Certificates stand in a
+            table that has the score's.
+    """
+    measures = comparison.measures
+    if shown is None:
+        shown = score_columns(measures[0]) | columns_beside(measures[1:])
+    known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
+    references = {o.algorithm for o in comparison.outcomes if o.reference}
+    rivals = {name: row for name, row in known.items() if name not in references}
+    winners = {name: best(rivals, name, measures) for name in shown}
+    beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
+    if worst in shown:
+        beside[worst] = _beside_worst(comparison) | beside[worst]
+    gap = gaps(comparison.outcomes) if comparison.config.certificate is not None and worst in shown else None
+    rows: list[list[str | T]] = []
+    for name, row in known.items():
+        cells: list[str | T] = [marked(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
+        for i, of in enumerate(shown):
+            text = failures(comparison.outcomes, name) if i == 0 else NOTHING
+            if of in row:
+                look = column(of, measures)
+                text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
+            cells.append(bold(text) if name in winners[of] else text)
+            cells += [texts.get(name, NOTHING) if row else NOTHING for texts in beside.get(of, {}).values()]
+        if gap is not None:
+            cells.append(gap[name].text(".3g", ".2g") if name in gap else NOTHING)
+        rows.append(cells)
+    heads = [text for of, head in shown.items() for text in (head, *beside.get(of, ()))]
+    return ["algorithm", *heads, *([] if gap is None else ["gap"])], rows
+
+
+def _beside_worst(comparison: Comparison) -> dict[str, dict[str, str]]:
+    """Columns that say how sure the worst client is: heading → algorithm → cell."""
+    found, score, intervals = {}, comparison.measures[0], first_intervals(comparison.outcomes)
+    if intervals is not None:
+        digits, head = score.digits - 1, "95 %" if len(comparison.seeds) == 1 else f"95 %, seed {intervals[0]}"
+        found[head] = {
+            name: f"{score.scale * low:.{digits}f}–{score.scale * high:.{digits}f}"
+            for name, (low, high) in intervals[1].items()
+        }
+    equal = equal_worst(comparison.outcomes) if score.name == ACCURACY.name else {}
+    if equal:
+        found["if equal %"] = {name: f"{100 * value:.1f}" for name, value in equal.items()}
+    return found
+
+
+def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, str]]:
+    """The column of the clients at which a measure is undefined: heading → algorithm → cell; none if there are none."""
+    names = dict.fromkeys(outcome.algorithm for outcome in comparison.outcomes)
+    counts = {name: comparison.undefined(measure.name, name) for name in names}
+    if not any(map(any, counts.values())):
+        return {}
+    head = UNDEFINED if measure == comparison.measures[0] else f"{measure.words} {UNDEFINED}"
+    return {head: {name: undefined_share(own, [comparison.clients]) for name, own in counts.items()}}
+
+
+def score_columns(score: Measure, *, fifth: bool = False) -> dict[str, str]:
+    """The columns of the score with their headings; ``fifth``: the worst fifth of the clients too."""
+    plain = score.name == ACCURACY.name
+    of = [score.unit] if plain else [score.words, score.unit]
+    found = {f"{what}_{score.name}": " ".join((word, *of)).rstrip() for what, word in WORDS.items()}
+    found[f"std_{score.name}"] = "std"
+    return found | ({f"worst20_{score.name}": f"worst 20 {score.unit}" if plain else "worst fifth"} if fifth else {})
+
+
+def columns_beside(others: Sequence[Measure]) -> dict[str, str]:
+    """The columns of the measures beside the score with their headings."""
+    return {f"{what}_{m.name}": f"{word} {m.words} {m.unit}".rstrip() for m in others for what, word in WORDS.items()}
+
+
+WORDS = {"avg": "average", "worst": "worst"}
+
+UNDEFINED = "undefined"
+"""The heading above the share of clients at which a measure is undefined, see
+:func:`drfl.task.measure.undefined_share`.
+"""
+
+
+def _rounded(gap: Spread) -> dict[str, float]:
+    return {"mean": round(gap.mean, GAP_DIGITS), "std": round(gap.std, GAP_DIGITS)}
+
+
+def _columns(comparison: Comparison) -> list[str]:
+    extra = [] if comparison.config.certificate is None else CERTIFICATE_COLUMNS
+    score, others = comparison.measures[0].name, other_columns(comparison.measures)
+    names = columns_of(score)
+    worst = (f"worst_{score}_low", f"worst_{score}_high")
+    undefined = (f"undefined_{measure.name}" for measure in comparison.measures)
+    head = ("algorithm", "seed", "rounds", "rollbacks", "effective_rounds", "stopped", "stopped_on")
+    return [*head, *names, *worst, f"equal_worst_{score}", *others, *undefined, *extra]
+
+
+def _rows(comparison: Comparison) -> Iterator[list[object]]:
+    asked = comparison.config.certificate is not None
+    measures = [measure.name for measure in comparison.measures]
+    for outcome in comparison.outcomes:
+        others = other_columns(comparison.measures)
+        values = ["" for _ in (*Metrics._fields, "low", "high", "equal", *others, *measures)]
+        if outcome.metrics is not None:
+            equal = math.nan if outcome.equal is None else outcome.equal.worst
+            ends = outcome.worst_interval or (math.nan, math.nan)
+            values = [f"{value:.{DIGITS}f}" for value in (*outcome.metrics, *ends, equal, *outcome.others.values())]
+            values += [str(len(outcome.undefined.get(name, ()))) for name in measures]
+        if asked:
+            values += certificate_cells(outcome.certificate) if outcome.metrics is not None else ["", "", ""]
+        how = outcome.rounds, outcome.rollbacks, outcome.marks.effective_rounds, outcome.stopped, outcome.stopped_on
+        yield [outcome.algorithm, outcome.seed, *how, *values]

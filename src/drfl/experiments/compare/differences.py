@@ -1,0 +1,62 @@
+"""Algorithms against one of them, paired over seeds, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from drfl.assessment.seeds import holm_family, seed_difference, verdict
+from drfl.core.errors import unknown
+from drfl.experiments.run.measures import column
+from drfl.core.run_end import BROKEN
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from drfl.task.measure import Measure
+
+COLUMNS = ("seeds", "difference", "low", "high", "p", "verdict")
+
+FAILED, ON_TEST = "failed runs", "stopped on test rows"
+"""Verdicts on algorithms of which some runs have no value, or one that was chosen: the other seeds are no fair part."""
+
+
+def differences(
+    runs: pd.DataFrame, names: tuple[str, ...], measures: tuple[Measure, ...], against: str, of: str
+) -> pd.DataFrame:
+    """A row for each other algorithm; see :meth:`drfl.experiments.compare.comparison_results.Comparison.differences`.
+
+    Args:
+        runs: a row per run: algorithm, seed and the column.
+        names: of the algorithms, in the order of the rows.
+        measures: what was measured, the score first.
+        against: which of them the others are compared with.
+        of: the column.
+
+    Raises:
+        InputError: there is no such algorithm or column.
+    """
+    import pandas as pd
+
+    if against not in names:
+        raise unknown("algorithm", against, names)
+    less_is_better = column(of, measures).small
+    excluded = {name: _why_excluded(runs[runs["algorithm"] == name]) for name in names}
+    known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
+    others = {name: (known[name] - known[against]).dropna() for name in names if name != against}
+    reasons = [excluded[against] or excluded[name] for name in others]
+    seen = [
+        seed_difference([] if why else pairs.to_numpy(float))
+        for pairs, why in zip(others.values(), reasons, strict=True)
+    ]
+    rows = [
+        (d.n, d.mean, d.low, d.high, p, why or verdict(d, p, less_is_better=less_is_better))
+        for d, p, why in zip(seen, holm_family(seen).tolist(), reasons, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS), index=pd.Index(others, name=f"{of} less {against}'s"))
+
+
+def _why_excluded(runs: pd.DataFrame) -> str:
+    """Why an algorithm with these runs is not compared; "" if it is."""
+    if runs["stopped"].isin(BROKEN).any():
+        return FAILED
+    return ON_TEST if (runs["stopped_on"] == "test").any() else ""

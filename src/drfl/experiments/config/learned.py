@@ -1,0 +1,144 @@
+"""Model, loss and metrics by name, or of the user's own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from torch import nn
+
+from drfl.core import user_code
+from drfl.core.errors import InputError
+from drfl.task.losses import SampleFn
+from drfl.task.metrics import Metric, MetricFn, check_distinct, metric_of
+from drfl.task.models import LOSSES, MODELS
+from drfl.task.task import default_score
+
+
+def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model by its name, or from the user's function, class or module.
+
+    Args:
+        name: one of :data:`drfl.task.models.MODELS`, or a reference.
+        shape: of an input.
+        classes: the number of outputs that are needed.
+
+    Raises:
+        InputError: the user's function fails, or gives no module.
+    """
+    if not user_code.is_reference(name):
+        return MODELS[name](shape, classes)
+    found = user_code.load("model", name)
+    if isinstance(found, nn.Module):
+        return copy.deepcopy(found)
+    if not callable(found):
+        raise InputError(
+            f"model '{name}' is a {type(found).__name__}: name a function that gives a torch module",
+            code="wrong-type",
+            field="model",
+        )
+    given = (shape, classes) if _takes_both(found) else ()
+    try:
+        made = found(*given)
+    except Exception as error:
+        raise InputError(
+            f"model '{name}' of {given or 'nothing'}: {type(error).__name__}: {' '.join(str(error).split())}",
+            code="user-code-failed",
+            field="model",
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise InputError(
+            f"model '{name}' gave a {type(made).__name__}, not a torch module", code="wrong-type", field="model"
+        )
+    return made
+
+
+def _takes_both(function: Callable[..., object]) -> bool:
+    """Whether a function makes a model of an input's shape and a number of classes, and not of nothing."""
+    return sum(p.default is p.empty for p in inspect.signature(function).parameters.values()) == 2
+
+
+class Origin(NamedTuple):
+    """Where a model and its loss are from, for model files.
+
+    Args:
+        module: The class, or the reference with the SHA-256 of its files, and the arguments if they are known.
+        loss: Its name, reference or class.
+    """
+
+    module: Mapping[str, object]
+    loss: str
+
+
+def model_source(name: str, shape: tuple[int, ...], classes: int) -> dict[str, object]:
+    """What a model file says of a module that :func:`make_model` made, with the same arguments."""
+    arguments = {"arguments": {"shape": list(shape), "classes": classes}}
+    if not user_code.is_reference(name):
+        return {"class": f"drfl.models.{MODELS[name].__name__}", **arguments}
+    found, files = user_code.load("model", name), {"sha256": user_code.digests(name)}
+    called = not isinstance(found, nn.Module) and callable(found) and _takes_both(found)
+    return {"reference": name, **files, **(arguments if called else {})}
+
+
+def make_loss(name: str) -> SampleFn:
+    """A loss by its name, or the user's function, module or class of modules.
+
+    Raises:
+        InputError: the user's object cannot be called.
+    """
+    if not user_code.is_reference(name):
+        return LOSSES[name]
+    found = user_code.load("loss", name)
+    if isinstance(found, type):
+        found = found()
+    if not callable(found):
+        raise InputError(
+            f"loss '{name}' is a {type(found).__name__}: name a function of outputs and targets",
+            code="wrong-type",
+            field="loss",
+        )
+    return cast("SampleFn", found)
+
+
+def make_measures(score: str | None, metrics: Sequence[str], loss: str) -> tuple[Metric, ...]:
+    """What is measured on every client's test rows, the score first.
+
+    Args:
+        score: the name of one of :data:`drfl.task.metrics.METRICS`, or a reference to a function or a
+            :class:`drfl.task.metrics.Metric`; None = what the loss suggests, see :func:`drfl.task.task.default_score`.
+        metrics: the others, in the same way.
+        loss: see :func:`make_loss`.
+
+    Raises:
+        InputError: there is no such metric, or two have one name.
+    """
+    first = default_score(make_loss(loss)) if score is None else _metric(score)
+    found = (first, *(_metric(name) for name in metrics))
+    check_distinct(found)
+    return found
+
+
+def _metric(name: str) -> Metric:
+    if not user_code.is_reference(name):
+        return metric_of(name)
+    found = user_code.load("metric", name)
+    if not (isinstance(found, Metric) or (callable(found) and not isinstance(found, type))):
+        raise InputError(
+            f"metric '{name}' is a {type(found).__name__}: name a function of a client's outputs and targets, or a "
+            "drfl.Metric",
+            code="wrong-type",
+            field="metric",
+        )
+    return metric_of(cast("Metric | MetricFn", found))
+
+
+def metric_name(text: str) -> str:
+    """A metric's name as configurations keep it: as :data:`drfl.task.metrics.METRICS` has it, or the reference.
+
+    Raises:
+        InputError: there is no such metric.
+    """
+    found = _metric(text)
+    return text.strip() if user_code.is_reference(text) else found.name

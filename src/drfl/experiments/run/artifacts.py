@@ -1,0 +1,404 @@
+"""What a run leaves behind: the files of its directory."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import math
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tomli_w
+from torch import Tensor
+
+from drfl.federation.algorithm import State, core_of, flagged
+from drfl.algorithms import REFERENCES
+from drfl.training.certificate import Certificate
+from drfl.data import ClientData
+from drfl.data.model_file import model_bytes
+from drfl.data.pools import RARE, Constant
+from drfl.engine import Simulation
+from drfl.experiments.config.build import Running
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.data_warnings import warnings_of
+from drfl.experiments.run.end_checks import EndChecks, end_checks
+from drfl.federation.federation import Evaluation
+from drfl.core.hashing import digest_of
+from drfl.training.history import CERTIFICATE_COLUMNS, DIGITS, GAP_DIGITS, LAMBDA_CLIENTS, Metrics, csv_text, undefined_counts, undefined_names
+from drfl.training.loop import Result
+from drfl.task.measure import Measure, Rows
+from drfl.task.metrics import ACCURACY
+from drfl.report import test_rows
+from drfl.report.read_run import TEST_ROWS
+from drfl.resilience import Memory
+from drfl.resilience.wrappers import WrapperState
+from drfl.core.run_end import ENDS
+from drfl.training.step_size import StepSize
+from drfl.task.task import Task
+from drfl.core.user_code import label_of
+
+FILES = (
+    "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
+    "model.safetensors", "model-last.safetensors", "model-averaged.safetensors", "test-rows.safetensors", "report.html",
+    "traffic.json", "replies.csv", "paired.csv",
+)  # fmt: skip
+"""What a run may leave."""
+
+FREE = ("data_dir", "data", "table_dir", "checkpoint_every", "checkpoint_key")
+"""Keys of a configuration that have no say in the results."""
+
+PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
+
+
+def write_run(directory: Path, job: Running, result: Result) -> None:
+    """Fill an existing, empty directory with everything but the report.
+
+    Args:
+        directory: where.
+        job: what ran.
+        result: how it ended.
+    """
+    write = {
+        "config.toml": config_toml(job.config, job.data.n),
+        "summary.json": json_text(summary(job, result), indent=2) + "\n",
+        "history.csv": result.history.to_csv(),
+        "timing.csv": result.history.timing_csv(),
+        "lambda.csv": result.history.lambda_csv(job.data.names),
+        "clients.csv": _clients_csv(job, result),
+    }
+    for name, text in write.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    if job.partition is not None:
+        job.partition.save(directory / "partition.json")
+    data = job.fed.data_digest() or digest_of(job.data.tensors())
+    about = about_model(job, data)
+    # Of personal models the evaluation is theirs.
+    models = {"model": (result.model, result.evaluation if result.personal is None else None)}
+    if result.returned != "last":
+        models["model-last"] = result.state.w, result.last
+    if result.average is not None and result.averaged is not None:
+        models["model-averaged"] = result.average.w, result.averaged
+    for name, (w, evaluation) in models.items():
+        interval = result.stopped_on != "test"
+        metrics = {} if evaluation is None else {"metrics": model_metrics(evaluation, job.fed.measures[0], interval)}
+        content = model_bytes(_state_of(job.task, w), job.data.standardisation, {**about, **metrics})
+        (directory / f"{name}.safetensors").write_bytes(content)
+    if isinstance(job.fed, Simulation):
+        scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
+        test_rows.write(directory / TEST_ROWS, scores._replace(data=data))
+
+
+def summary(job: Running, result: Result) -> dict[str, object]:
+    """The run in one object: what ran, on what, how it ended, what it cost."""
+    config, last, asked, score = job.config, result.history.last, job.certify is not None, job.fed.measures[0].name
+    checks = end_checks(job, result) if result.stopped in ENDS else EndChecks()
+    undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
+    averaged = None
+    if result.averaged is not None:
+        found = Metrics.of(result.averaged, job.fed.measures[0])
+        averaged = _end(found.named(score), asked, result.averaged_certificate)
+    return {
+        "algorithm": label_of(config.algorithm),
+        "parameters": config.parameters(config.algorithm, job.data.n),
+        "dataset": config.dataset,
+        "partition": config.partition if job.partition is None else job.partition.recipe,
+        "model": config.model,
+        "model_parameters": job.task.layout.d,
+        "clients": job.data.n,
+        **({"lambda_csv_clients": LAMBDA_CLIENTS} if job.data.n > LAMBDA_CLIENTS else {}),
+        "rounds": result.rounds,
+        "rollbacks": result.rollbacks,
+        "effective_rounds": result.effective_rounds,
+        "skipped_rounds": result.skipped,
+        "stopped": result.stopped,
+        "stopped_on": result.stopped_on,
+        "seed": config.seed,
+        "engine": config.engine,
+        "device": config.device,
+        "dtype": config.dtype,
+        "precision": config.precision,
+        **_protection(result.state, job.data.names),
+        "returned": result.returned,
+        "selection": _selection(result),
+        "step_size": _step_size(result.step_size, job.data.names),
+        "failure": checks.failure,
+        "warnings": [*warnings_of(job), *checks.warnings],
+        "measures": [
+            {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent, "rows": m.rows}
+            for m in job.fed.measures
+        ],
+        "undefined": {name: len(clients) for name, clients in undefined.items()},
+        **beside(job, result.evaluation),
+        "reference": is_reference(job),
+        "test_rows": test_rows_digest(job),
+        "initial_model": initial_model_digest(job),
+        "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
+        "final": _end({**last.metrics.named(score), **last.others}, asked, last.certificate),
+        "last": rounded(last.last_metrics.named(score)),
+        "averaged": averaged,
+        "ledger": last.ledger,
+        "wall_seconds": round(last.seconds, 3),
+        "versions": versions(),
+    }
+
+
+def is_reference(job: Running) -> bool:
+    """Whether the run is not federated, but shows what federation costs and gains."""
+    return isinstance(core_of(job.algorithm), REFERENCES)
+
+
+def test_rows_digest(job: Running) -> str | None:
+    """What the clients' test rows are known by; None if they are at the sites."""
+    return job.fed.test_rows_digest() if isinstance(job.fed, Simulation) else None
+
+
+def initial_model_digest(job: Running) -> str:
+    """What the model that the run started from is known by."""
+    return digest_of([job.task.w0])
+
+
+def _selection(result: Result) -> dict[str, object] | None:
+    found = result.selection
+    return None if found is None else {**found._asdict(), "undefined": len(found.undefined)}
+
+
+def constant_of(job: Running, evaluation: Evaluation) -> Constant | None:
+    """What always giving the most frequent class scores on the test rows, if accuracy is measured and it looks good.
+
+    A server knows of its sites the share of each one's own most frequent class alone.
+    """
+    if all(measure.name != ACCURACY.name for measure in job.fed.measures):
+        return None
+    if isinstance(job.fed, Simulation):
+        return job.fed.data.constant
+    shares, rows = job.fed.majority, evaluation.samples.double()
+    if shares is None or float(shares @ rows / rows.sum()) <= 1 - RARE:
+        return None
+    return Constant(None, float(shares @ rows / rows.sum()), shares)
+
+
+def beside(job: Running, evaluation: Evaluation) -> dict[str, object]:
+    """What accuracies and rates have to be read with: a constant answer's, and the threshold with what chose it."""
+    found, constant, threshold = constant_of(job, evaluation), None, None
+    if found is not None:
+        ends = {"accuracy": found.overall, "worst_accuracy": float(found.shares.min())}
+        constant = {"class": found.label, **rounded(ends)}
+    if any(measure.rows is Rows.RATE for measure in job.fed.measures):
+        odds, chosen = evaluation.threshold or 0.0, evaluation.threshold is not None
+        threshold = {"probability": (1 + math.tanh(odds / 2)) / 2, "chosen_on": "validation" if chosen else None}
+    return {"constant": constant, "threshold": threshold}
+
+
+def _step_size(found: StepSize | None, names: Sequence[str]) -> dict[str, object] | None:
+    """The local step size that was found, from which curvature; None where one was given."""
+    if found is None:
+        return None
+    client = int(found.client)
+    return {
+        "lr": float(found.eta),
+        "curvature": None if client < 0 else round(float(found.curvature), DIGITS),
+        "client": None if client < 0 else names[client],
+        "halved": int(found.lowered),
+    }
+
+
+def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
+    """How many replies were rejected and reports changed, who is mistrusted at the end, and whom the aggregator left
+    out in how many rounds.
+    """
+    memory, flags = _memory(state), flagged(state)
+    if memory is None or flags is None:
+        return {}
+    who = [name for name, bad in zip(names, flags.tolist(), strict=True) if bad]
+    found: dict[str, object] = {
+        "rejected_replies": int(memory.rejected), "changed_reports": int(memory.clipped), "flagged_clients": who
+    }  # fmt: skip
+    if bool(memory.left_out.any()):
+        found["left_out_rounds"] = {name: r for name, r in zip(names, memory.left_out.tolist(), strict=True) if r}
+    return found
+
+
+def _memory(state: object) -> Memory | None:
+    while isinstance(state, WrapperState):
+        if isinstance(state.memory, Memory):
+            return state.memory
+        state = state.inner
+    return None
+
+
+def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
+    """JSON; infinities and NaN, for which JSON has no number, as text."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {str(name): plain(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(part) for part in value]
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(content), indent=indent, allow_nan=False)
+
+
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    """Metrics by name, with as many digits as the CSV files have."""
+    return {name: round(x, DIGITS) for name, x in values.items()}
+
+
+def _end(metrics: Mapping[str, float], asked: bool, certificate: Certificate | None) -> dict[str, object]:
+    """The metrics, and where it was asked for the certificate: NaN where there is none."""
+    if not asked:
+        return {**rounded(metrics)}
+    names = (*CERTIFICATE_COLUMNS, "gradient_norm")
+    values = {name: round(getattr(certificate, name, math.nan), GAP_DIGITS) for name in names}
+    return {**rounded(metrics), **values, "proven": certificate is not None and certificate.proven}
+
+
+def versions() -> dict[str, str]:
+    """Python's, the platform's and the packages' versions."""
+    found = {package: _version_of(package) for package in PACKAGES}
+    return {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}", **found}
+
+
+@functools.cache
+def _version_of(package: str) -> str:
+    return importlib.metadata.version(package)  # reads a file each time
+
+
+def config_toml(config: Config, clients: int, algorithms: Sequence[str] | None = None) -> str:
+    """The configuration as TOML, with the algorithms' parameters spelt out; `drfl run FILE` repeats the run.
+
+    Args:
+        config: the configuration.
+        clients: N.
+        algorithms: those of a comparison, whose configuration names no algorithm and no seed; None = a run's own.
+    """
+    names = list(algorithms or [config.algorithm])
+    own = {"algorithms", "cohort", "steps", "batch", "lr", "files"}
+    plain = config.model_dump(mode="json", exclude_none=True, exclude=own)
+    plain = dict(sorted({**plain, **config.partition_parameters(defaults=True)}.items()))
+    if algorithms is not None:
+        plain = {name: value for name, value in plain.items() if name not in ("algorithm", "seed")}
+    tables = {name: _table(config, name, clients) for name in names}
+    files = config.user_files(names)
+    return tomli_w.dumps({**plain, "algorithms": tables, **({"files": files} if files else {})})
+
+
+def settings(job: Running) -> dict[str, object]:
+    """The configuration with every default spelt out, but for what has no say in the results."""
+    full = tomllib.loads(config_toml(job.config, job.data.n))
+    return {name: value for name, value in full.items() if name not in FREE}
+
+
+def _table(config: Config, algorithm: str, clients: int) -> dict[str, object]:
+    parameters = config.parameters(algorithm, clients)
+    full = {name: "full" if value is None and "batch" in name else value for name, value in parameters.items()}
+    return {name: value for name, value in full.items() if value is not None}
+
+
+def about_model(job: Running, data: str) -> dict[str, object]:
+    """What a model file says of the run that its model is from, but for the metrics.
+
+    Args:
+        job: the run.
+        data: digest of the clients' data.
+    """
+    about: dict[str, object] = {
+        "drfl": _version_of("drfl"),
+        "module": dict(job.origin.module),
+        "task": {"loss": job.origin.loss, "score": job.fed.measures[0].name},
+    }
+    if isinstance(job.data, ClientData):
+        columns, classes = job.data.columns, job.data.classes
+        about |= {"columns": list(columns)} if columns is not None else {}
+        about |= {"classes": list(classes)} if classes is not None else {}
+        if classes is not None and len(classes) == 2:  # what accuracy, AUC and F1 go by
+            about |= {"positive_class": classes[1], "threshold": 0.5}
+    return {**about, "run": digest_of([job.task.w0], json_text(settings(job)) + data)}
+
+
+def model_metrics(evaluation: Evaluation, score: Measure, interval: bool = True) -> dict[str, float]:
+    """The defined metrics of a model over the clients, with the 95 % interval of the worst one's true score.
+
+    Clients at which the score is undefined are left out of all of them, and counted. There is no interval if the test
+    rows have stopped the run, which ``interval`` says.
+    """
+    from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
+
+    low, high = (worst_interval(evaluation, score) if interval else None) or (math.nan, math.nan)
+    ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
+    found = {**Metrics.of(evaluation, score).named(score.name), **ends}
+    defined = rounded({name: value for name, value in found.items() if math.isfinite(value)})
+    return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}
+
+
+def _state_of(task: Task, w: Tensor) -> dict[str, Tensor]:
+    """The ``state_dict()`` of the task's model at w (d,), a copy."""
+    # Not in a copy of the model, whose frozen part may be large.
+    before = task.w0
+    task.layout.load(task.model, w)
+    try:
+        return {name: value.detach().cpu().clone() for name, value in task.model.state_dict().items()}
+    finally:
+        task.layout.load(task.model, before)
+
+
+def exact(value: float, *, whole: bool = False) -> str:
+    """A number with as many digits as it takes to read the same one back; a whole one, or NaN, as that."""
+    return str(int(value)) if whole and math.isfinite(value) else repr(value)
+
+
+def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str]]:
+    """The columns of an evaluation's sums (N, M, 5), see :class:`drfl.federation.federation.Evaluation`."""
+    found: dict[str, list[str]] = {}
+    for measure, (first, second, third, *squares) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
+        if measure.rows is Rows.BINARY:
+            found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+        elif measure.rows is Rows.RATE:
+            found[f"{measure.name}_rows"] = [exact(x, whole=True) for x in first]
+            found[f"{measure.name}_count"] = [exact(x, whole=True) for x in second]
+        elif measure.rows is Rows.RANKS:
+            found[f"{measure.name}_positive"] = [exact(x, whole=True) for x in first]
+            found[f"{measure.name}_pairs"] = [exact(x) for x in third]
+            for name, each in zip(("positive", "negative"), squares, strict=False):
+                found[f"{measure.name}_{name}_squares"] = [exact(x) for x in each]
+        elif measure.rows.mean:
+            found |= {f"{measure.name}_sum": [*map(exact, second)], f"{measure.name}_squares": [*map(exact, third)]}
+    return found
+
+
+def _clients_csv(job: Running, result: Result) -> str:
+    evaluation, last = result.evaluation, result.last
+    score, *others = (measure.name for measure in job.fed.measures)
+    sums = {} if evaluation.sums is None else sum_columns(job.fed.measures, evaluation.sums)
+    intervals = {} if result.stopped_on == "test" else _interval_columns(job.fed.measures[0], evaluation)
+    constant = constant_of(job, evaluation)
+    if constant is not None:
+        intervals["constant_accuracy"] = [f"{x:.{DIGITS}f}" for x in constant.shares.tolist()]
+    columns = zip(
+        job.data.names,
+        (f"{x:.{DIGITS}f}" for x in evaluation.score.tolist()),
+        (f"{x:.{DIGITS}f}" for x in evaluation.loss.tolist()),
+        evaluation.samples.tolist(),
+        job.data.sizes.tolist(),
+        (f"{x:.9f}" for x in result.lam.tolist()),
+        (f"{x:.{DIGITS}f}" for x in last.score.tolist()),
+        (f"{x:.{DIGITS}f}" for x in last.loss.tolist()),
+        *((f"{x:.{DIGITS}f}" for x in values.tolist()) for values in evaluation.others),
+        *sums.values(),
+        *intervals.values(),
+        strict=True,
+    )
+    names = ("client", score, "loss", "samples", "train_samples", "lambda", f"last_{score}", "last_loss")
+    return csv_text((*names, *others, *sums, *intervals), columns)
+
+
+def _interval_columns(score: Measure, evaluation: Evaluation) -> dict[str, list[str]]:
+    """The clients' 95 % intervals, simultaneous; none where no row has a score of its own."""
+    from drfl.assessment.evaluation import client_intervals  # scipy takes a while to load
+
+    ends = client_intervals(evaluation, score)
+    named = (f"{score.name}_low", f"{score.name}_high")
+    return {} if ends is None else {name: [f"{x:.{DIGITS}f}" for x in e] for name, e in zip(named, ends, strict=True)}

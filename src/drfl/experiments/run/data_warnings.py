@@ -1,0 +1,39 @@
+"""What is conspicuous in the data of a run, where nobody has made them so on purpose."""
+
+from __future__ import annotations
+
+from drfl.data import DATASETS, ClientData
+from drfl.data.checks import data_warnings
+from drfl.data.tables.hugging_face import hub_name
+from drfl.engine import Simulation
+from drfl.core.errors import Notice
+from drfl.experiments.config.build import Running
+from drfl.experiments.run.end_checks import BY_CLASS
+from drfl.experiments.config.own_data import is_hub
+
+
+def warnings_of(job: Running) -> tuple[Notice, ...]:
+    """The sentences of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a revision.
+
+    None on a data set that drfl knows and has divided itself, as the papers do, and on a deployment, whose sites alone
+    know their rows.
+    """
+    if not isinstance(job.data, ClientData):
+        return ()
+    partition = None if job.partition is None else job.partition.recipe.get("partition")
+    if job.config.data is None and job.config.dataset in DATASETS and partition != "natural":
+        return ()
+    # The simulation's, which leave out rows that no metric counts.
+    data = job.fed.data if isinstance(job.fed, Simulation) else job.data
+    found = data_warnings(data, by_class=partition in BY_CLASS)
+    name = job.config.dataset
+    if job.config.data is None and is_hub(name) and not hub_name(name).pinned:
+        return (
+            Notice(
+                f"dataset '{name}' has no fixed revision, as the hub did not say which is the newest: a resumed or "
+                f"repeated run may read other data. Give {hub_name(name).label}@COMMIT",
+                "unpinned-data", "dataset",
+            ),
+            *found,
+        )  # fmt: skip
+    return found

@@ -1,0 +1,108 @@
+"""Whether a run that ended has learnt something: what its numbers alone would leave unsaid."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from drfl.federation.algorithm import core_of
+from drfl.algorithms import FineTuned
+from drfl.core.errors import Notice, listed
+from drfl.experiments.config.build import Running
+from drfl.training.history import undefined_names, undefined_notices
+from drfl.training.loop import Result
+from drfl.task.measure import undefined_share
+from drfl.task.metrics import ACCURACY
+from drfl.training.rounds import FIRST
+from drfl.core.run_end import late_rollbacks
+from drfl.training.step_size import RISE
+
+MOST_SKIPPED = 0.1
+"""Share of the rounds of a run that may not count without a word."""
+
+BY_CLASS = ("one-class", "zipf-dirichlet", "dirichlet-drop")
+"""Partitions that give most clients few classes on purpose: there a constant answer is hard to beat."""
+
+
+class EndChecks(NamedTuple):
+    """What there is to say of a finished run.
+
+    Args:
+        failure: why it counts as failed, in a sentence; None if it does not.
+        warnings: what else the user should know, a sentence each.
+    """
+
+    failure: Notice | None = None
+    warnings: tuple[Notice, ...] = ()
+
+
+def end_checks(job: Running, result: Result) -> EndChecks:
+    """The checks of a run that was not interrupted; nothing to say of one without a round."""
+    if not result.rounds:
+        return EndChecks()
+    start, end = result.history.rows[0].metrics, result.history.last.metrics
+    failure = None
+    # The first rounds on split classes may raise the loss a little. Not "end > most": NaN is no success either.
+    most = start.avg_loss + (RISE * abs(start.avg_loss) if result.rounds < FIRST else 0)
+    if isinstance(core_of(job.algorithm), FineTuned):
+        most = math.inf  # what it begins with is tuned too, and may fit a client as well as anything does
+    if not end.avg_loss <= most:
+        failure = Notice(
+            f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g} before the first "
+            f"round: {job.fed.target_advice()}lower lr, or remove it; standardise the columns of a table",
+            "loss-rose",
+            "lr",
+        )
+    told = _skipped(result), _no_better_than_constant(job, result), _selected_without(job, result)
+    undefined = undefined_names(result.evaluation, job.fed.measures, job.data.names)
+    late = late_rollbacks([result.marks.counted] if result.marks.is_late else [])
+    notices = undefined_notices(job.fed.measures, [undefined], job.data.n)
+    return EndChecks(failure, (*(line for line in told if line is not None), *late, *notices))
+
+
+def _selected_without(job: Running, result: Result) -> Notice | None:
+    """A sentence on clients that model selection could not see; if it saw none, the run has warned already."""
+    left_out = () if result.selection is None else result.selection.undefined
+    if not left_out or len(left_out) == job.data.n:
+        return None
+    score, named = job.fed.measures[0], listed([job.data.names[i] for i in left_out], "client")
+    return Notice(
+        f"model selection leaves out {undefined_share([len(left_out)], [job.data.n])} clients ({named}): {score.words} "
+        "is undefined on their validation rows; select by loss, or raise the share of validation rows",
+        "undefined-metric",
+        "validation",
+    )
+
+
+def _skipped(result: Result) -> Notice | None:
+    """A sentence on rounds that did not count, if they are many."""
+    if result.skipped <= MOST_SKIPPED * result.rounds:
+        return None
+    return Notice(
+        f"{result.skipped} of {result.rounds} rounds did not count, as no client answered, or fewer than min_replies: "
+        "lower it, or set sampling to everybody; a cohort that is drawn by λ has few clients once λ is on few",
+        "skipped-rounds",
+        "min_replies",
+    )
+
+
+def _no_better_than_constant(job: Running, result: Result) -> Notice | None:
+    """A sentence that names clients to whom always answering their most frequent class would be as good."""
+    majority, accuracy = job.fed.majority, result.evaluation.score
+    if (
+        majority is None
+        or job.fed.measures[0].name != ACCURACY.name
+        or (job.partition is not None and job.partition.recipe.get("partition") in BY_CLASS)
+    ):
+        return None
+    # A client of one class has nothing to tell apart.
+    poor = ((accuracy <= majority) & (majority < 1)).nonzero().flatten()
+    if not poor.numel():
+        return None
+    poor = poor[(accuracy - majority)[poor].argsort()].tolist()
+    named = [f"{job.data.names[i]} ({100 * accuracy[i]:.1f} %, {100 * majority[i]:.1f} % that way)" for i in poor]
+    return Notice(
+        f"the model is no better than always answering the most frequent class at {listed(named, 'client')}",
+        "no-better-than-constant",
+        job.data.names[poor[0]] if len(poor) == 1 else None,
+    )

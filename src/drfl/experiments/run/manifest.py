@@ -1,0 +1,387 @@
+"""What a folder is that drfl filled, and which of its files are drfl's: its ``manifest.json``.
+
+A folder is taken for one of drfl's by its manifest alone. Of such a folder drfl removes what the manifest lists, and
+nothing that it does not write itself: a manifest is a file like others, and may be forged.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+
+from drfl.core.atomic_files import atomic_write, is_file, is_folder, remove_known
+from drfl.training.checkpoint import read_signed, sign, store
+from drfl.training.checkpoint.record import first_fault
+from drfl.core.errors import InputError, Notice
+from drfl.experiments.run.artifacts import FILES
+from drfl.experiments.config.config import MANIFEST as NAME
+from drfl.core.files import read_csv, read_json
+from drfl.report.read_run import FailedRun
+from drfl.core.run_end import BROKEN, has_ended
+
+CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
+OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
+"""The sub-folder of work under way, and what may lie in it beside checkpoints and records of cells."""
+
+Kind = Literal["run", "comparison", "reproduction", "plan", "search"]
+
+COMMANDS: Mapping[Kind, str] = {"run": "run", "comparison": "compare"}
+"""The commands that continue what is in a folder with ``--resume``."""
+
+CALLED = r"[^\W\d_](?:[\w .()=+-]{0,98}[\w)])?"
+"""What an algorithm may be called: its runs' folders begin so, on every system."""
+
+CELL = rf"{CALLED}-seed(?:0|[1-9][0-9]*)"
+"""The names of a comparison's runs: algorithm and seed."""
+
+_PART = r"\.[0-9a-f]{32}\.part"
+_LEFT = re.compile(rf"\.{re.escape(NAME)}{_PART}")
+"""What a process may leave that is killed while it writes a manifest."""
+
+
+class Names(NamedTuple):
+    """The names that drfl gives in a folder of one kind.
+
+    Args:
+        files: of results.
+        cells: of sub-folders, each a run.
+        fixed: results that every folder of the kind may have, so that nothing else may be called so.
+    """
+
+    files: re.Pattern[str]
+    cells: re.Pattern[str]
+    fixed: tuple[str, ...]
+
+
+def _names(fixed: tuple[str, ...], more: str = r"(?!)", cells: str = r"(?!)") -> Names:
+    return Names(re.compile("|".join([*map(re.escape, fixed), more])), re.compile(cells), fixed)
+
+
+_TABLES = (
+    *("cells.csv", "curves.csv", "paired.csv", "paired_over_settings.csv", "equal_gradients.csv", "reached.csv"),
+    *("energy.csv", "summary.json", "table.md"),
+)
+_COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html")
+_PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")
+
+KINDS: Mapping[Kind, Names] = {
+    "run": _names(FILES),
+    "comparison": _names(
+        ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html"), cells=CELL
+    ),
+    "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
+    "plan": _names(_PLAN),
+    "search": _names(("study.db", "trials.csv"), r".+\.toml"),
+}
+
+
+def _plain(name: str) -> str:
+    if name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise ValueError(f"{name!r} is no plain name")
+    return name
+
+
+Plain = Annotated[str, AfterValidator(_plain)]
+
+
+class Manifest(BaseModel):
+    """What a folder is, and what in it is drfl's.
+
+    Args:
+        kind: what it is.
+        format: goes up when a folder is written that older versions would misread.
+        drfl: the version that wrote it.
+        files: results in it, by name.
+        cells: sub-folders in it that are runs of their own, in the order in which they are begun.
+        hmac_sha256: the file's signature, see :func:`drfl.training.checkpoint.sign`; None = it is not signed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Kind
+    format: Literal[1] = 1
+    drfl: str
+    files: tuple[Plain, ...] = ()
+    cells: tuple[Plain, ...] = ()
+    hmac_sha256: str | None = None
+
+    @model_validator(mode="after")
+    def _only_names_of_its_kind(self) -> Manifest:
+        names = KINDS[self.kind]
+        for known, listed in ((names.files, self.files), (names.cells, self.cells)):
+            for name in listed:
+                if not known.fullmatch(name):
+                    raise ValueError(f"{name!r} is no name of a {self.kind}")
+        return self
+
+    @classmethod
+    def new(cls, kind: Kind, files: tuple[str, ...] = (), cells: tuple[str, ...] = ()) -> Manifest:
+        """One of this version of drfl."""
+        return cls(kind=kind, drfl=importlib.metadata.version("drfl"), files=tuple(sorted(files)), cells=cells)
+
+    def write(self, folder: Path, key: bytes | None = None) -> None:
+        """Put it into its folder atomically, signed if there is a key.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        with atomic_write(folder / NAME) as file:
+            content = self.model_dump_json(indent=2, exclude={"hmac_sha256"}).encode() + b"\n"
+            file.write(sign(key, NAME, content))
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """A folder's manifest; None where it has none.
+
+    Raises:
+        InputError: it cannot be read, or is none that drfl wrote.
+    """
+    path = folder / NAME
+    if not is_file(path):
+        return None
+    content = read_json(path, follow=False, problem="was not written by this drfl", remedy="give another --out")
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise InputError(
+            f"{path} was not written by this drfl ({first_fault(error)}): give another --out",
+            code="foreign-folder",
+            field=str(path),
+        ) from None
+
+
+def entries(folder: Path) -> set[str]:
+    """The names in a folder, but for what a process leaves that is killed while it writes a manifest."""
+    return {path.name for path in folder.iterdir() if not (_LEFT.fullmatch(path.name) and is_file(path))}
+
+
+def foreign(folder: Path, manifest: Manifest) -> list[str]:
+    """The names in a folder that are not drfl's."""
+    own = {*manifest.files, *manifest.cells, NAME}
+    return sorted(entries(folder) - (own if manifest.kind == "search" else {*own, CHECKPOINT}))
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a run's folder has a checkpoint, be it damaged; what somebody else left in its place is none."""
+    return any(store.FILES.fullmatch(path.name) for path in (folder / CHECKPOINT).glob("round-*/*"))
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the record in a folder says that its work reached its end, and no work is under way.
+
+    The configuration in ``checkpoint/`` is there from the moment work begins until its results are whole. Nothing else
+    decides what ``--resume`` continues.
+
+    Raises:
+        InputError: the folder's manifest cannot be read.
+    """
+    if is_file(folder / CHECKPOINT / CONFIG):
+        return False
+    manifest = read_manifest(folder)
+    summary = _json(folder / SUMMARY)
+    if summary is None or manifest is None:
+        return False
+    if manifest.kind == "comparison":
+        return _missing_cells(folder, manifest) == []
+    return manifest.kind != "run" or has_ended(summary)
+
+
+def failure_of(folder: Path) -> Notice | None:
+    """Why the finished run in a folder failed, such as that it diverged; None if it did not."""
+    failure = (_json(folder / SUMMARY) or {}).get("failure")
+    return Notice(failure, "loss-rose", "lr") if isinstance(failure, str) else None
+
+
+def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
+    """The runs of a comparison whose outcome is not among its results."""
+    outcomes = (_json(folder / OUTCOMES) or {}).get("outcomes")
+    known = [item for item in outcomes if isinstance(item, dict)] if isinstance(outcomes, list) else []
+    ended = {f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
+    return [cell for cell in manifest.cells if cell not in ended]
+
+
+def _json(path: Path) -> dict[str, object] | None:
+    """The object in a JSON file; None if there is no such file or it holds something else."""
+    try:
+        content = read_json(path, follow=False) if is_file(path) else None
+    except InputError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def interruption(folder: Path) -> Notice | None:
+    """A sentence if the run or comparison whose results a folder holds did not reach its end; None otherwise.
+
+    Raises:
+        InputError: the folder's manifest cannot be read.
+    """
+    manifest, summary = read_manifest(folder), _json(folder / SUMMARY)
+    kind: Kind = "run" if manifest is None else manifest.kind
+    if kind not in COMMANDS or summary is None or is_finished(folder) or (manifest is None and has_ended(summary)):
+        return None
+    if manifest is not None and kind == "comparison":
+        missing = len(_missing_cells(folder, manifest))
+        how = f"was interrupted: its results lack {missing} of {len(manifest.cells)} runs"
+    elif has_ended(summary):
+        how = "has results from before, and a newer one in the same folder has not ended"
+    else:
+        how = f"was interrupted after round {summary.get('rounds', 0)}"
+    return Notice(
+        f"the {kind} in {folder} {how}: 'drfl {COMMANDS[kind]} --resume --out {folder}' continues it",
+        "interrupted", str(folder),
+    )  # fmt: skip
+
+
+def check_links(folder: Path) -> None:
+    """Make sure that no link lies where drfl would write and remove.
+
+    Raises:
+        InputError: names the first link.
+    """
+    top = folder / CHECKPOINT
+    if top.is_symlink():
+        raise _link(top)
+    for path in top.rglob("*") if is_folder(top) else ():  # it enters no folder through a link
+        if path.is_symlink():
+            raise _link(path)
+
+
+def _link(path: Path) -> InputError:
+    return InputError(
+        f"{path} is a link, through which nothing is written or removed: take it away",
+        code="link-in-the-way",
+        field=str(path),
+    )
+
+
+def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
+    """Remove what drfl keeps of work under way, but for the lock; the configuration goes first.
+
+    Args:
+        folder: the folder of results.
+        kind: what it holds.
+        begun: whether new work has begun, whose configuration stays.
+    """
+    top = folder / CHECKPOINT
+    record = rf"{CELL}\.json"
+    written = rf"{re.escape(store.REPLIES)}|{re.escape(IDENTITY)}|{record}"
+    known = (
+        rf"(?:{written})|\.(?:{written}|{re.escape(CONFIG)}){_PART}"
+        rf"|(?:round-[0-9]+|\.round-[0-9]+\.part)/(?:{store.FILES.pattern})?"
+        rf"|{re.escape(STAGE)}/(?:{KINDS[kind].files.pattern})?"
+    )
+    if is_folder(top):
+        if is_file(top / CONFIG) and not begun:  # without it nobody takes what may be left for work to go on with
+            with suppress(OSError):
+                (top / CONFIG).unlink()
+        remove_known(top, re.compile(known))
+
+
+def clear(folder: Path, manifest: Manifest, key: bytes | None = None) -> None:
+    """Remove what is drfl's of a folder: results, work under way, and the cells by their own manifests.
+
+    What somebody else put there stays; a cell in which something stays keeps a manifest.
+
+    Raises:
+        OSError: the system does not let something go.
+    """
+    if SUMMARY in manifest.files and is_file(folder / SUMMARY):
+        (folder / SUMMARY).unlink()  # first: a folder that is half cleared is not finished
+    clear_checkpoint(folder, manifest.kind)
+    for name in manifest.files:
+        if is_file(folder / name):
+            (folder / name).unlink()
+    for name in manifest.cells:
+        cell = folder / name
+        own = read_manifest(cell) if is_folder(cell) else None
+        if own is None or own.kind != "run":
+            continue
+        clear(cell, own, key)
+        lock = cell / CHECKPOINT / LOCK
+        if is_folder(lock.parent) and is_file(lock):
+            lock.unlink()
+            remove_known(lock.parent, re.compile(r"(?!)"))
+        Manifest.new("run").write(cell, key)
+        if entries(cell) == {NAME}:
+            (cell / NAME).unlink()
+            cell.rmdir()
+
+
+def check_signatures(folder: Path, key: bytes) -> None:
+    """Make sure that whoever has the key wrote all that resuming reads in a folder, before any of it is parsed.
+
+    Checkpoints are signed one by one, see :func:`drfl.training.checkpoint.resume_point`: of two, a damaged one may be
+    left out.
+
+    Args:
+        folder: of a run or comparison; it may be missing or empty.
+        key: from :func:`drfl.training.checkpoint.read_key`.
+
+    Raises:
+        InputError: a file has another signature or none, or is missing though others show that it was there.
+    """
+    if not folder.is_dir() or not entries(folder):
+        return
+    read_signed(key, folder, NAME)
+    top = folder / CHECKPOINT
+    configs = [name for name in (f"{CHECKPOINT}/{CONFIG}", CONFIG) if os.path.lexists(folder / name)]
+    begun = any(top.glob("round-*")) or os.path.lexists(folder / SUMMARY)
+    results = [SUMMARY] if os.path.lexists(folder / SUMMARY) else []
+    for name in [*(configs or ([CONFIG] if begun else [])), *results]:
+        read_signed(key, folder, name)
+    names = {f"{CHECKPOINT}/{path.name}" for path in top.glob("*.json")}
+    cells = sorted(path.parent for path in folder.glob(f"*/{NAME}"))
+    if os.path.lexists(top / CONFIG):
+        # A cell's results are written after its record, and the first cell is begun after the identity is written.
+        names |= {f"{CHECKPOINT}/{cell.name}.json" for cell in cells if os.path.lexists(cell / SUMMARY)}
+        names |= {f"{CHECKPOINT}/{IDENTITY}"} if cells else set()
+    elif cells:
+        names.add(OUTCOMES)
+    for name in sorted(names):
+        read_signed(key, folder, name)
+    for cell in cells:
+        check_signatures(cell, key)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The finished runs of a comparison's folder; any other folder is a run's own.
+
+    Raises:
+        InputError: a comparison has none, a run has no results yet, or the manifest cannot be read.
+    """
+    manifest = read_manifest(path) if os.path.isdir(path) else None
+    if manifest is None or manifest.kind not in COMMANDS:
+        return [path]
+    cells = [path / cell for cell in manifest.cells if is_folder(path / cell) and is_finished(path / cell)]
+    if manifest.kind == "run" and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
+        cells = [path]
+    if not cells:
+        what = "the run" if manifest.kind == "run" else "no run of the comparison"
+        raise InputError(
+            f"{what} {path} has {'not ' if manifest.kind == 'run' else ''}ended: "
+            f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}' continues it",
+            code="unfinished-run", field=str(path),
+        )  # fmt: skip
+    return cells
+
+
+def failed_in(path: Path) -> list[FailedRun]:
+    """The runs of a comparison's folder that broke off; none of any other folder.
+
+    Raises:
+        InputError: the comparison's table cannot be read.
+    """
+    table = path / "compare.csv"
+    if not is_file(table):
+        return []
+    rows = read_csv(table, follow=False, dtype=str, keep_default_na=False)
+    rows = rows[rows["stopped"].isin(BROKEN)]
+    return [FailedRun(*row) for row in rows[["algorithm", "seed", "stopped"]].itertuples(index=False)]

@@ -1,0 +1,197 @@
+"""The subjects of ``drfl tune``: algorithms by name, on a job from a file."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drfl.training import step_size
+from drfl.core import user_code
+from drfl.core.errors import InputError
+from drfl.experiments.config.build import Job, build, load_data
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.execution.training_cells import cost_of, job_of
+from drfl.core.key import Key
+from drfl.experiments.tuning import own_spaces, spaces
+from drfl.experiments.tuning.criterion import Criterion
+from drfl.experiments.tuning.job import FIRST_SEED, Method, TuningJob
+from drfl.experiments.tuning.search import Search
+from drfl.experiments.tuning.suggestion import Point, needed
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclass(frozen=True)
+class Configured:
+    """An algorithm by its name.
+
+    Args:
+        job: whose hyperparameters.
+        method: the algorithm as the job has it.
+        clients: N.
+        eta: 1/L̂ of the job, see :func:`step_size_from_curvature`; None where η is looked for in multiples of each
+            run's own.
+        own: the reference of a space of the user's own; None = its class's, or drfl's.
+    """
+
+    job: TuningJob
+    method: Method
+    clients: int
+    eta: float | None
+    own: str | None = None
+
+    @property
+    def base(self) -> dict[str, Value]:
+        """What all trials have in common."""
+        return spaces.fixed(self.method.algorithm, self.method.table, self.clients)
+
+    @property
+    def space(self) -> spaces.Space:
+        """Where drfl looks for the hyperparameters of an algorithm that has no space of its own."""
+        whole = spaces.around(self.method.algorithm, self.eta)
+        held = self.method.table if self.method.held else {}
+        return tuple(d for d in whole if (d.parameter or d.name) not in held)
+
+    def fingerprint(self) -> dict[str, object]:
+        """See :class:`drfl.experiments.tuning.search.Subject`."""
+        name = self.method.algorithm
+        own = own_spaces.of_name(name, self.own)
+        table = {f"{name}.{parameter}": value for parameter, value in self.base.items()}
+        table |= {f"{key} of the method": value for key, value in self.method.changes.items()}
+        files = self.job.config(self.method, self.base, FIRST_SEED).user_files([name])
+        if own is None:
+            ranges = {f"the range of {name}.{d.parameter or d.name}": str(d) for d in self.space}
+            return {**table, **ranges, **_named(files)}
+        if self.own is not None:
+            files |= user_code.digests(self.own)
+        return {**table, f"the space of {name}": self.own or "its class's", **_named(files)}
+
+    def defaults(self) -> Point:
+        """What the job says of the algorithm, else the defaults."""
+        base, algorithm = self.base, self.method.algorithm
+        config = self.job.config(self.method, base, FIRST_SEED)
+        table = spaces.default_table(config, base)
+        if own_spaces.of_name(algorithm, self.own) is not None:
+            return Point({}, table)
+        values = spaces.default_point(config.parameters(algorithm), self.space)
+        return Point(values, table, spaces.places(self.space) if values else {})
+
+    def check_step_size(self) -> None:
+        """Make sure that a run finds η itself, where η is looked for in multiples of that.
+
+        Raises:
+            InputError: the job sets η or its schedule.
+        """
+        name = self.method.algorithm
+        config = self.job.config(self.method, self.base, FIRST_SEED)
+        for parameter, free in (("lr", None), ("lr_schedule", "constant")):
+            value = config.parameters(name)[parameter]
+            if value != free and own_spaces.of_name(name, self.own) is None:
+                raise InputError(
+                    f"the job sets {parameter} = {value!r} for {name}, and --relative-step-size looks for multiples of "
+                    "the step size that a run finds: leave one out",
+                    code="conflicting-options",
+                    field="relative_step_size",
+                )
+
+    def draw(self, trial: optuna.Trial) -> Point:
+        """See :class:`drfl.experiments.tuning.search.Subject`."""
+        own = own_spaces.of_name(self.method.algorithm, self.own)
+        if own is None:
+            values = spaces.draw(self.space, trial)
+            return Point(values, spaces.table_at(self.space, self.base, values))
+        table = own_spaces.parameters(user_code.label_of(self.method.algorithm), own, trial)
+        return Point(dict(trial.params), {**self.base, **table})
+
+    def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
+        """See :class:`drfl.experiments.tuning.search.Subject`."""
+        configs = [self.job.config(self.method, table, seed) for seed in seeds]
+        return [Cell("training", job_of(config), cost_of(config)) for config in configs]
+
+
+def _named(files: Mapping[str, str]) -> dict[str, object]:
+    return {f"the SHA-256 of {path}": digest[:12] for path, digest in files.items()}
+
+
+PLAIN = Method("FedAvg")
+"""By which the data are loaded and the curvature is found: both are the same for all methods."""
+
+OF_ONE = ("algorithm", "algorithms", "seed", "files")
+"""What differs from algorithm to algorithm in a job; the user's files are in each one's fingerprint."""
+
+
+def step_size_from_curvature(jobs: Sequence[Job]) -> float:
+    """1/L̂ at the initial models, the median over the jobs, to few digits."""
+    found = []
+    for job in jobs:
+        key = Key(job.config.seed).fold("step size")  # the one that a run uses
+        found.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key).eta))
+    return spaces.rounded(statistics.median(found))
+
+
+def prepare(
+    job: TuningJob,
+    names: Sequence[str],
+    *,
+    trials: int,
+    repeats: int,
+    criterion: str,
+    data_dir: Path | None,
+    relative: bool = False,
+    own: Mapping[str, str] | None = None,
+    log: Callable[[str], None] | None = None,
+) -> Search:
+    """Load the data, so that downloads and features are at hand, and make sure that each method can start.
+
+    Args:
+        job: what is run.
+        names: of its methods, or of algorithms.
+        trials: of each of them, the defaults included.
+        repeats: seeds of each trial.
+        criterion: what trials are compared by, see :class:`drfl.experiments.tuning.criterion.Criterion`.
+        data_dir: where the data set's files lie.
+        relative: whether η is looked for in multiples of the 1/L̂ that each run finds, and not as one number for all.
+        own: references of spaces of the user's own, by name.
+        log: told of what takes its time before the first trial.
+
+    Raises:
+        InputError: the data cannot be had, an algorithm or a space cannot run on them, or Optuna is missing.
+    """
+    needed()
+    judged = Criterion(criterion, job.measure(), halving_diverges=relative)
+    where = {} if data_dir is None else {"data_dir": data_dir}
+    first = [job.config(PLAIN, {}, FIRST_SEED + k) for k in range(repeats)]
+    try:
+        dataset = load_data(first[0].model_copy(update=where), log)
+    except InputError as error:
+        raise InputError(
+            ", ".join(filter(None, (str(error), job.without_data))), code=error.code, field=error.field
+        ) from None
+    jobs, references = [build(config, dataset) for config in first], own or {}
+    eta = step_size_from_curvature(jobs)
+    around, n = None if relative else eta, jobs[0].data.n
+    subjects = {name: Configured(job, job.method(name), n, around, references.get(name)) for name in names}
+    common = {key: value for key, value in job_of(first[0]).items() if key not in OF_ONE}
+    about = {
+        "rounds": first[0].rounds,
+        "validation": first[0].validation,
+        "score": judged.score.name,
+        "stand_in": job.stand_in,
+        "device": first[0].device,
+        "step_size_from_curvature": eta,
+        **({"relative_step_size": True} if relative else {}),
+        "job": dict(job.values),
+    }
+    search = Search(job.name, subjects, trials, repeats, judged, common, about)
+    for name, subject in subjects.items():
+        if relative:
+            subject.check_step_size()
+        build(job.config(subject.method, subject.defaults().table, FIRST_SEED), dataset)
+        if own_spaces.of_name(subject.method.algorithm, subject.own) is not None:  # nobody knows yet whether it works
+            build(job.config(subject.method, search.suggested(name, ()).table, FIRST_SEED), dataset)
+    return search

@@ -1,0 +1,273 @@
+"""``drfl.tune``: the hyperparameters of an algorithm that is an object, on clients and a task that are objects."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from pydantic import ValidationError
+
+from drfl.core import checks
+from drfl.federation.algorithm import Algorithm
+from drfl.data import ClientData
+from drfl.data.validation_split import held_out_training
+from drfl.core.errors import DrflError, InputError
+from drfl.experiments.config.build import Job
+from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.compare.compare_objects import of_seed
+from drfl.experiments.config.config import input_error
+from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.compare.objects import ObjectConfig, object_jobs
+from drfl.experiments.execution.pool import InProcess, Submitter, check_stack, pool_of, workers_of
+from drfl.experiments.run.resume import identity
+from drfl.experiments.execution.training_cells import cost_of, job_of, record_of
+from drfl.core.key import Key
+from drfl.task.task import Task
+from drfl.experiments.tuning import own_spaces
+from drfl.experiments.tuning.configured import OF_ONE
+from drfl.experiments.tuning.criterion import Criterion
+from drfl.experiments.tuning.job import FIRST_SEED
+from drfl.experiments.tuning.output import check_place, make_place, write
+from drfl.experiments.tuning.own_spaces import AlgorithmSpace
+from drfl.experiments.tuning.search import Search
+from drfl.experiments.tuning.study import Ended, run
+from drfl.experiments.tuning.suggestion import Point, needed, suggest
+from drfl.experiments.tuning.tuned import Tuned
+
+if TYPE_CHECKING:
+    import optuna
+
+
+class _At(NamedTuple):
+    """An algorithm, and the trial that it was made of."""
+
+    algorithm: Algorithm
+    trial: optuna.Trial
+
+
+def _at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> _At:
+    """What a space gives where these values are suggested.
+
+    Raises:
+        InputError: the space fails, or asks for a parameter that the table lacks.
+    """
+    trial = cast("optuna.Trial", needed().trial.FixedTrial(dict(table)))  # which behaves as one to a space
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # as a first trial may be
+        return _At(own_spaces.call(name, space, trial), trial)
+
+
+@dataclass(frozen=True)
+class ObjectRuns:
+    """Makes and runs the runs of a search; worker processes get it.
+
+    Args:
+        space: gives the algorithm at a point.
+        data: the clients' samples at a seed.
+        task: model, loss and score at a seed.
+        settings: of every run.
+        validation: share of each client's training rows to judge on, where the data have no validation rows.
+    """
+
+    space: AlgorithmSpace
+    data: Callable[[int], ClientData]
+    task: Callable[[int], Task]
+    settings: Mapping[str, object]
+    validation: float
+
+    def algorithm(self, name: str, table: Mapping[str, Value]) -> Algorithm:
+        """The algorithm at a point.
+
+        Raises:
+            InputError: the space fails, or asks for a parameter that the point lacks.
+        """
+        return _at(name, self.space, table).algorithm
+
+    def config(self, name: str, algorithm: Algorithm, seed: int) -> ObjectConfig:
+        """What a run's record says of it.
+
+        Raises:
+            InputError: a setting is impossible, or what the space gave is no algorithm.
+        """
+        task = self.task(seed)
+        dtype = str(task.layout.dtype).rpartition(".")[2]
+        try:
+            config = ObjectConfig.of({name: algorithm}, task, {**self.settings, "dtype": dtype})
+        except ValidationError as error:
+            raise input_error(error) from None
+        return cast("ObjectConfig", config.for_algorithm(name, seed))
+
+    def job(self, name: str, algorithm: Algorithm, seed: int) -> Job:
+        """A run, tested on validation rows alone.
+
+        Raises:
+            InputError: algorithm, data and task do not fit each other.
+        """
+
+        def clients(seed: int) -> ClientData:
+            return held_out_training(self.data(seed), self.validation, Key(seed))
+
+        return object_jobs(self.config(name, algorithm, seed), clients, self.task)(name, seed)
+
+    def __call__(self, cell: Cell, data_dir: Path | None = None) -> Record:
+        """Run a cell that :meth:`ObjectSubject.cells` made."""
+        name, table, seed = (cell.job[key] for key in ("algorithm", "trial", "seed"))
+        assert isinstance(name, str)
+        assert isinstance(table, Mapping)
+        assert isinstance(seed, int)
+        return record_of(self.job(name, self.algorithm(name, table), seed))
+
+
+@dataclass(frozen=True)
+class ObjectSubject:
+    """An algorithm as a function of an Optuna trial; see :class:`drfl.experiments.tuning.search.Subject`.
+
+    Args:
+        name: what files call it.
+        runs: makes its runs.
+        known: what data and initial model are at each seed, as digests.
+        first: the parameters of the first trial; None = it is suggested.
+        sample: the fields of the algorithm at some point, by which a space that depends on more than its code is known.
+    """
+
+    name: str
+    runs: ObjectRuns
+    known: Mapping[int, Mapping[str, object]]
+    first: Mapping[str, Value] | None
+    sample: Mapping[str, Value]
+
+    def fingerprint(self) -> dict[str, object]:
+        """All that its trials depend on."""
+        digests = {f"the {what} at seed {seed}": name for seed, own in self.known.items() for what, name in own.items()}
+        first = {f"first {parameter}": value for parameter, value in (self.first or {}).items()}
+        sample = {f"{self.name}.{parameter}": value for parameter, value in self.sample.items()}
+        return {"the code of the space": own_spaces.code_of(self.runs.space), **first, **sample, **digests}
+
+    def defaults(self) -> Point | None:
+        """The first trial, where its parameters were given."""
+        if self.first is None:
+            return None
+        trial = _at(self.name, self.runs.space, self.first).trial
+        table, places = dict(trial.params), dict(trial.distributions)
+        inside = all(places[name]._contains(places[name].to_internal_repr(value)) for name, value in table.items())
+        return Point(table, table, places) if inside else Point({}, table)
+
+    def draw(self, trial: optuna.Trial) -> Point:
+        """Another one."""
+        own_spaces.call(self.name, self.runs.space, trial)
+        return Point(dict(trial.params), dict(trial.params))
+
+    def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
+        """The runs of a trial."""
+        algorithm, found = self.runs.algorithm(self.name, table), list[Cell]()
+        for seed in seeds:
+            config = self.runs.config(self.name, algorithm, seed)
+            about = {"trial": dict(table), "parameters": config.parameters(self.name), **self.known[seed]}
+            found.append(Cell("training", {**job_of(config), **about}, cost_of(config)))
+        return found
+
+
+class Options(NamedTuple):
+    """How a search is run and kept; see :func:`drfl.tune`."""
+
+    trials: int
+    seeds: int
+    criterion: str
+    first: Mapping[str, Value] | None
+    out: Path | None
+    jobs: int | str
+    stack: int
+    progress: Callable[[str], None]
+
+
+def tune_objects(
+    space: AlgorithmSpace,
+    data: ClientData | Callable[[int], ClientData],
+    task: Task | Callable[[int], Task],
+    settings: Mapping[str, object],
+    validation: float,
+    options: Options,
+) -> Tuned:
+    """See :func:`drfl.tune`.
+
+    Args:
+        space: gives the algorithm of a trial.
+        data: the clients' samples, or those at a seed.
+        task: model, loss and score, or those at a seed.
+        settings: of every run.
+        validation: share of each client's training rows to judge on.
+        options: how it is run and kept.
+    """
+    needed()
+    for name in ("trials", "seeds"):
+        checks.whole(name, getattr(options, name))
+    check_stack(options.stack, workers_of(options.jobs))
+    if not callable(space) or isinstance(space, type):
+        what = space.__name__ if isinstance(space, type) else type(space).__name__
+        raise InputError(
+            f"space is {what}: give a function of an Optuna trial that gives an algorithm",
+            code="wrong-type",
+            field="space",
+        )
+    runs = ObjectRuns(space, of_seed("data", data, ClientData), of_seed("task", task, Task), settings, validation)
+    search = _prepared(runs, options)
+    if options.out is None:
+        with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
+            return _tuned(search, runs, Path(folder) / "search", options, kept=False)
+    return _tuned(search, runs, options.out, options, kept=True)
+
+
+def _prepared(runs: ObjectRuns, options: Options) -> Search:
+    """The search, once it is sure that its first trial can start at every seed."""
+    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
+    criterion = Criterion(options.criterion, runs.task(seeds[0]).measures[0])
+    point = suggest(ObjectSubject("algorithm", runs, {}, None, {}).draw, (), Key(0).fold("tuning", "name"))
+    algorithm = runs.algorithm("algorithm", point.table)
+    name = type(algorithm).__name__
+    name = name if name.isidentifier() else "algorithm"
+    jobs = {seed: runs.job(name, algorithm, seed) for seed in seeds}
+    known = {seed: {what: identity(job)[what] for what in ("data", "model")} for seed, job in jobs.items()}
+    config = runs.config(name, algorithm, seeds[0])
+    subject = ObjectSubject(name, runs, known, options.first, config.parameters(name))
+    subject.defaults()  # a parameter may be missing
+    common = {key: value for key, value in job_of(config).items() if key not in OF_ONE}
+    common |= {"loss": own_spaces.code_of(runs.task(seeds[0]).loss), **_sources(config, name)}
+    about = {"rounds": config.rounds, "validation": runs.validation, "score": criterion.score.name}
+    return Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
+
+
+def _sources(config: ObjectConfig, name: str) -> dict[str, object]:
+    return {f"the SHA-256 of {what}": digest[:12] for what, digest in config.user_files([name]).items()}
+
+
+def _tuned(search: Search, runs: ObjectRuns, out: Path, options: Options, *, kept: bool) -> Tuned:
+    """The search in this folder."""
+    check_place(out, search.name)
+    make_place(out, search.name)
+
+    def pool() -> AbstractContextManager[Submitter]:
+        if options.jobs == 1:
+            return InProcess(runs)
+        algorithm = runs.algorithm(search.name, search.following(search.name, ()).table)
+        modules = runs.config(search.name, algorithm, FIRST_SEED).user_modules(runs.space)
+        return pool_of(workers_of(options.jobs), runs, own=modules)
+
+    def ended(end: Ended) -> None:
+        options.progress(f"[{end.finished}/{end.total}] {end.told(search.criterion.shown)}")
+
+    trials = run(search, out, pool=pool, ended=ended, stack=options.stack)
+    write(search, trials, out, "drfl.tune")
+    own = trials[search.name]
+    if not any("rounds" in trial.stopped for trial in own):
+        how = " or ".join(sorted({how for trial in own for how in trial.stopped}))
+        raise DrflError(
+            f"every run of {search.name} was {how}: give a space in which it can run", code="no-results", field="space"
+        )
+    best = search.best(own)
+    algorithm = runs.algorithm(search.name, best.table)
+    return Tuned(algorithm, best, search.criterion, tuple(own), tuple(search.seeds), out if kept else None)

@@ -1,0 +1,159 @@
+"""What a search leaves behind: the hyperparameter file and the table of all trials."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tomli_w
+
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import InputError
+from drfl.experiments.run.artifacts import versions
+from drfl.experiments.config.hyperparameters import Value
+from drfl.experiments.run.manifest import Manifest, read_manifest
+from drfl.experiments.run.run_directory import held
+from drfl.training.history import DIGITS, csv_text
+from drfl.task.measure import undefined_share
+from drfl.core.run_end import BROKEN
+from drfl.experiments.tuning.search import Search
+from drfl.experiments.tuning.study import FILE
+from drfl.experiments.tuning.suggestion import Trial, needed
+
+TRIALS = "trials.csv"
+
+
+def check_place(folder: Path, name: str) -> None:
+    """Make sure that a folder is new, empty, or one of a search, which is gone on with.
+
+    Args:
+        folder: where.
+        name: of the job, and so of the file of hyperparameters.
+
+    Raises:
+        InputError: it is a file, holds something else or another file of that name, or cannot be read.
+    """
+    if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
+        raise InputError(f"{folder} is a file: give another --out", code="not-a-folder", field=str(folder))
+    try:
+        manifest = held(folder, "search", resume=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {folder} ({error.strerror}): give another --out", code="cannot-write", field=str(folder)
+        ) from None
+    path = folder / f"{name}.toml"
+    if os.path.lexists(path) and (manifest is None or path.name not in manifest.files):
+        raise InputError(
+            f"{path} is there already and was not made by drfl tune: give another --out",
+            code="foreign-file",
+            field=str(path),
+        )
+
+
+def make_place(folder: Path, name: str) -> None:
+    """Make the folder, with its manifest.
+
+    Args:
+        folder: where.
+        name: of the job, and so of the file of hyperparameters.
+
+    Raises:
+        InputError: it cannot be made, or not be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = read_manifest(folder)
+        files = {FILE, TRIALS, f"{name}.toml", *(() if before is None else before.files)}
+        Manifest.new("search", tuple(files)).write(folder)
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {folder} ({error.strerror}): give another --out", code="cannot-write", field=str(folder)
+        ) from None
+
+
+def write(search: Search, trials: Mapping[str, Sequence[Trial]], folder: Path, command: str) -> Path:
+    """Write both files; gives the path of the hyperparameters.
+
+    The same search gives the same bytes, however often it was interrupted.
+
+    Args:
+        search: what was to be found out.
+        trials: by algorithm, all of them.
+        folder: where.
+        command: that makes these files.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    path = folder / f"{search.name}.toml"
+    texts = {folder / TRIALS: trials_csv(search, trials), path: tomli_w.dumps(content(search, trials, command))}
+    try:
+        for place, text in texts.items():
+            with atomic_write(place) as file:
+                file.write(text.encode())
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {folder} ({error.strerror}): run it again when that is mended",
+            code="cannot-write",
+            field=str(folder),
+        ) from None
+    return path
+
+
+def content(search: Search, trials: Mapping[str, Sequence[Trial]], command: str) -> dict[str, object]:
+    """The hyperparameter file as plain values."""
+    found = {**versions(), "optuna": needed().__version__}
+    return {
+        "provenance": {
+            "command": command,
+            "criterion": search.criterion.sentence(),
+            "metric": search.criterion.metric,
+            "trials": search.trials,
+            "seeds": list(search.seeds),
+            **search.about,
+            "versions": {name: found[name] for name in ("python", "platform", "drfl", "torch", "numpy", "optuna")},
+        },
+        "algorithms": {name: _plain(search.best(own).table) for name, own in trials.items()},
+        "scores": {name: _scores(search, name, own) for name, own in trials.items()},
+    }
+
+
+def _plain(table: Mapping[str, Value]) -> dict[str, Value]:
+    """The table as TOML can hold it."""
+    return {name: "none" if value is None else value for name, value in table.items()}
+
+
+def _scores(search: Search, name: str, trials: Sequence[Trial]) -> dict[str, object]:
+    chosen, defaults = search.best(trials), search.subjects[name].defaults() is not None
+    ends = [stopped for trial in trials for stopped in trial.stopped]
+    return {
+        "score": chosen.score,
+        "trial": chosen.number,
+        **({"default": trials[0].score} if defaults else {}),
+        "trials": len(trials),
+        **{how: ends.count(how) for how in BROKEN},
+        **({"set_back": list(chosen.set_back)} if chosen.set_back else {}),
+        **({"undefined": share} if (share := undefined_share(chosen.undefined, chosen.clients)) else {}),
+    }
+
+
+def trials_csv(search: Search, trials: Mapping[str, Sequence[Trial]]) -> str:
+    """A row per trial: its parameters, score, and what each seed gave ("diverged" and "refused" count as the worst)."""
+    names = list(dict.fromkeys(name for own in trials.values() for trial in own for name in trial.table))
+    header = ["algorithm", "trial", *names, "score", *(f"seed{seed}" for seed in search.seeds)]
+    rows = [
+        [
+            name,
+            trial.number,
+            *(trial.table.get(column, "") for column in names),
+            f"{trial.score:.{DIGITS}f}",
+            *(
+                how if how in BROKEN else f"{score:.{DIGITS}f}"
+                for score, how in zip(trial.scores, trial.stopped, strict=True)
+            ),
+        ]
+        for name, own in trials.items()
+        for trial in own
+    ]
+    return csv_text(header, rows)

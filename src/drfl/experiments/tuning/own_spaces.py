@@ -1,0 +1,178 @@
+"""Search spaces of the user's own: functions of an Optuna trial."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from drfl.core import user_code
+from drfl.federation.algorithm import Algorithm
+from drfl.core.errors import InputError
+from drfl.experiments.config.hyperparameters import Value, algorithm_class
+
+if TYPE_CHECKING:
+    import optuna
+
+T = TypeVar("T")
+
+AlgorithmSpace = Callable[["optuna.Trial"], Algorithm]
+"""Gives the algorithm that is tried, with the trial's ``suggest_…``."""
+
+OwnSpace = Callable[["optuna.Trial"], Mapping[str, Value]]
+"""Draws the parameters that are searched for, by name, with the trial's ``suggest_…``."""
+
+
+def of_class(cls: type) -> OwnSpace | None:
+    """The static or class method ``space(trial)`` of a user's algorithm; None where it has none.
+
+    Raises:
+        InputError: it is a method of objects.
+    """
+    found = inspect.getattr_static(cls, "space", None)
+    if found is None or not callable(getattr(cls, "space", None)):
+        return None
+    if not isinstance(found, staticmethod | classmethod):
+        raise InputError(
+            f"{cls.__name__}.space is a method of objects: put @staticmethod before it, space(trial)",
+            code="wrong-type",
+            field="space",
+        )
+    return cast("OwnSpace", getattr(cls, "space"))  # noqa: B009 - of a class that need not have it
+
+
+def referenced(reference: str) -> OwnSpace:
+    """The function that ``FILE.py:NAME`` stands for.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = user_code.load("space", reference)
+    if isinstance(found, type) or not callable(found):
+        raise InputError(
+            f"space '{reference}' is a {type(found).__name__}: name a function of an Optuna trial",
+            code="wrong-type",
+            field="space",
+        )
+    return cast("OwnSpace", found)
+
+
+def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
+    """References by algorithm from texts ``ALGORITHM=FILE.py:NAME``, or ``FILE.py:NAME`` where one algorithm is tuned.
+
+    Raises:
+        InputError: it is none, or is for an algorithm that is not tuned, or for one that has one already.
+    """
+    labels = {user_code.label_of(name).lower(): name for name in algorithms}
+    found: dict[str, str] = {}
+    for text in texts:
+        label, equals, reference = (part.strip() for part in text.rpartition("="))
+        if not user_code.is_reference(reference):
+            raise InputError(
+                f"--space '{text}' is not of the form ALGORITHM=FILE.py:FUNCTION", code="invalid-format", field="space"
+            )
+        if not equals and len(algorithms) > 1:
+            raise InputError(
+                f"--space '{text}': say of which algorithm, {user_code.label_of(algorithms[0])}={text}",
+                code="invalid-format",
+                field="space",
+            )
+        name = labels.get(label.lower()) if equals else algorithms[0]
+        if name is None:
+            raise InputError(
+                f"--space '{text}' is for {label}, which is not tuned: remove it",
+                code="unused-option",
+                field="space",
+            )
+        if name in found:
+            raise InputError(
+                f"--space gives {user_code.label_of(name)} two spaces: leave one out", code="given-twice", field="space"
+            )
+        referenced(reference)
+        found[name] = reference
+    return found
+
+
+def of_name(algorithm: str, reference: str | None) -> OwnSpace | None:
+    """The own space of an algorithm in the command: the one referred to, else its class's; None where it has none."""
+    return of_class(algorithm_class(algorithm)) if reference is None else referenced(reference)
+
+
+def call(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> T:
+    """What the user's function gives.
+
+    Args:
+        name: the algorithm's, for messages.
+        space: the function.
+        trial: an Optuna trial.
+
+    Raises:
+        InputError: the function fails, or suggests what no file can hold.
+    """
+    try:
+        found = space(trial)
+    except InputError as error:
+        raise InputError(f"the space of {name}: {error}", code=error.code, field=error.field) from error
+    except Exception as error:
+        why = " ".join(str(error).split()) or "no reason given"
+        raise InputError(
+            f"the space of {name}: {type(error).__name__}: {why}", code="user-code-failed", field="space"
+        ) from error
+    for parameter, value in trial.params.items():
+        if not isinstance(value, bool | int | float | str | None):
+            raise InputError(
+                f"the space of {name} suggests {parameter} = a {type(value).__name__}: suggest a number or a text, "
+                "and make the object of it in the space",
+                code="wrong-type",
+                field=parameter,
+            )
+    return found
+
+
+def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Value]:
+    """The parameters that a user's space gives; None as the text "none", as files have it.
+
+    Raises:
+        InputError: it fails, or gives something else than parameters.
+    """
+    found = call(name, space, trial)
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"the space of {name} gave a {type(found).__name__}: give the parameters that are searched for, such as "
+            '{"beta": trial.suggest_float("beta", 0, 1)}',
+            code="wrong-type",
+            field="space",
+        )
+    for parameter, value in found.items():
+        if not isinstance(value, bool | int | float | str | None):
+            raise InputError(
+                f"the space of {name} gave {parameter} = a {type(value).__name__}: give a number or a text",
+                code="wrong-type",
+                field=parameter,
+            )
+    return {parameter: "none" if value is None else value for parameter, value in found.items()}
+
+
+def code_of(function: object) -> str:
+    """A short name of what a function does: equal for equal code, wherever it stands and however it is laid out.
+
+    Of what is no Python function, its type's name.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return type(function).__qualname__
+    return hashlib.sha256(repr(_content(code)).encode()).hexdigest()[:12]
+
+
+def _content(code: CodeType) -> tuple[object, ...]:
+    # Sets among the constants have no order that holds from one process to the next.
+    constants = [
+        _content(c) if isinstance(c, CodeType) else sorted(map(repr, c)) if isinstance(c, frozenset) else repr(c)
+        for c in code.co_consts
+    ]
+    return (code.co_code, code.co_names, code.co_varnames, *constants)

@@ -1,0 +1,334 @@
+"""A study: the searches of several algorithms, run on a pool and kept in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from drfl.core.errors import DrflError, InputError, listed
+from drfl.experiments.execution import cells
+from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.run.measures import Column
+from drfl.experiments.execution.pool import Submitter, as_ended
+from drfl.experiments.run.runner import StopSignal
+from drfl.experiments.execution.training_cells import set_back
+from drfl.core.run_end import BROKEN, SET_BACK
+from drfl.experiments.tuning.search import Search
+from drfl.experiments.tuning.suggestion import Point, Trial, direction, needed
+from drfl.core.user_code import label_of
+
+if TYPE_CHECKING:
+    from optuna import Study
+
+
+FILE = "study.db"
+"""Its name within the folder of results."""
+
+_FINGERPRINT = "fingerprint"
+_TRIAL = "trial with clients"
+
+
+class Store:
+    """The trials that ended, kept so that a process killed at any time loses none of them.
+
+    A trial enters the file whole, in one transaction, when its last seed has ended; the file never knows of one that
+    runs. Trials of another origin, or still running because somebody else opened the study, are passed over.
+
+    Args:
+        folder: where the file lies or is made.
+        smaller: whether less is better, in a study that is made.
+
+    Raises:
+        InputError: Optuna is missing, or the file cannot be used.
+    """
+
+    def __init__(self, folder: Path, *, smaller: bool = False) -> None:
+        optuna, self._direction = needed(), direction(smaller)
+        self.path = folder / FILE
+        with self._readable():
+            # by a function, as a URL would read signs such as ? and { in the path its own way
+            self._storage = optuna.storages.RDBStorage(
+                "sqlite:///study.db",
+                engine_kwargs={"creator": lambda: sqlite3.connect(self.path, check_same_thread=False)},
+            )
+        self._studies: dict[str, Study] = {}
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the file."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def open(self, algorithm: str, fingerprint: Mapping[str, object]) -> list[Trial]:
+        """The trials of an algorithm so far, in order.
+
+        Args:
+            algorithm: its name.
+            fingerprint: all that the trials depend on, plain values.
+
+        Raises:
+            InputError: the file's trials are of another job, space or criterion, or it is damaged.
+        """
+        optuna = needed()
+        with self._readable():
+            study = optuna.create_study(
+                storage=self._storage, study_name=algorithm, direction=self._direction, load_if_exists=True
+            )
+            known = study.user_attrs.get(_FINGERPRINT)
+            if known is None:
+                study.set_user_attr(_FINGERPRINT, dict(fingerprint))
+            elif known != dict(fingerprint):
+                raise self._other(algorithm, known, fingerprint)
+            self._studies[algorithm] = study
+            found: dict[int, Trial] = {}
+            for frozen in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,)):
+                own = frozen.user_attrs.get(_TRIAL)
+                if own is not None:
+                    trial = Trial(
+                        own[0], dict(frozen.params), own[1], tuple(own[2]), tuple(own[3]), frozen.distributions,
+                        *map(tuple, own[4:]),
+                    )  # fmt: skip
+                    found.setdefault(trial.number, trial)
+        return [found[number] for number in _run(found)]
+
+    def add(self, algorithm: str, trial: Trial) -> None:
+        """Keep a trial that ended.
+
+        Args:
+            algorithm: whose.
+            trial: which.
+
+        Raises:
+            DrflError: the file cannot be written to.
+        """
+        optuna = needed()
+        counts = trial.undefined, trial.clients, trial.set_back
+        own = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
+        frozen = optuna.trial.create_trial(
+            value=trial.score,
+            params=trial.point,
+            distributions=dict(trial.places),
+            user_attrs={_TRIAL: own},
+        )
+        try:
+            self._studies[algorithm].add_trial(frozen)
+        except optuna.exceptions.StorageInternalError as error:
+            cause = error.__cause__ or error
+            raise DrflError(
+                f"cannot write {self.path} ({cause}): run it again when it can be written to",
+                code="cannot-write",
+                field=str(self.path),
+            ) from None
+
+    def _other(self, algorithm: str, known: Mapping[str, object], wanted: Mapping[str, object]) -> InputError:
+        name = next(n for n in {**known, **wanted} if known.get(n, "nothing") != wanted.get(n, "nothing"))
+        before, now = known.get(name, "nothing"), wanted.get(name, "nothing")
+        return InputError(
+            f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: "
+            f"give another --out, or delete {self.path}",
+            code="other-run",
+            field=name,
+        )
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        optuna = needed()
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.OptunaError, RuntimeError) as error:
+            cause = getattr(error, "orig", None) or error.__cause__ or error
+            raise InputError(
+                f"cannot use {self.path} ({cause}): delete it, or give another --out",
+                code="file-unreadable",
+                field=str(self.path),
+            ) from None
+
+
+def _run(numbers: Mapping[int, Trial]) -> Iterator[int]:
+    """0, 1, … as far as they are there."""
+    number = 0
+    while number in numbers:
+        yield number
+        number += 1
+
+
+CELLS = ".cells"
+"""The folder of the runs' records within that of the results."""
+
+
+class Ended(NamedTuple):
+    """A trial that ended, and how far the search is.
+
+    Args:
+        algorithm: whose.
+        trial: which.
+        best: the best score of the algorithm so far.
+        finished: trials of all algorithms that ended so far, those of earlier runs included.
+        total: trials altogether.
+        share: of the cost of what was to be run, in [0, 1].
+    """
+
+    algorithm: str
+    trial: Trial
+    best: float
+    finished: int
+    total: int
+    share: float
+
+    def told(self, column: Column) -> str:
+        """The trial in a line.
+
+        Args:
+            column: how scores are shown.
+        """
+        broken = sorted({how for how in self.trial.stopped if how in BROKEN})
+        fate = f", {' and '.join(broken)} at some seeds" if broken else ""
+        fate += f", {SET_BACK}: {listed(self.trial.set_back, 'run')}" if self.trial.set_back else ""
+        score, best = (f"{column.text(value)} {column.unit}".rstrip() for value in (self.trial.score, self.best))
+        name = label_of(self.algorithm)
+        return f"{name} trial {self.trial.number}: {column.name} {score}{self.trial.note} (best {best}){fate}"
+
+
+@dataclass
+class _Running:
+    """A trial under way: its point and the records of its seeds so far."""
+
+    point: Point
+    cells: list[Cell]
+    records: dict[str, Record] = field(default_factory=dict)
+
+
+MakePool = Callable[[], AbstractContextManager[Submitter]]
+
+
+def run(
+    search: Search,
+    folder: Path,
+    *,
+    pool: MakePool,
+    ended: Callable[[Ended], None] = lambda end: None,
+    stack: int = 1,
+    watch: StopSignal | None = None,
+) -> dict[str, list[Trial]]:
+    """Run what is missing of the trials.
+
+    Args:
+        search: what is to be found out.
+        folder: where trials and records are kept.
+        pool: makes what runs the cells; called where there is something to run.
+        ended: told of each trial that ended now.
+        stack: so many seeds of a trial are run side by side, see :mod:`drfl.engine.lockstep`.
+        watch: stops it.
+
+    Returns:
+        The trials by algorithm, in order.
+
+    Raises:
+        InputError: what is in the folder is of another search, or a run cannot start.
+        DrflError: a worker died, or the folder cannot be written to.
+        StoppedError: a signal asked to stop; what has ended is kept.
+    """
+    with Store(folder, smaller=search.criterion.smaller) as store:
+        trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
+        if any(len(own) < search.trials for own in trials.values()):
+            with pool() as at_work:
+                _Loop(search, store, at_work, folder / CELLS, trials, ended, stack, watch or StopSignal()).run()
+    return trials
+
+
+class _Loop:
+    """The search under way. One thread alone asks, tells and writes; only runs are elsewhere."""
+
+    def __init__(
+        self,
+        search: Search,
+        store: Store,
+        pool: Submitter,
+        folder: Path,
+        trials: dict[str, list[Trial]],
+        ended: Callable[[Ended], None],
+        stack: int,
+        watch: StopSignal,
+    ) -> None:
+        self._search, self._store, self._pool, self._folder = search, store, pool, folder
+        self._trials, self._ended, self._stack, self._watch = trials, ended, stack, watch
+        self._running: dict[str, _Running] = {}
+        self._futures: dict[Future[list[Record]], tuple[str, list[Cell]]] = {}
+        missing = {a: search.trials - len(own) for a, own in trials.items()}
+        self._cost = {a: sum(c.cost for c in search.cells(a, search.following(a, ()).table)) for a in search.subjects}
+        self._whole = sum(self._cost[a] * missing[a] for a in search.subjects)
+        self._spent = 0.0
+
+    def run(self) -> None:
+        for algorithm in self._search.subjects:
+            self._go_on(algorithm)
+        for future in as_ended(self._futures, self._watch):
+            algorithm, stack = self._futures.pop(future)
+            keys = [cell.key for cell in stack]
+            self._running[algorithm].records.update(zip(keys, future.result(), strict=True))
+            self._go_on(algorithm)
+
+    def _go_on(self, algorithm: str) -> None:
+        """Begin the algorithm's next trial, or end the present one if all its seeds have; and so on."""
+        while True:
+            running = self._running.get(algorithm)
+            if running is None:
+                if len(self._trials[algorithm]) == self._search.trials:
+                    return
+                self._begin(algorithm)
+            elif len(running.records) == len(running.cells):
+                self._end(algorithm, running)
+            else:
+                return
+
+    def _begin(self, algorithm: str) -> None:
+        point = self._search.following(algorithm, self._trials[algorithm])
+        running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
+        missing = list[Cell]()
+        for cell in running.cells:
+            record = cells.read(self._folder, cell)
+            if record is not None:
+                running.records[cell.key] = record
+            else:
+                missing.append(cell)
+        for at in range(0, len(missing), self._stack):
+            stack = missing[at : at + self._stack]
+            self._futures[self._pool.submit(stack, self._folder)] = algorithm, stack
+
+    def _end(self, algorithm: str, running: _Running) -> None:
+        records = [running.records[cell.key] for cell in running.cells]
+        tested = [pair for pair in map(self._search.criterion.undefined, records) if pair[1]]
+        mine = self._trials[algorithm]
+        trial = Trial(
+            number=len(mine),
+            point=running.point.values,
+            table=running.point.table,
+            scores=tuple(self._search.criterion.of(record) for record in records),
+            stopped=tuple(map(self._search.criterion.end, records)),
+            places=running.point.places,
+            undefined=tuple(undefined for undefined, _ in tested),
+            clients=tuple(clients for _, clients in tested),
+            set_back=tuple(
+                f"seed {seed} ({count})"
+                for seed, count in zip(self._search.seeds, map(set_back, records), strict=True)
+                if count
+            ),
+        )
+        self._store.add(algorithm, trial)
+        mine.append(trial)
+        del self._running[algorithm]
+        self._spent += self._cost[algorithm]
+        total = self._search.trials * len(self._trials)
+        finished = sum(map(len, self._trials.values()))
+        best = self._search.best(mine).score
+        self._ended(Ended(algorithm, trial, best, finished, total, self._spent / self._whole))

@@ -1,0 +1,1 @@
+"""The contract between the server's algorithm and the clients."""

@@ -1,0 +1,99 @@
+"""Check the audit logs of a deployment: each by itself, and the server's and every site's against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from drfl.core.audit_log import Audited, BrokenLogError, read
+from drfl.flower.deploy.audit_comparison import compared, same_history
+from drfl.flower.deploy.audit_findings import Finding, few, quoted, say
+from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys, signatures
+from drfl.flower.deploy.audit_one_log import ServerRuns, records, requests_of_site
+from drfl.core.errors import Notice, unknown
+
+
+def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Sequence[str] = ()) -> Iterator[Finding]:
+    """Check logs, each by itself and all against each other.
+
+    Args:
+        paths: Files of logs: the server's, and those of its sites.
+        keys: The operator's; None = those in the deployment's folder that one of the logs lies in.
+        without: Sites whose logs are not at hand.
+
+    Raises:
+        InputError: A file or a key cannot be read, or no site has a name in ``without``.
+    """
+    trusted = TrustedKeys.beside(paths) if keys is None else keys
+    logs: list[Audited] = []
+    for path in paths:
+        try:
+            logs.append(read(path))
+        except BrokenLogError as error:
+            yield Finding("problem", Notice(str(error), error.code, error.field))
+    servers, sites = ([log for log in logs if log.role == role] for role in ("server", "site"))
+    server = servers[0] if len(servers) == 1 else None
+    names = {log.path: log.name if server is None else _name_of(log, server) for log in sites}
+    for log in logs:
+        yield from _alone(log, SERVER if log.role == "server" else names[log.path] or log.name, trusted)
+    yield from same_history(sites)
+    if server is None:
+        reason = "there are logs of several servers" if servers else "there is no server's log"
+        for log in logs:
+            text = f"it was not compared, because {reason}: give the log of one server"
+            yield say(log, "problem", text, "not-compared")
+    else:
+        yield from _beside(server, sites, names, without)
+
+
+def _alone(log: Audited, name: str, trusted: TrustedKeys) -> Iterator[Finding]:
+    """Check one log by itself."""
+    findings = [*few(records(log)), *signatures(log, name, trusted)]
+    # Only records that have their fields can be put together.
+    if all(finding.text.code != "bad-record" for finding in findings):
+        findings += few(ServerRuns(log).findings() if log.role == "server" else requests_of_site(log))
+    yield from findings
+    if all(finding.kind != "problem" for finding in findings):
+        yield say(log, "ok", f"{len(log.records)} lines, up to {log.heads[-1].digest}", "whole")
+
+
+def _beside(
+    server: Audited, sites: Sequence[Audited], names: dict[Path, str | None], without: Sequence[str]
+) -> Iterator[Finding]:
+    """Compare the logs of sites with the server's, which says what they are called."""
+    by_name: dict[str, Audited] = {}
+    for log in sites:
+        name = names[log.path]
+        if name is None:
+            text = f"{quoted(server)} knows no site with this log, which is that of '{log.name}'"
+            yield say(log, "problem", text, "unknown-site")
+        elif name in by_name:
+            yield say(
+                log, "problem", f"{quoted(by_name[name])} is also the log of {name}: give one of them", "two-logs"
+            )
+        else:
+            by_name[name] = log
+    if not by_name:
+        yield say(server, "problem", "it was not compared: give the logs of its sites", "not-compared")
+    joined = [str(record.get("site")) for record in server.records if record["event"] == "joined"]
+    for name in without:
+        if name not in joined:
+            raise unknown("site", name, sorted(set(joined)))
+    for name in dict.fromkeys(joined):
+        if name in by_name:
+            yield from compared(server, by_name[name], name)
+        elif name in without:
+            yield say(server, "note", f"{name}: not compared, because its log was not given", "left-out")
+        else:
+            text = f"{name}: the log of this site is missing. Give it too, or use --without {name}"
+            yield say(server, "problem", text, "missing-log")
+
+
+def _name_of(log: Audited, server: Audited) -> str | None:
+    """The name in server.toml of the site whose log this is; a site may call itself by another one."""
+    joined = [record for record in server.records if record["event"] == "joined" and record.get("name") == log.name]
+    names = list(dict.fromkeys(str(record.get("site")) for record in joined))
+    if len(names) > 1:  # several sites call themselves so: they are told apart by their logs' heads
+        own = set(map(str, log.heads))
+        names = list(dict.fromkeys(str(record.get("site")) for record in joined if record.get("head") in own))
+    return names[0] if len(names) == 1 else None

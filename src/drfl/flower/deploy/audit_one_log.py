@@ -1,0 +1,156 @@
+"""What a log says by itself: its fields, its times, and whether requests, answers and runs fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from drfl.core.audit_log import Audited, Record, wrong_field
+from drfl.flower.deploy.audit_findings import Finding, line_of, say
+
+OUTCOMES = ("received", "lacking", "unusable", "failed", "silent", "lost")
+"""How the server's log says that a request ended; each request has one of them."""
+
+
+def records(log: Audited) -> Iterator[Finding]:
+    """Fields, times and names of the records."""
+    before = ""
+    for record in log.records:
+        n, wrong = record["n"], wrong_field(log.role, record)
+        if wrong:
+            yield say(log, "problem", f"drfl does not write this record: {wrong}", "bad-record", n)
+        if record["event"] == "opened" and n != 1:
+            yield say(log, "problem", "the log is opened a second time", "bad-record", n)
+        if str(record["at"]) < before:
+            yield say(log, "problem", f"time goes back, from {before} to {record['at']}", "time-goes-back", n)
+        before = max(before, str(record["at"]))
+        if log.role == "site" and "site" in record and record["site"] != log.name:
+            text = f"it names the site '{record['site']}' in the log of '{log.name}'"
+            yield say(log, "problem", text, "several-sites", n)
+
+
+def requests_of_site(log: Audited) -> Iterator[Finding]:
+    """Whether every answer of a site's log follows a request in it."""
+    asked: set[tuple[object, object]] = set()
+    for record in log.records:
+        event = record["event"]
+        if event == "asked":
+            asked.add((line_of(record.get("server")), record.get("what")))
+        refused_head = event == "refused" and record.get("request") is None
+        if (
+            event in ("sent", "refused")
+            and not refused_head
+            and (record.get("request"), record.get("what")) not in asked
+        ):
+            yield say(
+                log, "problem", "it answers a request that is not in the log", "answer-without-request", record["n"]
+            )
+
+
+class ServerRuns:
+    """Reads a server's log in order: in a run sites join, are asked, answer, and have their replies used.
+
+    Args:
+        log: The server's.
+    """
+
+    def __init__(self, log: Audited) -> None:
+        self.log = log
+        self.run: str | None = None
+        self.sites: set[str] = set()
+        self.joined: set[str] = set()
+        self.pending: dict[object, Record] = {}
+        # site and kind of request → the stream of its last reply that may be used
+        self.usable: dict[tuple[str, object], object] = {}
+        self.closing: Record | None = None
+        self.parted: set[str] = set()
+
+    def findings(self) -> Iterator[Finding]:
+        """What does not fit together."""
+        steps: dict[object, Callable[[Record], Iterator[Finding]]] = {
+            "joined": self._joined, "asked": self._asked, **dict.fromkeys(OUTCOMES, self._ended),
+            "rejected": self._rejected, "used": self._used, "closing": self._closing, "parted": self._parted,
+            "finished": self._finished,
+        }  # fmt: skip
+        for record in self.log.records:
+            event = record["event"]
+            if event == "started":
+                self.run, self.sites = str(record.get("run")), set(_names(record))
+                self.joined, self.pending, self.usable, self.closing, self.parted = set(), {}, {}, None, set()
+            elif event in ("opened", "key"):
+                continue
+            elif self.run is None:
+                yield self._problem(
+                    f"'{event}' is outside a run: the start of the run was removed", "outside-a-run", record
+                )
+            elif "site" in record and record["site"] not in self.sites:
+                yield self._problem(f"the run has no site '{record['site']}'", "unknown-site", record)
+            elif event in steps:
+                yield from steps[event](record)
+        if self.run is not None:
+            text = (
+                f"the log ends during run {self.run}: the server was killed or is still running, or the end was removed"
+            )
+            yield say(self.log, "note", text, "unfinished-run")
+
+    def _problem(self, text: str, code: str, record: Record) -> Finding:
+        return say(self.log, "problem", text, code, record["n"])
+
+    def _joined(self, record: Record) -> Iterator[Finding]:
+        self.joined.add(str(record["site"]))
+        yield from ()
+
+    def _asked(self, record: Record) -> Iterator[Finding]:
+        site = record["site"]
+        if site not in self.joined:
+            yield self._problem(f"'{site}' received a request before it joined", "not-joined", record)
+        # A server asks a site again once it knows what became of the request before.
+        yield from self._left_open({n: one for n, one in self.pending.items() if one["site"] == site})
+        self.pending = {n: one for n, one in self.pending.items() if one["site"] != site}
+        self.pending[record["n"]] = record
+
+    def _ended(self, record: Record) -> Iterator[Finding]:
+        event, site = record["event"], str(record["site"])
+        request = self.pending.pop(record.get("request"), None)
+        if request is None or request["site"] != site:
+            yield self._problem(f"'{event}' of '{site}' belongs to no open request", "answer-without-request", record)
+        elif event == "received":
+            self.usable[site, request.get("what")] = request.get("stream")
+
+    def _rejected(self, record: Record) -> Iterator[Finding]:
+        self.usable.pop((str(record["site"]), record.get("what")), None)
+        yield from ()
+
+    def _used(self, record: Record) -> Iterator[Finding]:
+        stream = record.get("stream")
+        for name in _names(record):
+            if stream is None or self.usable.get((name, record.get("what"))) != stream:
+                text = f"it uses a reply of '{name}' that was not received or was rejected"
+                yield self._problem(text, "used-without-reply", record)
+
+    def _closing(self, record: Record) -> Iterator[Finding]:
+        if self.closing is not None or record.get("run") != self.run:
+            yield self._problem("it closes another run, or closes the run twice", "wrong-end", record)
+        if record.get("outcome") != "failed":  # an error may end a run in the middle of an exchange
+            yield from self._left_open(self.pending)
+        self.pending, self.closing = {}, record
+
+    def _parted(self, record: Record) -> Iterator[Finding]:
+        if self.closing is None or record["site"] in self.parted:
+            yield self._problem(f"the run is not closed yet, or '{record['site']}' left it twice", "wrong-end", record)
+        self.parted.add(str(record["site"]))
+
+    def _finished(self, record: Record) -> Iterator[Finding]:
+        ends = None if self.closing is None else [self.closing.get(name) for name in ("run", "outcome")]
+        if ends != [record.get("run"), record.get("outcome")]:
+            yield self._problem("it does not match how the run was closed", "wrong-end", record)
+        self.run = None
+
+    def _left_open(self, requests: dict[object, Record]) -> Iterator[Finding]:
+        for request in requests.values():
+            text = f"the outcome of this request to '{request['site']}' is missing"
+            yield self._problem(text, "outcome-missing", request)
+
+
+def _names(record: Record) -> list[str]:
+    listed = record.get("sites")
+    return listed if isinstance(listed, list) else []

@@ -1,0 +1,1 @@
+"""Local solvers, server optimizers, and schedules of step sizes."""

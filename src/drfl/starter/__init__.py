@@ -1,5 +1,0 @@
-"""`drfl new`: the folder of a small study of one's own, which runs as it is."""
-
-from drfl.starter.project import write
-
-__all__ = ["write"]

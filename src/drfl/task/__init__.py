@@ -1,0 +1,1 @@
+"""The model, its loss and its metrics."""

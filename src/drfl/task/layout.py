@@ -1,0 +1,86 @@
+"""A model's trainable parameters as one flat vector (d,), and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from drfl.core.errors import InputError
+from drfl.task.model_checks import check_module, refused
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each trainable parameter of a module lies in the flat vector.
+
+    Parameters with ``requires_grad=False`` are constants of the model: they are neither trained nor sent.
+
+    Args:
+        names: the parameters' names, in the module's order.
+        shapes: their shapes, in the same order.
+        dtype: their common floating-point type.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of a module.
+
+        Raises:
+            InputError: the module cannot be federated (see :func:`drfl.task.model_checks.check_module`), has nothing to
+                train, or mixes floating-point types.
+        """
+        check_module(module)
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise refused(f"the model {type(module).__name__} has no trainable parameter")
+        dtypes = {p.dtype for p in trainable.values()}
+        if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
+            raise refused(
+                f"the model's parameters must share one floating-point type, not {sorted(map(str, dtypes))}: "
+                "convert it with model.float() or model.double(), and keep a complex one as two real ones"
+            )
+        return cls(tuple(trainable), tuple(tuple(p.shape) for p in trainable.values()), dtypes.pop())
+
+    @property
+    def d(self) -> int:
+        """The number of trainable parameters."""
+        return sum(map(prod, self.shapes))
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """The module's parameters as a new vector (d,)."""
+        parameters = dict(module.named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        """The parameters inside ``w`` (…, d), by name, each (…, *shape). They share memory with ``w``."""
+        ends = list(accumulate(map(prod, self.shapes)))
+        starts = [0, *ends[:-1]]
+        return {
+            name: w[..., a:b].view((*w.shape[:-1], *shape))
+            for name, shape, a, b in zip(self.names, self.shapes, starts, ends, strict=True)
+        }
+
+    def load(self, module: nn.Module, w: Tensor) -> None:
+        """Write the vector ``w`` (d,) into the module's parameters.
+
+        Raises:
+            InputError: ``w`` is not of length d.
+        """
+        if w.shape != (self.d,):
+            raise InputError(
+                f"the model has {self.d} trainable parameters, the vector has shape {tuple(w.shape)}",
+                code="wrong-shape",
+                field="w",
+            )
+        parameters = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, value in self.views(w).items():
+                parameters[name].copy_(value)

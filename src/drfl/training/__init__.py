@@ -1,0 +1,1 @@
+"""The loop that runs an algorithm, with everything it keeps and returns."""

@@ -1,0 +1,96 @@
+"""Ready-made callbacks for :func:`drfl.training.loop.run`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from drfl.core.errors import printable
+from drfl.training.history import Metrics
+from drfl.training.loop import Step
+from drfl.task.metrics import ACCURACY, Measure
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+class Participation:
+    """Callback that counts the clients that train."""
+
+    def __init__(self) -> None:
+        self._rounds = self._clients = 0
+
+    def __call__(self, step: Step) -> None:
+        """Count this round's; a client that was drawn several times trains once."""
+        if step.info is not None:
+            self._rounds += 1
+            self._clients += step.info.answered.numel()
+
+    @property
+    def mean(self) -> float:
+        """Distinct clients a round, over the rounds so far; 0 before the first."""
+        return self._clients / max(1, self._rounds)
+
+
+class Progress:
+    """Callback that prints a plain line on stderr, about ten times in a run, and whenever nobody answered.
+
+    Args:
+        label: what each line begins with.
+        lines: how many lines at most, apart from those on empty rounds.
+    """
+
+    def __init__(self, label: str = "drfl", lines: int = 10) -> None:
+        self.label, self.lines = label, lines
+
+    def __call__(self, step: Step) -> None:
+        """Print this step's line, if it is due."""
+        where = f"{printable(self.label)}: round {step.round}/{step.rounds}"
+        if step.info is not None and step.info.empty:
+            print(f"{where}: nobody answered, the model is as it was", file=sys.stderr, flush=True)
+        every = -(-step.rounds // self.lines) or 1
+        if step.row is not None and (step.round % every == 0 or step.round == step.rounds):
+            print(f"{where}, {describe(step.row.metrics, step.score, step.row.note)}", file=sys.stderr, flush=True)
+
+
+class ProgressBar:
+    """Callback that shows a live bar with the rounds, the time left, and the newest worst and average score.
+
+    It is tqdm's, in a terminal or a notebook; where stderr is neither, it writes a line at a time.
+
+    Args:
+        label: in front of the bar.
+    """
+
+    def __init__(self, label: str = "drfl") -> None:
+        self.label = label
+        self._bar: tqdm[NoReturn] | None = None
+
+    def __call__(self, step: Step) -> None:
+        """Show this step."""
+        if self._bar is None:
+            self._bar = bar(step.rounds, self.label, "round")
+        self._bar.n = step.round
+        if step.row is not None:
+            self._bar.set_postfix_str(describe(step.row.metrics, step.score, step.row.note), refresh=False)
+        self._bar.update(0)
+        if step.round == step.rounds:
+            self._bar.refresh()
+            self._bar.close()
+            self._bar = None
+
+
+def bar(total: int, label: str, unit: str) -> tqdm[NoReturn]:
+    """tqdm's bar for where we are: a widget where the notebook has widgets, else text."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a notebook without widgets; the bar is text there
+        from tqdm.auto import tqdm as any_tqdm
+    return any_tqdm(total=total, desc=printable(label), unit=unit, file=sys.stderr)
+
+
+def describe(metrics: Metrics, score: Measure = ACCURACY, note: str = "") -> str:
+    """Worst and average score in a few words, with the note on undefined clients; accuracy goes without saying."""
+    name = "" if score.name == ACCURACY.name else f"{score.words} "
+    return f"worst {name}{score.shown(metrics.worst_score)}{note}, average {score.shown(metrics.avg_score)}"

@@ -1,0 +1,20 @@
+"""Save a run's progress and go on from it, bit for bit."""
+
+from __future__ import annotations
+
+from drfl.training.checkpoint.resume import Checkpoints, ResumePoint, newest, resume_point
+from drfl.training.checkpoint.schema import DamagedError
+from drfl.training.checkpoint.signatures import read_key, read_signed, sign
+from drfl.training.checkpoint.store import Files
+
+__all__ = [
+    "Checkpoints",
+    "DamagedError",
+    "Files",
+    "ResumePoint",
+    "newest",
+    "read_key",
+    "read_signed",
+    "resume_point",
+    "sign",
+]

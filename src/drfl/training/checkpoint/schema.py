@@ -1,0 +1,357 @@
+"""What a checkpoint holds: the names, types, shapes and ranges that are checked in one pass before anything is used.
+
+``run.json`` is described by :class:`drfl.training.checkpoint.record.Record`. ``state.safetensors`` has the parts of
+:class:`drfl.training.run_state.RunState` that are tensors: :func:`state_specs` describes a state by the first state of
+the same algorithm on the same clients, and :func:`history_specs` the columns of the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from drfl.federation.algorithm import Consistent, flagged, lam_of
+from drfl.ambiguity import AmbiguitySet
+from drfl.training.averages import Average, DecayingAverage
+from drfl.training.certificate import Certificate
+from drfl.federation.client_table import ClientTable
+from drfl.core.errors import DrflError, InputError
+from drfl.federation.federation import Ledger
+from drfl.training.history import Metrics, Row, other_columns
+from drfl.task.metrics import Measure
+from drfl.training.run_state import RunState
+from drfl.training.step_size import StepSize
+
+if TYPE_CHECKING:
+    from drfl.training.checkpoint.record import Record
+
+FORMAT = 8
+"""Goes up when a checkpoint is written that older versions would misread."""
+
+PARTS = ("state", "average", "decaying", "step_size", "selected")
+"""The fields of a run state that are NamedTuples of tensors, or None."""
+
+COUNTERS = tuple(Ledger().totals())
+"""Of a ledger, in the order of the history's columns."""
+
+MOST = 2**62
+"""A counter of the ledger has room to grow until it fills 64 bits."""
+
+LONGEST = 1e10
+"""Seconds: three hundred years."""
+
+LARGEST = 1e100
+"""No finite loss of a run comes near; the report of a run refuses larger ones."""
+
+ROUNDING = 1e-6
+"""How far from 1 a mixture's sum may be, and outside [0, 1] a fraction."""
+
+PIECE = 2**22
+"""Numbers that are looked at at a time: a table may fill most of the memory."""
+
+T = TypeVar("T")
+
+
+class DamagedError(DrflError):
+    """A checkpoint is incomplete, was altered, or does not fit this algorithm."""
+
+    code = "damaged-checkpoint"
+
+
+class Spec(NamedTuple):
+    """What a tensor of a checkpoint must be.
+
+    Args:
+        dtype: its type.
+        shape: its shape; a name stands for a length that the first tensor with that name decides.
+        start: a tensor of the same shape: numbers that are finite here must be finite; None = all of them.
+        finite: whether numbers must be finite at all.
+        low: the least number, for each entry of the last dimension or for all; None = any.
+        high: the largest number. If a bound is ±:data:`LARGEST`, infinity is allowed as well.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int | str, ...]
+    start: Tensor | None = None
+    finite: bool = True
+    low: Tensor | None = None
+    high: Tensor | None = None
+
+
+def check(specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
+    """Make sure that tensors are exactly those described.
+
+    Raises:
+        DamagedError: one is missing, is not described, has another type or shape, or holds a number out of range;
+            names the first.
+    """
+    for name in sorted(tensors.keys() - specs.keys()):
+        raise DamagedError(f"{name} is no part of this algorithm's", field=name)
+    lengths: dict[str, int] = {}
+    for name, spec in specs.items():
+        if name not in tensors:
+            raise DamagedError(f"{name} is missing", field=name)
+        part = tensors[name]
+        if part.ndim == len(spec.shape):
+            for length, size in zip(spec.shape, part.shape, strict=True):
+                if isinstance(length, str):
+                    lengths.setdefault(length, size)
+        shape = tuple(lengths.get(length, length) if isinstance(length, str) else length for length in spec.shape)
+        if part.dtype != spec.dtype or tuple(part.shape) != shape:
+            is_of = f"{part.dtype} of shape {tuple(part.shape)}"
+            raise DamagedError(f"{name} is {is_of}, not {spec.dtype} of shape {shape}", field=name)
+        fault = _number_fault(part, spec)
+        if fault is not None:
+            raise DamagedError(f"{name} holds {fault}", field=name)
+
+
+def _number_fault(part: Tensor, spec: Spec) -> str | None:
+    """What a tensor of the right type and shape holds that it cannot hold."""
+    if part.dtype == torch.bool and bool((part.view(torch.uint8) > 1).any()):
+        return "bytes that are neither true nor false"
+    if spec.finite and not all(bool(piece.isfinite().all()) for piece in part.reshape(-1).split(PIECE)):
+        if spec.start is None:
+            return "NaN or infinity"
+        odd = ~part.isfinite()
+        start = spec.start.detach().cpu()[odd]
+        # A guard has NaN for clients that have not reported yet.
+        if not bool(((part[odd] == start) | (part[odd].isnan() & start.isnan())).all()):
+            return "NaN or infinity"
+    outside = torch.zeros_like(part, dtype=torch.bool)
+    for bound, is_beyond in ((spec.low, torch.lt), (spec.high, torch.gt)):
+        if bound is not None:
+            outside |= is_beyond(part, bound) & ~(part.isinf() & (bound.abs() >= LARGEST))
+    return f"{part[outside][0].item():g}, which is out of range" if bool(outside.any()) else None
+
+
+def _leaves(part: object, name: str) -> Iterator[tuple[str, Tensor | ClientTable]]:
+    """The tensors and tables in a state by their paths, such as "state.average.w".
+
+    Raises:
+        TypeError: a part is something else, which cannot be saved.
+    """
+    fields: tuple[str, ...] | None = getattr(part, "_fields", None)
+    if isinstance(part, Tensor | ClientTable):
+        yield name, part
+    elif isinstance(part, tuple) and fields is not None:
+        for field, inner in zip(fields, part, strict=True):
+            yield from _leaves(inner, f"{name}.{field}")
+    elif part is not None:
+        raise TypeError(f"{name} is a {type(part).__name__}: only tensors, tables and NamedTuples of them can be saved")
+
+
+def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
+    """List the tensors of a state: a tensor, a client table, None, or a NamedTuple of these.
+
+    A part is named by its path. A table has only the rows that were written.
+
+    Raises:
+        TypeError: a part is something else, which cannot be saved.
+    """
+    found: dict[str, Tensor] = {}
+    for path, part in _leaves(state, name):
+        if isinstance(part, Tensor):
+            found[path] = part.detach().cpu().contiguous()
+        else:
+            clients = part.clients
+            # A copy: two tables may give the same tensor, and a file of safetensors holds none twice.
+            found |= {f"{path}.clients": clients.clone(), f"{path}.rows": part[clients].cpu()}
+    return found
+
+
+def state_specs(first: object, name: str = "state") -> dict[str, Spec]:
+    """Describe the tensors of a state.
+
+    Args:
+        first: the first state of the algorithm on the federation. Every tensor keeps its type and shape, and a number
+            that is finite at first stays finite.
+        name: its path.
+    """
+    found: dict[str, Spec] = {}
+    for path, part in _leaves(first, name):
+        if isinstance(part, Tensor):
+            found[path] = Spec(part.dtype, tuple(part.shape), part)
+        else:
+            rows = f"rows of {path}"
+            last = torch.tensor(part.n - 1)
+            found[f"{path}.clients"] = Spec(torch.int64, (rows,), low=torch.tensor(0), high=last)
+            found[f"{path}.rows"] = Spec(part.dtype, (rows, part.shape[1]))
+    return found
+
+
+def restored(first: T, tensors: Mapping[str, Tensor], name: str = "state") -> T:
+    """Build a state from its tensors, which :func:`check` has found to fit :func:`state_specs`.
+
+    Args:
+        first: the first state of the algorithm on the federation.
+        tensors: from :func:`tensors_of`.
+        name: its path.
+
+    Raises:
+        DamagedError: parts contradict each other, see :class:`drfl.federation.algorithm.Consistent`.
+        InputError: the file of a table's rows cannot grow.
+    """
+    if isinstance(first, Tensor):
+        return cast("T", tensors[name].to(first.device))
+    if isinstance(first, ClientTable):
+        clients, rows = tensors[f"{name}.clients"], tensors[f"{name}.rows"]
+        try:
+            return cast("T", ClientTable.of(first.n, clients, rows.to(first.device), first.folder))
+        except InputError:  # a full disk is no damage; InputError is a ValueError too
+            raise
+        except ValueError as error:
+            raise DamagedError(f"{name} does not fit: {error}", field=name) from None
+    if not isinstance(first, tuple):
+        return first
+    fields: tuple[str, ...] = getattr(first, "_fields", ())
+    made = type(first)(*(restored(part, tensors, f"{name}.{key}") for key, part in zip(fields, first, strict=True)))
+    wrong = made.wrong() if isinstance(made, Consistent) else None
+    if wrong is not None:
+        raise DamagedError(f"{name}: {wrong}", field=name)
+    return made
+
+
+def history_specs(fresh: RunState, lam: Tensor, record: Record, measures: Sequence[Measure]) -> dict[str, Spec]:
+    """Describe the columns of a history, each (k,) or (k, …); arguments as of :func:`run_state_of`."""
+    double, score = torch.float64, torch.tensor([name.endswith("_score") for name in Metrics._fields])
+    is_fraction = score & measures[0].percent
+    low = torch.full(score.shape, -LARGEST, dtype=double).masked_fill(is_fraction, -ROUNDING)
+    high = torch.full(score.shape, LARGEST, dtype=double).masked_fill(is_fraction, 1 + ROUNDING)
+    # Losses need not be finite, as a model may be about to diverge, nor a certificate that could not be had.
+    metrics = Spec(double, ("rows", len(Metrics._fields)), finite=False, low=low, high=high)
+    largest = torch.tensor(LARGEST, dtype=double)
+    open_column = metrics._replace(low=-largest, high=largest)
+    none, flags = torch.tensor(0), flagged(fresh.state)
+    columns = {
+        "round": Spec(torch.int64, ("rows",), low=none, high=torch.tensor(record.round)),
+        "metrics": metrics,
+        "last": metrics,
+        "others": open_column._replace(shape=("rows", len(other_columns(measures)))),
+        "undefined": Spec(torch.int64, ("rows", len(measures)), low=none, high=torch.tensor(len(lam))),
+        "ledger": Spec(torch.int64, ("rows", len(COUNTERS)), low=none, high=torch.tensor(MOST)),
+        "seconds": Spec(double, ("rows",), low=none, high=torch.tensor(LONGEST)),
+        "certificate": open_column._replace(shape=("rows", len(Certificate._fields))),
+        "lam": Spec(lam.dtype, ("rows", len(lam)), low=torch.tensor(-ROUNDING)),
+    }
+    columns |= {} if fresh.selected is None else {"validation": metrics}
+    columns |= {} if flags is None else {"flagged": Spec(flags.dtype, ("rows", len(flags)))}
+    return {f"history.{name}": spec for name, spec in columns.items()}
+
+
+def run_tensors(progress: RunState) -> dict[str, Tensor]:
+    """List the tensors of a run: its parts, the point, and the history column by column.
+
+    A missing certificate is NaN. Missing flags, validation metrics and a missing point have no entry.
+    """
+    found: dict[str, Tensor] = {}
+    for part in PARTS:
+        found |= tensors_of(getattr(progress, part), part)
+    if progress.point is not None:
+        found["point"] = progress.point.cpu()
+    rows, double, nothing = progress.rows, torch.float64, [float("nan")] * len(Certificate._fields)
+    columns = {
+        "round": torch.tensor([row.round for row in rows]),
+        "metrics": torch.tensor([row.metrics for row in rows], dtype=double),
+        "last": torch.tensor([row.last_metrics for row in rows], dtype=double),
+        "others": torch.tensor([list(row.others.values()) for row in rows], dtype=double),
+        "undefined": torch.tensor([row.undefined for row in rows]),
+        "ledger": torch.tensor([[row.ledger[name] for name in COUNTERS] for row in rows]),
+        "seconds": torch.tensor([row.seconds for row in rows], dtype=double),
+        "certificate": torch.tensor([row.certificate or nothing for row in rows], dtype=double),
+        "lam": torch.stack([row.lam for row in rows]),
+    }
+    validation = [row.validation for row in rows if row.validation is not None]
+    columns |= {"validation": torch.tensor(validation, dtype=double)} if validation else {}
+    flags = [row.flagged for row in rows if row.flagged is not None]
+    columns |= {"flagged": torch.stack(flags)} if flags else {}
+    return found | {f"history.{name}": column for name, column in columns.items()}
+
+
+def run_state_of(
+    record: Record,
+    tensors: Mapping[str, Tensor],
+    fresh: RunState,
+    lam: Tensor,
+    ambiguity: AmbiguitySet,
+    measures: Sequence[Measure],
+) -> RunState:
+    """Check the tensors of a run, and build its state.
+
+    Args:
+        record: of the same checkpoint.
+        tensors: from :func:`run_tensors`.
+        fresh: where the run was before its first round.
+        lam: (N,) its mixture then.
+        ambiguity: the set that mixtures are in.
+        measures: the federation's.
+
+    Raises:
+        DamagedError: they do not fit the schema, or contradict each other.
+        InputError: the file of a table's rows cannot grow.
+    """
+    specs: dict[str, Spec] = {}
+    for part in PARTS:
+        specs |= state_specs(getattr(fresh, part), part)
+    specs |= history_specs(fresh, lam, record, measures)
+    specs |= {"point": Spec(fresh.state.w.dtype, tuple(fresh.state.w.shape))} if "point" in tensors else {}
+    check(specs, tensors)
+    parts = {part: restored(getattr(fresh, part), tensors, part) for part in PARTS}
+    for name, part in parts.items():
+        if isinstance(part, Average | DecayingAverage) and int(part.rounds) > record.round:
+            fault = f"{name} is a mean of {int(part.rounds)} rounds of {record.round}"
+            raise DamagedError(fault, field=f"{name}.rounds")
+        if isinstance(part, StepSize) and int(part.restarted) > max(record.round - 1, 0):
+            fault = f"{name}: the model was set back after {int(part.restarted)} rounds of {record.round}"
+            raise DamagedError(fault, field=f"{name}.restarted")
+        mixture = lam_of(part)
+        if mixture is not None and not ambiguity.contains(mixture.detach().cpu().double(), ROUNDING):
+            raise DamagedError(f"{name}.lam is no mixture that the algorithm can have", field=f"{name}.lam")
+    prefix = "history."
+    columns = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
+    rows = _rows(columns, record, other_columns(measures))
+    return RunState(
+        record.round,
+        record.skipped,
+        rows=rows,
+        ledger=dict(record.ledger),
+        seconds=record.seconds,
+        point=tensors.get("point"),
+        **parts,
+    )
+
+
+def _rows(columns: Mapping[str, Tensor], record: Record, others: Sequence[str]) -> tuple[Row, ...]:
+    """The rows of a history whose columns fit :func:`history_specs`."""
+    rounds, certificate = columns["round"], columns["certificate"]
+    booked = torch.cat([columns["ledger"], torch.tensor([[record.ledger[name] for name in COUNTERS]])])
+    none, sums = certificate[:, 0].isnan(), columns["lam"].sum(-1)
+    is_proof = torch.isin(certificate[~none, 3], torch.tensor([0.0, 1.0], dtype=certificate.dtype))
+    rules = (
+        ("round", "it does not begin with 0", len(rounds) == 0 or rounds[0] != 0),
+        ("round", "the rounds do not increase", (rounds[1:] <= rounds[:-1]).any()),
+        ("ledger", "a counter falls", (booked[1:] < booked[:-1]).any()),
+        ("certificate", "it is there in part", (none & ~certificate.isnan().all(1)).any()),
+        ("certificate", "it is neither proven nor not", not is_proof.all()),
+        ("lam", "a row is no mixture", ((sums - 1).abs() > ROUNDING).any()),
+    )
+    for name, fault, is_broken in rules:
+        if bool(is_broken):
+            raise DamagedError(f"history.{name}: {fault}", field=f"history.{name}")
+    found: list[Row] = []
+    plain = {name: column.tolist() for name, column in columns.items() if name not in ("lam", "flagged")}
+    for k, r in enumerate(plain["round"]):
+        primal, lower, norm, proven = plain["certificate"][k]
+        found.append(Row(
+            r, Metrics(*plain["metrics"][k]), dict(zip(COUNTERS, plain["ledger"][k], strict=True)), columns["lam"][k],
+            seconds=plain["seconds"][k],
+            certificate=None if primal != primal else Certificate(primal, lower, norm, bool(proven)),
+            flagged=columns["flagged"][k] if "flagged" in columns else None,
+            last=Metrics(*plain["last"][k]),
+            others=dict(zip(others, plain["others"][k], strict=True)),
+            validation=Metrics(*plain["validation"][k]) if "validation" in plain else None,
+            undefined=tuple(plain["undefined"][k]),
+        ))  # fmt: skip
+    return tuple(found)

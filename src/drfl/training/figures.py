@@ -1,0 +1,138 @@
+"""How figures look: colours, lines, panels, legends. They are drawn with matplotlib."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from drfl.core.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.typing import RcKeyType
+
+
+DPI = 150
+PANEL = (4.2, 3.1)
+"""Width and height of a panel in inches."""
+
+IN_A_ROW = 3
+
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#8B5A2B"),
+    *("#6A3D9A", "#8C8C8C", "#7A9A01", "#00505C"),
+)
+"""Okabe and Ito's colours, which the colour-blind tell apart, a brown for the yellow, which is too pale; then more."""
+
+DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
+"""Of lengths without a common divisor with the colours': methods differ in all three, so that grey print tells them."""
+
+STYLE: dict[RcKeyType, float | str | bool] = {
+    "font.size": 9.0,
+    "axes.titlesize": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E0E0E0",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.0,
+    "svg.hashsalt": "drfl",
+    "svg.fonttype": "path",
+}
+
+
+class Look(NamedTuple):
+    """How a method is drawn, wherever it is.
+
+    Args:
+        colour: of line, marker and band.
+        dash: matplotlib's line style.
+        marker: matplotlib's marker.
+    """
+
+    colour: str
+    dash: str | tuple[float, tuple[float, ...]]
+    marker: str
+
+
+def look(place: int) -> Look:
+    """Of the method at this place in the specification."""
+    return Look(COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
+
+
+def check() -> None:
+    """Make sure that figures can be drawn.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(
+            "figures need matplotlib: pip install 'drfl[experiments]'", code="package-missing", field="matplotlib"
+        )
+
+
+@contextmanager
+def panels_of(panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
+    """A figure with so many panels, which looks the same whatever the user's matplotlibrc says inside the block.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    check()
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    class Shown(Figure):
+        """A figure that a notebook shows without pyplot, which would keep it for ever."""
+
+        def _repr_png_(self) -> bytes:
+            held = io.BytesIO()
+            self.savefig(held, format="png")
+            return held.getvalue()
+
+    across = 2 if panels == 4 else min(panels, IN_A_ROW)
+    down = -(-panels // across)
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        figure = Shown(
+            figsize=(PANEL[0] * across, PANEL[1] * down + 0.6),
+            dpi=DPI,
+            layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.06),
+        )
+        FigureCanvasAgg(figure)
+        yield figure, [figure.add_subplot(down, across, k + 1) for k in range(panels)]
+
+
+def level(axes: Sequence[Axes]) -> None:
+    """Give all panels the same y axis."""
+    ends = [axis.get_ylim() for axis in axes]
+    for axis in axes:
+        axis.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+
+
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all panels, below them."""
+    found: dict[str, Artist] = {}
+    for axis in axes:
+        handles, names = axis.get_legend_handles_labels()
+        for handle, name in zip(handles, names, strict=True):
+            found.setdefault(str(name), handle)
+    if found:
+        longest = max(map(len, found))
+        room = int(figure.get_figwidth() * 13 / (longest + 7))  # about 13 letters an inch
+        columns = max(1, min(len(found), room))
+        rows = -(-len(found) // columns)
+        figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=-(-len(found) // rows))

@@ -1,0 +1,359 @@
+"""What a run's log holds: the metrics over clients, a row per evaluated round."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from drfl.training.certificate import Certificate
+from drfl.core.csv_cells import quoted
+from drfl.core.errors import Notice, listed, unknown
+from drfl.federation.federation import Evaluation
+from drfl.core.html_table import html_table
+from drfl.task.measure import Measure, number, undefined_note, undefined_share
+from drfl.task.metrics import ACCURACY
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+class Metrics(NamedTuple):
+    """Statistics of the score and the loss over clients, each client counting once whatever its size.
+
+    ``std`` is the population standard deviation; worst20 and best20 are means over the worst and best 20 % of clients
+    (at least one client). Where the score is accuracy, values are fractions. Statistics of the score leave out the
+    clients at which it is undefined, which :attr:`Row.undefined` counts; NaN if it is undefined at all clients.
+    """
+
+    avg_score: float
+    worst_score: float
+    std_score: float
+    worst20_score: float
+    best20_score: float
+    avg_loss: float
+    worst_loss: float
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, score: Measure = ACCURACY) -> Metrics:
+        """The metrics of an evaluation by this score."""
+        ranked = defined(evaluation.score).sort(descending=not score.more_is_better).values
+        fifth, loss = max(1, ranked.numel() // 5), evaluation.loss
+        if not ranked.numel():
+            none = math.nan
+            return cls(none, none, none, none, none, float(loss.mean()), float(loss.max()))
+        return cls(
+            avg_score=float(ranked.mean()),
+            worst_score=float(ranked[0]),
+            std_score=float(ranked.std(correction=0)),
+            worst20_score=float(ranked[:fifth].mean()),
+            best20_score=float(ranked[-fifth:].mean()),
+            avg_loss=float(loss.mean()),
+            worst_loss=float(loss.max()),
+        )
+
+    def summary(self, score: Measure, note: str) -> str:
+        """The worst and the average score in a few words, with the note on undefined clients, if any."""
+        return f"worst {score.words} {number(self.worst_score, 3)}{note}, average {number(self.avg_score, 3)}"
+
+    def named(self, score: str) -> dict[str, float]:
+        """The metrics under the names that files have, see :func:`columns_of`."""
+        return dict(zip(columns_of(score), self, strict=True))
+
+
+def columns_of(score: str) -> tuple[str, ...]:
+    """What files call the metrics, in their order, where the score has this name: "worst_accuracy" and so on."""
+    return tuple(name.replace("_score", f"_{score}") for name in Metrics._fields)
+
+
+def smaller_is_better(field: str, score: Measure) -> bool:
+    """Whether one of the fields of :class:`Metrics` is better the smaller it is."""
+    return field.endswith("_loss") or field == "std_score" or not score.more_is_better
+
+
+def field_of(name: str, score: str) -> str:
+    """The field of :class:`Metrics` that files call so.
+
+    Raises:
+        InputError: there is none.
+    """
+    known = dict(zip(columns_of(score), Metrics._fields, strict=True))
+    if name not in known and name not in Metrics._fields:
+        raise unknown("metric", name, known)
+    return known.get(name, name)
+
+
+def defined(values: Tensor) -> Tensor:
+    """The values of those of the clients (N,) at which the measure is defined; the one rule for all statistics."""
+    return values[~values.isnan()]
+
+
+def undefined_counts(evaluation: Evaluation) -> tuple[int, ...]:
+    """The number of clients at which each measure is undefined, the score first."""
+    return tuple(int(values.isnan().sum()) for values in (evaluation.score, *evaluation.others))
+
+
+def undefined_names(
+    evaluation: Evaluation, measures: Sequence[Measure], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """The clients at which a measure is undefined, by its name; measures that all clients have are left out."""
+    found: dict[str, tuple[str, ...]] = {}
+    for measure, values in zip(measures, (evaluation.score, *evaluation.others), strict=True):
+        clients = zip(names, values.isnan().tolist(), strict=True)
+        found[measure.name] = tuple(name for name, is_undefined in clients if is_undefined)
+    return {name: clients for name, clients in found.items() if clients}
+
+
+def undefined_notices(
+    measures: Sequence[Measure], undefined: Sequence[Mapping[str, Sequence[str]]], clients: int
+) -> list[Notice]:
+    """A warning for each measure that is undefined at some clients.
+
+    Args:
+        measures: what was measured.
+        undefined: what :func:`undefined_names` gives, for each of the models that were tested.
+        clients: number of all clients.
+    """
+    notices = []
+    for measure in measures:
+        found = [own.get(measure.name, ()) for own in undefined]
+        named = list(dict.fromkeys(name for names in found for name in names))
+        if named:
+            share = undefined_share([len(names) for names in found], [clients])
+            notice = Notice(
+                f"{measure.words} is undefined at {share} clients ({listed(named, 'client')}), and no statistic over "
+                "clients includes them: look for rows of one class, too few rows, or outputs that are not finite",
+                "undefined-metric",
+                measure.name,
+            )
+            notices.append(notice)
+    return notices
+
+
+def others_of(evaluation: Evaluation, measures: Sequence[Measure]) -> dict[str, float]:
+    """Average and worst over clients of every measure but the score, by the names that files have."""
+    found: dict[str, float] = {}
+    for metric, values in zip(measures[1:], evaluation.others, strict=True):
+        known = defined(values)
+        worst = math.nan if not known.numel() else float(known.min() if metric.more_is_better else known.max())
+        found |= {f"avg_{metric.name}": float(known.mean()), f"worst_{metric.name}": worst}
+    return found
+
+
+class Row(NamedTuple):
+    """One evaluated round.
+
+    Args:
+        round: rounds done; 0 is the initial model.
+        metrics: over clients, of the model that the run would return.
+        ledger: the ledger's counters since the start of the run.
+        lam: (N,) the mixture after that round.
+        seconds: wall time since the start of the run.
+        certificate: how far (w, λ) is from the saddle point; None where it was not asked for or is not to be had.
+        flagged: (N,) bool, the clients that a guard mistrusts; None where nobody looks.
+        last: over clients, of the last iterate; None where that is what the run returns.
+        others: average and worst over clients of the measures beside the score, see :func:`others_of`.
+        validation: over clients, of the model on their validation rows; None where nothing is selected by them.
+        undefined: the number of clients that ``metrics`` and ``others`` leave out, for each measure, the score first.
+    """
+
+    round: int
+    metrics: Metrics
+    ledger: dict[str, int]
+    lam: Tensor
+    seconds: float
+    certificate: Certificate | None = None
+    flagged: Tensor | None = None
+    last: Metrics | None = None
+    others: Mapping[str, float] = {}
+    validation: Metrics | None = None
+    undefined: tuple[int, ...] = (0,)
+
+    @property
+    def note(self) -> str:
+        """What follows the score's statistics in a line; see :func:`drfl.task.measure.undefined_note`."""
+        return undefined_note(self.undefined[:1], [len(self.lam)])
+
+    @property
+    def last_metrics(self) -> Metrics:
+        """Over clients, of the last iterate."""
+        return self.metrics if self.last is None else self.last
+
+    @property
+    def flagged_mass(self) -> float:
+        """Σ λ_i over the flagged clients; 0 where nobody looks."""
+        return 0.0 if self.flagged is None else float(self.lam[self.flagged].sum())
+
+
+LEDGER_COLUMNS = ("bytes_up", "bytes_down", "gradient_evaluations")
+ACCURACY_COLUMNS = columns_of(ACCURACY.name)
+"""What files call the metrics where the score is accuracy."""
+CERTIFICATE_COLUMNS = ("primal", "lower", "gap")
+"""What a history has beside the metrics where certificates were asked for."""
+
+DIGITS = 6
+"""Decimals kept in files: enough to tell clients apart, few enough that engines agree to the byte in float64."""
+
+GAP_DIGITS = 9
+"""Decimals of certificates, whose gap goes to 0."""
+
+
+LAMBDA_CLIENTS = 2_000
+"""Clients up to which `lambda.csv` has all of them."""
+
+EFFECTIVE = "effective_clients"
+"""The column of `lambda.csv` that tells of all clients where it has only some."""
+
+
+@dataclass
+class History:
+    """The rows of a run, oldest first.
+
+    Args:
+        rows: one per evaluated round.
+        certified: whether certificates were asked for.
+        measures: what was measured, the score first.
+        validated: whether models were tested on validation rows too.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    certified: bool = False
+    measures: tuple[Measure, ...] = (ACCURACY,)
+    validated: bool = False
+
+    @property
+    def score(self) -> Measure:
+        """What the metrics are statistics of."""
+        return self.measures[0]
+
+    @property
+    def last(self) -> Row:
+        """The newest row."""
+        return self.rows[-1]
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return "<History without a row>"
+        end = self.last.metrics.summary(self.score, self.last.note)
+        return f"<History of {len(self.rows)} rows, the last of round {self.last.round}: {end}>"
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per evaluated round: the columns of :meth:`to_csv`, not rounded, and wall time in seconds."""
+        import pandas as pd
+
+        names = columns_of(self.score.name)
+        columns = {
+            "round": [row.round for row in self.rows],
+            **{name: [row.metrics[k] for row in self.rows] for k, name in enumerate(names)},
+            **{name: [row.ledger[name] for row in self.rows] for name in LEDGER_COLUMNS},
+            "flagged_mass": [row.flagged_mass for row in self.rows],
+            **{f"last_{name}": [row.last_metrics[k] for row in self.rows] for k, name in enumerate(names)},
+            **{name: [row.others[name] for row in self.rows] for name in other_columns(self.measures)},
+            "seconds": [row.seconds for row in self.rows],
+        }
+        if self.validated:
+            for k, name in enumerate(names):
+                columns[f"validation_{name}"] = [row.validation[k] if row.validation else math.nan for row in self.rows]
+        if self.certified:
+            for name in CERTIFICATE_COLUMNS:
+                columns[name] = [getattr(row.certificate, name, math.nan) for row in self.rows]
+        return pd.DataFrame(columns)
+
+    def plot(self) -> Figure:
+        """Score and loss over the rounds, see :func:`drfl.training.plots.plot_history`."""
+        from drfl.training.plots import plot_history
+
+        return plot_history(self)
+
+    def _repr_html_(self) -> str:
+        names = ["round", *columns_of(self.score.name)[:3], "avg_loss", "worst_loss"]
+        return html_table(repr(self), self.to_frame()[names].tail(10))
+
+    def to_csv(self) -> str:
+        """The rows as CSV text; the same run gives the same bytes, so wall time is not in it (see `timing_csv`).
+
+        The metrics are named after the score, as in "worst_accuracy"; those of the last iterate begin with "last_".
+        Where certificates were asked for, `CERTIFICATE_COLUMNS` are there, nan where there is none.
+        """
+        others, none = other_columns(self.measures), (math.nan,) * len(Metrics._fields)
+        return csv_text(
+            history_columns(self.measures, certified=self.certified, validated=self.validated),
+            (
+                [
+                    row.round,
+                    *(f"{x:.{DIGITS}f}" for x in row.metrics),
+                    *(row.ledger[c] for c in LEDGER_COLUMNS),
+                    f"{row.flagged_mass:.{DIGITS}f}",
+                    *(certificate_cells(row.certificate) if self.certified else ()),
+                    *(f"{x:.{DIGITS}f}" for x in row.last_metrics),
+                    *(f"{row.others[name]:.{DIGITS}f}" for name in others),
+                    *(f"{x:.{DIGITS}f}" for x in (row.validation or none) if self.validated),
+                ]
+                for row in self.rows
+            ),
+        )
+
+    def lambda_csv(self, names: tuple[str, ...]) -> str:
+        """λ after each evaluated round as CSV text, a column per client.
+
+        With more than :data:`LAMBDA_CLIENTS` clients these are the ones with the largest λ in any evaluated round, in
+        the clients' order, of equals the first; before them comes `EFFECTIVE`, 1/Σλ² over all clients.
+        """
+        if len(names) <= LAMBDA_CLIENTS:
+            rows = ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows)
+            return csv_text(("round", *names), rows)
+        most = self.rows[0].lam
+        for row in self.rows[1:]:
+            most = torch.maximum(most, row.lam)
+        kept = most.argsort(descending=True, stable=True)[:LAMBDA_CLIENTS].sort().values
+        return csv_text(
+            ("round", EFFECTIVE, *(names[i] for i in kept.tolist())),
+            (
+                [row.round, f"{1 / float(row.lam.square().sum()):.{DIGITS}f}", *(f"{x:.9f}" for x in own.tolist())]
+                for row in self.rows
+                for own in [row.lam[kept]]
+            ),
+        )
+
+    def timing_csv(self) -> str:
+        """Wall time in seconds at each evaluated round as CSV text."""
+        return csv_text(("round", "seconds"), ([row.round, f"{row.seconds:.3f}"] for row in self.rows))
+
+
+def history_columns(
+    measures: Sequence[Measure] = (ACCURACY,), *, certified: bool = False, validated: bool = False
+) -> tuple[str, ...]:
+    """The columns of :meth:`History.to_csv`."""
+    names, certificates = columns_of(measures[0].name), CERTIFICATE_COLUMNS if certified else ()
+    last = (f"last_{name}" for name in names)
+    validation = (f"validation_{name}" for name in names) if validated else ()
+    found = ("round", *names, *LEDGER_COLUMNS, "flagged_mass", *certificates, *last, *other_columns(measures))
+    return (*found, *validation)
+
+
+def other_columns(measures: Sequence[Measure]) -> tuple[str, ...]:
+    """What files call the statistics of the measures beside the score, see :func:`others_of`."""
+    return tuple(f"{what}_{metric.name}" for metric in measures[1:] for what in ("avg", "worst"))
+
+
+def certificate_cells(certificate: Certificate | None) -> list[str]:
+    """A certificate's values in the order of `CERTIFICATE_COLUMNS`, as text; nan where there is none."""
+    if certificate is None:
+        return ["nan"] * len(CERTIFICATE_COLUMNS)
+    return [f"{getattr(certificate, name):.{GAP_DIGITS}f}" for name in CERTIFICATE_COLUMNS]
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """CSV text with plain line ends, in which no text is a formula to a spreadsheet; see :mod:`drfl.core.csv_cells`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([quoted(cell) for cell in header])
+    writer.writerows([quoted(cell) for cell in row] for row in rows)
+    return text.getvalue()

@@ -1,0 +1,106 @@
+"""Curves of runs and comparisons over the rounds, drawn with matplotlib."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from drfl.training import figures
+from drfl.core.errors import InputError
+from drfl.training.history import History, columns_of, smaller_is_better
+from drfl.task.metrics import Measure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STATISTICS = {"worst_score": "worst client", "worst20_score": "worst fifth of clients", "avg_score": "average client"}
+"""Fields of :class:`drfl.training.history.Metrics` that a run's curves show, and how they are called."""
+
+
+def plot_history(history: History) -> Figure:
+    """The worst client, the worst fifth and the average over the rounds: their score, and beside it their loss.
+
+    Validation rows, where the history has them, are dashed.
+
+    Raises:
+        InputError: matplotlib is not installed, or the history has no row.
+    """
+    if not history.rows:
+        raise InputError("the history has no row: there is nothing to draw", code="no-results", field="history")
+    frame, score = history.to_frame(), history.score
+    with figures.panels_of(2) as (figure, axes):
+        for place, (field, label) in enumerate(STATISTICS.items()):
+            name, style = field.replace("_score", f"_{score.name}"), figures.look(place)
+            axes[0].plot(frame["round"], score.scale * frame[name], color=style.colour, label=label)
+            if history.validated:
+                values = score.scale * frame[f"validation_{name}"]
+                axes[0].plot(frame["round"], values, color=style.colour, dashes=(4, 2), label=f"{label}, validation")
+        for field, place in (("worst_loss", 0), ("avg_loss", 2)):
+            axes[1].plot(frame["round"], frame[field], color=figures.look(place).colour)
+        _name(axes[0], axis_title(score) + history.last.note)
+        _name(axes[1], "loss")
+        figures.legend(figure, axes)
+    return figure
+
+
+def plot_histories(
+    histories: pd.DataFrame, score: Measure, shown: tuple[str, ...] = ("worst", "avg"), note: str = ""
+) -> Figure:
+    """A curve an algorithm: the mean over its seeds, with the 95 % t-interval of that mean as a band.
+
+    A curve ends where the first of its runs does.
+
+    Args:
+        histories: rows of runs with columns "algorithm", "seed", "round" and the metrics, see
+            :meth:`drfl.training.history.History.to_frame`.
+        score: what the metrics are statistics of.
+        shown: a panel each: "worst", "worst20", "avg", "best20" or "std".
+        note: on clients at which the score is undefined, see :func:`drfl.task.measure.undefined_note`.
+
+    Raises:
+        InputError: matplotlib is not installed, there is no row, or no such statistic.
+    """
+    from scipy.special import stdtrit  # it takes a while to load
+
+    names = [f"{what}_{score.name}" for what in shown]
+    missing = next((name for name in names if name not in columns_of(score.name)), None)
+    if missing is not None:
+        raise InputError(
+            f"there is no {missing} to draw: take of {', '.join(columns_of(score.name)[:5])} the first words",
+            code="unknown-name",
+            field=missing,
+        )
+    if histories.empty:
+        raise InputError("no run has ended: there is nothing to draw", code="no-results", field="runs")
+    with figures.panels_of(len(names)) as (figure, axes):
+        for axis, name in zip(axes, names, strict=True):
+            for place, algorithm in enumerate(dict.fromkeys(histories["algorithm"])):
+                values = histories[histories["algorithm"] == algorithm].pivot_table(
+                    index="round", columns="seed", values=name, dropna=False
+                )
+                values, style = score.scale * values.dropna(), figures.look(place)
+                mean, n = values.mean(axis=1), values.shape[1]
+                axis.plot(mean.index, mean, color=style.colour, linestyle=style.dash, label=algorithm)
+                if n > 1:
+                    half = float(stdtrit(n - 1, 0.975)) / math.sqrt(n) * values.std(axis=1)
+                    axis.fill_between(mean.index, mean - half, mean + half, color=style.colour, alpha=0.15, linewidth=0)
+            better = " (less is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
+            _name(axis, axis_title(score, name.partition("_")[0]) + better + note)
+        figures.legend(figure, axes)
+    return figure
+
+
+WORDS = {"avg": "average", "worst20": "worst fifth's", "best20": "best fifth's", "std": "std of"}
+
+
+def axis_title(score: Measure, what: str = "") -> str:
+    """What an axis of the score, or of a statistic of it, is called, with its unit."""
+    unit = f" ({score.unit})" if score.unit else ""
+    return f"{WORDS.get(what, what)} {score.words}{unit}".strip()
+
+
+def _name(axis: Axes, title: str) -> None:
+    axis.set_xlabel("communication rounds")
+    axis.set_ylabel(title)

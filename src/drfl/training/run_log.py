@@ -1,0 +1,304 @@
+"""The log of a run: its history, what it has cost, what model selection knows, and the result that comes of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from drfl.federation.algorithm import Algorithm, Personal, S, Separate, State, ambiguity_of, core_of, flagged, mixture_of, personal_models
+from drfl.training.averages import Average
+from drfl.training.certificate import Certificate, Certifier
+from drfl.federation.client_table import ClientTable
+from drfl.core.errors import Notice
+from drfl.federation.federation import Evaluation, Federation, Part
+from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
+from drfl.core.html_table import html_table
+from drfl.core.key import Key
+from drfl.training.model_selection import ModelSelection, Selected, Selection, selection_field
+from drfl.training.rounds import Played
+from drfl.core.run_end import Marks, Stopped
+from drfl.training.run_state import RunState
+from drfl.training.step_size import StepSize, with_step_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOG = logging.getLogger("drfl")
+
+
+class Result(NamedTuple):
+    """What a run gives.
+
+    Args:
+        model: (d,) the model that is returned.
+        state: the last state; ``state.w`` is the last iterate.
+        lam: (N,) the last mixture, see :func:`drfl.federation.algorithm.mixture_of`.
+        history: a row per evaluated round.
+        evaluation: of ``model`` after the last round, per client.
+        last: of the last iterate, per client.
+        rounds: rounds done.
+        skipped: how many of them nobody answered.
+        returned: which model that is: "average", "last" or "selected".
+        stopped: why the run stopped.
+        stopped_on: the rows that decided so; None if none did.
+        step_size: the local step size that was found; None where one was given.
+        average: the averaged solution; None unless the run keeps it.
+        averaged: its evaluation, per client.
+        averaged_certificate: the averaged iterate's; None where either was not asked for, or there is none.
+        selection: what validation rows decided; None if there were no tests on them.
+        personal: (N, d) the models that the clients are served by, each by its own; None where ``model`` serves all.
+    """
+
+    model: Tensor
+    state: State
+    lam: Tensor
+    history: History
+    evaluation: Evaluation
+    last: Evaluation
+    rounds: int
+    skipped: int
+    returned: Literal["average", "last", "selected"]
+    stopped: Stopped
+    stopped_on: Part | None
+    step_size: StepSize | None = None
+    average: Average | None = None
+    averaged: Evaluation | None = None
+    averaged_certificate: Certificate | None = None
+    selection: Selection | None = None
+    personal: ClientTable | None = None
+
+    @property
+    def rollbacks(self) -> int:
+        """How often the model was set back to the initial one, as the local step size was too large."""
+        return 0 if self.step_size is None else int(self.step_size.rollbacks)
+
+    @property
+    def effective_rounds(self) -> int:
+        """Rounds done since the model was last set back; all of them if the returned model is from before that."""
+        restarted = 0 if self.step_size is None else int(self.step_size.restarted)
+        before = self.returned == "selected" and self.selection is not None and self.selection.round <= restarted
+        return self.rounds if before else self.rounds - restarted
+
+    @property
+    def marks(self) -> Marks:
+        """What readers of a table have to know of it."""
+        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, self.effective_rounds)
+
+    def __repr__(self) -> str:
+        last = self.history.last
+        end = last.metrics.summary(self.history.score, last.note)
+        of = f"{self.effective_rounds} effective of " if self.rollbacks else ""
+        return (
+            f"<Result of {of}{self.rounds} rounds, the {self.returned} model of {len(self.model):,} parameters: {end}>"
+        )
+
+    def plot(self) -> Figure:
+        """Score and loss over the rounds, see :func:`drfl.training.plots.plot_history`."""
+        return self.history.plot()
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        score = self.history.score
+        served = [("the returned model", self.evaluation), ("the last iterate", self.last)]
+        rows = {name: Metrics.of(found, score).named(score.name) for name, found in served}
+        return html_table(repr(self), pd.DataFrame.from_dict(rows, orient="index").rename_axis("").reset_index())
+
+    def write_into(self: Self, module: torch.nn.Module) -> None:
+        """Write the returned model into a module of the architecture that was trained."""
+        from drfl.task.layout import Layout
+
+        Layout.of(module).load(module, self.model)
+
+
+class Tested(NamedTuple):
+    """Evaluations of the model to return and of the last iterate."""
+
+    model: Evaluation
+    last: Evaluation
+
+
+class RunLog:
+    """Writes the history of one run, counting time and cost from its start: the federation may have served another."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[S],
+        fed: Federation,
+        certify: Certifier | None,
+        start: RunState | None,
+        select: ModelSelection,
+        begun: RunState,
+        key: Key,
+    ) -> None:
+        self.algorithm, self.fed, self.certify, self.key = algorithm, fed, certify, key
+        # Whether every client is served by a model of its own.
+        self.personalised = isinstance(core_of(algorithm), Personal)
+        self.select, self.selected = select, begun.selected
+        validated = begun.selected is not None
+        self.history = History(certified=certify is not None, measures=fed.measures, validated=validated)
+        self.point: Tensor | None = None
+        # What the model tested last has become at each client; the model to return is tested after the last iterate.
+        self.personal: ClientTable | None = None
+        # The clients at which the score was undefined on the validation rows tested last.
+        self.unjudged: tuple[int, ...] = ()
+        # The federation's ledger goes on from run to run: a run's cost is a difference.
+        self.start, self.before = time.perf_counter(), fed.ledger.totals()
+        if start is not None:
+            # Clock and ledger are set back by what the run had used before, so that differences go on from there.
+            self.history.rows.extend(start.rows)
+            self.point, self.start = start.point, self.start - start.seconds
+            self.before = {name: value - start.ledger.get(name, 0) for name, value in self.before.items()}
+
+    def has(self, r: int) -> bool:
+        """Whether the history has a row of round r, or a later one."""
+        return bool(self.history.rows) and self.history.last.round >= r
+
+    def cost(self) -> dict[str, int]:
+        """What the run has cost so far."""
+        return {name: value - self.before[name] for name, value in self.fed.ledger.totals().items()}
+
+    def progress(self, at: Played[S], cost: dict[str, int]) -> RunState:
+        """Where the run is after a round that it has cost so much to come to."""
+        rows, seconds = tuple(self.history.rows), self._seconds()
+        return RunState(
+            at.round, at.skipped, at.state, rows, cost, seconds, self.point, at.average, at.decaying, at.step_size,
+            self.selected,
+        )  # fmt: skip
+
+    def stops(self, at: Played[S], row: Row | None) -> Stopped | None:
+        """Why the run ends here; None if it goes on. ``row`` is the round's, if it was due for a test."""
+        return self.select.stops(self.selected, at.round, row)
+
+    def evaluate(self, at: Played[S], w: Tensor) -> Evaluation:
+        """A test of w (d,), or of what it becomes at each client."""
+        self.personal = None  # before there are others: such a table may be large
+        models = self.personal = self._personal(at, w)
+        return self.fed.evaluate(w) if models is None else self.fed.evaluate_each(models)
+
+    def _personal(self, at: Played[S], w: Tensor) -> ClientTable | None:
+        """(N, d) what w becomes at each client; None where it serves all as it is."""
+        size = at.step_size
+        algorithm = self.algorithm if size is None else with_step_size(self.algorithm, float(size.eta))
+        return personal_models(algorithm, at.state, w, self.fed, self.key)
+
+    def _validate(self, at: Played[S], lam: Tensor, selected: Selected) -> Metrics:
+        """The metrics on validation rows of the model to return, which model selection sees."""
+        models = self._personal(at, at.model)
+        found = self.fed.validate(at.model) if models is None else self.fed.evaluate_each(models, "validation")
+        metrics, self.unjudged = (
+            Metrics.of(found, self.history.score),
+            tuple(found.score.isnan().nonzero().flatten().tolist()),
+        )
+        self.selected = self.select.after(selected, at.round, at.model, lam, metrics, models)
+        return metrics
+
+    def add(self, at: Played[S], tested: Tested, cost: dict[str, int]) -> None:
+        """Add the row of a round, and let model selection see it."""
+        lam = mixture_of(self.algorithm, at.state, self.fed)
+        of_model = lam if at.decaying is None else at.decaying.lam
+        certificate, validation = self._certificate(at.model, of_model), None
+        if self.selected is not None:
+            validation = self._validate(at, of_model, self.selected)
+        metrics, last = (Metrics.of(tests, self.history.score) for tests in tested)
+        others, seconds = others_of(tested.model, self.fed.measures), self._seconds()
+        flags = flagged(at.state)
+        undefined = undefined_counts(tested.model)
+        row = Row(at.round, metrics, cost, lam, seconds, certificate, flags, last, others, validation, undefined)
+        self.history.rows.append(row)
+
+    def result(self, at: Played[S], tested: Tested, stopped: Stopped, best: Key | None) -> Result:
+        """What the run gives, with a test of the averaged solution where it was kept.
+
+        Args:
+            at: its end.
+            tested: the tests there.
+            stopped: why it stopped.
+            best: key of the choice between average and last iterate; None = there is none.
+        """
+        if best is not None and at.round > 0 and not self.personalised:
+            if last_is_better(self.fed, at, best):
+                at, tested = at._replace(decaying=None), Tested(tested.last, tested.last)
+            self.history.rows.pop()  # for one of the model that is returned, with what the choice has cost
+            self.add(at, tested, self.cost())
+        lam, average = mixture_of(self.algorithm, at.state, self.fed), at.average
+        model, returned = at.model, "last" if at.decaying is None else "average"
+        if self.selected is not None and self.select.best is not None and at.round > 0 and self.selected.is_empty:
+            LOG.warning(
+                Notice(
+                    f"no round could be selected: the {self.select.best.metric} of the validation rows was undefined "
+                    "in every round, so the run returns its usual model",
+                    "no-round-selected",
+                    self.select.best.metric,
+                )
+            )
+        elif self.selected is not None and self.select.best is not None and at.round > 0:
+            model, returned = self.selected.w, "selected"
+            own = self.personal = self.selected.models
+            tested = Tested(self.fed.evaluate(model) if own is None else self.fed.evaluate_each(own), tested.last)
+            self._tell_of_selected(tested.model)
+        stopped_on: Part | None = "validation" if stopped == "patience" else None
+        if stopped == "target" and self.select.until is not None:
+            stopped_on = self.select.until.rows
+        found = Result(
+            model, at.state, lam, self.history, *tested, at.round, at.skipped, returned, stopped, stopped_on,
+            at.step_size, selection=self._selection(at), personal=self.personal,
+        )  # fmt: skip
+        if average is None:
+            return found
+        averaged = self.fed.evaluate(average.w)
+        certificate = self._certificate(average.w, average.lam)
+        return found._replace(average=average, averaged=averaged, averaged_certificate=certificate)
+
+    def _tell_of_selected(self, tested: Evaluation) -> None:
+        """Have the last row tell of the model that is returned."""
+        assert self.selected is not None
+        row, lam = self.history.rows[-1], self.selected.lam
+        metrics, others = Metrics.of(tested, self.history.score), others_of(tested, self.fed.measures)
+        certificate = self._certificate(self.selected.w, lam)
+        validation = next((r.validation for r in self.history.rows if r.round == int(self.selected.round)), None)
+        self.history.rows[-1] = row._replace(
+            metrics=metrics, others=others, certificate=certificate, validation=validation,
+            undefined=undefined_counts(tested),
+        )  # fmt: skip
+
+    def _selection(self, at: Played[S]) -> Selection | None:
+        best = self.select.best
+        if self.selected is None:
+            return None
+        undefined = self.unjudged if self.select.by_score else ()
+        if best is None or self.selected.is_empty:
+            return Selection("validation", None, at.round, math.nan, undefined)
+        field = selection_field(best.metric, self.history.score)
+        sign = -1 if smaller_is_better(field, self.history.score) else 1
+        name = dict(zip(Metrics._fields, columns_of(self.history.score.name), strict=True))[field]
+        return Selection("validation", name, int(self.selected.round), sign * float(self.selected.value), undefined)
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self.start
+
+    def _certificate(self, w: Tensor, lam: Tensor) -> Certificate | None:
+        if self.certify is None or isinstance(core_of(self.algorithm), Separate):
+            return None
+        ambiguity = ambiguity_of(self.algorithm)
+        found = self.certify(self.fed, w, lam, local=self.algorithm.local, ambiguity=ambiguity, start=self.point)
+        if found is None:
+            return None
+        # The next search starts where this one ended, as (w, λ) moves little between two tests.
+        certificate, self.point = found
+        return certificate
+
+
+def last_is_better(fed: Federation, at: Played[S], key: Key) -> bool:
+    """Whether the last iterate's largest training loss is below the average's, over those who report both."""
+    everybody = torch.arange(fed.n)
+    last, average = (fed.losses(everybody, w, key) for w in (at.state.w, at.model))
+    both = torch.isin(last.clients, average.clients), torch.isin(average.clients, last.clients)
+    worst = [reply.values[told].amax() for reply, told in zip((last, average), both, strict=True) if told.any()]
+    # A NaN is below nothing; nobody's word leaves the average.
+    return bool(worst) and bool(worst[0] < worst[1])

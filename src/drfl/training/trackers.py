@@ -1,0 +1,229 @@
+"""Callbacks that send a run's history to TensorBoard or MLflow, as it grows.
+
+Example:
+    >>> with drfl.trackers.TensorBoard("runs/tb/DRFA") as tracker:  # doctest: +SKIP
+    ...     drfl.run(drfl.DRFA(m=2), fed, rounds=100, callbacks=[tracker])
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from drfl.core.errors import InputError
+from drfl.training.history import CERTIFICATE_COLUMNS, Row
+from drfl.training.loop import Step
+from drfl.task.metrics import Measure
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+    from torch.utils.tensorboard import SummaryWriter
+
+
+def scalars(row: Row, score: Measure) -> dict[str, float]:
+    """What a row of the history says, by the names of ``history.csv``; λ's entries, which are vectors, are not in it.
+
+    Args:
+        row: an evaluated round.
+        score: what its metrics are statistics of.
+    """
+    found = row.metrics.named(score.name) | dict(row.others)
+    if any(row.undefined):
+        names = (name.removeprefix("avg_") for name in row.others if name.startswith("avg_"))
+        found |= {f"undefined_{name}": float(n) for name, n in zip((score.name, *names), row.undefined, strict=True)}
+    for prefix, metrics in (("last", row.last), ("validation", row.validation)):
+        if metrics is not None:
+            found |= {f"{prefix}_{name}": value for name, value in metrics.named(score.name).items()}
+    if row.certificate is not None:
+        found |= {name: getattr(row.certificate, name) for name in CERTIFICATE_COLUMNS}
+    seen = {"flagged_mass": row.flagged_mass, "largest_lambda": float(row.lam.max()), "seconds": row.seconds}
+    return {**found, **row.ledger, **seen}
+
+
+class Store(Protocol):
+    """Where numbers go."""
+
+    def write(self, round: int, values: Mapping[str, float]) -> None:
+        """Keep the values of an evaluated round."""
+        ...
+
+    def close(self, *, failed: bool) -> None:
+        """Nothing more will come."""
+        ...
+
+
+class Tracker(ABC):
+    """Callback that opens its store at the first step, and closes it after the last round or at the end of ``with``.
+
+    Outside of ``with`` a run that a callback or an error ends early leaves the store open; no number is lost by that.
+    """
+
+    def __init__(self) -> None:
+        self._store: Store | None = None
+        self._ended = False
+
+    @abstractmethod
+    def open(self, round: int) -> Store:
+        """The store, for rounds from this one on."""
+
+    def __call__(self, step: Step) -> None:
+        """Send this step's row, where the round was evaluated.
+
+        Raises:
+            InputError: the tracker has been closed, so it belongs to an earlier run.
+        """
+        if self._ended:
+            raise InputError(
+                f"this {type(self).__name__} was closed with its run: make a new one for each run",
+                code="already-closed",
+            )
+        if self._store is None:
+            self._store = self.open(step.round)
+        if step.row is not None:
+            self._store.write(step.round, scalars(step.row, step.score))
+        if step.round == step.rounds:
+            self.close()
+
+    def close(self, *, failed: bool = False) -> None:
+        """Close the store; a second time nothing happens."""
+        if self._store is not None:
+            self._store.close(failed=failed)
+        self._store, self._ended = None, True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close(failed=kind is not None)
+
+
+class TensorBoard(Tracker):
+    """Tracker that writes a run's scalars to a folder that TensorBoard reads: ``tensorboard --logdir runs/tb``.
+
+    Args:
+        folder: of this run. A resumed run writes a further file, which hides what the first wrote of the same rounds.
+
+    Raises:
+        InputError: TensorBoard is not installed, or the folder cannot be written (at the first step).
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        try:
+            import torch.utils.tensorboard  # noqa: F401 - before the run rather than at its first step
+        except ImportError:
+            raise InputError(
+                "TensorBoard is not installed: pip install 'drfl[tensorboard]'",
+                code="package-missing",
+                field="tensorboard",
+            ) from None
+
+    def open(self, round: int) -> Store:
+        """A new file of events."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        try:
+            return _Events(SummaryWriter(str(self.folder), purge_step=round))
+        except OSError as error:
+            raise InputError(
+                f"cannot write TensorBoard's files to '{self.folder}': {error.strerror}",
+                code="cannot-write",
+                field=str(self.folder),
+            ) from None
+
+
+class _Events:
+    def __init__(self, writer: SummaryWriter) -> None:
+        self.writer = writer
+
+    def write(self, round: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, round)
+        self.writer.flush()
+
+    def close(self, *, failed: bool) -> None:  # events have no word for failure
+        self.writer.close()
+
+
+class MLflow(Tracker):
+    """Tracker that logs a run's scalars as the metrics of an MLflow run, with the round as step.
+
+    Args:
+        experiment: its name; it is made where there is none.
+        uri: of the tracking server or store, e.g. ``"sqlite:///mlflow.db"``; None = where MLflow's settings point.
+        name: of the MLflow run; None = MLflow's choice.
+        params: what the run was made with, e.g. ``dataclasses.asdict(algorithm)``, logged as params.
+        run_id: an MLflow run to go on with, where a drfl run is resumed; rounds that it has are not logged again.
+
+    Raises:
+        InputError: MLflow is not installed; the store cannot be reached, or has no such run (at the first step).
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        *,
+        uri: str | None = None,
+        name: str | None = None,
+        params: Mapping[str, object] | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.experiment, self.uri, self.name, self.params = experiment, uri, name, dict(params or {})
+        self.run_id = run_id
+        try:
+            import mlflow.tracking  # noqa: F401 - before the run rather than at its first step
+        except ImportError:
+            raise InputError(
+                "MLflow is not installed: pip install 'drfl[mlflow]'", code="package-missing", field="mlflow"
+            ) from None
+
+    def open(self, round: int) -> Store:
+        """The run of the store, made where it is new; ``run_id`` then names it."""
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+
+        try:
+            client = MlflowClient(self.uri)
+            run = self._begun(client) if self.run_id is None else client.get_run(self.run_id)
+            done = [int(m.step) for m in client.get_metric_history(run.info.run_id, "avg_loss")]
+            client.update_run(run.info.run_id, status="RUNNING")
+        except MlflowException as error:
+            raise InputError(
+                f"MLflow, experiment '{self.experiment}': {str(error).strip().splitlines()[0]}",
+                code="tracker-failed",
+                field=self.experiment,
+            ) from None
+        self.run_id = run.info.run_id
+        return _LoggedRun(client, run.info.run_id, max(done, default=-1))
+
+    def _begun(self, client: MlflowClient) -> Run:
+        from mlflow.entities import Param
+
+        known = client.get_experiment_by_name(self.experiment)
+        experiment = client.create_experiment(self.experiment) if known is None else known.experiment_id
+        run = client.create_run(experiment, run_name=self.name)
+        client.log_batch(run.info.run_id, params=[Param(key, str(value)) for key, value in self.params.items()])
+        return run
+
+
+class _LoggedRun:
+    def __init__(self, client: MlflowClient, run_id: str, done: int) -> None:
+        self.client, self.run_id, self.done = client, run_id, done
+
+    def write(self, round: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+        from mlflow.utils.time import get_current_time_millis
+
+        if round > self.done:
+            now = get_current_time_millis()
+            metrics = [Metric(name, float(value), now, round) for name, value in values.items()]
+            self.client.log_batch(self.run_id, metrics=metrics)
+
+    def close(self, *, failed: bool) -> None:
+        self.client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")

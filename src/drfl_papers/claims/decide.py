@@ -1,0 +1,173 @@
+"""All claims of the papers decided from the stored results, and the files and the table that say so."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from drfl.core.errors import InputError
+from drfl.training.history import csv_text
+from drfl_papers.claims import verdicts
+from drfl_papers.claims.findings import OPPOSITE, SHOWN, UNDECIDED, EverySeed, Finding, InSetting, Lead, as_worded, outcomes
+from drfl_papers.claims.results import StoredResults
+from drfl_papers.claims.rules import AnyClaim, Claim, Derived, MeasuredClaim, Untestable
+from drfl_papers.claims.verdicts import Verdict, verdict
+from drfl_papers.claims.wording import told
+from drfl_papers.specification import load_spec, names
+
+COLUMNS = (
+    "id", "paper", "where", "claim", "kind", "verdict", "settings", "shown as worded", "comparisons", SHOWN, OPPOSITE,
+    UNDECIDED, "decides", "remark",
+)  # fmt: skip
+FINDING_COLUMNS = (
+    "id", "measure", "result", "setting", "method", "against_setting", "against_method",
+    "pairs", "lead", "low", "high", "paper", "p", "p_sign_flips", "p_holm", "p_worded", "wins", "losses", "outcome",
+)  # fmt: skip
+
+
+class Claims(BaseModel):
+    """The claims' file.
+
+    Args:
+        claim: all of them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    claim: list[AnyClaim]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A claim with its verdict.
+
+    Args:
+        claim: what is claimed.
+        verdict: one of :data:`drfl_papers.claims.verdicts.VERDICTS`.
+        found: all that was compared; none for claims that no measurement decides.
+        settings: what the claim as worded comes to in each of its settings; likewise.
+        decides: the numbers in words.
+    """
+
+    claim: AnyClaim
+    verdict: Verdict
+    found: tuple[Finding, ...]
+    settings: tuple[InSetting, ...]
+    decides: str
+
+
+def load(path: Path) -> tuple[AnyClaim, ...]:
+    """The claims of a file.
+
+    Raises:
+        InputError: it is missing, a key is unknown, a value impossible, or two claims have the same id.
+    """
+    try:
+        claims = Claims.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).claim
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}", code="invalid-value", field=path.name
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path.name}: {error}", code="invalid-value", field=path.name) from None
+    ids = [claim.id for claim in claims]
+    twice = next((name for name in ids if ids.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path.name}: two claims have the id {twice}", code="duplicate-name", field=twice)
+    return tuple(claims)
+
+
+def decide(claim: AnyClaim, stored: StoredResults) -> Decided:
+    """A claim's verdict by its rule."""
+    if isinstance(claim, Untestable):
+        return Decided(claim, verdicts.UNTESTABLE, (), (), claim.why)
+    if isinstance(claim, Derived):
+        agrees = all(confirmation.agrees(stored) for confirmation in claim.confirmed_by)
+        return Decided(claim, claim.verdict if agrees else verdicts.OPEN, (), (), _confirmed(claim, stored))
+    found, settings = as_worded(claim.found(stored), claim.setting_of)
+    left_out = left_out_of(claim, stored)
+    beside = {"Broke off": broken_off(found, stored), "Not run": left_out}
+    worded = f"As worded: shown in {sum(s.shown for s in settings)} of {len(settings)} settings"
+    texts = [worded] if len(settings) > 1 else []
+    texts.append(told(found, along=claim.kind == "trend") if found else "not run")
+    texts += [f"{what}: {', '.join(names)}" for what, names in beside.items() if names]
+    found_verdict = verdict(settings, claim.needed, bool(left_out))
+    return Decided(claim, found_verdict, tuple(found), tuple(settings), ". ".join(texts))
+
+
+def broken_off(found: Sequence[Finding], stored: StoredResults) -> list[str]:
+    """The methods with runs that broke off in what was compared, and how many."""
+    pairs = [(f.first, f.second) if isinstance(f, Lead) else (f.place,) for f in found]
+    counts: dict[str, int] = {}
+    for place in dict.fromkeys(place for pair in pairs for place in pair):
+        counts[place.method] = counts.get(place.method, 0) + len(stored.broken(*place))
+    return [f"{method} {n} {'run' if n == 1 else 'runs'}" for method, n in counts.items() if n]
+
+
+def left_out_of(claim: MeasuredClaim, stored: StoredResults) -> list[str]:
+    """The settings that the paper has and the results do not, of a claim on all of them."""
+    if claim.settings is not None or claim.kind == "trend":
+        return []
+    known = [result for result in claim.results if result in names()]
+    return [
+        f"{setting.name} of {result}"
+        for result in known
+        for setting in load_spec(result).settings
+        if setting.name not in stored.settings(result)
+    ]
+
+
+def claims_csv(decided: Sequence[Decided]) -> str:
+    """A row a claim as CSV text."""
+    lines = []
+    for one in decided:
+        claim, counts = one.claim, outcomes(one.found)
+        settings = (len(one.settings), sum(s.shown for s in one.settings))
+        numbers = (*settings, len(one.found), counts[SHOWN], counts[OPPOSITE], counts[UNDECIDED])
+        names = (claim.id, claim.paper, claim.where, claim.says, claim.kind)
+        lines.append([*names, one.verdict, *numbers, one.decides, claim.remark])
+    return csv_text(COLUMNS, lines)
+
+
+def findings_csv(decided: Sequence[Decided]) -> str:
+    """A row a comparison as CSV text; leads in the unit of the stored numbers, positive as claimed."""
+    return csv_text(FINDING_COLUMNS, (_row(one.claim, finding) for one in decided for finding in one.found))
+
+
+def _confirmed(claim: Derived, stored: StoredResults) -> str:
+    texts = []
+    for confirmation in claim.confirmed_by:
+        numbers = confirmation.numbers(stored)
+        ends = " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(numbers), max(numbers)))) if numbers else "–"
+        texts.append(f"{confirmation.says} {ends}")
+    return f"[derivation]({claim.page}); {', '.join(texts)}"
+
+
+def _row(claim: Claim, finding: Finding) -> list[object]:
+    if isinstance(finding, EverySeed):
+        n = len(finding.values)
+        blank = [""] * 8
+        return [
+            claim.id,
+            finding.metric,
+            *finding.place,
+            "",
+            "",
+            n,
+            *blank,
+            finding.agree,
+            n - finding.agree,
+            finding.outcome,
+        ]
+    lead: Lead = finding
+    numbers = (*lead.tests[1:4], lead.paper, *lead.tests[4:], lead.p_holm, lead.p_worded)
+    texts = ["" if math.isnan(value) else f"{value:.4g}" for value in numbers]
+    against = (lead.second.setting, lead.second.method)
+    return [
+        claim.id, lead.metric, *lead.first, *against, len(lead.leads), *texts, lead.wins, lead.losses, lead.outcome,
+    ]  # fmt: skip

@@ -1,0 +1,143 @@
+"""What decided a claim, in words: means, intervals, pairs and settings, never by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from drfl.experiments.run.measures import Column, signed
+from drfl_papers.claims.findings import OPPOSITE, SHOWN, UNDECIDED, EverySeed, Finding, Lead
+
+T = TypeVar("T")
+MOST_PLACES = 3
+"""Most places of a statement on every seed that are told one by one where all agree."""
+
+
+def told(found: Sequence[Finding], along: bool) -> str:
+    """All findings of a claim in one line.
+
+    Args:
+        found: at least one.
+        along: whether they go along a trend, from the second place of each to the first.
+    """
+    parts = []
+    for of in _groups(found, lambda f: f.metric).values():
+        leads = [f for f in of if isinstance(f, Lead)]
+        text = _leads(leads, along) if leads else _every([f for f in of if isinstance(f, EverySeed)])
+        parts.append(f"{_label(of[0].shown)}: {text}")
+    return ". ".join([*parts, _size(found)])
+
+
+def _leads(leads: Sequence[Lead], along: bool) -> str:
+    """By the two that are compared, over the settings."""
+    several = len({lead.first.method for lead in leads}) > 1
+
+    def name(lead: Lead) -> str:
+        if not along:
+            return f"{lead.first.method} − {lead.second.method}" if several else lead.second.method
+        if lead.first.method != lead.second.method:
+            return f"{lead.second.method} → {lead.first.method}"
+        return f"{lead.first.method}, " * several + f"{lead.second.setting} → {lead.first.setting}"
+
+    return "; ".join(f"{key} {_over_settings(group)}" for key, group in _groups(leads, name).items())
+
+
+def _over_settings(leads: Sequence[Lead]) -> str:
+    """Of one comparison in all its settings: the outermost means and ends of intervals, and what is shown."""
+    parts = []
+    finite = [lead for lead in leads if lead.leads and not lead.by_signs]
+    signs = [lead for lead in leads if lead.by_signs]
+    if finite:
+        parts.append(_range(finite))
+    if signs:
+        wins, losses, n = (sum(each) for each in zip(*((x.wins, x.losses, len(x.leads)) for x in signs), strict=True))
+        p = f", p = {signs[0].tests.p_t:.2g}" if len(signs) == 1 else ""
+        parts.append(f"ahead at {wins} and behind at {losses} of {n} seeds{p}")
+    notes = [note for note in (_papers(leads), _counted(leads)) if note]
+    beside = f" ({'; '.join(notes)})" if notes else ""
+    return (" and ".join(parts) or "no pair") + beside
+
+
+def _range(leads: Sequence[Lead]) -> str:
+    shown = leads[0].shown
+    text = _ends([lead.tests.mean for lead in leads], shown)
+    known = [lead for lead in leads if not math.isnan(lead.tests.low)]
+    if not known:
+        return text
+    low, high = min(lead.tests.low for lead in known), max(lead.tests.high for lead in known)
+    return f"{text} [{signed(shown.scale * low, shown.digits)}, {signed(shown.scale * high, shown.digits)}]"
+
+
+def _ends(values: Sequence[float], shown: Column) -> str:
+    """The least and the greatest, as leads."""
+    texts = [signed(shown.scale * value, shown.digits) for value in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(texts))
+
+
+def _papers(leads: Sequence[Lead]) -> str:
+    """The paper's leads in the same settings."""
+    known = [lead.paper for lead in leads if lead.leads and not math.isnan(lead.paper)]
+    return f"paper {_ends(known, leads[0].shown)}" if known else ""
+
+
+def _counted(leads: Sequence[Lead]) -> str:
+    """How many say what; nothing where nothing is decided."""
+    if all(lead.outcome == UNDECIDED for lead in leads):
+        return ""
+    if len(leads) == 1:
+        return leads[0].outcome
+    shown, opposite, undecided = (sum(x.outcome == kind for x in leads) for kind in (SHOWN, OPPOSITE, UNDECIDED))
+    others = [f"opposite in {opposite}"] * bool(opposite) + [f"not decided in {undecided}"] * bool(undecided)
+    return ", ".join([f"shown in {shown} of {len(leads)}", *others])
+
+
+def _every(found: Sequence[EverySeed]) -> str:
+    if len(found) > MOST_PLACES and all(f.agree == len(f.values) > 0 for f in found):
+        values = [value for f in found for value in f.values]
+        return f"every seed in all {len(found)} places ({_values(values, found[0].shown)})"
+    methods, settings = (len({f.place[k] for f in found}) > 1 for k in (2, 1))
+    texts = []
+    for f in found:
+        name = ", ".join([f.place.method] * methods + [f.place.setting] * settings)
+        count = (
+            f"{f.agree} of {len(f.values)} seeds ({_values(f.values, f.shown)}{_share(f)})" if f.values else "no seed"
+        )
+        texts.append(f"{name} {count}".strip())
+    return "; ".join(texts)
+
+
+def _share(found: EverySeed) -> str:
+    """Of how many seeds it may be true, where that is decided."""
+    low, high = found.share
+    return f"; {100 * low:.0f} to {100 * high:.0f} % of all seeds" if found.outcome != UNDECIDED else ""
+
+
+def _values(values: Sequence[float], shown: Column) -> str:
+    """The least and the greatest."""
+    texts = (
+        "never" if math.isinf(value) else f"{shown.scale * value:.{shown.digits}f}"
+        for value in (min(values), max(values))
+    )
+    return " to ".join(dict.fromkeys(texts))
+
+
+def _label(shown: Column) -> str:
+    name = shown.name[0].upper() + shown.name[1:]
+    return f"{name}, points" if shown.unit == "points" else name
+
+
+def _size(found: Sequence[Finding]) -> str:
+    counts = sorted({len(f.leads if isinstance(f, Lead) else f.values) for f in found})
+    seeds = " to ".join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))
+    settings = {(f.first if isinstance(f, Lead) else f.place)[:2] for f in found}
+    where = f"{len(settings)} settings, " if len(settings) > 1 else ""
+    return f"{where}{seeds} {'seed' if seeds == '1' else 'seeds'}"
+
+
+def _groups(items: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
+    """In the order of their first."""
+    found: dict[str, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found

@@ -1,0 +1,1 @@
+"""The commands `drfl reproduce` and `drfl energy`."""

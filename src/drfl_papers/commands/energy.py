@@ -1,0 +1,372 @@
+"""``drfl energy``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from drfl.cli import console
+from drfl.cli.options import EnergyOptions
+from drfl.cli.to_config import overrides
+from drfl.data import Dataset
+from drfl.core.errors import DivergedError, InputError
+from drfl.experiments.run.artifacts import json_text, versions
+from drfl.experiments.config.build import Job, build, load_data
+from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
+from drfl.experiments.config.hyperparameters import algorithm_name
+from drfl.experiments.run.run_directory import check_free, claimed, filled
+from drfl.experiments.run.runner import execute, parse_seeds
+from drfl.task.measure import NOTHING
+from drfl.training.model_selection import TEST
+from drfl_papers.energy import measurements, output
+from drfl_papers.energy.channel import LinkConditions, OverChannel, check
+from drfl_papers.energy.cost import CAPACITANCE, CYCLES_PER_FLOP, FREQUENCY, POWER, Cost, Payload, Processor, Radio, cost_of, payload_of, sample_flops
+from drfl_papers.energy.planner import Candidate, LocalStepsPlan, Measurement, check_complete, plan
+from drfl.core.screen import Table
+from drfl.core.user_code import label_of
+
+SAMPLES = 4
+"""Samples on which a model's operations are counted."""
+
+
+class Study(NamedTuple):
+    """A job, whose local steps and seed are still open.
+
+    Args:
+        config: the job.
+        dataset: its data.
+    """
+
+    config: Config
+    dataset: Dataset
+
+    @classmethod
+    def of(cls, config: Config) -> Study:
+        """Load the data, and make sure that the job can start.
+
+        Raises:
+            InputError: it cannot.
+        """
+        dataset = load_data(config)
+        build(config, dataset)
+        return cls(config, dataset)
+
+    def job(self, tau: int, seed: int) -> Job:
+        """The job with these."""
+        return build(with_steps(self.config, tau, seed), self.dataset)
+
+    def flops(self) -> float:
+        """Floating-point operations of one sample's gradient."""
+        job = build(self.config, self.dataset)
+        return sample_flops(job.task, job.data.inputs[:SAMPLES], job.data.targets[:SAMPLES])
+
+    def payloads(self, tau: int, places: Iterable[LinkConditions]) -> dict[float, Payload]:
+        """What a round takes, by the probability of an outage."""
+        found: dict[float, Payload] = {}
+        for place in _one_an_outage(places):
+            job = self.job(tau, self.config.seed)
+            fading = place.fading(job.data.n) if place.outage else None
+            found[place.outage] = payload_of(job.algorithm, job.fed, fading, seed=self.config.seed)
+        return found
+
+
+def with_steps(config: Config, tau: int, seed: int) -> Config:
+    """The same job with τ local steps and another seed."""
+    own = {**config.algorithms.get(config.algorithm, {}), "steps": tau}
+    return config.model_copy(update={"seed": seed, "algorithms": {**config.algorithms, config.algorithm: own}})
+
+
+def measure(
+    study: Study,
+    steps: Sequence[int],
+    seeds: Sequence[int],
+    places: Iterable[LinkConditions],
+    target: float,
+    quiet: bool,
+) -> Iterator[Measurement]:
+    """Run the job until its target for every τ and seed, and for every outage that the places have.
+
+    A run that diverges has not reached the target.
+
+    Args:
+        study: the job; it ends at its own ``until``, or after its ``rounds``.
+        steps: the τ.
+        seeds: the seeds.
+        places: the channels.
+        target: the worst accuracy to reach, a fraction.
+        quiet: show nothing.
+
+    Raises:
+        InputError: a job cannot be built, or its algorithm cannot go on.
+    """
+    cells = [(place, tau, seed) for place in _one_an_outage(places) for tau in steps for seed in seeds]
+    for count, (place, tau, seed) in enumerate(cells, start=1):
+        where = f", {100 * place.outage:.3g} % outage" if place.outage else ""
+        with console.progress(f"[{count}/{len(cells)}] τ = {tau}, seed {seed}{where}", quiet) as show:
+            job = study.job(tau, seed)
+            fading = place.fading(job.data.n) if place.outage else None
+            if fading is not None:
+                job = job._replace(algorithm=OverChannel(job.algorithm, fading))
+            try:
+                rows = execute(job, [show]).result.history.rows
+                # A client whose accuracy is undefined, as its outputs are not finite, has not reached the target.
+                reached = (row for row in rows if row.metrics.worst_score >= target and not row.undefined[0])
+                rounds = next((row.round for row in reached), None)
+            except DivergedError as error:
+                rounds = None
+                if not quiet:
+                    console.err.print(f"τ = {tau}, seed {seed}: {error}", markup=False)
+        yield Measurement(tau, seed, rounds, place.outage)
+
+
+def _one_an_outage(places: Iterable[LinkConditions]) -> list[LinkConditions]:
+    """One place for each outage: the clients that drop out depend on it alone."""
+    return list({place.outage: place for place in places}.values())
+
+
+SEEDS, ROUNDS = "3", 300
+STEPS = (1, 5, 10, 15, 20, 25, 30)
+SNRS = (0.0, 5.0, 10.0, 15.0, 20.0)
+BANDWIDTHS = (1e5, 1e6, 1e7)
+
+OF_THE_JOB = (
+    "algorithm", "dataset", "partition", "clients", "alpha", "zipf", "model", "cohort", "batch", "lr", "param",
+    "dtype",
+)  # fmt: skip
+"""Options that say which job runs; runs that are there already say so themselves."""
+
+OF_THE_MACHINE = ("data_dir", "engine", "device", "threads")
+"""Options that say where it runs."""
+
+
+class Devices(NamedTuple):
+    """What every client has.
+
+    Args:
+        processor: its processor.
+        radio: its radio.
+    """
+
+    processor: Processor
+    radio: Radio
+
+
+class Found(NamedTuple):
+    """What the plan is made from.
+
+    Args:
+        study: the job.
+        runs: rounds until the target.
+        notes: on these.
+        source: where they are from: "runs", "file" or "here".
+    """
+
+    study: Study
+    runs: list[Measurement]
+    notes: list[str]
+    source: str
+
+
+def energy_command(options: EnergyOptions) -> int:
+    """Measure or read rounds until the target, plan, write, print; gives the exit code."""
+    _check_contradictions(options)
+    places, target, quiet = _places(options), options.target_worst, options.as_json
+    radio = Radio(POWER if options.power is None else options.power, options.downlink)
+    _processor(options, 0.0)  # its numbers are checked before anything runs
+    output.require()
+    config = _config(options)
+    name = f"energy-{label_of(config.algorithm)}-{config.dataset}".lower()
+    out, overwrite = options.out, options.overwrite
+    if out is not None:
+        check_free(out, "plan", overwrite=overwrite)
+
+    place = out or Path("runs") / name
+    with claimed(place, "plan", overwrite=overwrite, anew=out is None, tell=console.warn) as claim:
+        found = _found(options, config, places)
+        cycles = options.cycles_per_sample
+        processor = _processor(options, CYCLES_PER_FLOP * found.study.flops() if cycles is None else cycles)
+        payloads = found.study.payloads(min(run.tau for run in found.runs), places)
+        devices = Devices(processor, radio)
+        costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}
+        made = plan(found.runs, costs)
+        made = made._replace(notes=(*found.notes, *made.notes))
+        content = _summary(found, target, devices, payloads, costs, made)
+        with filled(claim) as folder:
+            _write(folder, found.runs, made, content, f"{_job(config)}: {100 * target:g} % worst accuracy")
+        claim.finished = True
+    if quiet:
+        print(json_text({**content, "directory": str(claim.directory)}))
+    else:
+        _print(made, f"{_job(config)}: local steps with the least energy to {100 * target:g} % worst", claim.directory)
+    return 0
+
+
+def _check_contradictions(options: EnergyOptions) -> None:
+    """Refuse options that would be lost to others."""
+    given = {**vars(options), **options.settings}
+
+    def refuse(names: Sequence[str], why: str) -> None:
+        for name in names:
+            if given.get(name) not in (None, []):
+                option = "a configuration" if name == "config" else f"--{name.replace('_', '-')}"
+                raise InputError(
+                    f"{option} has no effect beside {why}: leave one of them out",
+                    code="conflicting-options",
+                    field=option,
+                )
+
+    if options.runs:
+        refuse(("measurements", "config", "steps", "seeds", "rounds", *OF_THE_JOB), "--runs")
+    if options.measurements is not None:
+        refuse(("steps", "seeds", "rounds"), "--measurements")
+    if options.joules_per_step is not None:
+        refuse(("capacitance",), "--joules-per-step")
+    if options.fading and options.rate_min is None:
+        raise InputError(
+            "--fading needs --rate-min, the rate in bit/s below which a client is in outage",
+            code="needs-option",
+            field="fading",
+        )
+    if options.rate_min is not None and not options.fading:
+        raise InputError("--rate-min requires --fading: give both or none", code="unused-option", field="rate_min")
+    if not 0 < options.target_worst <= 1:
+        raise InputError(
+            f"--target-worst must lie above 0 and be at most 1, not {options.target_worst}",
+            code="out-of-range",
+            field="target_worst",
+        )
+
+
+def _processor(options: EnergyOptions, cycles: float) -> Processor:
+    return Processor(
+        cycles if options.cycles_per_sample is None else options.cycles_per_sample,
+        FREQUENCY if options.frequency is None else options.frequency,
+        CAPACITANCE if options.capacitance is None else options.capacitance,
+        options.joules_per_step,
+    )
+
+
+def _places(options: EnergyOptions) -> list[LinkConditions]:
+    """The grid, bandwidth by bandwidth, each from the lowest SNR to the highest."""
+    snrs, bandwidths = sorted(set(options.snr or SNRS)), sorted(set(options.bandwidth or BANDWIDTHS))
+    places = [LinkConditions(snr, hertz, options.rate_min) for hertz in bandwidths for snr in snrs]
+    for place in places:
+        check(place.bandwidth, place.snr_db)
+        place.link()
+    return places
+
+
+def _steps(options: EnergyOptions) -> list[int]:
+    return sorted(set(options.steps or STEPS))
+
+
+def _config(options: EnergyOptions) -> Config:
+    """The job: that of the runs, or that of the file and the options."""
+    if options.runs:
+        machine = {name: value for name, value in options.settings.items() if name in OF_THE_MACHINE}
+        return load_config(options.runs[0] / "config.toml", machine, trust=options.trust)
+    given = references_of({**options.settings, "algorithm": options.algorithm})
+    file = read_file(options.config, given, trust=options.trust)
+    named = options.algorithm or file.get("algorithm", Config.model_fields["algorithm"].default)
+    algorithm = algorithm_name(str(named))
+    own = {"algorithm": options.algorithm, "rounds": options.rounds}
+    given = {**options.settings, **{name: value for name, value in own.items() if value is not None}}
+    # the first τ stands for all, so that a --param steps=… beside them is refused
+    values = overrides({**given, "steps": _steps(options)[0]}, options.param, [algorithm])
+    # rounds to a target are those of the last iterate by test rows, as in the paper
+    config = config_of(file, {**values, "returned": "last", "until": f"{TEST}worst_accuracy={options.target_worst!r}"})
+    return config if "rounds" in config.model_fields_set else config.model_copy(update={"rounds": ROUNDS})
+
+
+def _found(options: EnergyOptions, config: Config, places: list[LinkConditions]) -> Found:
+    """Rounds until the target: from the runs, from the file, or from runs made now."""
+    target = options.target_worst
+    if options.runs:
+        read, notes = measurements.from_runs(options.runs, target)
+        check_complete(read)
+        return Found(Study.of(config), read, notes, "runs")
+    if options.measurements is not None:
+        read = measurements.read_csv(options.measurements)
+        check_complete(read)
+        config = with_steps(config, min(run.tau for run in read), config.seed)
+        return Found(Study.of(config), read, [], "file")
+    steps, seeds = _steps(options), parse_seeds(options.seeds or SEEDS)
+    study = Study.of(with_steps(config, steps[0], seeds[0]))
+    made = list(measure(study, steps, seeds, places, target, options.as_json))
+    rare = f"the runs were tested every {config.evaluate_every} rounds only, so rounds are rounded up to such"
+    return Found(study, made, [rare] if config.evaluate_every > 1 else [], "here")
+
+
+def _job(config: Config) -> str:
+    return f"{label_of(config.algorithm)} on {config.dataset}"
+
+
+def _summary(
+    found: Found,
+    target: float,
+    devices: Devices,
+    payloads: Mapping[float, Payload],
+    costs: Mapping[LinkConditions, Cost],
+    made: LocalStepsPlan,
+) -> dict[str, object]:
+    """Everything that the plan was made from, and the plan."""
+    config = found.study.config
+    job = config.model_dump(mode="json", exclude_none=True, exclude={"data_dir", "until", "seed", "steps"})
+    own = {name: value for name, value in config.algorithms.get(config.algorithm, {}).items() if name != "steps"}
+    return {
+        "algorithm": config.algorithm,
+        "dataset": config.dataset,
+        "target_worst": target,
+        "config": {**job, "algorithms": {config.algorithm: own}},
+        "source": found.source,
+        "processor": vars(devices.processor),
+        "radio": vars(devices.radio),
+        "payloads": [{"outage": outage, **payload._asdict()} for outage, payload in payloads.items()],
+        "plan": [
+            {
+                **cell.place._asdict(),
+                "outage": cell.place.outage,
+                "cost": costs[cell.place]._asdict(),
+                "best": _plain(cell.best),
+                "runner_up": _plain(cell.runner_up),
+            }
+            for cell in made.cells
+        ],
+        "notes": list(made.notes),
+        "versions": versions(),
+    }
+
+
+def _plain(candidate: Candidate | None) -> dict[str, object] | None:
+    return None if candidate is None else candidate._asdict()
+
+
+def _write(
+    folder: Path, runs: Sequence[Measurement], made: LocalStepsPlan, content: Mapping[str, object], title: str
+) -> None:
+    write = {
+        "measurements.csv": measurements.to_csv(runs),
+        "plan.csv": output.to_csv(made),
+        "plan.md": output.to_markdown(made),
+        "summary.json": json_text(content, indent=2) + "\n",
+    }
+    for name, text in write.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    output.save_heatmap(made, [folder / "heatmap.png", folder / "heatmap.svg"], title)
+
+
+def _print(made: LocalStepsPlan, title: str, directory: Path) -> None:
+    view = Table(title=title, title_justify="left")
+    view.add_column("bandwidth", justify="right")
+    snrs, bandwidths = output.axes([cell.place for cell in made.cells])
+    cells = output.grid(made)
+    for snr in snrs:
+        view.add_column(f"{snr:g} dB", justify="right")
+    for bandwidth in bandwidths:
+        best = (cells[snr, bandwidth].best for snr in snrs)
+        view.add_row(output.hertz(bandwidth), *(NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best))
+    console.out.print(view)
+    for note in made.notes:
+        console.out.print(f"note: {note}", markup=False)
+    console.out.print(f"heat map: {directory / 'heatmap.png'}", markup=False)

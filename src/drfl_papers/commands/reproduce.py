@@ -1,0 +1,178 @@
+"""``drfl reproduce``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from drfl.cli import console, signals
+from drfl.cli.options import ReproduceOptions
+from drfl.core.errors import InputError
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.execution.pool import Done, workers_by_options
+from drfl.core.files import read_text
+from drfl_papers import output
+from drfl_papers.data_source import Source, Sources
+from drfl_papers.execute import check_place, reproduce
+from drfl_papers.plan import Collected, Plan, Scale
+from drfl_papers.specification import Specification, load_spec, names
+from drfl.core.screen import Table
+
+RESULTS = Path("evidence/results")
+SOURCES: Mapping[str, Source] = {"auto": "auto", "original": "original", "stand-in": "stand-in"}
+
+
+def reproduce_command(options: ReproduceOptions) -> int:
+    """List the papers' tables and figures, or run some of them; gives the exit code."""
+    quiet = options.as_json
+    chosen = _chosen(options.names, options.everything)
+    # short results go elsewhere, so that they replace no long ones
+    out = options.out or (RESULTS / "quick" if options.quick else RESULTS)
+    if not chosen:
+        _list(out, quiet)
+        return 0
+    with signals.at_once():  # nothing to tidy up yet
+        workers = workers_by_options(options.jobs, options.ray, os.cpu_count() or 1)
+        plans, skipped = _plans(chosen, options, out)
+    written: dict[str, str] = {}
+
+    def keep(collected: Collected, folder: Path) -> None:
+        written[collected.plan.spec.name] = str(folder)
+
+    with console.interruptible("now: what is finished is kept") as watch, _progress(quiet) as done:
+        reproduce(
+            plans,
+            out,
+            _command(options),
+            workers=workers,
+            data_dir=options.data_dir,
+            done=done,
+            written=keep,
+            watch=watch,
+        )
+    _report(written, skipped, quiet)
+    return 1 if skipped else 0
+
+
+def _chosen(wanted: Sequence[str] | None, everything: bool) -> list[Specification]:
+    if wanted and everything:
+        raise InputError("--all takes no names: leave one of them out", code="conflicting-options", field="all")
+    return [load_spec(name) for name in dict.fromkeys(names() if everything else wanted or [])]
+
+
+def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path) -> tuple[list[Plan], list[str]]:
+    """What can be run; with --all, also the sentences on what cannot."""
+    if (source := SOURCES.get(options.data.lower())) is None:
+        raise InputError(f"--data '{options.data}' is none of {', '.join(SOURCES)}", code="unknown-name", field="data")
+    for spec in chosen:
+        output.check(spec)
+    scale = _scale(options)
+    sources = Sources(source, options.data_dir, console.lines(options.as_json))
+    plans, skipped = [], []
+    for spec in chosen:
+        try:
+            plans.append(sources.plan(spec, scale))
+        except InputError as error:
+            if not options.everything:
+                raise
+            skipped.append(f"{spec.name}: {error}")
+    for plan in plans:
+        output.check_plan(plan)
+        check_place(plan, out, options.overwrite)
+    return plans, skipped
+
+
+def _scale(options: ReproduceOptions) -> Scale:
+    scale = Scale(
+        quick=options.quick,
+        repeats=options.repeats,
+        rounds=options.rounds,
+        settings=None if options.only is None else tuple(part.strip() for part in options.only.split(",")),
+        device=options.device or "cpu",
+    )
+    return scale if options.tuned is None else replace(scale, tuned=options.tuned)
+
+
+def _command(options: ReproduceOptions) -> str:
+    """The command in its shortest form, without where files lie on this machine."""
+    words = ["drfl", "reproduce", *(["--all"] if options.everything else options.names or [])]
+    if options.quick:
+        words.append("--quick")
+    sizes = {"repeats": options.repeats, "rounds": options.rounds, "settings": options.only, "device": options.device}
+    for name, value in sizes.items():
+        if value is not None:
+            words += [f"--{name}", shlex.quote(str(value))]
+    return " ".join([*words, *([] if options.data == "auto" else ["--data", options.data])])
+
+
+def _list(out: Path, quiet: bool) -> None:
+    specs = [load_spec(name) for name in names()]
+    found = {spec.name: os.path.isfile(out / spec.name / "table.md") for spec in specs}
+    if quiet:
+        rows = [{"name": s.name, "paper": s.paper, "title": s.title, "done": found[s.name]} for s in specs]
+        print(json_text({"specifications": rows, "directory": str(out)}))
+        return
+    table = Table("name", "what it is", "title", "done")
+    for spec in specs:
+        table.add_row(spec.name, spec.paper, spec.title, "yes" if found[spec.name] else "")
+    console.out.print(table)
+    console.out.print(f"Run some with 'drfl reproduce NAME …', all with --all; results go to {out}.", markup=False)
+
+
+def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> None:
+    if quiet:
+        print(json_text({"written": written, "skipped": list(skipped)}))
+        return
+    for folder in written.values():
+        table = Path(folder) / "table.md"
+        if len(written) == 1:
+            for line in read_text(table).splitlines():
+                console.out.print(line)
+        console.out.print(f"{table}", markup=False)
+    for sentence in skipped:
+        console.err.print(f"not run: {sentence}", markup=False)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[Done], None]]:
+    """Shows cells done and time left: a live bar on a terminal, a plain line a cell elsewhere."""
+    start = time.monotonic()
+    if quiet:
+        yield lambda done: None
+    elif console.err.is_terminal:
+        columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+        with Progress(*columns, console=console.err, transient=True) as bar:
+            task = bar.add_task("cells", total=None, left="")
+
+            def live(done: Done) -> None:
+                bar.update(task, completed=done.finished, total=done.total, left=_left(done, start))
+
+            yield live
+    else:
+
+        def plain(done: Done) -> None:
+            if not done.known:
+                line = f"[{done.finished}/{done.total}] {_label(done)}; {_left(done, start)}"
+                console.err.print(line, markup=False)
+
+        yield plain
+
+
+def _label(done: Done) -> str:
+    job = done.cell.job
+    return f"{job.get('algorithm')}, seed {job.get('seed')}: {done.record.get('stopped')}"
+
+
+def _left(done: Done, start: float) -> str:
+    """The time left, by the cost of what was run since the start."""
+    if not 0 < done.share < 1:
+        return "last files" if done.share else ""
+    seconds = (time.monotonic() - start) * (1 - done.share) / done.share
+    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"

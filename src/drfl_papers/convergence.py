@@ -1,0 +1,193 @@
+"""How methods approach a known optimum: the rate, the rounds, the distance left; tables and the figure's curves."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from drfl.training import figures
+from drfl.experiments.run.measures import signed
+from drfl.training.history import csv_text
+from drfl.task.measure import NOTHING
+from drfl_papers import plots
+from drfl_papers.plan import Collected
+from drfl_papers.plots import spaced, title
+from drfl_papers.records import Place, fate, places, seeds
+from drfl_papers.tables import ResultTable, TableEntry
+
+LEVEL = 1e-12
+"""A squared distance that counts as arrived."""
+
+FIT = (1e-20, 1e-3)
+"""Squared distances between which the rate is fitted: beyond the first rounds, and above rounding."""
+
+DISTANCE = "‖w − w*‖²"
+COLUMNS = ("setting", "method", "seed", "round", "squared_distance")
+
+
+@dataclass(frozen=True)
+class ErrorCurve:
+    """One seed of one method in one setting.
+
+    Args:
+        seed: which.
+        stopped: "rounds" or "diverged".
+        errors: squared distance after rounds 0, 1, 2, …; none where it diverged.
+        chosen: parameters that were chosen from the method's grid.
+    """
+
+    seed: int
+    stopped: str
+    errors: tuple[float, ...]
+    chosen: Mapping[str, float]
+
+
+class Rate(NamedTuple):
+    """A straight line through log10 of the errors.
+
+    Args:
+        slope: per round; linear convergence has a negative one.
+        r2: R² of the fit; near 1 where convergence is linear.
+    """
+
+    slope: float
+    r2: float
+
+
+def error_curves(collected: Collected) -> dict[Place, tuple[ErrorCurve, ...]]:
+    """The distance records of every place, read with types, in the specification's order."""
+    found = {}
+    for place in places(collected):
+        group = []
+        for seed, record in zip(seeds(collected, place), collected.records[place], strict=True):
+            errors = cast("Sequence[float]", record["errors"]) if record["stopped"] == "rounds" else ()
+            chosen = cast("Mapping[str, float]", record["chosen"])
+            group.append(ErrorCurve(seed, str(record["stopped"]), tuple(map(float, errors)), chosen))
+        found[place] = tuple(group)
+    return found
+
+
+def first(errors: Sequence[float], level: float = LEVEL) -> int | None:
+    """The first round whose error is at most a level; None if there is none."""
+    return next((r for r, error in enumerate(errors) if error <= level), None)
+
+
+def rate(errors: Sequence[float]) -> Rate | None:
+    """The least-squares line through log10 of the errors within `FIT`; None with fewer than three of them."""
+    low, high = FIT
+    at = [(r, math.log10(error)) for r, error in enumerate(errors) if low < error < high]
+    if len(at) < 3:
+        return None
+    x, y = np.array(at).T
+    slope, level = np.polyfit(x, y, 1)
+    spread = float(((y - y.mean()) ** 2).sum())
+    rest = float(((y - slope * x - level) ** 2).sum())
+    return Rate(float(slope), 1 - rest / spread if spread > 0 else math.nan)
+
+
+def tables(collected: Collected) -> tuple[ResultTable, ...]:
+    """A table a setting: distance left, rounds to `LEVEL`, rate; a note below the last."""
+    found = error_curves(collected)
+    methods = [method.name for method in collected.plan.spec.methods]
+    header = ("method", f"last {DISTANCE}", f"rounds to {LEVEL:g}", "log10 per round", "R²")
+    note = (
+        f"Medians over the seeds, of R² the least. The rate is fitted to {DISTANCE} between {FIT[0]:g} and "
+        f"{FIT[1]:g}; {NOTHING} = never that near."
+    )
+    *most, last = (
+        ResultTable(setting, header, tuple(_row(method, found[setting, method]) for method in methods))
+        for setting in collected.plan.settings
+    )
+    return (*most, replace(last, notes=(note,)))
+
+
+def to_csv(collected: Collected) -> str:
+    """Every round's squared distance as CSV text."""
+    lines = (
+        [setting, method, way.seed, r, f"{error:.6e}"]
+        for (setting, method), group in error_curves(collected).items()
+        for way in group
+        for r, error in enumerate(way.errors)
+    )
+    return csv_text(COLUMNS, lines)
+
+
+def summary(group: Sequence[ErrorCurve]) -> dict[str, object]:
+    """A place in numbers: medians over its seeds, and each seed's choice from the grid."""
+    errors = [way.errors for way in group if way.errors]
+    rates = [r for r in map(rate, errors) if r is not None]
+    return {
+        "n": len(errors),
+        "diverged": len(group) - len(errors),
+        "final": _significant([e[-1] for e in errors]),
+        "rounds_to_level": [first(e) for e in errors],
+        "slope": _significant([r.slope for r in rates]),
+        "r2": _significant([min(r.r2 for r in rates)]) if rates else None,
+        "chosen": [dict(way.chosen) for way in group],
+    }
+
+
+def draw(collected: Collected, folder: Path) -> list[str]:
+    """Curves on a logarithmic axis, a panel a setting: the median over seeds, in a band from least to most.
+
+    Returns:
+        the figure's name, without ending.
+    """
+    found, plan = error_curves(collected), collected.plan
+    with plots.drawing(folder, "figure", len(plan.settings)) as (figure, axes):
+        for axis, setting in zip(axes, plan.settings, strict=True):
+            for place, method in enumerate(plan.spec.methods):
+                errors = list(_common(found[setting, method.name]))
+                if not errors:
+                    continue
+                look, middle = figures.look(place), np.median(errors, axis=0)
+                if len(errors) > 1:
+                    low, high = np.min(errors, axis=0), np.max(errors, axis=0)
+                    axis.fill_between(range(len(low)), low, high, color=look.colour, alpha=0.15, linewidth=0)
+                axis.semilogy(
+                    middle, color=look.colour, linestyle=look.dash, marker=look.marker, label=method.name,
+                    markevery=spaced(len(middle), place),
+                )  # fmt: skip
+            axis.set(title=title(collected, setting), xlabel="communication rounds", ylabel=DISTANCE)
+        figures.level(axes)
+        figures.legend(figure, axes)
+    return ["figure"]
+
+
+def _common(group: Sequence[ErrorCurve]) -> Iterator[np.ndarray]:
+    """The errors of the seeds that did not diverge, as far as the shortest goes; exact zeros as the least float."""
+    errors = [way.errors for way in group if way.errors]
+    length = min(map(len, errors), default=0)
+    for found in errors:
+        yield np.maximum(found[:length], np.finfo(float).tiny)
+
+
+def _row(method: str, group: Sequence[ErrorCurve]) -> tuple[TableEntry, ...]:
+    errors, how = [way.errors for way in group if way.errors], fate([way.stopped for way in group])
+    if how:
+        return (TableEntry(method), TableEntry(how), *[TableEntry(NOTHING)] * 3)
+    left = f"{statistics.median(e[-1] for e in errors):.1e}"
+    rates = [r for r in map(rate, errors) if r is not None]
+    texts = [NOTHING, NOTHING]
+    if rates:
+        texts = [signed(statistics.median(r.slope for r in rates), 4), f"{min(r.r2 for r in rates):.4f}"]
+    return tuple(map(TableEntry, (method, left, _rounds([first(e) for e in errors]), *texts)))
+
+
+def _rounds(found: Sequence[int | None]) -> str:
+    """The median, or how many seeds came there."""
+    known = [r for r in found if r is not None]
+    if not known:
+        return NOTHING
+    return f"{statistics.median(known):g}" if len(known) == len(found) else f"{len(known)} of {len(found)} seeds"
+
+
+def _significant(values: Sequence[float]) -> float | None:
+    """The median to six significant digits; None of nothing."""
+    return float(f"{statistics.median(values):.5e}") if values else None

@@ -1,0 +1,186 @@
+"""Measurements from a file, and from the directories that runs left."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from drfl.core.errors import InputError
+from drfl.core.files import read_text
+from drfl.training.history import csv_text
+from drfl.task.measure import PLAIN, undefined_note
+from drfl.training.model_selection import TEST
+from drfl_papers.energy.planner import Measurement
+from drfl.report.read_run import RunRecord, load_run, table
+
+COLUMNS = ("tau", "seed", "rounds")
+DIGITS = 19
+"""The longest integer that is read, as long as the largest of 64 bits."""
+FREE = ("seed", "algorithms", "rounds", "threads", "engine", "device", "data_dir")
+"""What the configurations of runs of one job may differ in; the algorithm's own table is looked at apart."""
+
+
+def to_csv(measurements: Sequence[Measurement]) -> str:
+    """A row a run; no number of rounds = never reached. The outage is a column only where there was any."""
+    faded = any(run.outage for run in measurements)
+    rows = (
+        [run.tau, run.seed, "" if run.rounds is None else run.rounds, *([f"{run.outage:.6f}"] if faded else [])]
+        for run in measurements
+    )
+    return csv_text((*COLUMNS, "outage") if faded else COLUMNS, rows)
+
+
+def read_csv(path: Path) -> list[Measurement]:
+    """Measurements from a CSV file with the columns tau, seed and rounds, and perhaps outage.
+
+    Args:
+        path: the file; a row without a number of rounds is a run that never reached the target.
+
+    Raises:
+        InputError: it cannot be read, a column is missing or a value is impossible; names the file and the line.
+    """
+    text = read_text(path).removeprefix("\ufeff")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(
+                f"{path} lacks the column '{missing[0]}': its first line must name {', '.join(COLUMNS)}",
+                code="missing-column",
+                field=missing[0],
+            )
+        found = [_parsed(row, f"{path}, line {line}") for line, row in enumerate(reader, start=2)]
+    except csv.Error as error:
+        raise InputError(
+            f"cannot read the measurements {path}: {error}", code="file-unreadable", field=str(path)
+        ) from None
+    if not found:
+        raise InputError(
+            f"{path} holds no measurements: give at least one row {','.join(COLUMNS)}", code="no-rows", field=str(path)
+        )
+    return found
+
+
+def _parsed(row: Mapping[str, str | None], where: str) -> Measurement:
+    tau, seed = _whole(row, "tau", 1, where), _whole(row, "seed", 0, where)
+    rounds = _whole(row, "rounds", 0, where) if (row["rounds"] or "").strip() else None
+    text = (row.get("outage") or "0").strip()
+    try:
+        outage = float(text)
+    except ValueError:
+        outage = math.nan
+    if not 0 <= outage <= 1:
+        raise InputError(f"{where}: outage must lie between 0 and 1, not '{text}'", code="out-of-range", field="outage")
+    return Measurement(tau, seed, rounds, round(outage, 6))
+
+
+def _whole(row: Mapping[str, str | None], name: str, low: int, where: str) -> int:
+    text = (row[name] or "").strip()
+    if not text.isascii() or not text.isdigit() or len(text) > DIGITS or int(text) < low:
+        raise InputError(
+            f"{where}: {name} must be an integer of at least {low}, not '{text}'", code="out-of-range", field=name
+        )
+    return int(text)
+
+
+def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurement], list[str]]:
+    """Measurements from run directories, by the first evaluated round whose worst accuracy reaches the target.
+
+    Args:
+        directories: each written by ``drfl run``, or a cell of ``drfl compare``; one job at several τ and seeds.
+        target: the accuracy, a fraction.
+
+    Returns:
+        The measurements, and notes on them.
+
+    Raises:
+        InputError: a folder is no run, the runs are not of one job, or one ended early without the target.
+    """
+    runs = [(path, load_run(path)) for path in directories]
+    for path, run in runs:
+        if run.score.name != PLAIN.name:
+            raise InputError(
+                f"{path} has the score {run.score.words}, and the target is a worst accuracy: run it with "
+                "--score accuracy",
+                code="unsupported-metric",
+                field=str(path),
+            )
+    found = [Measurement(_tau(path, run), _seed(path, run), _rounds(path, run, target)) for path, run in runs]
+    for path, run in runs[1:]:
+        _check_alike(runs[0][0], runs[0][1], path, run)
+    every = max((_number(run.config.get("evaluate_every"), 1) for _, run in runs), default=1)
+    notes = [f"the runs were tested every {every} rounds only, so rounds are rounded up to such"] if every > 1 else []
+    for path, run in runs:
+        note = undefined_note([run.undefined(run.score)], [len(run.clients)])
+        if note:
+            notes.append(f"{path}: the worst accuracy is that of the other clients{note}")
+    return found, notes
+
+
+def _own(run: RunRecord) -> dict[str, object]:
+    """The algorithm's own table of the configuration."""
+    return table(table(run.config, "algorithms"), run.algorithm)
+
+
+def _job(run: RunRecord) -> dict[str, object]:
+    """The configuration. Of a target only its rows matter, as validation rows do not train."""
+    until = run.config.get("until")
+    on_validation = isinstance(until, str) and not until.startswith(TEST)
+    return {**run.config, "until": "on validation rows" if on_validation else None}
+
+
+def _number(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _tau(path: Path, run: RunRecord) -> int:
+    tau = _number(_own(run).get("steps", run.config.get("steps")), 0)
+    if tau < 1:
+        raise InputError(
+            f"{path / 'config.toml'} does not say how many local steps were taken: run it again",
+            code="damaged-run",
+            field=str(path / "config.toml"),
+        )
+    return tau
+
+
+def _seed(path: Path, run: RunRecord) -> int:
+    seed = _number(run.summary.get("seed"), -1)
+    if seed < 0:
+        raise InputError(
+            f"{path / 'summary.json'} does not say which seed was used: run it again",
+            code="damaged-run",
+            field=str(path / "summary.json"),
+        )
+    return seed
+
+
+def _rounds(path: Path, run: RunRecord, target: float) -> int | None:
+    reached = run.history[run.history["worst_score"] >= target - 1e-9]  # files have six decimals
+    if len(reached):
+        return int(reached["round"].iloc[0])
+    stopped = run.summary.get("stopped")
+    if stopped in ("target", "interrupted"):
+        how = "by Ctrl-C" if stopped == "interrupted" else "at a target of its own"
+        raise InputError(
+            f"{path} was stopped {how}, below a worst accuracy of {target:g}: run it again until that, or remove it",
+            code="unfinished-run",
+            field=str(path),
+        )
+    return None
+
+
+def _check_alike(first: Path, one: RunRecord, path: Path, other: RunRecord) -> None:
+    """Raise an InputError where two runs are not of one job."""
+    for mine, theirs, free in ((_job(one), _job(other), FREE), (_own(one), _own(other), ("steps",))):
+        for name in sorted({*mine, *theirs} - {*free}):
+            if mine.get(name) != theirs.get(name):
+                raise InputError(
+                    f"{first} and {path} differ in {name} ({mine.get(name)} and {theirs.get(name)}): runs must be of "
+                    "one job, with other local steps and seeds only",
+                    code="runs-differ",
+                    field=name,
+                )

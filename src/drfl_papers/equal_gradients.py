@@ -1,0 +1,83 @@
+"""The methods where they have computed equally many gradients, in place of equally many rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+from drfl.training.history import ACCURACY_COLUMNS, DIGITS, csv_text
+from drfl_papers import paired_tests, tables
+from drfl_papers.cost_tables import MEGA
+from drfl_papers.plan import Plan
+from drfl_papers.records import Run, Runs
+from drfl_papers.tables import ResultTable
+
+ALIKE = 1.05
+"""Budgets within this factor of each other need no comparison of their own."""
+
+COLUMNS = ("setting", "method", "seed", "round", "gradient_evaluations", *ACCURACY_COLUMNS)
+
+
+def cut(plan: Plan, found: Runs) -> Runs | None:
+    """The runs up to the last tested round within a budget: the fewest gradients that a method spent in that setting
+    at that seed. None where all methods spent about as many, or were tested at their ends alone.
+
+    Args:
+        plan: what was run.
+        found: the runs.
+    """
+    shorter, different = {}, False
+    for setting in plan.settings:
+        groups = {method.name: found[setting, method.name] for method in plan.spec.methods}
+        spent: dict[int, list[float]] = {}
+        for run in (run for group in groups.values() for run in group if run.ended):
+            spent.setdefault(run.seed, []).append(run.final["gradient_evaluations"])
+        different |= any(max(values) > ALIKE * min(values) for values in spent.values())
+        for name, group in groups.items():
+            shorter[setting, name] = tuple(_within(run, min(spent[run.seed])) if run.ended else run for run in group)
+    return shorter if different and any(len(run.points) > 2 for group in found.values() for run in group) else None
+
+
+def _within(run: Run, budget: float) -> Run:
+    points = tuple(point for point in run.points if point.values["gradient_evaluations"] <= budget)
+    return replace(run, points=points, rounds=points[-1].round)
+
+
+def result_tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
+    """The metrics and the paired differences at equal gradients; none where :func:`cut` gives nothing."""
+    shorter = cut(plan, found)
+    if shorter is None:
+        return ()
+    shown = (*tables.final(plan, shorter, beside=False), *paired_tests.tables(plan, shorter, stored=False))
+    first, *rest = (replace(table, title=f"At equal gradients: {_small(table.title)}") for table in shown)
+    return (replace(first, notes=(_note(plan, shorter), *first.notes)), *rest)
+
+
+def to_csv(plan: Plan, found: Runs) -> str | None:
+    """Every run at equal gradients as CSV text; None where :func:`cut` gives nothing."""
+    shorter = cut(plan, found)
+    if shorter is None:
+        return None
+    rows = []
+    for (setting, method), group in shorter.items():
+        for run in (run for run in group if run.ended):
+            metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
+            rows.append([setting, method, run.seed, run.rounds, int(run.final["gradient_evaluations"]), *metrics])
+    return csv_text(COLUMNS, rows)
+
+
+def _note(plan: Plan, shorter: Runs) -> str:
+    rounds = []
+    for method in plan.spec.methods:
+        ended = [run.rounds for setting in plan.settings for run in shorter[setting, method.name] if run.ended]
+        if ended:
+            rounds.append(f"{method.name} {fmean(ended):.0f}")
+    budget = max(run.final["gradient_evaluations"] for group in shorter.values() for run in group if run.ended)
+    return (
+        f"Each method at its last tested round within the budget, the fewest gradients that any method spends in that "
+        f"setting at that seed, at most {budget / MEGA:.3g}·10⁶. Mean rounds: {', '.join(rounds)}."
+    )
+
+
+def _small(title: str) -> str:
+    return title[:1].lower() + title[1:] if title[:1].isascii() else title

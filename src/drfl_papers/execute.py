@@ -1,0 +1,120 @@
+"""Several tables and figures at once: their cells in one pool, each written as soon as its last cell has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from drfl.core.errors import InputError
+from drfl.experiments.execution import training_cells
+from drfl.experiments.execution.cells import Cell, Record
+from drfl.experiments.execution.pool import Done, Workers, run_all
+from drfl.experiments.run.run_directory import check_free, claimed, filled
+from drfl.experiments.run.runner import StopSignal
+from drfl_papers.output import write
+from drfl_papers.plan import Collected, Plan, collect
+from drfl_papers.saddle_distance import approach
+
+CELLS = ".cells"
+"""The folder of records within that of the results."""
+
+
+def reproduce(
+    plans: Sequence[Plan],
+    out: Path,
+    command: str,
+    *,
+    workers: Workers,
+    data_dir: Path | None = None,
+    done: Callable[[Done], None] = lambda done: None,
+    written: Callable[[Collected, Path], None] = lambda collected, folder: None,
+    watch: StopSignal | None = None,
+) -> None:
+    """Run what the plans need and has not been run, and write ``out/NAME`` for each.
+
+    Args:
+        plans: what.
+        out: folder of results; the cells' records go to ``.cells`` in it.
+        command: that makes these results, for the summaries.
+        workers: where the cells run.
+        data_dir: where the data sets' files lie.
+        done: told of each cell that ended.
+        written: told of each result.
+        watch: stops it.
+
+    Raises:
+        InputError: a job cannot start, or a result cannot be written.
+        DrflError: a worker died.
+        StoppedError: a signal asked to stop; what has ended is kept.
+    """
+    records: dict[str, Record] = {}
+    waiting = {plan.spec.name: {planned.cell.key for planned in plan.cells} for plan in plans}
+    cells = [planned.cell for plan in plans for planned in plan.cells]
+    for end in run_all(cells, out / CELLS, run_cell, workers=workers, data_dir=data_dir, watch=watch):
+        records[end.cell.key] = end.record
+        done(end)
+        for plan in plans:
+            left = waiting.get(plan.spec.name)
+            if left is None:
+                continue
+            left.discard(end.cell.key)
+            if not left:
+                del waiting[plan.spec.name]
+                collected = collect(plan, records)
+                written(collected, _write(collected, out / plan.spec.name, command))
+
+
+def run_cell(cell: Cell, data_dir: Path | None) -> Record:
+    """Run a cell here; a run that diverges or is refused is a result too.
+
+    Args:
+        cell: what.
+        data_dir: where the data set's files lie; it has no say in the result.
+    """
+    return approach(cell.job) if cell.kind == "distance" else training_cells.run_cell(cell, data_dir)
+
+
+def _write(collected: Collected, folder: Path, command: str) -> Path:
+    with claimed(folder, "reproduction", overwrite=True) as claim, filled(claim) as stage:
+        write(collected, stage, command)
+        claim.finished = True
+    return claim.directory
+
+
+def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
+    """Make sure that a result can be written, and that it takes the place of none that says more.
+
+    Raises:
+        InputError: the place holds something else, or a result of another size or on other data, and may not be
+            overwritten.
+    """
+    folder = out / plan.spec.name
+    check_free(folder, "reproduction", overwrite=True)
+    if overwrite or not (folder / "summary.json").is_file():
+        return
+    try:
+        before = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return
+    if not isinstance(before, dict):
+        return
+    now = size(plan)
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise InputError(
+                f"{folder} has a result with {name} = {before.get(name)}, this one would have {value}: "
+                "give another --out, or --overwrite",
+                code="other-run",
+                field=name,
+            )
+
+
+def size(plan: Plan) -> dict[str, object]:
+    """What of a plan tells a short result from a long one; `summary.json` has the same keys."""
+    return {
+        "repeats": plan.repeats,
+        "rounds": plan.rounds,
+        "settings": list(plan.settings),
+        "stand_in": plan.scale.stand_in,
+    }

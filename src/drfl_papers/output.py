@@ -1,0 +1,296 @@
+"""The files of a reproduction: tables, figures, records and a summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from drfl.training import figures
+from drfl.core.errors import unknown
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.measures import Interval, column
+from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_text
+from drfl_papers import convergence, cost_tables, equal_gradients, equal_tables, heading, paired_tests, plots, rounds_to_target, tables
+from drfl_papers.convergence import error_curves
+from drfl_papers.plan import Collected, Plan
+from drfl_papers.records import EQUAL_COLUMNS, Run, Runs, finals, runs
+from drfl_papers.specification import Specification
+from drfl_papers.tables import ResultTable, plain
+
+OWN = ("algorithm", "algorithms", "parameters", "grid", "seed", "rounds")
+"""What a cell's job has of its method, and not of the setting."""
+
+
+def summary(collected: Collected, command: str) -> dict[str, object]:
+    """Everything in one object; the same records give the same.
+
+    Args:
+        collected: what ran.
+        command: that makes it.
+    """
+    plan = collected.plan
+    spec, scale = plan.spec, plan.scale
+    return {
+        "name": spec.name,
+        "paper": spec.paper,
+        "title": spec.title,
+        "kind": spec.kind,
+        "note": spec.note,
+        "stand_in": scale.stand_in,
+        "stand_in_why": spec.stand_in.why if scale.stand_in and spec.stand_in is not None else None,
+        "quick": scale.quick,
+        "job": spec.job,
+        "rounds": plan.rounds,
+        "repeats": plan.repeats,
+        "seeds": sorted({planned.seed for planned in plan.cells}),
+        "settings": list(plan.settings),
+        "jobs": {setting: common(plan, setting) for setting in plan.settings},
+        "methods": {
+            m.name: {"algorithm": m.algorithm, "parameters": _parameters(collected, m.name)} for m in spec.methods
+        },
+        "hyperparameters": {name: found.get("provenance") for name, found in plan.hyperparameters.items()},
+        "results": _final_distances(collected) if spec.kind == "distance" else _results(collected),
+        **_extra(collected),
+        "device": scale.device,
+        "versions": versions(collected),
+        "command": command,
+    }
+
+
+def common(plan: Plan, setting: str) -> dict[str, object]:
+    """The job of a setting: what all its methods share."""
+    jobs = [planned.cell.job for planned in plan.cells if planned.setting == setting]
+    shared = (name for name in jobs[0] if name not in OWN)
+    return {n: jobs[0][n] for n in shared if all(n in job and job[n] == jobs[0][n] for job in jobs)}
+
+
+def versions(collected: Collected) -> dict[str, str]:
+    """Of Python and the packages, by the records; several where cells were run with several."""
+    found: dict[str, dict[str, None]] = {}
+    for group in collected.records.values():
+        for record in group:
+            known = record["versions"]
+            for name, version in known.items() if isinstance(known, Mapping) else ():
+                found.setdefault(str(name), {})[str(version)] = None
+    return {name: ", ".join(sorted(seen)) for name, seen in found.items()}
+
+
+def _parameters(collected: Collected, method: str) -> dict[str, object]:
+    """By setting, those of the first seed; what a distance cell chose from its grid is among the results."""
+    return {s: collected.records[s, method][0].get("parameters") for s in collected.plan.settings}
+
+
+def _results(collected: Collected) -> dict[str, object]:
+    found: dict[str, dict[str, object]] = {}
+    for (setting, method), group in runs(collected).items():
+        found.setdefault(setting, {})[method] = _place(group)
+    return {**found}
+
+
+def _place(group: Sequence[Run]) -> dict[str, object]:
+    """Means over the seeds, none if a run failed; half_width is that of the 95 % t-interval."""
+    whole = all(run.ended for run in group)
+    return {
+        "n": sum(run.ended for run in group),
+        "diverged": sum(run.stopped == "diverged" for run in group),
+        "refused": sum(run.stopped == "refused" for run in group),
+        "rounds": [run.rounds for run in group],
+        **({name: _interval(list(finals(group, name).values())) for name in ACCURACY_COLUMNS} if whole else {}),
+    }
+
+
+def _interval(values: Sequence[float]) -> dict[str, float | None]:
+    interval = Interval.of(values)
+    named = {"mean": interval.mean, "half_width": interval.half, "std": interval.std}
+    return {name: None if math.isnan(value) else round(value, DIGITS) for name, value in named.items()}
+
+
+def _final_distances(collected: Collected) -> dict[str, object]:
+    found: dict[str, dict[str, object]] = {}
+    for (setting, method), group in convergence.error_curves(collected).items():
+        found.setdefault(setting, {})[method] = convergence.summary(group)
+    return {**found}
+
+
+def _extra(collected: Collected) -> dict[str, object]:
+    """Rounds to the targets, and an energy map's constants, where there are any."""
+    spec = collected.plan.spec
+    if spec.kind == "distance":
+        return {}
+    extra: dict[str, object] = {}
+    if rounds_to_target.levels(spec):
+        extra["targets"] = rounds_to_target.summary(collected)
+    if spec.kind == "energy":
+        from drfl_papers import energy_map
+
+        extra["energy"] = energy_map.summary(collected)
+    return extra
+
+
+PLACE = ("setting", "method", "algorithm", "seed", "stopped", "rounds")
+COLUMNS = (*PLACE, *ACCURACY_COLUMNS, *EQUAL_COLUMNS, *LEDGER_COLUMNS, "clients_per_round", "halved")
+DISTANCE_COLUMNS = (*PLACE, "squared_distance", "chosen")
+
+LEGENDS = {
+    "curves": "Curves are means over the repeats, bands the 95 % t-intervals of the means.",
+    "scatter": "Points are means over the repeats, crosses the 95 % t-intervals of the means.",
+    "distance": "Curves are medians over the repeats; bands go from the least to the greatest.",
+}
+"""What a figure's marks mean where there are repeats, by kind."""
+
+
+def check(spec: Specification) -> None:
+    """Make sure, before data are loaded, that the result can be drawn.
+
+    Raises:
+        InputError: matplotlib is missing, or an axis or metric is unknown.
+    """
+    if spec.kind == "table":
+        return
+    figures.check()
+    for panel in spec.panels if spec.kind in ("curves", "scatter") else ():
+        column(panel.y)
+        if spec.kind == "scatter":
+            column(panel.x)
+        elif panel.x not in plots.AXES:
+            raise unknown("x axis", panel.x, plots.AXES, field="x")
+
+
+def check_plan(plan: Plan) -> None:
+    """Make sure, before anything runs, that what needs the data can be made of the result.
+
+    Raises:
+        InputError: an energy map lacks its grid, or the model's operations cannot be counted.
+    """
+    if plan.spec.kind == "energy":
+        from drfl_papers import energy_map
+
+        energy_map.check(plan)
+
+
+def write(collected: Collected, folder: Path, command: str) -> None:
+    """Fill an existing, empty folder; the same records give the same bytes.
+
+    Args:
+        collected: what ran.
+        folder: where.
+        command: that makes these results, for `summary.json`.
+
+    Raises:
+        InputError: a figure cannot be drawn, as matplotlib is missing or an axis is unknown.
+        OSError: the folder cannot be written to.
+    """
+    drawn = _draw(collected, folder)
+    texts = {
+        **_csvs(collected),
+        "summary.json": json_text(summary(collected, command), indent=2) + "\n",
+        "table.md": markdown(collected, drawn),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def contents(collected: Collected) -> tuple[ResultTable, ...]:
+    """All tables of a result, in order."""
+    kind = collected.plan.spec.kind
+    if kind == "distance":
+        return convergence.tables(collected)
+    first: tuple[ResultTable, ...] = ()
+    if kind == "energy":
+        from drfl_papers import energy_map
+
+        first = energy_map.tables(collected)
+    return (*first, *rounds_to_target.tables(collected), *_of_last_models(collected.plan, runs(collected)))
+
+
+def _of_last_models(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
+    """What the last models show, what they cost, and what they show at equal cost."""
+    shown = (*tables.final(plan, found), *equal_tables.tables(plan, found))
+    if plan.spec.kind == "energy":
+        return shown
+    equal = equal_gradients.result_tables(plan, found)
+    return (*shown, *paired_tests.tables(plan, found), *cost_tables.tables(plan, found), *equal)
+
+
+def markdown(collected: Collected, drawn: list[str]) -> str:
+    """`table.md`: what it is, on which data, the figures, the tables.
+
+    Args:
+        collected: what ran.
+        drawn: names of the figures beside it, without ending.
+    """
+    spec = collected.plan.spec
+    parts = [f"# {plain(spec.title)} ({plain(spec.paper)})", *heading.sentences(collected.plan)]
+    about = collected.plan.settings if len(drawn) > 1 else [spec.title]
+    parts += [f"![{plain(what)}]({name}.png)" for what, name in zip(about, drawn, strict=False)]
+    if drawn and collected.plan.repeats > 1 and spec.kind in LEGENDS:
+        parts.append(LEGENDS[spec.kind] + (" Dashed lines are the targets." if spec.targets else ""))
+    return "\n\n".join([*parts, *(table.markdown().rstrip("\n") for table in contents(collected))]) + "\n"
+
+
+def _draw(collected: Collected, folder: Path) -> list[str]:
+    kind = collected.plan.spec.kind
+    if kind in ("curves", "scatter"):
+        return plots.draw(collected, folder)
+    if kind == "distance":
+        return convergence.draw(collected, folder)
+    if kind == "energy":
+        from drfl_papers import energy_map
+
+        return energy_map.draw(collected, folder)
+    return []
+
+
+def _csvs(collected: Collected) -> dict[str, str]:
+    spec = collected.plan.spec
+    if spec.kind == "distance":
+        cells = csv_text(DISTANCE_COLUMNS, _distances(collected))
+        return {"cells.csv": cells, "curves.csv": convergence.to_csv(collected)}
+    plan, found = collected.plan, runs(collected)
+    texts = {"cells.csv": cells_csv(collected)}
+    if spec.kind != "energy":
+        texts["paired.csv"] = paired_tests.to_csv(paired_tests.differences(plan, found))
+        together = paired_tests.over_settings(plan, found)
+        if together:
+            texts["paired_over_settings.csv"] = paired_tests.to_csv(together)
+        equal = equal_gradients.to_csv(plan, found)
+        if equal is not None:
+            texts["equal_gradients.csv"] = equal
+    if spec.kind == "curves":
+        texts["curves.csv"] = plots.to_csv(collected)
+    if rounds_to_target.levels(spec):
+        texts["reached.csv"] = rounds_to_target.to_csv(collected)
+    if spec.kind == "energy":
+        from drfl_papers import energy_map
+
+        texts["energy.csv"] = energy_map.to_csv(collected)
+    return texts
+
+
+def cells_csv(collected: Collected) -> str:
+    """`cells.csv` of a training result: a row a run; accuracies are fractions."""
+    return csv_text(COLUMNS, _cells(collected))
+
+
+def _cells(collected: Collected) -> Iterator[list[object]]:
+    algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
+    for (setting, method), group in runs(collected).items():
+        for run in group:
+            values: list[object] = [""] * (len(COLUMNS) - len(PLACE))
+            if run.ended:
+                metrics = (f"{run.final[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
+                equal = (f"{run.equal[name]:.{DIGITS}f}" if run.equal else "" for name in EQUAL_COLUMNS)
+                ledger = (int(run.final[name]) for name in LEDGER_COLUMNS)
+                values = [*metrics, *equal, *ledger, f"{run.clients:.3f}", run.halved]
+            yield [setting, method, algorithms[method], run.seed, run.stopped, run.rounds, *values]
+
+
+def _distances(collected: Collected) -> Iterator[list[object]]:
+    algorithms = {method.name: method.algorithm for method in collected.plan.spec.methods}
+    for (setting, method), group in error_curves(collected).items():
+        for way in group:
+            last = f"{way.errors[-1]:.6e}" if way.errors else ""
+            chosen = " ".join(f"{name}={value:g}" for name, value in way.chosen.items())
+            rounds = len(way.errors) - 1 if way.errors else 0
+            yield [setting, method, algorithms[method], way.seed, way.stopped, rounds, last, chosen]

@@ -1,0 +1,213 @@
+"""Differences between methods over the same seeds: the same partition and initial model, so that both cancel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import NamedTuple
+
+from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
+from drfl.experiments.run.measures import column, signed
+from drfl.training.history import DIGITS, csv_text
+from drfl.task.measure import NOTHING
+from drfl_papers.plan import Plan
+from drfl_papers.records import Runs, finals
+from drfl_papers.specification import Specification
+from drfl_papers.tables import ResultTable, TableEntry
+
+COLUMNS = (
+    "setting", "metric", "reference", "method",
+    "pairs", "difference", "low", "high", "p_t", "p_sign_flips", "p_holm", "seen",
+)  # fmt: skip
+
+
+class Difference(NamedTuple):
+    """The reference method minus another.
+
+    Args:
+        setting: its name, or :data:`OVER`.
+        metric: one of the accuracies.
+        reference: name of the method that is subtracted from.
+        method: name of the one that is subtracted.
+        found: over the seeds that both came to the end of; fractions.
+        p_holm: p-value of the paired t-test, corrected for all differences of the specification; NaN below five pairs.
+    """
+
+    setting: str
+    metric: str
+    reference: str
+    method: str
+    found: SeedDifference
+    p_holm: float
+
+    @property
+    def seen(self) -> str:
+        """What it says of the reference, see :func:`drfl.assessment.seeds.verdict`."""
+        return verdict(self.found, self.p_holm, less_is_better=column(self.metric).small)
+
+
+Names = tuple[str, str, str, str]
+"""Setting, metric, reference and other method."""
+
+OVER = "mean over the settings"
+"""What :func:`over_settings` gives as the setting."""
+
+
+def differences(plan: Plan, found: Runs) -> tuple[Difference, ...]:
+    """The reference minus each other method, by accuracy and setting: one family for Holm's correction.
+
+    Accuracies are taken as `cells.csv` has them, so that the differences follow from that file.
+
+    Args:
+        plan: what was run.
+        found: the runs; their last points are compared.
+    """
+    return _family(
+        ((setting, metric, reference, method), list(_by_seed(found, setting, metric, reference, method).values()))
+        for metric, reference, method in _compared(plan.spec)
+        for setting in plan.settings
+    )
+
+
+def over_settings(plan: Plan, found: Runs) -> tuple[Difference, ...]:
+    """The same of the mean over a table's settings, seed by seed: a family of its own; none where there is one setting.
+
+    What is small in every setting and has the same sign in all can be shown so, and is then of the settings together.
+    A seed counts where both methods came to the end in every setting. Settings share seeds, and with them draws, so
+    that seeds and not settings are the pairs.
+
+    Args:
+        plan: what was run.
+        found: the runs; their last points are compared.
+    """
+    if plan.spec.kind != "table" or len(plan.settings) < 2:
+        return ()
+    family: list[tuple[Names, list[float]]] = []
+    for metric, reference, method in _compared(plan.spec):
+        each = [_by_seed(found, setting, metric, reference, method) for setting in plan.settings]
+        seeds = [seed for seed in each[0] if all(seed in other for other in each)]
+        values = [fmean(by_seed[seed] for by_seed in each) for seed in seeds]
+        family.append(((OVER, metric, reference, method), values))
+    return _family(family)
+
+
+def _compared(spec: Specification) -> list[tuple[str, str, str]]:
+    """Metric, reference and other method."""
+    reference = spec.reference or spec.methods[0].name
+    others = [method.name for method in spec.methods if method.name != reference]
+    return [(metric, reference, other) for metric in spec.metrics if metric.endswith("_accuracy") for other in others]
+
+
+def _by_seed(found: Runs, setting: str, metric: str, reference: str, method: str) -> dict[int, float]:
+    first, other = finals(found[setting, reference], metric), finals(found[setting, method], metric)
+    return {seed: round(first[seed], DIGITS) - round(other[seed], DIGITS) for seed in first if seed in other}
+
+
+def _family(compared: Iterable[tuple[Names, list[float]]]) -> tuple[Difference, ...]:
+    tested = [(names, seed_difference(values)) for names, values in compared]
+    corrected = holm_family([difference for _, difference in tested])
+    return tuple(Difference(*names, d, float(p)) for (names, d), p in zip(tested, corrected, strict=True))
+
+
+def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ...]:
+    """A table a metric: the other methods down, the settings across, a note below the last; then, of a table of several
+    settings, the means over them. None without others.
+
+    Args:
+        plan: what was run.
+        runs: the runs; their last points are compared.
+        stored: whether the p-values are in files, which the notes name.
+    """
+    found = differences(plan, runs)
+    if not found:
+        return ()
+    *most, last = (
+        _table(plan, [d for d in found if d.metric == metric], metric)
+        for metric in dict.fromkeys(d.metric for d in found)
+    )
+    shown = (*most, replace(last, notes=(_note(found, _alike(plan), stored),)))
+    together = over_settings(plan, runs)
+    return (*shown, _table_over_settings(together, stored)) if together else shown
+
+
+def to_csv(found: Sequence[Difference]) -> str:
+    """Differences as CSV text, fractions."""
+    return csv_text(COLUMNS, (_row(d) for d in found))
+
+
+def _row(d: Difference) -> list[object]:
+    n, *ends, p_t, p_flips = d.found
+    numbers = ["" if math.isnan(value) else f"{value:.{DIGITS}f}" for value in ends]
+    chances = ["" if math.isnan(p) else f"{p:.4g}" for p in (p_t, p_flips, d.p_holm)]
+    return [*d[:4], n, *numbers, *chances, d.seen]
+
+
+def _table(plan: Plan, found: Sequence[Difference], metric: str) -> ResultTable:
+    reference, settings = found[0].reference, plan.settings
+    rows = []
+    for method in dict.fromkeys(d.method for d in found):
+        cells = {d.setting: TableEntry(_text(d)) for d in found if d.method == method}
+        rows.append((TableEntry(f"{reference} − {method}"), *(cells[setting] for setting in settings)))
+    less = " (less is better)" if column(metric).small else ""
+    title = f"Paired differences: {column(metric).name}{less}, points"
+    return ResultTable(title, ("difference", *settings), tuple(rows))
+
+
+def _table_over_settings(found: Sequence[Difference], stored: bool) -> ResultTable:
+    metrics = list(dict.fromkeys(d.metric for d in found))
+    rows = []
+    for method in dict.fromkeys(d.method for d in found):
+        cells = {d.metric: TableEntry(_text(d)) for d in found if d.method == method}
+        rows.append((TableEntry(f"{found[0].reference} − {method}"), *(cells[metric] for metric in metrics)))
+    header = ("difference", *(column(metric).name for metric in metrics))
+    note = (
+        f"Of every seed the mean over the settings, all of which must have ended; corrected for the {len(found)} "
+        f"differences of this table alone{'; `paired_over_settings.csv` has the p-values' if stored else ''}."
+    )
+    return ResultTable("Paired differences: mean over the settings, points", header, tuple(rows), (note,))
+
+
+def _text(d: Difference) -> str:
+    n, mean, low, high, *_ = d.found
+    if not n:
+        return NOTHING
+    scale = column(d.metric).scale
+    middle = signed(scale * mean, 2)
+    if n < 2:
+        return f"{middle} ({d.seen})"
+    ends = "" if math.isnan(low) else f" [{signed(scale * low, 2)}, {signed(scale * high, 2)}]"
+    return f"{middle}{ends} {d.seen}"
+
+
+def _note(found: Sequence[Difference], alike: bool, stored: bool) -> str:
+    pairs = sorted({d.found.n for d in found})
+    seeds = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
+    text = f"Mean difference over the seeds that both methods came to the end of, {seeds}"
+    if pairs[-1] < 2:
+        return f"{text}; one pair has no interval."
+    text += " [95 % t-interval, each on its own]."
+    tested = sum(d.found.n >= T_FROM for d in found)
+    if tested:
+        text += f" {_rule(found[0].reference, tested, pairs[-1] >= FLIPS_FROM, stored)}"
+    if pairs[0] < T_FROM:
+        text += f" With fewer than {T_FROM} pairs nothing is decided, whatever the numbers."
+    if not alike:
+        text += " The methods did not all run the same number of rounds."
+    return text
+
+
+def _rule(reference: str, tested: int, flipped: bool, stored: bool) -> str:
+    """What a verdict takes."""
+    corrected = f"corrected for the {tested} differences here (Holm)" if tested > 1 else "of the one difference here"
+    flips = f", and that of all sign flips, uncorrected, is at most {LEVEL} too" if flipped else ""
+    return (
+        f"{reference} is better or worse only where the p-value of the paired t-test, {corrected}, "
+        f"is at most {LEVEL}{flips}{'; `paired.csv` has the p-values' if stored else ''}."
+    )
+
+
+def _alike(plan: Plan) -> bool:
+    """Whether all methods were to run equally long."""
+    return len({planned.cell.job.get("rounds") for planned in plan.cells}) == 1

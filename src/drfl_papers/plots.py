@@ -1,0 +1,197 @@
+"""Figures of the papers, drawn with matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from drfl.core.errors import unknown
+from drfl.experiments.run.measures import Interval, column
+from drfl.training.figures import legend, look, panels_of
+from drfl.training.history import ACCURACY_COLUMNS, DIGITS, csv_text
+from drfl_papers.plan import Collected
+from drfl_papers.records import EvaluatedRound, Place, Run, finals, runs
+from drfl_papers.specification import Panel
+from drfl_papers.tables import sentence
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@contextmanager
+def drawing(folder: Path, name: str, panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
+    """A figure with so many panels, saved as ``name.png`` and ``name.svg`` in a folder when the block ends.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    with panels_of(panels) as (figure, axes):
+        yield figure, axes
+        figure.savefig(folder / f"{name}.png", metadata={"Software": None})
+        figure.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+
+
+AXES = {"round": "communication rounds", "iterations": "local iterations of a client", "bytes": "MB sent, both ways"}
+"""What the x axis of a curve may be, and how it is called."""
+
+MEGA = 1e6
+
+COLUMNS = ("setting", "method", "seed", *AXES, *ACCURACY_COLUMNS)
+
+
+class Curve(NamedTuple):
+    """A metric's mean over repeats.
+
+    Args:
+        x: places on the x axis; bytes in MB.
+        mean: of the metric, as it is in records.
+        half: half the width of the 95 % t-interval of the mean; NaN for one repeat.
+    """
+
+    x: tuple[float, ...]
+    mean: tuple[float, ...]
+    half: tuple[float, ...]
+
+    @property
+    def banded(self) -> bool:
+        """Whether there is an interval to show."""
+        return not any(math.isnan(half) for half in self.half)
+
+
+def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
+    """The mean over the runs that ended, at the rounds that all of them have, so that it ends where the first does.
+
+    Args:
+        group: repeats of one method in one setting.
+        x: one of `AXES`.
+        metric: one of `drfl.training.history.Metrics`.
+
+    Returns:
+        None if a run failed.
+
+    Raises:
+        InputError: there is no such x axis.
+    """
+    if x not in AXES:
+        raise unknown("x axis", x, AXES, field="x")
+    if not all(run.ended for run in group):
+        return None
+    tables = [{point.round: point for point in run.points} for run in group]
+    rounds = [r for r in tables[0] if all(r in table for table in tables)]
+    places = [
+        math.fsum(_at(run, table[r], x) for run, table in zip(group, tables, strict=True)) / len(group) for r in rounds
+    ]
+    spread = [Interval.of([table[r].values[metric] for table in tables]) for r in rounds]
+    return Curve(tuple(places), tuple(i.mean for i in spread), tuple(i.half for i in spread))
+
+
+def to_csv(collected: Collected) -> str:
+    """Every evaluated round of every run as CSV text; bytes are both ways."""
+    lines = []
+    for (setting, method), group in runs(collected).items():
+        for run in group:
+            for point in run.points:
+                metrics = (f"{point.values[name]:.{DIGITS}f}" for name in ACCURACY_COLUMNS)
+                where = (point.round, point.round * run.steps, int(point.bytes))
+                lines.append([setting, method, run.seed, *where, *metrics])
+    return csv_text(COLUMNS, lines)
+
+
+def _at(run: Run, point: EvaluatedRound, x: str) -> float:
+    if x == "bytes":
+        return point.bytes / MEGA
+    return float(point.round * (run.steps if x == "iterations" else 1))
+
+
+MARKS = 8
+"""Markers on a curve."""
+
+
+def draw(collected: Collected, folder: Path) -> list[str]:
+    """A figure a setting with all panels of the specification: curves, or a scatter plot of the final metrics.
+
+    Returns:
+        the figures' names, without ending.
+    """
+    found, names = runs(collected), numbered(collected)
+    for name, setting in zip(names, collected.plan.settings, strict=True):
+        _figure(collected, found, setting, folder, name)
+    return names
+
+
+def numbered(collected: Collected) -> list[str]:
+    """The names of a figure for each setting, without ending: numbered where there are several."""
+    count = len(collected.plan.settings)
+    return ["figure"] if count == 1 else [f"figure-{k}" for k in range(1, count + 1)]
+
+
+def title(collected: Collected, setting: str) -> str:
+    """What stands above a figure or panel: the setting, and whether it is on the paper's data."""
+    return f"{setting} (stand-in)" if collected.plan.scale.stand_in else setting
+
+
+def _figure(collected: Collected, found: Mapping[Place, Sequence[Run]], setting: str, folder: Path, name: str) -> None:
+    spec = collected.plan.spec
+    panels = spec.panels or [Panel()]
+    groups = {method.name: found[setting, method.name] for method in spec.methods}
+    with drawing(folder, name, len(panels)) as (figure, axes):
+        figure.suptitle(title(collected, setting), fontsize=10)
+        for axis, panel in zip(axes, panels, strict=True):
+            if spec.kind == "scatter":
+                _points(axis, panel, groups)
+            else:
+                _curves(axis, panel, groups)
+                for target in spec.targets:
+                    if target.metric == panel.y:
+                        level = column(panel.y).scale * target.value
+                        axis.axhline(level, color="#777777", linestyle=(0, (4, 3)), linewidth=0.9)
+        legend(figure, axes)
+
+
+def _curves(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> None:
+    shown = column(panel.y)
+    for place, (method, group) in enumerate(groups.items()):
+        found, style = curve(group, panel.x, panel.y), look(place)
+        if found is None:
+            continue
+        mean, half = shown.scale * np.array(found.mean), shown.scale * np.array(found.half)
+        if found.banded:
+            low = np.maximum(mean - half, 0.0)  # no metric is negative, and no accuracy above 1
+            high = np.minimum(mean + half, shown.scale if shown.unit == "%" else np.inf)
+            axis.fill_between(found.x, low, high, color=style.colour, alpha=0.13, linewidth=0)
+        axis.plot(
+            found.x, mean, color=style.colour, linestyle=style.dash, marker=style.marker, label=method,
+            markevery=spaced(len(mean), place),
+        )  # fmt: skip
+    axis.set(xlabel=AXES[panel.x], ylabel=sentence(shown.label))
+    if panel.x != "bytes":
+        axis.locator_params(axis="x", integer=True)
+
+
+def _points(axis: Axes, panel: Panel, groups: Mapping[str, Sequence[Run]]) -> None:
+    """A point a method with a cross of its intervals; x and y are metrics."""
+    across, up = column(panel.x), column(panel.y)
+    for place, (method, group) in enumerate(groups.items()):
+        values, others = finals(group, panel.x), finals(group, panel.y)
+        if not values:
+            continue
+        x, y = Interval.of(list(values.values())), Interval.of(list(others.values()))
+        colour, _, marker = look(place)
+        axis.errorbar(
+            across.scale * x.mean, up.scale * y.mean, label=method, color=colour, marker=marker, markersize=6,
+            linestyle="none", elinewidth=0.9, capsize=2,
+            xerr=across.scale * x.half if x.n > 1 else None, yerr=up.scale * y.half if y.n > 1 else None,
+        )  # fmt: skip
+    axis.set(xlabel=sentence(across.label), ylabel=sentence(up.label))
+
+
+def spaced(points: int, place: int) -> tuple[int, int]:
+    """Which points of a curve carry a marker: some, and others for every method, lest they hide each other."""
+    step = max(1, points // MARKS)
+    return (place * max(1, step // 4)) % step, step

@@ -1,0 +1,145 @@
+"""How many rounds the methods take to a level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from drfl.experiments.run.measures import Column, Interval, column
+from drfl.training.history import csv_text
+from drfl.task.measure import NOTHING
+from drfl_papers.plan import Collected
+from drfl_papers.records import Place, Run, runs
+from drfl_papers.specification import Energy, Specification, TargetLevel
+from drfl_papers.tables import ResultTable, TableEntry
+
+COLUMNS = ("setting", "method", "seed", "metric", "target", "round", "iterations", "bytes")
+
+
+class TargetReached(NamedTuple):
+    """The first evaluated round at which a run is at a level.
+
+    Args:
+        round: rounds done.
+        iterations: local steps of one client, rounds × τ.
+        bytes: sent so far, both ways.
+    """
+
+    round: int
+    iterations: int
+    bytes: int
+
+
+def levels(spec: Specification) -> tuple[TargetLevel, ...]:
+    """The levels of a specification: its targets, and an energy map's worst accuracy."""
+    found = list(spec.targets)
+    if spec.energy is not None and needed(spec.energy) not in found:
+        found.append(needed(spec.energy))
+    return tuple(found)
+
+
+def needed(energy: Energy) -> TargetLevel:
+    """What the energy is spent on."""
+    return TargetLevel(metric="worst_accuracy", value=energy.target)
+
+
+def first(run: Run, target: TargetLevel) -> TargetReached | None:
+    """When a run is first at a level (at most it, for metrics that are better the smaller); None if never."""
+    small = column(target.metric).small
+    for point in run.points:
+        value = point.values[target.metric]
+        if value <= target.value if small else value >= target.value:
+            return TargetReached(point.round, point.round * run.steps, int(point.bytes))
+    return None
+
+
+def tables(collected: Collected) -> tuple[ResultTable, ...]:
+    """A table a target and setting, a note below the last; none without a target."""
+    spec, found = collected.plan.spec, runs(collected)
+    if not levels(spec):
+        return ()
+    *most, last = (
+        _table(collected, found, setting, target) for target in levels(spec) for setting in collected.plan.settings
+    )
+    return (*most, replace(last, notes=(_note(spec),)))
+
+
+def to_csv(collected: Collected) -> str:
+    """Every seed's first round at every level as CSV text; empty where it never is."""
+    found = runs(collected)
+    lines = []
+    for target in levels(collected.plan.spec):
+        for (setting, method), group in found.items():
+            for run in group:
+                at = first(run, target)
+                lines.append([setting, method, run.seed, target.metric, target.value, *(at or ("", "", ""))])
+    return csv_text(COLUMNS, lines)
+
+
+def summary(collected: Collected) -> list[dict[str, object]]:
+    """The rounds to every level, by setting and method, seed by seed; None where never."""
+    found = runs(collected)
+    return [
+        {
+            "metric": target.metric,
+            "value": target.value,
+            "rounds": {
+                setting: {
+                    method.name: [at and at.round for at in (first(run, target) for run in found[setting, method.name])]
+                    for method in collected.plan.spec.methods
+                }
+                for setting in collected.plan.settings
+            },
+        }
+        for target in levels(collected.plan.spec)
+    ]
+
+
+def _table(
+    collected: Collected, found: Mapping[Place, Sequence[Run]], setting: str, target: TargetLevel
+) -> ResultTable:
+    spec, shown = collected.plan.spec, column(target.metric)
+    papers = spec.reached if spec.targets and target == spec.targets[0] else {}
+    header = ["method", "rounds, seed by seed", "rounds", *(["paper's rounds"] if papers else []), "local iterations"]
+    rows = []
+    for method in spec.methods:
+        group = found[setting, method.name]
+        arrivals = [first(run, target) for run in group]
+        each = [str(a.round) if a else _missing(run) for a, run in zip(arrivals, group, strict=True)]
+        texts = [method.name, ", ".join(each), _mean([a and a.round for a in arrivals])]
+        if papers:
+            texts.append(str(papers.get(method.name, NOTHING)))
+        rows.append(tuple(map(TableEntry, [*texts, _mean([a and a.iterations for a in arrivals])])))
+    title = f"Rounds to {_level(target, shown)}"
+    if len(collected.plan.settings) > 1:
+        title += f", {setting}"
+    return ResultTable(title, tuple(header), tuple(rows))
+
+
+def _note(spec: Specification) -> str:
+    every = "after every round" if spec.evaluate_every == 1 else f"every {spec.evaluate_every} rounds"
+    text = (
+        f"The first round found at the level, where the models are tested {every}; {NOTHING} = not within the rounds "
+        "run."
+    )
+    return f"{text} Means ± half the width of their 95 % t-intervals, where every seed came there."
+
+
+def _mean(values: Sequence[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOTHING
+    if len(known) < len(values):
+        return f"{len(known)} of {len(values)} seeds"
+    return Interval.of(known).text(1 if len(known) > 1 else 0)
+
+
+def _missing(run: Run) -> str:
+    return NOTHING if run.ended else run.stopped
+
+
+def _level(target: TargetLevel, shown: Column) -> str:
+    unit = f" {shown.unit}" if shown.unit else ""
+    sign = "≤" if shown.small else "≥"
+    return f"{shown.name} {sign} {shown.scale * target.value:.4g}{unit}"

@@ -1,0 +1,104 @@
+"""The folder that `drfl new` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.refusals import refused
+
+from drfl.cli.app import call
+from drfl.cli.new import project
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(["new", "mystudy"]) == 0
+    assert capsys.readouterr().out.startswith("mystudy: written; cd there, and drfl compare study.toml")
+    monkeypatch.chdir("mystudy")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    modules = dict(sys.modules)
+    yield Path.cwd()
+    for name in ("algorithm", "model"):  # of no other test
+        if name not in modules:
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("study")
+def test_the_folder_is_whole_and_the_same_every_time():
+    names = {"README.md", ".gitignore", "algorithm.py", "model.py", "study.toml", "test_study.py", "visits.csv"}
+    assert {path.name for path in Path().iterdir()} == names
+    assert project.files("mystudy") == {name: Path(name).read_text() for name in names}
+    assert Path("README.md").read_text().startswith("# mystudy\n")
+    assert not [text for text in project.files("mystudy").values() if "@NAME@" in text]
+
+
+FEW = ["study.toml", "--rounds", "3", "--engine", "loop", "--json"]
+
+
+@pytest.mark.usefixtures("study")
+def test_its_toml_runs_and_its_data_are_beyond_doubt(capsys):
+    assert call(["run", *FEW, "--out", "r"]) == 0
+    summary = json.loads(Path("r/summary.json").read_text())
+    assert (summary["clients"], summary["rounds"]) == (4, 3)
+    assert (summary["algorithm"], summary["model"], summary["warnings"]) == ("FedAvgM", "model.py:net", [])
+    assert "test rows" not in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("study")
+def test_its_toml_compares(capsys):
+    assert call(["compare", *FEW, "--seeds", "1", "--out", "c"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["algorithms"]) == {"FedAvgM", "FedAvg", "DualDRDM"}
+    assert found["warnings"] == []
+    assert Path("c/report.html").is_file()
+
+
+@pytest.mark.usefixtures("study")
+def test_its_tests_pass_and_reject_what_is_wrong(monkeypatch):
+    monkeypatch.syspath_prepend(os.getcwd())
+    # Bytecode is told from its source by second and size alone, in which the two versions may agree.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = runpy.run_path("test_study.py")
+    tests = {name: test for name, test in found.items() if name.startswith("test_")}
+    assert len(tests) == 2
+    for test in tests.values():
+        test()
+    text = Path("algorithm.py").read_text()
+    wrong = text.replace("return MomentumState(model.w, w - model.w)", "return MomentumState(model.w, model.w - w)")
+    assert wrong != text
+    Path("algorithm.py").write_text(wrong)
+    del sys.modules["algorithm"]
+    again = runpy.run_path("test_study.py")
+    with pytest.raises(AssertionError, match="converges"):
+        again["test_algorithm_passes_the_conformance_suite"]()
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine/notes").write_text("x")
+    assert call(["new", "mine"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert call(["new", "mine/notes"]) == 2
+    assert "mine/notes" in capsys.readouterr().err
+    assert [path.name for path in Path("mine").iterdir()] == ["notes"]
+    Path("empty").mkdir()
+    assert call(["new", "empty"]) == 0
+    assert Path("empty/study.toml").is_file()
+
+
+def test_whole_or_not_at_all(tmp_path, monkeypatch):
+    def torn(name):
+        return {"README.md": "x", "none/study.toml": "x"}
+
+    monkeypatch.setattr(project, "files", torn)
+    with refused("cannot-write", str(tmp_path / "new/mystudy")):
+        project.write(tmp_path / "new/mystudy")
+    assert not list(tmp_path.iterdir())

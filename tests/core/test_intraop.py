@@ -1,0 +1,63 @@
+"""Small operations have one intra-op thread, whatever the user lets torch have; large ones have all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import drfl
+from drfl.engine import Stacked, Threads
+from drfl.core.intraop import SMALL, allowed, threads_for
+from drfl.optim.local import LocalSGD
+
+
+@pytest.fixture(autouse=True)
+def _three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_go_by_the_size_of_the_work():
+    with threads_for(SMALL):
+        assert (torch.get_num_threads(), allowed()) == (1, 3)
+        with threads_for(SMALL + 1):
+            assert torch.get_num_threads() == 3
+        assert torch.get_num_threads() == 1
+        with threads_for(1):
+            assert (torch.get_num_threads(), allowed()) == (1, 3)
+    assert torch.get_num_threads() == 3
+
+
+def test_the_threads_come_back_after_an_error():
+    with pytest.raises(ZeroDivisionError), threads_for(1):
+        _ = 1 / 0
+    assert torch.get_num_threads() == allowed() == 3
+
+
+def test_workers_are_as_many_as_the_user_lets_torch_have():
+    with threads_for(1):
+        assert Threads()._count() == 3
+
+
+class Watched(torch.nn.Linear):
+    """Notes how many threads its products have."""
+
+    def forward(self, x):
+        seen.append(torch.get_num_threads())
+        return super().forward(x)
+
+
+seen: list[int] = []
+
+
+@pytest.mark.parametrize(("small", "threads"), [(SMALL, {1}), (0, {3})])
+def test_a_run_has_one_thread_where_its_work_is_small(small, threads, monkeypatch):
+    monkeypatch.setattr(drfl.core.intraop, "SMALL", small)
+    sites = {name: (torch.randn(4, 5), torch.arange(4) % 2) for name in "abc"}
+    fed = drfl.Simulation(drfl.ClientData.from_arrays(sites), drfl.Task(Watched(5, 2)), engine=Stacked())
+    seen.clear()
+    drfl.run(drfl.QFedAvg(m=2, local=LocalSGD(steps=1, lr=0.1)), fed, rounds=1, check_data=False)
+    assert set(seen) == threads
+    assert torch.get_num_threads() == 3

@@ -1,0 +1,278 @@
+"""CIFAR: packed and unpacked, wherever it may lie, and one clear line when it is broken."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.refusals import refused
+
+from drfl.data.datasets import archives
+from drfl.data import describe, load
+from drfl.data.datasets.catalogue import load_pixels
+
+from tests.data.conftest import CIFAR, cifar_archive, cifar_files, pixels_or_line, tar_gz, write_files
+
+CLASSES = {"cifar-10": [*range(10)], "cifar-100": [99, 98]}
+TEST_CLASSES = {"cifar-10": [0, 1], "cifar-100": [97, 96]}
+
+
+def found(name):
+    return next(info for info in describe() if info.name == name).found
+
+
+@pytest.mark.parametrize("name", CIFAR)
+def test_packed_and_unpacked_are_the_same_and_as_recorded(tmp_path, name):
+    folder, archive, members = CIFAR[name]
+    write_files(tmp_path / "unpacked" / folder, cifar_files(name))
+    write_files(tmp_path / "packed", {archive: cifar_archive(name)})
+    unpacked = load_pixels(name, data_dir=tmp_path / "unpacked")
+    packed = load_pixels(name, data_dir=tmp_path / "packed")
+    for attribute in ("inputs", "targets", "test_inputs", "test_targets"):
+        assert torch.equal(getattr(unpacked, attribute), getattr(packed, attribute))
+    assert packed.targets.tolist() == CLASSES[name]
+    assert packed.test_targets.tolist() == TEST_CLASSES[name]
+    assert packed.classes == (10 if name == "cifar-10" else 100)
+    # The first byte after the labels is the red of the top left corner, the second that to its right; then come
+    # the rows below, and 1024 bytes on green.
+    last = cifar_files(name)[members[-1]][-3072:]
+    corner = packed.test_inputs[1]
+    assert [corner[0, 0, 0], corner[0, 0, 1], corner[0, 1, 0], corner[1, 0, 0]] == [last[k] for k in (0, 1, 32, 1024)]
+
+
+def test_load_gives_floats_of_the_same_pixels(tmp_path):
+    write_files(tmp_path, cifar_files("cifar-10"))
+    pixels, data = load_pixels("cifar-10", data_dir=tmp_path), load("CIFAR_10", data_dir=tmp_path)
+    assert data.inputs.shape == (10, 3, 32, 32)
+    assert data.name == "cifar-10"
+    torch.testing.assert_close(data.inputs, pixels.inputs / 255, rtol=0, atol=0)
+    assert torch.equal(data.test_targets, pixels.test_targets)
+
+
+@pytest.mark.parametrize(
+    ("variable", "below"),
+    [
+        ("DRFL_DATA", ""),
+        ("DRFL_DATA", "cifar-100"),
+        (None, "data"),
+        (None, "data/cifar-100"),
+        (None, "system/cifar-100"),
+        ("TORCH_HOME", "datasets"),
+        (None, ".cache/drfl/cifar-100"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_usual_folders_are_searched(bare_machine, monkeypatch, variable, below, packed):
+    root = bare_machine / "elsewhere" if variable else bare_machine
+    if variable:
+        monkeypatch.setenv(variable, str(root))
+    folder, archive, _ = CIFAR["cifar-100"]
+    files = cifar_files("cifar-100")
+    content = {archive: cifar_archive("cifar-100")} if packed else {f"{folder}/{k}": v for k, v in files.items()}
+    write_files(root / below, content)
+    assert found("cifar-100") is not None
+    assert load("cifar-100", download=False).targets.tolist() == [99, 98]
+    assert found("cifar-10") is None
+
+
+@pytest.mark.parametrize("below", ["", "cifar-100", "cifar-100-binary", "cifar-100/cifar-100-binary"])
+def test_data_dir_may_be_any_folder_above_or_the_unpacked_one(tmp_path, below):
+    write_files(tmp_path / below, cifar_files("cifar-100"))
+    assert len(load_pixels("cifar-100", data_dir=tmp_path).targets) == 2
+
+
+def test_data_dir_may_be_the_archive_itself(tmp_path):
+    write_files(tmp_path, {"renamed.tgz": cifar_archive("cifar-100")})
+    assert len(load_pixels("cifar-100", data_dir=tmp_path / "renamed.tgz").targets) == 2
+
+
+def test_names_that_many_programs_use_do_not_count_in_a_folder_that_could_be_theirs(bare_machine):
+    write_files(bare_machine / "data", {"train.bin": b"tokens", "test.bin": b"tokens"})
+    assert found("cifar-100") is None
+
+
+@pytest.mark.parametrize("download", [False, True])
+@pytest.mark.parametrize("kind", ["cifar-10-batches-py/data_batch_1", "cifar-10-python.tar.gz"])
+def test_the_pickled_edition_is_named_and_what_to_get_instead(bare_machine, kind, download):
+    write_files(bare_machine / "data", {kind: b"never read"})
+    code, found = "download-failed" if download else "dataset-not-found", f"'data/{kind.split('/')[0]}'"
+    with refused(code, "cifar-10", found, "cifar-10-binary.tar.gz") as caught:
+        load("cifar-10", download=download)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [".", "cifar-10-batches-py", "cifar-10-python.tar.gz"])
+def test_a_data_dir_with_the_pickled_edition_only(tmp_path, given):
+    write_files(tmp_path, {"cifar-10-batches-py/test_batch": b"never read", "cifar-10-python.tar.gz": b"nor this"})
+    with refused("pickled-file"):
+        load("cifar-10", data_dir=tmp_path / given)
+
+
+def test_a_folder_that_lacks_a_batch_says_which(tmp_path):
+    files = cifar_files("cifar-10")
+    del files["data_batch_4.bin"]
+    write_files(tmp_path / "cifar-10-batches-bin", files)
+    with refused("dataset-not-found", "data_dir", "cifar-10-batches-bin'", "data_batch_4.bin"):
+        load("cifar-10", data_dir=tmp_path)
+
+
+def changed(label=None, cut=0, position=0, drop=None):
+    files = cifar_files("cifar-100")
+    body = bytearray(files["test.bin"])
+    if label is not None:
+        body[position] = label
+    files["test.bin"] = bytes(body[: len(body) - cut])
+    if drop:
+        del files[drop]
+    return files
+
+
+BROKEN = [
+    (changed(cut=1), ("damaged-file", None, "test.bin'", "6147", "3074")),
+    (changed(cut=6148), ("damaged-file", None, "test.bin'")),
+    (changed(100, position=1), ("damaged-file", None, "test.bin'", "0..99")),
+    (changed(20), ("damaged-file", None, "test.bin'", "0..19")),
+]
+
+
+@pytest.mark.parametrize(("files", "error"), BROKEN)
+@pytest.mark.parametrize("packed", [False, True])
+def test_broken_records_are_one_clear_line(tmp_path, files, error, packed):
+    if packed:
+        write_files(tmp_path, {"a.tar.gz": tar_gz({f"cifar-100-binary/{k}": v for k, v in files.items()})})
+    else:
+        write_files(tmp_path, files)
+    with refused(*error) as caught:
+        load_pixels("cifar-100", data_dir=tmp_path / "a.tar.gz" if packed else tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_other_cifar_is_refused(tmp_path):
+    write_files(tmp_path, {"cifar-10-binary.tar.gz": cifar_archive("cifar-100")})
+    with refused("damaged-file", str(tmp_path / "cifar-10-binary.tar.gz"), "cifar-10-batches-bin/data_batch_1.bin"):
+        load("cifar-10", data_dir=tmp_path)
+    ten = cifar_files("cifar-10")
+    write_files(tmp_path / "folder", {"train.bin": ten["data_batch_1.bin"], "test.bin": ten["test_batch.bin"]})
+    with refused("damaged-file", str(tmp_path / "folder/train.bin")):
+        load("cifar-100", data_dir=tmp_path / "folder")
+
+
+def link(name, target, kind=tarfile.SYMTYPE):
+    """A tar file in which one member is a link."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, target
+        tar.addfile(info)
+    return out.getvalue()
+
+
+ARCHIVE = cifar_archive("cifar-100")
+FILES = cifar_files("cifar-100")
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (ARCHIVE[: len(ARCHIVE) // 2], ("damaged-file",)),
+        (ARCHIVE[:-8], ("damaged-file",)),
+        (ARCHIVE[:-8] + bytes(8), ("damaged-file", None, "CRC")),
+        (gzip.compress(gzip.decompress(ARCHIVE)[:4000], mtime=0), ("damaged-file",)),
+        (gzip.decompress(ARCHIVE), ("damaged-file",)),
+        (b"", ("damaged-file",)),
+        (
+            tar_gz({"cifar-100-binary/train.bin": FILES["train.bin"]}),
+            ("damaged-file", None, "cifar-100-binary/test.bin"),
+        ),
+        (tar_gz(FILES), ("damaged-file", None, "cifar-100-binary/train.bin, cifar-100-binary/test.bin")),
+        (tar_gz({f"../cifar-100-binary/{k}": v for k, v in FILES.items()}), ("damaged-file",)),
+        (tar_gz({f"/cifar-100-binary/{k}": v for k, v in FILES.items()}), ("damaged-file",)),
+        (link("cifar-100-binary/train.bin", "/etc/passwd"), ("damaged-file",)),
+        (link("cifar-100-binary/train.bin", "cifar-100-binary/train.bin", tarfile.LNKTYPE), ("damaged-file",)),
+    ],
+)
+def test_archives_that_are_damaged_or_devised(tmp_path, content, error):
+    write_files(tmp_path, {"cifar-100-binary.tar.gz": content})
+    with refused(*error) as caught:
+        load("cifar-100", data_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert "cifar-100-binary.tar.gz" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["cifar-100-binary.tar.gz"]  # nothing was unpacked
+
+
+@pytest.mark.parametrize("name", ["cifar-100-binary/train.bin", "cifar-100-binary/other.bin"])
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(archives, "TAR_LIMIT", 100_000)
+    write_files(tmp_path, {"cifar-100-binary.tar.gz": tar_gz({name: bytes(1_000_000), **FILES})})
+    with refused("damaged-file", str(tmp_path / "cifar-100-binary.tar.gz")):
+        load("cifar-100", data_dir=tmp_path)
+
+
+def test_a_tar_header_that_claims_gigabytes_takes_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "TAR_LIMIT", 1_000_000)
+    info = tarfile.TarInfo("long")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 40  # its value would be read whole
+    write_files(tmp_path, {"cifar-100-binary.tar.gz": gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(2_000_000))})
+    with refused("damaged-file", str(tmp_path / "cifar-100-binary.tar.gz")):
+        load("cifar-100", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_SPARSE, tarfile.GNUTYPE_LONGNAME, tarfile.DIRTYPE])
+def test_a_tar_header_that_claims_what_is_not_there_takes_no_time(tmp_path, kind):
+    info = tarfile.TarInfo("cifar-100-binary/train.bin")
+    info.type, info.size = kind, 1 << 50
+    write_files(tmp_path, {"cifar-100-binary.tar.gz": gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(20_000))})
+    with refused("damaged-file", str(tmp_path / "cifar-100-binary.tar.gz")):
+        load("cifar-100", data_dir=tmp_path)
+
+
+def test_a_file_that_is_far_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("drfl.data.datasets.formats.TAR_LIMIT", 6147)
+    write_files(tmp_path, FILES)
+    with refused("file-too-large", str(tmp_path / "train.bin")):
+        load("cifar-100", data_dir=tmp_path)
+
+
+@given(st.data())
+def test_no_archive_ends_otherwise_than_in_data_or_one_line(tmp_path_factory, data):
+    raw = bytearray(gzip.decompress(ARCHIVE))
+    for _ in range(data.draw(st.integers(1, 8))):  # in a header, since one byte of a picture is as good as another
+        block = 512 * data.draw(st.sampled_from([0, 1, 2, 15, 16, 17]))
+        raw[block + data.draw(st.integers(0, 511))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(raw)))
+    content = gzip.compress(bytes(raw[:cut] if data.draw(st.booleans()) else raw), 1)
+    path = tmp_path_factory.mktemp("fuzz") / "a.tar.gz"
+    path.write_bytes(content)
+    outcome = pixels_or_line("cifar-100", path)
+    if isinstance(outcome, str):
+        assert "\n" not in outcome
+    else:
+        assert outcome.inputs.shape[1:] == (3, 32, 32)
+
+
+@given(st.sampled_from(sorted(CIFAR)), st.integers(0, 2), st.integers(-2, 2), st.binary(min_size=4, max_size=4))
+def test_no_bytes_end_otherwise(tmp_path_factory, name, rows, more, drawn):
+    width = 3073 if name == "cifar-10" else 3074
+    size = max(0, rows * width + more)
+    body = b"".join(drawn[2 * row : 2 * row + 2] + bytes(width - 2) for row in range(2))[:size].ljust(size, drawn[:1])
+    folder = tmp_path_factory.mktemp("fuzz")
+    write_files(folder, dict.fromkeys([*CIFAR[name][2], "archive"], body))
+    outcome = pixels_or_line(name, folder)
+    labels = [body[row * width + k] for row in range(rows) for k in range(width - 3072)] if more == 0 else []
+    right = bool(labels) and all(
+        label < (10 if name == "cifar-10" else (20, 100)[k % 2]) for k, label in enumerate(labels)
+    )
+    assert (not isinstance(outcome, str)) == right
+    assert "\n" not in str(pixels_or_line(name, folder / "archive"))
+
+
+def test_records_may_be_many(tmp_path):
+    """Every record keeps its label, in the order of the batches."""
+    write_files(tmp_path, cifar_files("cifar-10", rows=30))
+    assert load_pixels("cifar-10", data_dir=tmp_path).targets.tolist() == (np.arange(150) % 10).tolist()

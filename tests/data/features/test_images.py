@@ -1,0 +1,109 @@
+"""Features on disk: read where they are whole, made anew where they are not, gone without where they cannot be kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from drfl.data.features import images
+from drfl.data.features.images import digest, kept
+
+ROWS = {"inputs": 5, "test_inputs": 2}
+
+
+class Maker:
+    """Makes features and counts how often."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+        return {name: torch.arange(3.0 * n).view(n, 3) for name, n in ROWS.items()}
+
+
+@pytest.fixture
+def make():
+    return Maker()
+
+
+def same(found):
+    return all(found[name].equal(value) for name, value in Maker()().items())
+
+
+def test_they_are_made_once(tmp_path, make, lines):
+    path = tmp_path / "new" / "features.safetensors"
+    assert all(same(kept(path, ROWS, make, lines.append)) for _ in range(3))
+    assert make.times == 1
+    assert [file.name for file in path.parent.iterdir()] == ["features.safetensors"]
+    assert lines == []
+    (path.parent / "other").touch()
+    assert path.stat().st_mode == (path.parent / "other").stat().st_mode
+
+
+def damaged(path, how):
+    content = path.read_bytes()
+    if how == "flipped":
+        path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    elif how == "rows":
+        save_file({name: torch.zeros(n + 1, 3) for name, n in ROWS.items()}, path)
+    elif how == "names":
+        save_file({"other": torch.zeros(5, 3)}, path)
+    elif how == "no_digest":
+        save_file(Maker()(), path)
+    else:
+        path.write_bytes({"cut": content[:-1], "empty": b"", "text": b"no features", "long": content + b"x"}[how])
+
+
+@pytest.mark.parametrize("how", ["flipped", "rows", "names", "no_digest", "cut", "empty", "text", "long"])
+def test_a_damaged_file_is_made_anew(how, tmp_path, make, lines):
+    path = tmp_path / "features.safetensors"
+    kept(path, ROWS, make, lines.append)
+    whole = path.read_bytes()
+    damaged(path, how)
+    assert same(kept(path, ROWS, make, lines.append))
+    assert make.times == 2
+    assert path.read_bytes() == whole
+
+
+def test_a_place_that_cannot_be_written(make, lines):
+    path = images.Path("/proc/nowhere/features.safetensors")  # nobody, root included, can create files under /proc
+    assert same(kept(path, ROWS, make, lines.append))
+    assert len(lines) == 1
+    assert lines[0].startswith("cannot keep the features in '/proc/nowhere'")
+
+
+def test_a_full_disk(tmp_path, make, lines, monkeypatch):
+    def full(tensors, path, metadata):
+        with open(path, "wb") as file:
+            file.write(b"half")
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(images, "save_file", full)
+    assert same(kept(tmp_path / "features.safetensors", ROWS, make, lines.append))
+    assert "No space left on device" in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+TENSORS = st.lists(st.lists(st.floats(-9, 9, width=32), min_size=1, max_size=6), min_size=1, max_size=3)
+
+
+@given(a=TENSORS, b=TENSORS, labels=st.tuples(st.integers(0, 2), st.sampled_from(["entk", "penultimate"])))
+def test_the_digest_tells_contents_apart(a, b, labels):
+    x, y = ([torch.tensor(values) for values in lists] for lists in (a, b))
+    assert (digest(x, *labels) == digest(y, *labels)) == (repr(a) == repr(b))
+    assert digest(x, *labels) != digest(x, labels[0] + 1, labels[1])
+    assert digest(x) == digest([value.clone() for value in x])
+
+
+def test_shapes_and_types_are_part_of_the_content(monkeypatch):
+    x = torch.arange(12.0)
+    found = {digest([x]), digest([x.view(3, 4)]), digest([x[:6], x[6:]]), digest([x.view(torch.int32)])}
+    assert len(found) == 4
+    whole = digest([x])
+    monkeypatch.setattr(images, "ROWS", 7)
+    assert digest([x]) == whole

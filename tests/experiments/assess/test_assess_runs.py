@@ -1,0 +1,182 @@
+"""Runs assessed from their folders, as from Python and by the command."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from tests.support.refusals import check_refusal, refused
+
+import drfl
+from drfl.cli.app import call
+from drfl.data import ClientData
+from drfl.experiments.assess.assess_runs import assess_run
+from drfl.experiments.assess.run_gains import over_seeds
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """Two algorithms at two seeds, on the hospitals."""
+    out = tmp_path_factory.mktemp("runs") / "comparison"
+    options = (
+        "--dataset heart-disease --rounds 3 --seeds 2 --metric auc --metric f1 --metric brier --metric sensitivity"
+    )
+    assert call(["compare", "--algorithms", "FedAvg,DualDRDM", *options.split(), "--out", str(out)]) == 0
+    return out
+
+
+def assessed(capsys, *arguments):
+    capsys.readouterr()
+    assert call(["assess", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_has_the_interval_of_its_counts(comparison, capsys):
+    found = assessed(capsys, comparison / "FedAvg-seed0")["runs"][0]
+    clients = drfl.assess(comparison / "FedAvg-seed0").to_frame()
+    assert [row["client"] for row in found["clients"]] == clients["client"].tolist()
+    worst = clients.loc[clients["accuracy"].idxmin()]
+    assert found["worst"]["client"] == worst["client"]
+    assert found["worst"]["low"] < worst["accuracy"] < found["worst"]["high"]
+    assert worst["client"] in found["could_be_worst"]
+
+
+def test_compare_has_the_same_interval_as_assess(comparison, capsys):
+    import pandas as pd
+
+    row = pd.read_csv(comparison / "compare.csv").query("algorithm == 'DualDRDM' and seed == 1").iloc[0]
+    found = assessed(capsys, comparison / "DualDRDM-seed1")["runs"][0]["worst"]
+    assert (row["worst_accuracy_low"], row["worst_accuracy_high"]) == pytest.approx(
+        (found["low"], found["high"]), abs=1e-6
+    )
+
+
+def test_algorithms_are_compared_row_by_row_and_over_seeds(comparison, capsys):
+    found = assessed(capsys, comparison)
+    (pair,) = found["paired"]
+    assert (pair["first"], pair["second"]) == ("FedAvg-seed0", "DualDRDM-seed0")
+    assert pair["worst"]["low"] <= pair["worst"]["value"] <= pair["worst"]["high"]
+    direct = drfl.assess_gain(comparison / "FedAvg-seed0", comparison / "DualDRDM-seed0")
+    assert pair["worst"]["low"] == pytest.approx(direct.worst.low)
+    (seeds,) = found["seeds"]
+    assert (seeds["n"], seeds["verdict"]) == (2, "not decided")
+
+
+def test_an_algorithm_that_test_rows_have_stopped_at_one_seed_is_not_compared_at_the_others(comparison):
+    """Those seeds are chosen by their results as well."""
+    runs = [assess_run(path) for path in sorted(comparison.glob("*-seed*"))]
+
+    def at_third(run, **more):
+        record = dataclasses.replace(run.record, summary={**run.record.summary, "seed": 2, **more})
+        return run._replace(record=record, assessment=None if more else run.assessment)
+
+    one, other = (run for run in runs if run.record.seed == "0")
+    assert [row.gain.n for row in over_seeds([*runs, at_third(one), at_third(other)])] == [3]
+    stopped = at_third(one, stopped="target", stopped_on="test")
+    assert over_seeds([*runs, stopped, at_third(other)]) == []
+
+
+@pytest.mark.parametrize(("measure", "pairs"), [("auc", 1), ("brier", 1), ("sensitivity", 0)])
+def test_other_measures(comparison, capsys, measure, pairs):
+    found = assessed(capsys, comparison, "--measure", measure)
+    assert {run["measure"] for run in found["runs"]} == {measure}
+    assert len(found["paired"]) == pairs
+    for run in found["runs"]:
+        assert run["worst"]["low"] <= run["worst"]["value"] <= run["worst"]["high"]
+
+
+def test_a_measure_of_all_rows_together_says_what_to_take(comparison, capsys):
+    found = assessed(capsys, comparison / "FedAvg-seed0", "--measure", "f1")["runs"][0]
+    assert found["assessment"] is None
+    assert "accuracy" in found["reason"]
+    with refused("unsupported-metric", "f1"):
+        drfl.assess(comparison / "FedAvg-seed0", measure="f1")
+
+
+def test_tables_and_sentences_are_printed(comparison, capsys):
+    assert call(["assess", str(comparison / "FedAvg-seed0")]) == 0
+    text = capsys.readouterr().out
+    assert "could be the worst" in text
+    assert "not yet seen" in text
+    assert call(["assess", str(comparison)]) == 0
+    text = capsys.readouterr().out
+    assert "row by row" in text
+    assert "five seeds are needed" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nowhere"], ("not-a-run", "nowhere")),
+        (["RUN", "--level", "1.5"], ("out-of-range", "level", "1.5")),
+        (["RUN", "--measure", "acuracy"], ("unknown-name", "measure", "accuracy")),
+    ],
+)
+def test_bad_input_is_one_line(comparison, capsys, arguments, error):
+    folder = str(comparison / "FedAvg-seed0")
+    check_refusal(["assess", *(folder if a == "RUN" else a for a in arguments)], *error)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def federation():
+    x, y = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)), torch.arange(300) % 2
+    rows = [torch.arange(i, 300, 3) for i in range(3)]
+    data = ClientData.from_arrays([(x[r].numpy(), y[r].numpy()) for r in rows])
+    return data, drfl.Simulation(data, drfl.Task(torch.nn.Linear(4, 2)))
+
+
+def test_results_and_models_from_python():
+    data, fed = federation()
+    result = drfl.run(drfl.FedAvg(m=3), fed, rounds=2, check_data=False)
+    found = drfl.assess(result, data)
+    assert found.names == data.names
+    assert found.values == pytest.approx(result.evaluation.score.numpy())
+    gain = drfl.assess_gain(fed.w0, result, fed)
+    before = fed.evaluate(fed.w0).score
+    assert gain.values == pytest.approx((result.evaluation.score - before).numpy())
+    assert gain.worst.low <= gain.worst.value <= gain.worst.high
+
+
+def test_a_model_against_itself_gains_nothing():
+    _, fed = federation()
+    gain = drfl.assess_gain(fed.w0, fed.w0, fed)
+    assert (gain.values == 0).all()
+    assert (gain.p_holm == 1).all()
+    assert gain.worst.shown == "no difference shown"
+
+
+def test_what_cannot_be_compared_is_refused(comparison):
+    _, fed = federation()
+    with refused("missing-option", "fed"):
+        drfl.assess_gain(fed.w0, fed.w0)
+    with refused("wrong-type"):
+        drfl.assess_gain(comparison, fed.w0, fed)
+    with refused("runs-differ"):
+        drfl.assess_gain(comparison / "FedAvg-seed0", comparison / "FedAvg-seed1")
+
+
+def test_shared_test_rows_are_known():
+    x, y = np.zeros((6, 2), dtype=np.float32), np.zeros(6, dtype=np.int64)
+    own = ClientData.from_arrays([(x[:3], y[:3]), (x[3:], y[3:])])
+    assert not own.shares_test_rows
+    together = ClientData(
+        own.inputs, own.targets, own.train, own.test_inputs, own.test_targets, (own.test[0],) * 2, own.names
+    )
+    assert together.shares_test_rows
+
+
+@pytest.mark.parametrize("count", ["1e9", "-1", "0.5"])
+def test_a_count_that_cannot_be_is_one_line(comparison, count, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(comparison / "FedAvg-seed0", folder)
+    with (folder / "clients.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    rows[1][rows[0].index("accuracy_count")] = count
+    with (folder / "clients.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    check_refusal(["assess", str(folder)], "damaged-run", None, "run/clients.csv", "'Cleveland'")

@@ -1,0 +1,275 @@
+"""``drfl.compare``: what the command does, with objects."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from tests.support.refusals import refused
+from tests.support.rollbacks import set_back_once
+from torch import nn
+
+import drfl
+from drfl.assessment.seeds import seed_difference
+from drfl.experiments.run.runner import StopSignal, first_intervals
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, SET_BACK
+
+
+@dataclass(frozen=True)
+class Mine(drfl.FedAvg):
+    """An algorithm of the user's own."""
+
+    note: object = nn.Identity()
+
+
+def clients(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = [torch.randn(30, 4, generator=generator) + i / 2 for i in range(4)]
+    return drfl.ClientData.from_arrays({f"site {i}": (x[i], (x[i].sum(1) > i).long()) for i in range(4)})
+
+
+def task(seed=0):
+    with drfl.Key(seed).torch_scope():
+        return drfl.Task(nn.Linear(4, 2))
+
+
+DATA, TASK = clients(), task()
+PAIR = {"mine": Mine(m=3), "DRFA": drfl.DRFA(m=3)}
+QUIET = {"rounds": 3, "seeds": 2, "progress": None}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The files of a comparison but for times, and the report, which shows them."""
+    free = ("timing.csv", "report.html")
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    content = {name: path.read_bytes() for name, path in found.items() if path.name not in free}
+    for name in [name for name in content if name.endswith("/summary.json")]:
+        summary = json.loads(content[name])
+        del summary["wall_seconds"]
+        content[name] = json.dumps(summary).encode()
+    return content
+
+
+def test_each_run_is_the_one_that_run_makes(tmp_path):
+    found = drfl.compare(PAIR, clients, task, out=tmp_path / "r", **QUIET)
+    assert [(o.algorithm, o.seed) for o in found.outcomes] == [("mine", 0), ("DRFA", 0), ("mine", 1), ("DRFA", 1)]
+    for outcome in found.outcomes:
+        fed = drfl.Simulation(clients(outcome.seed), task(outcome.seed))
+        alone = drfl.run(PAIR[outcome.algorithm], fed, rounds=3, seed=outcome.seed)
+        assert outcome.metrics == alone.history.last.metrics
+    report = (tmp_path / "r" / "report.html").read_text()
+    assert "mine" in report
+    assert "site 3" in report
+    frame = found.to_frame()
+    assert frame.shape[0] == 4
+    assert frame["worst_accuracy"].tolist() == pytest.approx([o.metrics.worst_score for o in found.outcomes], abs=1e-6)
+    assert found.to_markdown() == (tmp_path / "r" / "table.md").read_text()
+    assert found.to_latex().count(r"\\") == 3
+    assert found._repr_html_().count("<tr>") == 3
+    assert len(repr(found)) < 200
+
+
+@pytest.mark.long
+def test_names_of_several_words_are_kept_in_folders_tables_and_when_it_goes_on(tmp_path):
+    named = {"DRDM (γ = 0)": drfl.DRDM(m=3, gamma=0.0), "dual DRDM": drfl.DualDRDM(m=3)}
+    out = tmp_path / "r"
+    first = drfl.compare(named, clients, task, **QUIET, out=out)
+    assert (out / "DRDM (γ = 0)-seed1" / "model.safetensors").is_file()
+    assert drfl.compare(named, clients, task, **QUIET, out=out, overwrite=True).to_markdown() == first.to_markdown()
+    (out / "summary.json").unlink()
+    again = drfl.compare(named, clients, task, **QUIET, out=out, resume=True)
+    assert again.to_frame().equals(first.to_frame())
+    assert "DRDM (γ = 0)" in (out / "report.html").read_text()
+
+
+@pytest.mark.long
+def test_differences_over_seeds_are_those_of_the_table_and_say_what_they_show():
+    three = {**PAIR, "again": PAIR["DRFA"]}
+    found = drfl.compare(three, clients, task, **{**QUIET, "seeds": 5})
+    wide = found.to_frame().pivot(index="seed", columns="algorithm", values="avg_loss")
+    table = found.differences("DRFA", "avg_loss")
+    assert table.index.tolist() == ["mine", "again"]
+    expected = seed_difference((wide["mine"] - wide["DRFA"]).to_numpy())
+    assert table.loc["mine", ["seeds", "difference", "low", "high"]].tolist() == pytest.approx(expected[:4])
+    assert table.loc["mine", "p"] == pytest.approx(min(1.0, 2 * expected.p_t))  # Holm, of two
+    assert table.loc["again", ["difference", "verdict"]].tolist() == [0, "no difference shown"]
+    sign = "better" if expected.mean < 0 else "worse"
+    assert table.loc["mine", "verdict"] == (sign if 2 * expected.p_t < 0.05 else "no difference shown")
+    assert found.differences().index.name == "worst_accuracy less mine's"
+
+
+def test_runs_that_test_rows_have_stopped_are_marked_in_every_table_and_decide_nothing():
+    """Each of five seeds stops before its first round, at a target that anything reaches."""
+    five = {**QUIET, "seeds": 5}
+    found = drfl.compare(PAIR, clients, task, until="test:avg_loss=100", **five)
+    assert set(found.to_frame()["stopped_on"]) == {"test"}
+    assert all(outcome.worst_interval is None for outcome in found.outcomes)
+    assert set(found.differences()["seeds"]) == {0}
+    assert set(found.differences()["verdict"]) == {"stopped on test rows"}
+    for text in (found.to_markdown(), found._repr_html_()):
+        assert ON_TEST in text
+        assert text.count(DAGGER) == 3
+    assert found.to_latex().count(r"$\dagger$") == 3
+    held = drfl.compare(PAIR, lambda seed: clients(seed).with_validation(0.2), task, until="avg_loss=100", **five)
+    assert set(held.to_frame()["stopped_on"]) == {"validation"}
+    assert all(outcome.worst_interval is not None for outcome in held.outcomes)
+    assert DAGGER not in held.to_markdown()
+    assert set(drfl.compare(PAIR, DATA, TASK, **QUIET).to_frame()["stopped_on"]) == {""}
+
+
+@pytest.mark.long
+def test_seeds_at_which_test_rows_did_not_stop_an_algorithm_decide_nothing_either():
+    """They are chosen by their results as well: if luck stops a run, the others are the unlucky ones."""
+    made = drfl.compare(PAIR, clients, task, **{**QUIET, "seeds": 6})
+    stop = {"stopped": "target", "stopped_on": "test", "worst_interval": None}
+    outcomes = tuple(o._replace(**stop) if (o.algorithm, o.seed) == ("DRFA", 0) else o for o in made.outcomes)
+    found = made._replace(outcomes=outcomes)
+    assert made.differences()["seeds"].tolist() == [6]
+    assert found.differences()["seeds"].tolist() == [0]
+    at, intervals = first_intervals(outcomes)
+    assert (at, list(intervals)) == (0, ["mine"])
+    assert first_intervals([o._replace(**stop) if o.seed == 0 else o for o in outcomes]) is None
+    assert first_intervals([]) is None
+
+
+def test_differences_of_few_seeds_decide_nothing_and_wrong_names_are_refused():
+    found = drfl.compare(PAIR, DATA, TASK, **QUIET)
+    assert set(found.differences()["verdict"]) == {"not decided"}
+    for wrong, field in ((("nobody",), "algorithm"), ((None, "nothing"), "metric")):
+        with refused("unknown-name", field):
+            found.differences(*wrong)
+
+
+def test_a_function_of_the_seed_needs_no_seeding(tmp_path):
+    def unseeded(seed):
+        return drfl.Task(nn.Linear(4, 2))
+
+    alike = {"one": drfl.FedAvg(m=3), "two": drfl.FedAvg(m=3)}
+    rows = [drfl.compare(alike, clients, unseeded, **QUIET).to_frame().set_index(["seed", "algorithm"]) for _ in "ab"]
+    pd.testing.assert_frame_equal(*rows)
+    worst = rows[0]["worst_loss"].unstack()
+    assert worst["one"].equals(worst["two"])
+    assert worst["one"].nunique() == 2
+
+
+def test_without_a_folder_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    found = drfl.compare(PAIR, DATA, TASK, **QUIET)
+    assert (found.directory, len(found.outcomes)) == (None, 4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_has_ended_is_not_run_again(tmp_path, monkeypatch):
+    whole = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "whole", **QUIET)
+    asked: list[str] = []
+
+    def stop_at_the_second(line):
+        asked.append(line)
+        if line.startswith("[2/"):
+            monkeypatch.setattr(StopSignal, "stop", True)
+
+    part = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET | {"progress": stop_at_the_second})
+    assert len(part.outcomes) == 2
+    monkeypatch.undo()
+    with refused("unfinished-run", str(tmp_path / "r")):
+        drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
+    again = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET)
+    assert again.outcomes == whole.outcomes
+    assert content(tmp_path / "r") == content(tmp_path / "whole")
+    assert drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET).outcomes == whole.outcomes
+
+
+@pytest.mark.long
+def test_worker_processes_leave_the_same_files(tmp_path):
+    one, two = (drfl.compare(PAIR, DATA, TASK, out=tmp_path / str(k), jobs=k, **QUIET) for k in (1, 2))
+    assert one.outcomes == two.outcomes
+    assert content(tmp_path / "1") == content(tmp_path / "2")
+
+
+def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
+    wild = drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=3e38))
+    found = drfl.compare({"wild": wild, "DRFA": PAIR["DRFA"]}, DATA, TASK, out=tmp_path / "r", **QUIET)
+    assert [o.stopped for o in found.outcomes] == ["diverged", "rounds"] * 2
+    assert "diverged" in found.to_markdown()
+    assert found.to_frame()["worst_accuracy"].isna().sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"algorithms": {}}, ("wrong-type", "algorithms")),
+        ({"algorithms": [drfl.FedAvg(m=3)]}, ("wrong-type", "algorithms")),
+        ({"algorithms": {"a/b": drfl.FedAvg(m=3)}}, ("invalid-name",)),
+        ({"algorithms": {"..": drfl.FedAvg(m=3)}}, ("invalid-name",)),
+        ({"algorithms": {"a.": drfl.FedAvg(m=3)}}, ("invalid-name",)),
+        ({"algorithms": {3: drfl.FedAvg(m=3)}}, ("invalid-name",)),
+        ({"algorithms": {"a": drfl.FedAvg}}, ("wrong-type", "a", "FedAvg")),
+        ({"algorithms": {"a": "FedAvg"}}, ("wrong-type", "a", "'FedAvg'")),
+        ({"algorithms": {"a": drfl.FedAvg(m=30)}}, ("out-of-range", "m")),
+        ({"data": drfl.Simulation(DATA, TASK)}, ("wrong-type", "data", "Simulation", "drfl.ClientData")),
+        ({"data": lambda seed: 3}, ("wrong-type", "data", "data(0)", "drfl.ClientData")),
+        ({"task": nn.Linear(4, 2)}, ("wrong-type", "task", "Linear")),
+        ({"task": drfl.Task}, ("wrong-type", "task", "Task")),
+        ({"rounds": -1}, ("invalid-value", "rounds", "-1")),
+        ({"rounds": "many"}, ("invalid-value", "rounds", "'many'")),
+        ({"seeds": 0}, ("out-of-range", "seeds")),
+        ({"seeds": [1, 1]}, ("invalid-value", "seeds")),
+        ({"seeds": []}, ("invalid-value", "seeds")),
+        ({"seeds": [-1]}, ("out-of-range",)),
+        ({"jobs": 0}, ("out-of-range", "jobs")),
+        ({"until": "worst=3"}, ("unknown-name", "metric")),
+        ({"until": "worst_accuracy=0.5"}, ("no-validation",)),
+        ({"patience": 3}, ("no-validation",)),
+        ({"engine": "fast"}, ("unknown-name", "engine", "'fast'")),
+        ({"device": "abacus"}, ("device-missing", "device", "'abacus'")),
+        ({"guards": ["steel"]}, ("unknown-name", "guard")),
+        ({"resume": True}, ("needs-option", "out")),
+        ({"returned": "first"}, ("invalid-value", "returned", "'first'")),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(changes, error, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"algorithms": PAIR, "data": DATA, "task": TASK, **QUIET, **changes}
+    with refused(*error) as caught:
+        drfl.compare(**given)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long
+def test_another_object_of_the_name_is_refused(tmp_path):
+    drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
+    others = {**PAIR, "DRFA": replace(PAIR["DRFA"], gamma=0.5)}
+    with refused("other-run", "algorithms.DRFA.gamma"):
+        drfl.compare(others, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET)
+    with refused("other-run", "data"):
+        drfl.compare(PAIR, clients(1), TASK, out=tmp_path / "r", resume=True, **QUIET)
+    with refused("already-exists", str(tmp_path / "r")):
+        drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
+    drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", overwrite=True, **QUIET)
+
+
+def test_runs_that_were_set_back_are_marked_in_every_table_and_count(monkeypatch):
+    """Of two seeds one is set back in round 4 of 5; names may have signs that LaTeX reads in its own way."""
+    set_back_once(monkeypatch, 1)
+    told = []
+    found = drfl.compare({"my_own": Mine(m=3)}, clients, task, **{**QUIET, "rounds": 5, "progress": told.append})
+    assert found.to_frame()[["rollbacks", "effective_rounds"]].values.tolist() == [[0, 5], [1, 2]]
+    assert all(outcome.metrics is not None for outcome in found.outcomes)
+    line = f"{DOUBLE_DAGGER} {SET_BACK}: my_own seed 1 (2 of 5 rounds count)"
+    for text in (found.to_markdown(), found._repr_html_()):
+        assert line in text
+        assert text.count(DOUBLE_DAGGER) == 2
+    latex = found.to_latex()
+    assert latex.count(r"$\ddagger$") == 2
+    assert r"my\_own seed 1 (2 of 5 rounds count)" in latex
+    (notice,) = [notice for notice in found.notices if notice.code == "late-rollback"]
+    assert notice.field == "lr"
+    assert told.count(notice) == 1
+    plain = drfl.compare({"mine": Mine(m=3)}, clients, task, **QUIET)
+    assert DOUBLE_DAGGER not in plain.to_markdown()

@@ -1,0 +1,117 @@
+"""What a configuration's data and loss become."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from drfl.data import load
+from drfl.experiments.config import build as module
+from drfl.experiments.config.build import build, load_data
+from drfl.experiments.compare.comparison import Design, PreparedComparison, compare, from_config
+from drfl.experiments.config.config import Config
+from drfl.experiments.run.run_directory import claimed
+from drfl.experiments.run.runner import StopSignal, execute
+from drfl.data.features import featurise
+from drfl.training.loop import run
+from drfl.task.models import cnn
+
+SMALL = {"clients": 5, "cohort": 3, "rounds": 2, "steps": 2}
+
+
+def test_data_are_those_of_the_name():
+    digits = load("digits")
+    assert load_data(Config()).inputs.equal(digits.inputs)
+
+
+@pytest.mark.parametrize("engine", ["loop", "threads", "stacked"])
+def test_the_squared_loss_runs_on_every_engine(engine):
+    config = Config(loss="squared", engine=engine, dtype="float64", **SMALL)
+    losses = [build(config.model_copy(update={"engine": name})) for name in ("loop", engine)]
+    a, b = (run(job.algorithm, job.fed, rounds=2, seed=0) for job in losses)
+    torch.testing.assert_close(a.state.w, b.state.w, rtol=0, atol=1e-10)
+    job = losses[0]
+    x, y = job.data.inputs[:3].double(), job.data.targets[:3]
+    expected = (torch.nn.functional.one_hot(y, 10) - job.task.model(x)).square().sum(1) / 2
+    torch.testing.assert_close(job.task.sample_losses(job.task.model(x), y), expected)
+    assert a.history.last.metrics.avg_loss < a.history.rows[0].metrics.avg_loss
+
+
+def test_validation_leaves_the_test_part_alone():
+    dataset = load("digits")
+    plain, held = (
+        build(Config(validation=v, judged_on="validation" if v else "test", seed=3, **SMALL), dataset)
+        for v in (None, 0.25)
+    )
+    assert held.data.test_inputs is held.data.inputs is dataset.inputs
+    assert held.partition == plain.partition
+    for whole, kept, tested in zip(plain.data.train, held.data.train, held.data.test, strict=True):
+        assert sorted([*kept.tolist(), *tested.tolist()]) == whole.tolist()
+
+
+@pytest.mark.long
+def test_what_is_tuned_by_validation_does_not_change_with_the_test_rows():
+    dataset = load("digits")
+    other = dataclasses.replace(dataset, test_inputs=1 - dataset.test_inputs)
+    a, b = (
+        execute(build(Config(validation=0.25, judged_on="validation", **SMALL), data)).result
+        for data in (dataset, other)
+    )
+    assert a.history.to_csv() == b.history.to_csv()
+    assert execute(build(Config(**SMALL), other)).result.history.to_csv() != a.history.to_csv()
+
+
+def test_curves_of_the_training_accuracy_are_of_the_run_that_tests_on_test_rows():
+    dataset = load("digits")
+    test, training = (execute(build(Config(judged_on=on, **SMALL), dataset)).result for on in ("test", "training"))
+    assert torch.equal(test.state.w, training.state.w)
+    assert test.history.last.metrics.avg_loss != training.history.last.metrics.avg_loss
+    assert training.evaluation.samples.sum() == 1198
+
+
+def test_other_seeds_other_validation_rows():
+    dataset = load("digits")
+    a, b, c = (
+        build(Config(validation=0.25, judged_on="validation", seed=s, partition="iid", **SMALL), dataset)
+        for s in (0, 0, 1)
+    )
+    assert a.data.test[0].equal(b.data.test[0])
+    assert not a.data.test[0].equal(c.data.test[0])
+
+
+@pytest.fixture
+def features(tmp_path, monkeypatch):
+    """Options for features by a network as initialised; caches are below a temporary folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    save_file({name: v.contiguous() for name, v in cnn((1, 8, 8), 10).state_dict().items()}, tmp_path / "a.safetensors")
+    return {"features": "penultimate", "backbone": str(tmp_path / "a.safetensors")}
+
+
+def test_clients_learn_from_features(features):
+    job = build(Config(**features, **SMALL))
+    assert job.data.inputs.shape == (1198, 500)
+    assert job.task.layout.d == 5010
+    held = build(Config(validation=0.5, judged_on="validation", **features, **SMALL))
+    assert held.data.test_inputs is held.data.inputs
+    assert held.data.inputs.equal(job.data.inputs)
+
+
+@pytest.mark.long
+def test_a_comparison_makes_them_once(features, tmp_path, monkeypatch):
+    asked = []
+
+    def counted(*arguments, **options):
+        asked.append(arguments)
+        return featurise(*arguments, **options)
+
+    monkeypatch.setattr(module, "featurise", counted)
+    said: list[str] = []
+    config = Config(**features, **SMALL)
+    ready = PreparedComparison.of(Design(config, ("FedAvg", "DRDM"), (0, 1)), from_config(config, said.append))
+    with claimed(tmp_path / "out", "comparison") as claim:
+        assert len(list(compare(ready, claim, StopSignal()))) == 4
+    assert len(asked) == 1
+    assert said == [f"features of digits by {features['backbone']}: 1797 images"]

@@ -1,0 +1,43 @@
+"""The newer keys of a configuration."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.refusals import refused
+
+from drfl.experiments.config.config import load_config
+from drfl.data.features import Recipe
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"loss": "hinge"}, ("unknown-name", "loss", "cross-entropy, squared")),
+        ({"validation": 0}, ("invalid-value", "validation")),
+        ({"validation": 1.0}, ("invalid-value", "validation", "1.0")),
+        ({"validation": float("nan")}, ("invalid-value", "validation", "nan")),
+        ({"feature_count": 0}, ("invalid-value", "feature_count")),
+        ({"resize": 0}, ("invalid-value", "resize")),
+        ({"features": "ntk"}, ("invalid-value", "features", "'penultimate'", "'entk'")),
+    ],
+)
+def test_impossible_values(values, error):
+    with refused(*error) as caught:
+        load_config(None, values)
+    assert "\n" not in str(caught.value)
+
+
+def test_features_by_default_there_are_none():
+    assert load_config(None, {}).recipe() is None
+
+
+def test_the_recipe_is_what_the_keys_say():
+    values = {"features": "entk", "backbone": "cnn-digits", "feature_count": 9, "resize": 8}
+    assert load_config(None, values).recipe() == Recipe("entk", "cnn-digits", 9, 8)
+    assert load_config(None, {"features": "entk", "backbone": "a.pth"}).recipe() == Recipe("entk", "a.pth", 50_000)
+
+
+@pytest.mark.parametrize(("algorithm", "clients", "m"), [("DRDM", 10, 10), ("DRDM", 30, 20), ("ScaffPD", 30, 30)])
+def test_the_default_cohort(algorithm, clients, m):
+    assert load_config(None, {}).parameters(algorithm, clients)["m"] == m
+    assert load_config(None, {"cohort": 5}).parameters(algorithm, clients)["m"] == 5

@@ -1,0 +1,192 @@
+"""What stands around an algorithm in a run, as a configuration asks for it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from tests.support.refusals import refused
+
+from drfl.cli.app import call
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import Config, load_config
+from drfl.experiments.config.guards_and_failures import ProbeAudit, failures_of, guards_of
+from drfl.resilience import (
+    Audit,
+    CentredClip,
+    Clip,
+    CoordinateMedian,
+    FailureModel,
+    Faulty,
+    GeometricMedian,
+    Krum,
+    MedianClip,
+    OverSelection,
+    PeerAudit,
+    ProbeCosine,
+    Protected,
+    Quorum,
+    RobustClip,
+    StepBound,
+    Trim,
+    TrimmedMean,
+)
+
+SMALL = ["--engine", "loop", "--clients", "6", "--rounds", "3", "--steps", "2", "--threads", "1"]
+
+
+def layers(algorithm):
+    found = [algorithm]
+    while hasattr(found[-1], "algorithm"):
+        found.append(found[-1].algorithm)
+    return found
+
+
+def test_the_wide_guard_alone_by_default():
+    protected, inner = layers(build(Config(clients=6)).algorithm)
+    assert isinstance(protected, Protected)
+    assert protected.guards == (RobustClip(),)
+    assert protected.bound == StepBound(100.0)
+    assert protected.aggregator is None
+    assert type(inner).__name__ == "DRDM"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("Krum:f=1,used=2", Krum(1, 2)), ("trimmed-mean", TrimmedMean(1)), ("median", CoordinateMedian()),
+        ("geometric-median", GeometricMedian()), ("median-clip:factor=2", MedianClip(2.0)),
+        ("centred-clip:momentum=0.5", CentredClip(1.0, 0.5)),
+    ],
+)  # fmt: skip
+def test_aggregators_by_their_names(text, rule):
+    protected, _ = layers(build(Config(clients=6, aggregator=text, step_bound=0)).algorithm)
+    assert protected.aggregator == rule
+    assert protected.bound is None
+
+
+def test_the_probe_holds_rows_of_every_client():
+    protected, _ = layers(build(Config(clients=6, aggregator="probe:rows=4,cosine=0.5")).algorithm)
+    assert isinstance(protected.aggregator, ProbeCosine)
+    assert protected.aggregator.cosine == 0.5
+    assert protected.aggregator.probe.fed.sizes.tolist() == [4] * 6
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"aggregator": "mean"}, ("unknown-name", "aggregator", "'mean'")),
+        ({"aggregator": "krum:f=0"}, ("out-of-range", "f")),
+        ({"step_bound": 0.5}, ("out-of-range", "step_bound")),
+        ({"step_bound": math.inf}, ("out-of-range", "step_bound", "0")),
+        ({"aggregator": "median:f=1"}, ("invalid-format", "aggregator", "'f'")),
+        ({"aggregator": "centred-clip:momentum=1"}, ("out-of-range", "momentum", "[0, 1)")),
+    ],
+)
+def test_aggregators_and_bounds_that_make_no_sense_are_refused(values, error):
+    with refused(*error):
+        load_config(None, values)
+
+
+def test_a_run_tells_whom_the_rule_left_out(tmp_path):
+    out = tmp_path / "run"
+    small = ["--engine", "loop", "--clients", "10", "--rounds", "3", "--steps", "2", "--threads", "1"]
+    assert call(["run", "--algorithm", "FedAvg", *small, "--aggregator", "krum:f=3", "--out", str(out)]) == 0
+    left = json.loads((out / "summary.json").read_text())["left_out_rounds"]
+    assert sum(left.values()) == 9  # three of ten in each round
+    assert set(left) <= {f"client-{i}" for i in range(10)}
+
+
+def test_everything_in_its_place():
+    config = load_config(
+        None,
+        {
+            "clients": 6, "cohort": 3, "over_select": 1.5, "min_replies": 2, "repeats": 4, "max_norm": 7.0,
+            "faults": {"drop": 0.25, "groups": 2}, "guards": ["clip:bound=3", "probe:rows=4,slack=0.5"],
+        },
+    )  # fmt: skip
+    quorum, faulty, protected, sampled, inner = layers(build(config).algorithm)
+    assert isinstance(quorum, Quorum)
+    assert (quorum.at_least, quorum.then, quorum.most) == (2, "repeat", 4)
+    assert isinstance(faulty, Faulty)
+    assert faulty.faults == FailureModel(drop=0.25, groups=2)
+    assert isinstance(protected, Protected)
+    assert protected.norm == 7.0
+    clip, audit = protected.guards
+    assert clip == Clip(3.0)
+    assert isinstance(audit, Audit)
+    assert (audit.factor, audit.slack) == (2.0, 0.5)
+    assert isinstance(sampled, OverSelection)
+    assert (sampled.keep, inner.m) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "guards"),
+    [
+        (None, (RobustClip(),)),
+        (("none",), ()),
+        (("Robust:k=3,floor=0.1", "trim:f=2"), (RobustClip(3.0, 0.1), Trim(2))),
+        (("peers:peers=4", "probe"), (PeerAudit(4), ProbeAudit())),
+    ],
+)
+def test_guards_by_name(texts, guards):
+    assert guards_of(texts) == guards
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--guard", "clap"], "unknown guard 'clap': did you mean 'clip'?"),
+        (["--guard", "clip"], "guard 'clip': bound is missing"),
+        (["--guard", "trim:f=1.5"], "f=1.5 is no whole number"),
+        (["--guard", "robust", "--guard", "none"], "unknown guard 'none'"),
+        (["--fault", "drp=0.2"], "unknown fault 'drp': did you mean 'drop'?"),
+        (["--fault", "drop=2"], "faults: drop must lie between 0 and 1, not 2.0"),
+        (["--fault", "drop"], "--fault 'drop' is not of the form NAME=NUMBER"),
+        (["--fault", "groups=1.5"], "faults: groups: "),
+        (["--fault", "jitter=1e308"], "faults: jitter must be at most 10, not 1e+308: e^10 is a factor of 22026"),
+        (["--fault", "slowdown=1e308"], "faults: slowdown must be at most 1,000,000, not 1e+308: "),
+        (["--fault", "deadline=1e308"], "faults: deadline must be at most 1,000,000,000, not 1e+308: remove it"),
+        (["--fault", "outage_rounds=1000001"], "faults: outage_rounds must be at most 1,000,000, not 1000001: "),
+        (["--fault", "outage_rounds=1e30"], "faults: outage_rounds: "),
+        (["--fault", "groups=1e30"], "faults: groups: "),
+        (["--fault", "groups=9"], "groups=9 must be at most the number of clients"),
+        (["--repeats", "2"], "repeats requires min_replies"),
+        (["--min-replies", "9"], "at_least=9 must be at most the number of clients"),
+        (["--max-norm", "0"], "norm must be a finite number above 0"),
+        (["--over-select", "0.5"], "over_select = 0.5"),
+        (["--over-select", "2", "--algorithm", "AFL"], "over_select has no effect on AFL"),
+    ],
+)
+def test_a_mistake_is_one_line(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(["run", *SMALL, *options]) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert len(told) == 1
+    assert message in told[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_faults_are_numbers():
+    with refused("invalid-value", "faults"):
+        failures_of({"drop": "often"})
+
+
+def test_a_run_with_all_of_it_tells_what_it_rejected_and_repeats(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--fault", "drop=0.3", "--fault", "duplicate=0.5", "--guard", "robust:k=3,floor=0.1"]
+    options += ["--cohort", "4", "--min-replies", "1", "--over-select", "1.5"]
+    assert call(["run", *SMALL, *options, "--out", "a"]) == 0
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert summary["rejected_replies"] > 0
+    assert call(["run", "a/config.toml", "--out", "b"]) == 0
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
+
+
+def test_the_default_guard_leaves_a_clean_run_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call(["run", *SMALL, "--cohort", "4", "--out", "a"]) == 0
+    assert call(["run", *SMALL, "--cohort", "4", "--guard", "none", "--out", "b"]) == 0
+    assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
+    assert json.loads((tmp_path / "a/summary.json").read_text())["changed_reports"] == 0

@@ -1,0 +1,156 @@
+"""Cells on a Ray cluster give the same files as in this process, whoever is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+import torch
+from tests.support.fake_ray import FakeRay
+from tests.support.refusals import refused
+from tests.support.small_spec import small_spec
+
+import drfl
+from drfl.cli.app import call
+from drfl.data import Dataset
+from drfl.engine.ray_cluster import Cluster
+from drfl.core.errors import DrflError
+from drfl.experiments.execution import cells
+from drfl.experiments.execution.cells import Cell
+from drfl.experiments.execution.pool import run_all, workers_by_options, workers_of
+from drfl_papers.execute import run_cell
+from drfl_papers.plan import Scale, plan
+
+SMALL = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--rounds", "2", "--steps", "2", "--seeds", "2"]
+OF_TIME = ("seconds", "wall_seconds", "directory")
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    return fake
+
+
+def wanted(**changes):
+    return [planned.cell for planned in plan(small_spec(**changes), Scale()).cells]
+
+
+def files(folder):
+    """The bytes of all files but what tells the time; of JSON what is in it."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix == ".json":
+            content = json.loads(path.read_text())
+            found[name] = (
+                {k: v for k, v in content.items() if k not in OF_TIME} if isinstance(content, dict) else content
+            )
+        elif path.is_file() and path.name not in ("timing.csv", "report.html", ".lock"):
+            found[name] = path.read_bytes()
+    return found
+
+
+def records(folder, workers, some, run=run_cell):
+    assert len(list(run_all(some, folder, run, workers=workers))) == len(some)
+    return files(folder)
+
+
+def test_records_are_those_of_this_process_and_data_are_sent_once(tmp_path, ray):
+    some = wanted(repeats=1)
+    for cell in some:
+        cells.write(tmp_path / "here", cell, run_cell(cell, None))
+    assert records(tmp_path / "ray", Cluster(), some) == files(tmp_path / "here")
+    assert sum(isinstance(what, Dataset) for what in ray.puts) == 1
+
+
+def test_a_cell_that_cannot_start_ends_it_all_and_one_that_is_lost_too(tmp_path, ray):
+    with refused("out-of-range", "m", "99"):
+        records(tmp_path, Cluster(), [Cell("training", {**wanted()[0].job, "cohort": 99}, 1.0)])
+    ray.lost = 2
+    with refused("worker-lost", "ray", kind=DrflError):
+        records(tmp_path, Cluster(), wanted()[:1])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_comparison_leaves_the_same_files(tmp_path, ray, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["compare", *SMALL, "--algorithms", "FedAvg,DRDM"]
+    assert call([*arguments, "--jobs", "1", "--out", "one"]) == 0
+    assert call([*arguments, "--ray", "local", "--out", "ray"]) == 0
+    assert files(tmp_path / "ray") == files(tmp_path / "one")
+    assert len(ray.calls) == 4
+
+
+def test_a_comparison_goes_on_where_it_was_lost(tmp_path, ray, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["compare", *SMALL, "--algorithms", "FedAvg,DRDM", "--ray", "local", "--out", "a"]
+    ray.lost = 3
+    assert call(arguments) == 1
+    ray.calls.clear()
+    ray.lost = None
+    assert call(["compare", "--resume", "--out", "a", "--ray", "local"]) == 0
+    assert [given[-2:] for _, given in ray.calls] == [("FedAvg", 1), ("DRDM", 1)]
+    assert (tmp_path / "a/compare.csv").is_file()
+
+
+PARTS = [(torch.randn(12, 3, generator=torch.Generator().manual_seed(i)), torch.arange(12) % 2) for i in range(3)]
+DATA = drfl.ClientData.from_arrays(PARTS)
+
+
+def test_a_comparison_of_objects(tmp_path, ray):
+    pair, task = {"a": drfl.FedAvg(m=2), "b": drfl.DRFA(m=2)}, drfl.Task(torch.nn.Linear(3, 2))
+    for jobs in (1, "ray"):
+        drfl.compare(pair, DATA, task, rounds=2, seeds=1, jobs=jobs, out=tmp_path / str(jobs), progress=None)
+    assert files(tmp_path / "ray") == files(tmp_path / "1")
+    assert len(ray.calls) == 2
+
+
+@pytest.mark.long
+def test_a_search(ray):
+    def space(trial):
+        return drfl.FedAvg(m=2, local=drfl.LocalSGD(steps=2, lr=trial.suggest_float("lr", 0.01, 1, log=True)))
+
+    task, options = drfl.Task(torch.nn.Linear(3, 2)), {"rounds": 2, "seeds": 2, "trials": 3, "progress": None}
+    one, two = (drfl.tune(space, DATA, task, jobs=jobs, **options) for jobs in (1, "ray"))
+    assert (one.best_params, one.best_value) == (two.best_params, two.best_value)
+    assert len(ray.calls) == 6
+
+
+def test_what_jobs_and_options_stand_for():
+    assert workers_of("ray") == Cluster()
+    assert workers_of(3) == workers_by_options(3, None, 1) == 3
+    assert workers_by_options(2, "local", 1) == Cluster("local", 2)
+    assert workers_by_options(None, "head:6379", 1) == Cluster("head:6379")
+    with refused("conflicting-options", "jobs", "--jobs"):
+        workers_by_options(2, "head:6379", 1)
+    with refused("invalid-value", "jobs", "'rya'", "'ray'"):
+        workers_of("rya")
+
+
+def test_a_cluster_that_does_not_answer_touches_no_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(["compare", *SMALL, "--algorithms", "FedAvg", "--ray", "nowhere", "--out", "a"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.long
+def test_four_workers_one_of_which_is_killed_leave_the_same_records(tmp_path):
+    died, some = tmp_path / "died", wanted()
+
+    def run(cell, data_dir):
+        if cell.key == some[2].key and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run_cell(cell, data_dir)
+
+    try:
+        found = records(tmp_path / "ray", Cluster("local", 4), some, run)
+    finally:
+        sys.modules["ray"].shutdown()
+    assert died.exists()
+    assert found == records(tmp_path / "one", 1, some)

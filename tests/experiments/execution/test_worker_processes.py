@@ -1,0 +1,191 @@
+"""Worker processes over pipes: answers, errors, signals, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.refusals import refused
+
+from drfl.core.errors import DrflError, InputError, StoppedError
+from drfl.experiments.execution import pool
+from drfl.experiments.execution.pool import as_ended
+from drfl.experiments.run.runner import StopSignal
+from drfl.experiments.execution.worker_processes import LostWorkerError, WorkerProcesses
+
+
+class Kept:
+    """What a worker was begun with."""
+
+    flag = None
+
+
+def begin(text, flag):
+    Kept.text, Kept.flag = text, flag
+
+
+def answer(n):
+    return f"{Kept.text} {n}"
+
+
+def refuse(kind):
+    raise kind("no", code="none", field="n") if kind is InputError else kind("no")
+
+
+def signalled(number):
+    os.kill(os.getpid(), number)
+    return "alive"
+
+
+def until_asked():
+    while not Kept.flag.is_set():
+        time.sleep(0.01)
+    return "stopped"
+
+
+def lambda_of():
+    return lambda: None
+
+
+def size_of(text, flag):
+    Kept.text = str(len(text))
+
+
+NEWBORN = """
+import os, signal, sys, time
+from multiprocessing import util
+from drfl.experiments.execution.worker_processes import LostWorkerError, WorkerProcesses
+from tests.experiments.execution.test_worker_processes import answer, size_of
+
+spawn = util.spawnv_passfds
+
+def struck(path, args, fds):
+    pid = spawn(path, args, fds)
+    if b"resource_tracker" not in b"".join(map(os.fsencode, args)):
+        os.kill(pid, int(sys.argv[1]))
+        time.sleep(0.5)
+    return pid
+
+util.spawnv_passfds = struck
+if __name__ == "__main__":
+    with WorkerProcesses(1, size_of, "x" * 1_000_000) as workers:
+        try:
+            print(workers.submit(answer, 1).result())
+        except LostWorkerError:
+            print("lost")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome"),
+    [(signal.SIGTERM, "1000000 1"), (signal.SIGINT, "1000000 1"), (signal.SIGKILL, "lost")],
+)
+@pytest.mark.long
+def test_a_signal_to_a_worker_that_has_only_just_begun(number, outcome, tmp_path):
+    (tmp_path / "newborn.py").write_text(NEWBORN)
+    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "newborn.py", str(int(number))], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == (f"{outcome}\n", 0), done.stderr
+
+
+def test_calls_errors_and_signals():
+    with WorkerProcesses(1, begin, "call") as workers:
+        futures = [workers.submit(answer, n) for n in range(3)]
+        assert [future.result(timeout=120) for future in futures] == ["call 0", "call 1", "call 2"]
+        error = workers.submit(refuse, InputError).exception(timeout=60)
+        assert isinstance(error, InputError)
+        assert (error.code, error.field) == ("none", "n")
+        assert isinstance(workers.submit(refuse, ArithmeticError).exception(timeout=60), ArithmeticError)
+        assert isinstance(workers.submit(lambda_of).exception(timeout=60), DrflError), "it cannot be pickled"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            assert workers.submit(signalled, number).result(timeout=60) == "alive"
+        waiting = workers.submit(until_asked)
+        workers.ask_to_stop()
+        assert waiting.result(timeout=60) == "stopped"
+        killed, after = workers.submit(signalled, signal.SIGKILL), workers.submit(answer, 1)
+        for lost in (killed, after):
+            assert isinstance(lost.exception(timeout=60), LostWorkerError)
+
+
+def test_a_signal_ends_the_wait(monkeypatch):
+    monkeypatch.setattr(pool, "LOOK", 0.01)
+    watch = StopSignal()
+    watch.signal = signal.SIGTERM
+    with refused("interrupted", kind=StoppedError) as stopped, WorkerProcesses(1, begin, "call") as workers:
+        list(as_ended({workers.submit(until_asked): 0}, watch))
+    assert stopped.value.exit_code == 143
+
+
+GROUP = """
+import os, signal
+from drfl.experiments.execution.worker_processes import WorkerProcesses
+from tests.experiments.execution.test_worker_processes import answer, begin
+if __name__ == "__main__":
+    with WorkerProcesses(2, begin, "call") as workers:
+        print(workers.submit(answer, 1).result(), flush=True)
+        os.killpg(0, signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="the system has no such folder")
+@pytest.mark.long
+def test_a_killed_process_group_leaves_no_semaphores(tmp_path):
+    (tmp_path / "group.py").write_text(GROUP)
+    before = set(os.listdir("/dev/shm"))
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "group.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    out, _ = process.communicate(timeout=120)
+    assert (process.returncode, out) == (-signal.SIGKILL, b"call 1\n")
+    left = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("sem.mp-")}
+    assert left == set()
+
+
+class DiesWhereItArrives:
+    """Ends the process that unpickles it, as a signal during a worker's start does."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+@pytest.mark.long
+def test_a_worker_that_dies_in_its_start_is_an_error_however_much_it_was_sent():
+    """multiprocessing waits for ever for a process that dies before it has read more than a pipe holds."""
+    with WorkerProcesses(2, begin, DiesWhereItArrives(), b"x" * 2**20) as workers:
+        assert isinstance(workers.submit(answer, 1).exception(timeout=120), LostWorkerError)
+
+
+MASKS = """
+import signal
+from multiprocessing import popen_spawn_posix as spawn
+from drfl.experiments.execution.worker_processes import WorkerProcesses
+
+masks, launch = [], spawn.Popen._launch
+
+def launched(self, process):
+    launch(self, process)
+    masks.append({signal.SIGINT, signal.SIGTERM} <= signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+spawn.Popen._launch = launched
+with WorkerProcesses(2, repr):
+    pass
+print(masks)
+"""
+
+
+@pytest.mark.long
+def test_signals_are_blocked_while_every_worker_starts():
+    """The first process of all starts multiprocessing's tracker, which unblocks them."""
+    ended = subprocess.run([sys.executable, "-c", MASKS], capture_output=True, text=True, timeout=300, check=True)
+    assert ended.stdout.strip() == "[True, True]"

@@ -1,0 +1,87 @@
+"""What is said of a run that ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import drfl
+from drfl.experiments.run.end_checks import end_checks
+from drfl.task.metrics import ACCURACY
+from drfl.resilience import Protected
+from drfl.core.run_end import Marks
+
+
+def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9, skipped=0, algorithm=None):
+    """A job and a result, as far as the checks look at them."""
+    n = len(accuracy)
+    job = SimpleNamespace(
+        fed=SimpleNamespace(
+            majority=None if majority is None else torch.tensor(majority, dtype=torch.float64),
+            measures=(ACCURACY,),
+            target_advice=lambda: "",
+        ),
+        algorithm=algorithm or drfl.FedAvg(m=1),
+        partition=SimpleNamespace(recipe={"partition": partition}),
+        data=SimpleNamespace(n=n, names=tuple(f"site {i}" for i in range(n))),
+    )
+    rows = [SimpleNamespace(metrics=SimpleNamespace(avg_loss=loss)) for loss in losses]
+    result = SimpleNamespace(
+        rounds=rounds,
+        skipped=skipped,
+        history=SimpleNamespace(rows=rows, last=rows[-1]),
+        evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64), others=()),
+        selection=None,
+        marks=Marks(on_test=False, rollbacks=0, rounds=rounds, effective_rounds=rounds),
+    )
+    return job, result
+
+
+@pytest.mark.parametrize(
+    ("losses", "rounds", "fails"),
+    [
+        ((1.0, 0.9), 9, False),
+        ((1.0, 1.1), 9, True),
+        ((1.0, float("nan")), 9, True),
+        ((1.0, 1.1), 2, False),  # too early to say
+        ((1.0, 1.6), 2, True),
+        ((1.0, 9.0), 0, False),
+    ],
+)
+def test_a_loss_above_the_start_is_a_failure(losses, rounds, fails):
+    failure = end_checks(*finished([0.9], [0.5], losses=losses, rounds=rounds)).failure
+    assert (failure is not None) == fails
+    assert failure is None or (failure.code, failure.field) == ("loss-rose", "lr")
+
+
+@pytest.mark.parametrize(("skipped", "said"), [(0, False), (2, False), (3, True), (20, True)])
+def test_many_rounds_that_did_not_count_are_said(skipped, said):
+    found = end_checks(*finished([0.9], [0.5], rounds=20, skipped=skipped)).warnings
+    assert [(line.code, line.field, f"{skipped} of 20" in line) for line in found] == [
+        ("skipped-rounds", "min_replies", True)
+    ] * said
+
+
+def test_what_is_fine_tuned_begins_as_well_as_it_may_end():
+    tuned = Protected(drfl.FineTuned(m=1))
+    assert end_checks(*finished([0.9], [0.5], losses=(1.0, 1.1), algorithm=tuned)).failure is None
+    assert end_checks(*finished([0.9], [0.5], losses=(1.0, float("nan")), algorithm=tuned)).failure is not None
+    assert end_checks(*finished([0.9], [0.5], losses=(1.0, 1.1), algorithm=Protected(drfl.LocalOnly()))).failure
+
+
+def test_clients_served_no_better_than_by_a_constant_are_named_worst_first():
+    (line,) = end_checks(*finished([0.9, 0.6, 0.5, 0.7, 0.4], [0.8, 0.6, 0.9, 0.75, 0.45])).warnings
+    assert (line.code, line.field) == ("no-better-than-constant", None)
+    assert line.index("site 2 (50.0 %, 90.0 %") < line.index("site 3 (70.0 %, 75.0 %")
+    assert "site 0" not in line
+    (line,) = end_checks(*finished([0.9, 0.5], [0.8, 0.9])).warnings
+    assert line.field == "site 1"
+
+
+@pytest.mark.parametrize(
+    ("majority", "partition"), [([0.9], "one-class"), ([0.9], "zipf-dirichlet"), ([1.0], "natural"), (None, "natural")]
+)
+def test_nothing_is_said_where_a_constant_means_little(majority, partition):
+    assert end_checks(*finished([0.5], majority, partition=partition)).warnings == ()

@@ -1,0 +1,98 @@
+"""The next point depends on what was tried alone."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from tests.support.refusals import refused
+
+from drfl.core.key import Key
+from drfl.task.metrics import ACCURACY
+from drfl.experiments.tuning.criterion import Criterion
+from drfl.experiments.tuning.spaces import SPACES, draw, rounded
+from drfl.experiments.tuning.suggestion import STARTUP, Point, Trial, best, needed, suggest
+
+SPACE = SPACES["DRDM"]
+
+
+def asked(trial):
+    return Point(draw(SPACE, trial), {})
+
+
+def closeness(point):
+    """The better the nearer to lr = 0.1, mu = 0.3, gamma = 1e-4."""
+    return 1 / (1 + sum(math.log10(point[n] / x) ** 2 for n, x in (("lr", 0.1), ("mu", 0.3), ("gamma", 1e-4))))
+
+
+def searched(count, seed=0):
+    trials = []
+    for number in range(count):
+        point = suggest(asked, trials, Key(seed).fold("trial", number))
+        trials.append(Trial(number, point.values, {}, (closeness(point.values),), ("rounds",), point.places))
+    return trials
+
+
+def test_the_same_trials_give_the_same_point_and_others_another():
+    trials = searched(12)
+    assert searched(12) == trials
+    key = Key(0).fold("trial", 12)
+    point = suggest(asked, trials, key)
+    assert suggest(asked, list(trials), key) == point
+    assert suggest(asked, trials[:-1], key) != point
+    assert suggest(asked, trials, key.fold("x")) != point
+
+
+def test_points_are_in_the_space_and_have_few_digits():
+    for trial in searched(12):
+        assert trial.point.keys() == {d.name for d in SPACE}
+        for dimension in SPACE:
+            value = trial.point[dimension.name]
+            assert dimension.low <= value <= dimension.high
+            assert rounded(value) == value
+
+
+def test_it_learns():
+    random, guided = [], []
+    for seed in range(3):
+        trials = searched(36, seed)
+        random += [t.score for t in trials[:STARTUP]]
+        guided += [t.score for t in trials[-STARTUP:]]
+    assert sum(guided) / len(guided) > 1.3 * sum(random) / len(random)
+
+
+def test_a_trial_that_has_no_place_in_the_space_is_passed_over():
+    trials = searched(10)
+    rule = Trial(0, {}, {"lr": 0.1}, (1.0,), ("rounds",))
+    key = Key(5)
+    assert suggest(asked, [rule, *trials], key) == suggest(asked, trials, key)
+
+
+def test_of_equal_trials_the_earliest_is_best():
+    trials = [Trial(n, {}, {}, scores, ("rounds",) * 2) for n, scores in enumerate([(0, 0.2), (0.3, 0.4), (0.4, 0.3)])]
+    assert best(trials).number == 1
+    assert trials[0].score == 0.1
+
+
+def test_a_trial_that_breaks_off_at_any_seed_is_out():
+    good = Trial(0, {}, {}, (0.5, 0.5), ("rounds", "rounds"))
+    half = Trial(1, {}, {}, (1.0, 0.0), ("rounds", "diverged"))
+    assert half.score == 0.0
+    assert best([good, half]) is good
+    low, lost = good._replace(scores=(9.0, 9.0)), half._replace(scores=(1.0, math.inf))
+    assert best([low, lost], smaller=True) is low
+
+
+def test_a_run_that_halves_its_step_size_is_out_where_multiples_of_it_are_compared():
+    record = {"stopped": "rounds", "rows": [{"worst_accuracy": 0.8}], "halved": 1}
+    strict = Criterion("worst", ACCURACY, halving_diverges=True)
+    assert (strict.end(record), strict.of(record)) == ("diverged", 0.0)
+    assert (strict.end({**record, "halved": 0}), strict.of({**record, "halved": 0})) == ("rounds", 0.8)
+    free = Criterion("worst", ACCURACY)
+    assert (free.end(record), free.of(record)) == ("rounds", 0.8)
+
+
+def test_without_optuna_the_remedy_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with refused("package-missing", "optuna", "'drfl[experiments]'"):
+        needed()

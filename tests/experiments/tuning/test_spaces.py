@@ -1,0 +1,126 @@
+"""The spaces fit their algorithms."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.algorithms import ALGORITHMS
+from drfl.ambiguity import parse
+from drfl.experiments.config.config import load_config
+from drfl.experiments.config.hyperparameters import make, takes
+from drfl.optim.schedules import Constant
+from drfl.experiments.tuning.spaces import LR, MULTIPLE, SPACES, Dimension, around, default_point, default_table, fixed, rounded, table_at
+
+
+def config(algorithm, table=None, **values):
+    own = {"algorithms": {algorithm: table or {}}}
+    return load_config(None, {"dataset": "digits", "algorithm": algorithm, **own, **values})
+
+
+def place(algorithm, run):
+    return default_point(run.parameters(algorithm), around(algorithm, 0.1))
+
+
+def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
+    assert set(SPACES) <= set(ALGORITHMS)
+    assert {space[0] for space in SPACES.values()} == {LR}
+
+
+def test_of_an_algorithm_without_a_space_the_step_size_is_tuned():
+    space = around("mine.py:Own", 1.0)
+    assert space == (LR,)
+    assert table_at(space, {"m": 2}, {"lr": 0.3}) == {"m": 2, "lr": 0.3}
+
+
+@pytest.mark.parametrize("algorithm", SPACES)
+def test_both_ends_of_a_space_are_possible_and_reach_the_algorithm(algorithm):
+    for end in ("low", "high"):
+        point = {d.name: getattr(d, end) for d in SPACES[algorithm]}
+        table = table_at(SPACES[algorithm], {"m": 2} if takes(algorithm, "m") else {}, point)
+        made = make(algorithm, table)
+        for dimension in SPACES[algorithm]:
+            if dimension.name == "rho":
+                assert made.ambiguity == parse(f"chi-square:rho={point['rho']}")
+            else:
+                holder = made.local if dimension.name == "lr" else made
+                assert getattr(holder, dimension.name) == point[dimension.name]
+
+
+@given(st.sampled_from([d for space in SPACES.values() for d in space]), st.floats(0, 1))
+def test_rounding_leaves_the_range_and_three_digits(dimension, share):
+    value = rounded(dimension.low + share * (dimension.high - dimension.low))
+    assert dimension.low <= value <= dimension.high
+    assert float(f"{value:.2e}") == value
+
+
+def test_the_papers_values_and_the_best_of_the_mnist_table_are_in_the_ranges():
+    known = {
+        "DRFA": {"lr": 0.1, "gamma": 8e-3},
+        "QFedAvg": {"lr": 0.1, "q": 0.2},
+        "DRDM": {"lr": 0.1, "mu": 0.1, "gamma": 1e-4},
+        "DualDRDM": {"lr": 0.1, "mu": 0.1, "gamma": 1e-4},
+        "ScaffPD": {"lr": 0.3, "sigma": 0.01},
+        "DRFAGA": {"lr": 0.1, "gamma": 0.08},
+        "SCAFFOLD": {"lr": 0.3, "server_lr": 1.5},
+    }
+    for algorithm, table in known.items():
+        assert place(algorithm, config(algorithm, table)) == table
+
+
+def test_the_first_trial_is_the_defaults():
+    for algorithm in SPACES:
+        run = config(algorithm)
+        table = default_table(run, {})
+        assert table == {}, "η is found in the run"
+        assert make(algorithm, {**run.parameters(algorithm, 6), **table}) == make(
+            algorithm, run.parameters(algorithm, 6)
+        )
+
+
+def test_a_default_that_is_a_rule_has_no_place_in_the_space():
+    assert place("FedProx", config("FedProx", {"lr": 0.2})) == {"lr": 0.2, "mu": 0.1}
+    assert place("DRDM", config("DRDM")) == {}
+    assert place("DRFAProx", config("DRFAProx")) == {}
+    assert place("FedAvg", config("FedAvg", {"lr": 1.5})) == {}
+
+
+def test_what_the_job_says_comes_before_the_defaults():
+    run = config("DRDM", {"mu": 0.5}, lr=0.2)
+    assert default_table(run, {"mu": 0.5}) == {"mu": 0.5, "lr": 0.2}
+    assert place("DRDM", run) == {}, "gamma is a rule"
+
+
+def test_eta_is_looked_for_around_one_over_the_curvature():
+    assert around("DRDM", 1.0) == SPACES["DRDM"]
+    lr, *others = around("DRDM", 3e-4)
+    assert (lr.low, lr.high, lr.log) == (7.5e-5, 1.2e-3, True)
+    assert tuple(others) == SPACES["DRDM"][1:]
+
+
+def test_eta_is_looked_for_in_multiples_of_what_a_run_finds():
+    multiple, *others = around("FedProx", None)
+    assert (multiple, tuple(others)) == (MULTIPLE, SPACES["FedProx"][1:])
+    assert (multiple.name, multiple.low, multiple.high, multiple.log) == LR[:4]
+    local = make("FedProx", table_at(around("FedProx", None), {}, {"lr": 2.5, "mu": 0.2})).local
+    assert (local.lr, local.lr_schedule) == (None, Constant(2.5))
+
+
+def test_among_the_multiples_the_default_is_one():
+    run = config("FedProx")
+    point = default_point(run.parameters("FedProx"), around("FedProx", None))
+    assert point == {"lr": 1.0, "mu": 0.1}
+    written = table_at(around("FedProx", None), {}, point)
+    assert make("FedProx", written) == make("FedProx", run.parameters("FedProx")), "the first trial is at its place"
+
+
+def test_scaffpd_asks_everybody_unless_the_job_says_otherwise():
+    assert [name for name in SPACES if fixed(name, {}, 30)] == ["ScaffPD"]
+    assert fixed("ScaffPD", {}, 30) == {"m": 30}
+    assert fixed("ScaffPD", {"m": 7, "dual_batch": 5}, 30) == {"m": 7, "dual_batch": 5}
+
+
+def test_a_dimension_says_its_range():
+    assert str(Dimension("theta", 0.1, 0.9, log=False)) == "0.1 to 0.9"
+    assert str(LR) == "0.25 to 4, log"

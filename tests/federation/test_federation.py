@@ -1,0 +1,164 @@
+"""What passes between server and clients, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drfl.federation import sampling
+from drfl.federation.federation import Bundling, Federation, Ledger, WrappedFederation
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.federation.requests import Losses, LossRequest, Replies, TrainRequest, answers
+from drfl.testing import ConstantFederation
+
+
+def losses(clients, values):
+    return Losses(torch.tensor(clients, dtype=torch.int64), torch.tensor(values, dtype=torch.float64))
+
+
+def test_unbiased_by_hand():
+    """N over the number who answered, at the clients that answered, whatever their order."""
+    assert losses([3, 0], [1.0, 2.0]).unbiased(5).tolist() == [5.0, 0, 0, 2.5, 0]
+    assert losses([2], [1.5]).unbiased(3).tolist() == [0, 0, 4.5]
+    assert losses([1, 0], [1.0, 2.0]).unbiased(2).tolist() == [2.0, 1.0]
+
+
+def test_nobody():
+    assert losses([], []).unbiased(3).tolist() == [0, 0, 0]
+
+
+@given(n=st.integers(1, 20), data=st.data())
+def test_sum_is_n_times_the_mean(n, data):
+    clients = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True))
+    values = data.draw(st.lists(st.floats(0, 10), min_size=len(clients), max_size=len(clients)))
+    v = losses(clients, values).unbiased(n)
+    assert v.dtype == torch.float64
+    assert float(v.sum()) == pytest.approx(n * sum(values) / len(values))
+    assert set(v.nonzero().flatten().tolist()) <= set(clients)
+
+
+@pytest.mark.parametrize("m", [1, 3, 6])
+def test_unbiased_over_uniform_cohorts(m):
+    """E_U[v] is the vector of losses, each within four standard errors."""
+    f, trials = torch.tensor([0.1, 2.0, 0.7, 1.3, 0.4, 3.1, 0.9], dtype=torch.float64), 3000
+    total = torch.zeros(7, dtype=torch.float64)
+    for r in range(trials):
+        U = sampling.uniform(7, m, Key(9).fold(r)).clients
+        total += Losses(U, f[U]).unbiased(7)
+    error = f * ((7 / m - 1) / trials) ** 0.5
+    assert ((total / trials - f).abs() <= 4 * error).all()
+    assert float(Losses(torch.arange(7), f).unbiased(7).sub(f).abs().max()) < 1e-15
+
+
+def test_ledger():
+    ledger = Ledger()
+    ledger.down(3, 100)
+    ledger.up(2, 40)
+    ledger.up(0, 1000)
+    ledger.gradient_evaluations += 7
+    assert ledger.totals() == {
+        "bytes_down": 300,
+        "bytes_up": 80,
+        "messages": 5,
+        "gradient_evaluations": 7,
+        "loss_evaluations": 0,
+    }
+
+
+def test_totals_are_a_snapshot():
+    ledger = Ledger()
+    before = ledger.totals()
+    ledger.down(1, 1)
+    assert set(before.values()) == {0}
+
+
+def test_parts_not_asked_for_are_none():
+    replies = Replies(torch.arange(2), torch.zeros(2, 3))
+    assert replies.snapshot is None
+    assert replies.average is None
+    assert replies.merged(lambda w_i: w_i.sum(0))[1:] == (None, None)
+    assert answers(replies, torch.tensor([1]))[2:] == (None, None)
+
+
+def test_a_merge_makes_global_models_of_all_parts_alike():
+    w = torch.arange(6.0).view(2, 3)
+    model = Replies(torch.arange(2), w, w + 1, w + 2).merged(lambda w_i: w_i.mean(0))
+    assert [part.tolist() for part in model] == [[1.5, 2.5, 3.5], [2.5, 3.5, 4.5], [3.5, 4.5, 5.5]]
+
+
+SHIFT = torch.arange(6.0).view(3, 2)
+
+
+def train(**options):
+    return TrainRequest(torch.tensor([4, 0, 2]), torch.zeros(2), Key(0), LocalSGD(), **options)
+
+
+@pytest.mark.parametrize("rows", [torch.tensor([0, 2]), torch.tensor([True, False, True])])
+def test_a_request_to_some_of_the_cohort(rows):
+    some = train(shift=SHIFT, snapshot=1).only(rows)
+    assert some.cohort.tolist() == [4, 2]
+    assert torch.equal(some.shift, SHIFT[[0, 2]])
+    assert (some.snapshot, some.vectors) == (1, 2)
+    assert train().only(rows).shift is None
+    assert LossRequest(torch.tensor([4, 0, 2]), torch.zeros(2), Key(0), 7).only(rows).batch == 7
+
+
+@pytest.mark.parametrize(("snapshot", "average"), [(None, False), (2, False), (None, True), (2, True)])
+def test_the_reply_that_nobody_sent_has_the_parts_that_were_asked_for(snapshot, average):
+    nobody = train(snapshot=snapshot, average=average).nobody()
+    assert nobody.w.shape == (0, 2)
+    assert (nobody.snapshot is None, nobody.average is None) == (snapshot is None, not average)
+
+
+def test_a_federation_says_how_it_asks_and_the_rest_follows():
+    class Echo(ConstantFederation):
+        def ask(self, request):
+            asked.append(request)
+            return super().ask(request)
+
+    asked, fed, cohort, w, key = [], Echo([1.0, 2.0, 4.0]), torch.tensor([2, 0]), torch.ones(2), Key(3)
+    fed.train(cohort, w, LocalSGD(), key, prox=0.5, shift=SHIFT[:2], snapshot=2, average=True)
+    assert fed.losses(cohort, w, key, batch=5).values.tolist() == [4.0, 1.0]
+    assert fed.gradients(cohort, w, key).losses.tolist() == [4.0, 1.0]
+    assert [request.kind for request in asked] == ["train", "losses", "gradients"]
+    assert all(request.cohort is cohort and request.w is w and request.key is key for request in asked)
+    first, second, third = asked
+    assert (first.prox, first.snapshot, first.average, second.batch, third.batch) == (0.5, 2, True, 5, None)
+    assert torch.equal(first.shift, SHIFT[:2])
+
+
+def test_means_of_local_models_are_asked_for_in_all_layers_where_a_run_wants_them():
+    asked, inside = [], ConstantFederation([1.0, 2.0])
+    inside.averaged = True
+
+    class Noting(WrappedFederation):
+        def ask(self, request):
+            asked.append(request.average)
+            return super().ask(request)
+
+    reply = Noting(Noting(inside)).train(torch.arange(2), inside.w0, LocalSGD(), Key(0))
+    assert asked == [True, True]
+    assert reply.average.shape == (2, 2)
+
+
+def test_a_federation_that_lacks_one_of_its_two_methods_cannot_be_made():
+    class Half(Federation):
+        def ask(self, request):
+            raise AssertionError
+
+    with pytest.raises(TypeError, match="evaluate"):
+        Half()
+
+
+def test_who_can_bundle_is_known_by_its_method():
+    class Both(WrappedFederation):
+        def evaluate_later(self, models):
+            return lambda: [self.evaluate(w) for w in models]
+
+    inside = ConstantFederation([1.0])
+    assert not isinstance(inside, Bundling)
+    assert not isinstance(WrappedFederation(Both(inside)), Bundling)
+    assert isinstance(Both(inside), Bundling)

@@ -1,0 +1,234 @@
+"""Who takes part."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.refusals import refused
+
+from drfl.federation import sampling
+from drfl.core.key import Key
+from drfl.federation.sampling import Cohort
+
+LAM = torch.tensor([0.5, 0.0, 0.2, 0.05, 0.25], dtype=torch.float64)
+TRIALS = 3000
+
+
+def keys():
+    return (Key(4).fold(r) for r in range(TRIALS))
+
+
+def within_four_errors(counts, expected):
+    """Counts over TRIALS of events of these probabilities."""
+    share, expected = np.asarray(counts) / TRIALS, np.asarray(expected)
+    assert (np.abs(share - expected) <= 4 * np.sqrt(expected * (1 - expected) / TRIALS)).all()
+
+
+def well_formed(c, n):
+    assert c.clients.dtype == torch.int64
+    assert c.counts.dtype == torch.float64
+    assert c.clients.tolist() == sorted(set(c.clients.tolist()))
+    assert c.clients.min() >= 0
+    assert c.clients.max() < n
+
+
+def test_with_replacement():
+    """Multiplicities are multinomial: their means, and the chance to be there at all."""
+    counts, present = np.zeros(5), np.zeros(5)
+    for key in keys():
+        drawn = sampling.with_replacement(LAM, 3, key)
+        well_formed(drawn, 5)
+        assert drawn.counts.sum() == 3
+        assert (drawn.counts >= 1).all()
+        counts[drawn.clients.numpy()] += drawn.counts.numpy()
+        present[drawn.clients.numpy()] += 1
+    p = LAM.numpy()
+    assert (np.abs(counts / TRIALS - 3 * p) <= 4 * np.sqrt(3 * p * (1 - p) / TRIALS)).all()
+    within_four_errors(present, 1 - (1 - p) ** 3)
+
+
+def test_from_blocks_as_from_the_whole_law(monkeypatch):
+    """The draws of very many clients are those of few; weights of 0 are never drawn, at blocks' ends either."""
+    rng = np.random.default_rng(0)
+    p = rng.random(5 * sampling.BLOCK + 7) * (rng.random(5 * sampling.BLOCK + 7) < 0.1)
+    p[sampling.BLOCK - 50 : 3 * sampling.BLOCK + 50] = 0
+    weights = torch.from_numpy(p)
+    whole = [sampling.with_replacement(weights, 20, Key(r)) for r in range(200)]
+    monkeypatch.setattr(sampling, "MANY", 0)
+    assert all(map(same_cohort, whole, (sampling.with_replacement(weights, 20, Key(r)) for r in range(200))))
+
+
+@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0), 0.5, np.nextafter(0.5, 0.0)])
+def test_from_blocks_at_the_ends(uniform):
+    """Rounding at a block's end leads to a client that can be drawn."""
+    weights = np.zeros(3 * sampling.BLOCK)
+    weights[[5, sampling.BLOCK - 3, 2 * sampling.BLOCK, 3 * sampling.BLOCK - 9]] = 0.25, 0.25, 0.1, 0.4
+    drawn = sampling._from_blocks(weights, np.array([uniform]))
+    assert (weights[drawn] > 0).all()
+
+
+def same_cohort(a, b):
+    return torch.equal(a.clients, b.clients) and torch.equal(a.counts, b.counts)
+
+
+def test_more_draws_than_clients():
+    drawn = sampling.with_replacement(torch.tensor([0.5, 0.5]), 9, Key(0))
+    assert drawn.counts.sum() == 9
+
+
+def test_weights_need_not_sum_to_one_exactly():
+    third = torch.full((3,), 0.333333, dtype=torch.float32)
+    assert sampling.with_replacement(third, 4, Key(0)).counts.sum() == 4
+    assert sampling.without_replacement(third, 2, Key(0)).clients.numel() == 2
+
+
+def test_without_replacement():
+    """Pairs appear as in drawing one after another, the first by λ, the second by λ among the others."""
+    pairs = dict.fromkeys(itertools.combinations(range(5), 2), 0)
+    for key in keys():
+        drawn = sampling.without_replacement(LAM, 2, key)
+        well_formed(drawn, 5)
+        assert drawn.counts.tolist() == [1, 1]
+        pairs[tuple(drawn.clients.tolist())] += 1
+    p = LAM.numpy()
+    within_four_errors(list(pairs.values()), [p[i] * p[j] / (1 - p[i]) + p[j] * p[i] / (1 - p[j]) for i, j in pairs])
+
+
+def test_without_replacement_takes_all_that_can_be_drawn():
+    assert sampling.without_replacement(LAM, 4, Key(0)).clients.tolist() == [0, 2, 3, 4]
+
+
+def test_without_replacement_needs_enough_positive_weights():
+    with refused("few-clients", "m", "4", "m=5"):
+        sampling.without_replacement(LAM, 5, Key(0))
+
+
+def test_everybody():
+    drawn = sampling.everybody(LAM.float(), 2, Key(0))
+    well_formed(drawn, 5)
+    assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
+    torch.testing.assert_close(drawn.weights_of(drawn.clients), LAM, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("m", [1, 3, 5])
+def test_uniform_weighted(m):
+    """Whoever is drawn by the uniform law counts as much as λ says, a client without weight nothing."""
+    present = np.zeros(5)
+    for key in keys():
+        drawn = sampling.uniform_weighted(LAM.float(), m, key)
+        well_formed(drawn, 5)
+        assert drawn.clients.tolist() == sampling.uniform(5, m, key).clients.tolist()
+        torch.testing.assert_close(drawn.counts, LAM[drawn.clients], rtol=1e-6, atol=0)
+        present[drawn.clients.numpy()] += 1
+    within_four_errors(present, [m / 5] * 5)
+
+
+def test_uniform_weighted_counts_over_those_who_answer():
+    drawn = sampling.uniform_weighted(LAM, 5, Key(0))
+    assert drawn.weights_of(torch.tensor([4, 0, 1])).tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+    one_weight = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    alike = [sampling.uniform_weighted(one_weight, 2, key) for key in (Key(r) for r in range(40))]
+    shares = {tuple(c.clients.tolist()): tuple(c.weights_of(c.clients).tolist()) for c in alike}
+    assert shares[0, 1] == (0.5, 0.5)
+    assert shares[1, 3] == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_uniform(m):
+    present, together = np.zeros(5), 0
+    for key in keys():
+        drawn = sampling.uniform(5, m, key)
+        well_formed(drawn, 5)
+        assert drawn.counts.tolist() == [1] * m
+        present[drawn.clients.numpy()] += 1
+        together += {0, 4} <= set(drawn.clients.tolist())
+    within_four_errors(present, [m / 5] * 5)
+    within_four_errors([together], [m * (m - 1) / 20])
+
+
+def test_uniform_of_all():
+    drawn = sampling.uniform(5, 5, Key(0))
+    well_formed(drawn, 5)
+    assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("m", [0, -1, 6])
+def test_impossible_sizes(m):
+    with refused("out-of-range", "m", f"m={m}", "5"):
+        sampling.uniform(5, m, Key(0))
+    with refused("out-of-range", "m", f"m={m}", "5"):
+        sampling.uniform_weighted(LAM, m, Key(0))
+
+
+@pytest.mark.parametrize(("m", "expected"), [(None, 5), (1, 1), (5, 5), (np.int64(3), 3)])
+def test_size(m, expected):
+    assert sampling.size(m, 5) == expected
+
+
+@pytest.mark.parametrize("m", [0, -1, 6, 2.0, "3", math.nan])
+def test_impossible_size(m):
+    with refused("out-of-range", "m", f"m={m}", "5"):
+        sampling.size(m, 5)
+
+
+@pytest.mark.parametrize(
+    "sampling", [sampling.with_replacement, sampling.without_replacement, sampling.uniform_weighted]
+)
+def test_the_key_decides(sampling):
+    lam = torch.full((50,), 0.02)
+    assert torch.equal(sampling(lam, 5, Key(0)).clients, sampling(lam, 5, Key(0)).clients)
+    assert sampling(lam, 5, Key(0)).clients.tolist() != sampling(lam, 5, Key(1)).clients.tolist()
+
+
+@given(data=st.data())
+def test_weights_of_those_who_answered(data):
+    clients = sorted(data.draw(st.sets(st.integers(0, 30), min_size=1, max_size=8)))
+    counts = data.draw(st.lists(st.integers(1, 5), min_size=len(clients), max_size=len(clients)))
+    asked = Cohort(torch.tensor(clients), torch.tensor(counts, dtype=torch.float64))
+    answered = data.draw(st.permutations(clients))[: data.draw(st.integers(1, len(clients)))]
+    count_of = dict(zip(clients, counts, strict=True))
+    total = sum(count_of[i] for i in answered)
+    expected = [count_of[i] / total for i in answered]
+    assert asked.weights_of(torch.tensor(answered)).tolist() == pytest.approx(expected, abs=1e-15)
+
+
+def test_nobody_answered():
+    asked = sampling.uniform(5, 3, Key(0))
+    assert asked.weights_of(torch.empty(0, dtype=torch.int64)).tolist() == []
+
+
+def test_only_clients_of_weight_zero_answered():
+    asked = Cohort(torch.arange(3), torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+    assert asked.weights_of(torch.tensor([2, 0])).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("answered", [[1], [9], [2, 3], [0, 2]])
+def test_strangers(answered):
+    asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
+    with pytest.raises(ValueError):  # noqa: PT011 - a fault of the caller's code, which has no code
+        asked.weights_of(torch.tensor(answered))
+
+
+def test_the_same_answer_twice():
+    asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
+    with pytest.raises(ValueError):  # noqa: PT011 - a fault of the caller's code, which has no code
+        asked.weights_of(torch.tensor([4, 2, 4]))
+
+
+def test_with_replacement_draws_as_numpy_does():
+    """Whatever the weights, zeros at the ends among them: the faster way must not change a single draw."""
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        weights = rng.random(rng.integers(1, 60)) * (rng.random() < 0.5)
+        weights[rng.integers(len(weights))] = 1.0
+        drawn = sampling.with_replacement(torch.from_numpy(weights), 9, Key(seed))
+        p = weights / weights.sum()
+        clients, counts = np.unique(Key(seed).generator().choice(len(p), size=9, p=p), return_counts=True)
+        assert drawn.clients.tolist() == clients.tolist()
+        assert drawn.counts.tolist() == counts.tolist()

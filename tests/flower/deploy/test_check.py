@@ -1,0 +1,219 @@
+"""What `drfl deploy check` finds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+from datetime import datetime, timedelta
+
+import pytest
+from cryptography import x509
+from tests.flower.deploy.servers import serving
+from tests.support.refusals import refused
+
+from drfl.flower.deploy import check, check_network, flower_cli
+from drfl.flower.deploy.init import DeploymentPlan, write
+from drfl.flower.deploy.paths import Address, DeploymentFolder, find
+from drfl.core.errors import DrflError
+
+HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
+
+
+def problems(findings):
+    return [f"{f.subject}: {f.text}" for f in findings if not f.ok]
+
+
+def reach(port, folder, insecure=False, host="localhost"):
+    return problems(check_network.check_connection(Address(host, port, insecure), folder / "certificates/ca.crt"))
+
+
+def test_a_superlink_over_tls_is_known_by_its_authority(with_keys):
+    with serving(HTTP, with_keys / "certificates") as port:
+        assert reach(port, with_keys) == []
+
+
+def test_another_authority_is_refused(with_keys, tmp_path):
+    write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
+    with serving(HTTP, with_keys / "certificates") as port:
+        (found,) = reach(port, tmp_path / "other")
+    assert "certificates/ca.crt" in found
+
+
+def test_a_certificate_for_another_host_is_refused(with_keys, monkeypatch):
+    connect = socket.create_connection
+    monkeypatch.setattr(socket, "create_connection", lambda a, timeout: connect(("127.0.0.1", a[1]), timeout))
+    with serving(HTTP, with_keys / "certificates") as port:
+        (found,) = reach(port, with_keys, host="fl.example.org")
+    assert "fl.example.org" in found
+
+
+def test_plain_http_where_tls_is_expected_and_the_other_way_round(with_keys):
+    with serving(HTTP) as port:
+        assert "HTTP" in reach(port, with_keys)[0]
+        assert reach(port, with_keys, insecure=True) == []
+    with serving(HTTP, with_keys / "certificates") as port:
+        assert "--insecure" in reach(port, with_keys, insecure=True)[0]
+
+
+def test_what_is_no_superlink(with_keys):
+    with serving(b"SSH-2.0-x\r\n") as port:
+        assert "SuperLink" in reach(port, with_keys)[0]
+        assert "SuperLink" in reach(port, with_keys, insecure=True)[0]
+    with serving(b"220 hello\r\n", with_keys / "certificates") as port:
+        assert "HTTP" in reach(port, with_keys)[0]
+
+
+def test_nothing_listens(with_keys, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert f"localhost:{port}" in reach(port, with_keys)[0]
+
+    def unknown(*_, **__):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", unknown)
+    assert "nowhere.example" in reach(1, with_keys, host="nowhere.example")[0]
+
+    def silent(*_, **__):
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", silent)
+    assert "localhost:1" in reach(1, with_keys)[0]
+
+
+def certificate_problems(root, host="localhost"):
+    folder = DeploymentFolder(root)
+    look = check_network.guarded("certificate", lambda: check_network.superlink(folder, Address(host, 1, False)))
+    return problems(look)
+
+
+def test_certificates_that_are_well(with_keys):
+    assert certificate_problems(with_keys) == []
+    assert certificate_problems(with_keys, "127.0.0.1") == []
+
+
+def test_certificates_that_are_not(copy, tmp_path):
+    (found,) = certificate_problems(copy, "fl.example.org")
+    assert all(name in found for name in ("fl.example.org", "localhost"))
+    place = copy / "certificates"
+    place.joinpath("superlink.key").chmod(0o644)
+    assert "chmod 600" in certificate_problems(copy)[0]
+    shutil.copy(place / "ca.key", place / "superlink.key")
+    assert "superlink.key" in certificate_problems(copy)[0]
+    write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
+    shutil.copy(tmp_path / "other/certificates/ca.crt", place / "ca.crt")
+    assert "ca.crt" in certificate_problems(copy)[0]
+    (place / "superlink.crt").write_text("nonsense")
+    assert str(place / "superlink.crt") in certificate_problems(copy)[0]
+    (place / "superlink.crt").unlink()
+    assert "superlink.crt; run ./make-keys.sh" in certificate_problems(copy)[0]
+
+
+@pytest.mark.parametrize(
+    ("days", "message"),
+    [(1, "superlink.crt has expired on"), (-5, "superlink.crt expires in 5 days"), (-31, None), (-900, "only from")],
+)
+def test_certificates_end(with_keys, monkeypatch, days, message):
+    text = (with_keys / "certificates/superlink.crt").read_bytes()
+    moment = x509.load_pem_x509_certificate(text).not_valid_after_utc + timedelta(days=days)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return moment.astimezone(tz)
+
+    monkeypatch.setattr(check_network, "datetime", Clock)
+    found = [text for text in certificate_problems(with_keys) if "superlink.crt" in text]
+    assert [message in text for text in found] == ([] if message is None else [True])
+
+
+def test_keys_that_do_not_fit(copy):
+    folder = DeploymentFolder(copy)
+    assert problems(check_network.keys(folder, folder.sites())) == []
+    shutil.copy(copy / "keys/a.pub", copy / "keys/b.pub")
+    (found,) = problems(check_network.keys(folder, folder.sites()))
+    assert re.match(r"b: .*\ba\b", found)
+    shutil.copy(copy / "sites/b/key.pub", copy / "keys/a.pub")
+    found = problems(check_network.keys(folder, folder.sites()))
+    assert found[0].startswith("a: ")
+    (copy / "keys/a.pub").unlink()
+    assert "a.pub; run ./make-keys.sh" in problems(check_network.keys(folder, folder.sites()))[0]
+    (copy / "keys/a.pub").write_text("ssh-rsa nonsense")
+    assert "ECDSA" in problems(check_network.keys(folder, folder.sites()))[0]
+
+
+def nodes(monkeypatch, **states):
+    answer = {"nodes": [{"node-id": number.lstrip("n"), "status": state} for number, state in states.items()]}
+    monkeypatch.setattr(flower_cli, "ask", lambda home, arguments: answer)
+
+
+def test_who_is_online(copy, monkeypatch):
+    folder = DeploymentFolder(copy)
+    (copy / "keys/a.node").write_text("11\n")
+    nodes(monkeypatch, n11="online")
+    a, b = check.online(folder, folder.sites(), False)
+    assert a.ok
+    assert "11" in a.text
+    assert not b.ok
+    assert "run ./register-sites.sh" in b.text
+    (copy / "keys/b.node").write_text("12\n")
+    nodes(monkeypatch, n11="offline", n12="registered")
+    first, second = problems(check.online(folder, folder.sites(), False))
+    assert "offline" in first
+    assert "offline" not in second
+    nodes(monkeypatch, n13="online")
+    assert "11" in problems(check.online(folder, folder.sites(), False))[0]
+
+
+def test_who_is_online_without_keys(copy, monkeypatch):
+    folder = DeploymentFolder(copy)
+    nodes(monkeypatch, n1="online", n2="offline")
+    (found,) = check.online(folder, folder.sites(), True)
+    assert not found.ok
+    assert all(part in found.text for part in ("1 of 2", "./start-supernode.sh"))
+    nodes(monkeypatch, n1="online", n2="online")
+    assert problems(check.online(folder, folder.sites(), True)) == []
+
+
+def test_a_deployment_that_was_moved(copy, monkeypatch):
+    monkeypatch.setattr(check_network, "check_connection", lambda address, authority: iter(()))
+
+    def fails(home, arguments):
+        raise DrflError("no SuperLink")
+
+    monkeypatch.setattr(flower_cli, "ask", fails)
+    found = problems(check.check_deployment(find(copy)))
+    assert [text.split(":")[0] for text in found] == ["flwr/config.toml", "sites"]
+    assert f'root-certificates = "{copy / "certificates/ca.crt"}"' in found[0]
+    assert found[1] == "sites: no SuperLink"
+
+
+def test_a_broken_server_toml_is_one_problem(copy):
+    for text, message in (("x =", "is not valid TOML"), ("", "names no sites"), ("[[sites]]", "needs a name")):
+        (copy / "server.toml").write_text(text)
+        (found,) = problems(check.check_deployment(find(copy)))
+        assert message in found
+
+
+def test_the_rows_that_the_server_holds_are_loaded(copy):
+    folder, path = DeploymentFolder(copy), copy / "server.toml"
+    assert list(check.probes(folder)) == []
+    (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
+    text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
+    path.write_text(text)
+    with refused("invalid-value"):
+        list(check.probes(folder))
+    text = text.replace("\n[job]", '\n[job]\naggregator = "probe"', 1)
+    path.write_text(text)
+    (found,) = check.probes(folder)
+    assert found.ok
+    assert "3 of a, 3 of b" in found.text
+    path.write_text(text.replace("rows.csv", "none.csv", 1))
+    with refused("file-not-found", str(copy / "none.csv"), "none.csv"):
+        list(check.probes(folder))
+
+
+def test_what_is_no_deployment(tmp_path):
+    with refused("not-a-deployment", str(tmp_path), "server.toml"):
+        find(tmp_path)

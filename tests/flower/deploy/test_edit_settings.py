@@ -1,0 +1,119 @@
+"""Editing server.toml: what is not meant stays to the byte."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from tests.support.refusals import refused
+
+from drfl.flower.deploy.edit_settings import replace, with_limits, without_site
+
+TEXT = """\
+out = "run"   # here
+
+# The sites, in the order of the clients.
+# rows = 1000
+
+[[sites]]
+name = "a"
+
+# Hospital B
+# ask for Eve
+[[ sites ]]  # the second
+public_key = "keys/b.pub"
+name = 'b'
+# rows = 300
+
+# The north
+[sites.probe]
+csv = "b.csv"
+
+# The south
+
+# Hospital C
+[[sites]]
+name = "c"
+# the end
+
+[job]
+rounds = 3
+note = "[[sites]]"
+# last
+"""
+
+
+def test_a_site_goes_with_its_own_comments_and_tables_alone():
+    found = without_site(TEXT, "b")
+    start, stop = TEXT.index("# Hospital B"), TEXT.index("\n# The south")
+    assert found == TEXT[:start] + TEXT[stop + 1 :]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_every_site_can_go_and_the_rest_means_the_same(name, end):
+    text = TEXT.replace("\n", end)
+    before = tomllib.loads(text)
+    after = tomllib.loads(without_site(text, name))
+    assert after == {**before, "sites": [site for site in before["sites"] if site["name"] != name]}
+    for comment in ("# The sites", "# The south", "# last"):
+        assert comment in without_site(text, name)
+    assert without_site(text, name).count("\r") in (0, without_site(text, name).count("\n"))
+
+
+def test_the_last_line_needs_no_end():
+    text = '[job]\n[[sites]]\nname = "a"\n\n[[sites]]\nname = "b"'
+    assert without_site(text, "b") == '[job]\n[[sites]]\nname = "a"'
+    assert tomllib.loads(with_limits(text, {"b": {"rows": 2}}))["sites"] == [{"name": "a"}, {"name": "b", "rows": 2}]
+
+
+def test_limits_come_below_the_names():
+    found = with_limits(TEXT, {"b": {"rows": 9, "max_share": 0.5}})
+    assert "name = 'b'\nrows = 9\nmax_share = 0.5\n# rows = 300\n" in found
+    assert tomllib.loads(found)["sites"][0] == {"name": "a"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'sites = [{name = "a"}, {name = "b"}]\n',
+        '[[sites]]\nname = "a"\n[[sites]]\nname = "b"\n[job]\n[job.x]\n[sites.probe]\ncsv = "x"\n',
+        '[[sites]]\nname = "a"\nx = """\n[[sites]]\n"""\n[[sites]]\nname = "b"\n',
+        '[[sites]]\nname = "a"\n[[sites]]\nname = "b"\nx = [\n[1]\n]\n',
+    ],
+)
+def test_what_cannot_be_edited_line_by_line_is_refused(text):
+    tomllib.loads(text)
+    with refused("cannot-edit", "server.toml"):
+        without_site(text, "b")
+
+
+def test_limits_that_would_come_into_a_text_are_refused():
+    text = '[[sites]]\nnote = """\nname = 1\n"""\nname = "a"\n'
+    with refused("cannot-edit", "server.toml"):
+        with_limits(text, {"a": {"rows": 2}})
+
+
+def test_the_file_before_is_kept_and_a_link_stays_one(tmp_path):
+    real = tmp_path / "real.toml"
+    real.write_bytes(b"a = 1\r\n")
+    link = tmp_path / "server.toml"
+    link.symlink_to(real)
+    kept = replace(link, "a = 2\r\n")
+    assert (real.read_bytes(), kept.read_bytes(), link.is_symlink()) == (b"a = 2\r\n", b"a = 1\r\n", True)
+
+
+def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch):
+    from drfl.core import atomic_files
+
+    path = tmp_path / "server.toml"
+    path.write_text("a = 1\n")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic_files.os, "replace", full)
+    with refused("cannot-write", "server.toml"):
+        replace(path, "a = 2\n")
+    assert [one.name for one in tmp_path.iterdir()] == ["server.toml"]
+    assert path.read_text() == "a = 1\n"

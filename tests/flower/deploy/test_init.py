@@ -1,0 +1,225 @@
+"""The folder that `drfl deploy init` writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.support.refusals import refused
+
+from drfl.flower.deploy import init as module
+from drfl.flower.deploy.init import DeploymentPlan, files, write
+from drfl.core.errors import DrflError
+
+ROOT = Path("/srv/drfl folder")
+PLANS = {
+    "secure": DeploymentPlan(("cleveland", "long-beach"), "fl.example.org", 8443),
+    "insecure": DeploymentPlan(("cleveland", "long-beach"), insecure=True),
+}
+
+
+@pytest.fixture(params=PLANS)
+def plan(request):
+    return PLANS[request.param]
+
+
+def test_all_that_is_promised_is_there(plan):
+    site = ("site.toml", "start-supernode.sh", "superlink.env")
+    assert set(files(plan, ROOT)) == {
+        "README.md", ".gitignore", "server.toml", "superlink.env", "start-superlink.sh", "register-sites.sh",
+        "make-keys.sh", "app/pyproject.toml", "flwr/config.toml", "compose.yaml", "image/Dockerfile",
+        "systemd/drfl-superlink.service", "systemd/drfl-supernode@.service",
+        *(f"sites/{name}/{file}" for name in plan.sites for file in site),
+    }  # fmt: skip
+
+
+def test_nothing_is_left_to_fill_in(plan):
+    for name, text in files(plan, ROOT).items():
+        for word in text.replace("drfl-supernode@", "").split():
+            assert word.count("@") < 2, (name, word)
+
+
+def test_settings_say_what_was_planned(plan):
+    made = {name: text for name, text in files(plan, ROOT).items() if name.endswith(".toml")}
+    settings = {name: tomllib.loads(text) for name, text in made.items()}
+    server = settings["server.toml"]
+    assert (server["out"], server["timeout"], server["wait"], server["insecure"]) == ("run", 600, 300, plan.insecure)
+    assert server["job"]["algorithm"] == "DRDM"
+    keys = [{} if plan.insecure else {"public_key": f"keys/{name}.pub"} for name in plan.sites]
+    assert server["sites"] == [{"name": name, **key} for name, key in zip(plan.sites, keys, strict=True)]
+    assert settings["sites/cleveland/site.toml"]["name"] == "cleveland"
+    assert settings["sites/cleveland/site.toml"]["data"] == {"npz": "data.npz"}
+    app = settings["app/pyproject.toml"]["tool"]["flwr"]["app"]
+    assert app["config"] == {"deployment": str(ROOT / "server.toml")}
+    assert app["components"] == {"serverapp": "drfl.flower.server_app:app", "clientapp": "drfl.flower.client_app:app"}
+    link = settings["flwr/config.toml"]["superlink"][settings["flwr/config.toml"]["superlink"]["default"]]
+    trust = {"insecure": True} if plan.insecure else {"root-certificates": str(ROOT / "certificates/ca.crt")}
+    assert link == {"address": plan.address, **trust}
+
+
+def test_scripts_are_secure_or_plainly_not(plan):
+    made = files(plan, ROOT)
+    superlink, supernode = made["start-superlink.sh"], made["sites/cleveland/start-supernode.sh"]
+    for flag in ("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile", "--enable-supernode-auth"):
+        assert (flag in superlink) is not plan.insecure
+    for flag in ("--root-certificates", "--auth-supernode-private-key"):
+        assert (flag in supernode) is not plan.insecure
+    assert ("--insecure" in superlink) is ("--insecure" in supernode) is plan.insecure
+    for text in (superlink, supernode):
+        assert "FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1" in text
+        assert "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in text
+        assert str(Path(sys.executable).parent) in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_scripts_are_shell(plan, shell, tmp_path):
+    write(plan, tmp_path / "fl")
+    scripts = sorted((tmp_path / "fl").rglob("*.sh"))
+    assert len(scripts) == 5
+    for script in scripts:
+        assert script.stat().st_mode & 0o111
+        subprocess.run([shell, "-n", script], check=True)
+
+
+def test_sites_on_one_machine_take_different_ports():
+    made = files(PLANS["secure"], ROOT)
+    assert [made[f"sites/{name}/superlink.env"].split()[-1] for name in PLANS["secure"].sites] == [
+        "PORT=9094",
+        "PORT=9095",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "bind", "name"),
+    [
+        ("localhost", "localhost:8000", "127.0.0.1", "DNS:localhost"),
+        ("127.0.0.1", "127.0.0.1:8000", "127.0.0.1", "IP:127.0.0.1"),
+        ("fl.example.org", "fl.example.org:8000", "0.0.0.0", "DNS:fl.example.org"),
+        ("192.0.2.7", "192.0.2.7:8000", "0.0.0.0", "IP:192.0.2.7"),
+        ("2001:db8::7", "[2001:db8::7]:8000", "::", "IP:2001:db8::7"),
+    ],
+)
+def test_hosts(host, address, bind, name):
+    plan = DeploymentPlan(("a",), host)
+    assert (plan.address, plan.bind, plan.names[0]) == (address, bind, name)
+    assert {"DNS:localhost", "IP:127.0.0.1"} <= set(plan.names)
+
+
+@pytest.mark.parametrize(
+    ("sites", "host", "port", "error"),
+    [
+        ("", None, None, ("empty", "sites", "--sites")),
+        ("a,,b", None, None, ("invalid-name", "sites", "''")),
+        ("a,../b", None, None, ("invalid-name", "sites", "'../b'")),
+        ("a,-b", None, None, ("invalid-name", "sites", "'-b'")),
+        ("a,A", None, None, ("duplicate-name", "sites")),
+        ("superlink", None, None, ("invalid-name", "sites")),
+        ("a", "fl example", None, ("invalid-value", "host")),
+        ("a", "x;y", None, ("invalid-value", "host")),
+        ("a", None, 0, ("out-of-range", "port", "--port")),
+        ("a,b", None, 9095, ("invalid-value", "port")),
+    ],
+)
+def test_impossible_plans(sites, host, port, error):
+    with refused(*error):
+        DeploymentPlan.of(sites, host, port, False)
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("x")
+    with refused("folder-not-empty", str(tmp_path)):
+        write(PLANS["secure"], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    with refused("not-a-folder", str(tmp_path / "mine")):
+        write(PLANS["secure"], tmp_path / "mine")
+    with refused("invalid-name", str(tmp_path / "a$b")):
+        write(PLANS["secure"], tmp_path / "a$b")
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "fl").mkdir()
+    write(PLANS["secure"], tmp_path / "fl")
+    assert (tmp_path / "fl/server.toml").is_file()
+
+
+def test_whole_or_not_at_all(tmp_path, monkeypatch):
+    def fails(stage):
+        assert (stage / "server.toml").is_file()
+        raise DrflError("no openssl", code="package-missing")
+
+    monkeypatch.setattr(module, "_make_keys", fails)
+    with refused("package-missing", kind=DrflError):
+        write(PLANS["secure"], tmp_path / "new/fl", keys=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_keys_are_private_and_never_overwritten(copy):
+    secret = [copy / "certificates/ca.key", copy / "certificates/superlink.key", copy / "sites/a/key"]
+    assert [path.stat().st_mode & 0o777 for path in secret] == [0o600] * 3
+    assert (copy / "keys/a.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    done = subprocess.run(["sh", copy / "make-keys.sh"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["all keys and certificates are there"]
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+
+
+def test_make_keys_fills_gaps_and_knows_when_it_cannot(copy):
+    run = ["sh", str(copy / "make-keys.sh")]
+    kept = (copy / "keys/a.pub").read_text()
+    (copy / "keys/a.pub").unlink()  # lost: it follows from the private key
+    (copy / "sites/b/key").unlink()  # the site keeps its own
+    (copy / "certificates/superlink.crt").unlink()
+    (copy / "certificates/superlink.key").unlink()
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert (copy / "keys/a.pub").read_text().split()[:2] == kept.split()[:2]
+    assert "keys/b.pub: kept" in done.stdout
+    assert not (copy / "sites/b/key").exists()
+    assert (copy / "certificates/superlink.crt").is_file()
+    (copy / "certificates/superlink.crt").unlink()
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "there without superlink.crt" in done.stderr
+    assert not list(copy.glob(".keys*"))
+
+
+def test_scripts_refuse_to_start_without_keys(tmp_path):
+    write(PLANS["secure"], tmp_path / "fl")
+    for script, missing in (("start-superlink.sh", "ca.crt"), ("sites/cleveland/start-supernode.sh", "ca.crt")):
+        done = subprocess.run(["sh", tmp_path / "fl" / script], capture_output=True, text=True)
+        assert (done.returncode, missing in done.stderr, "make-keys.sh" in done.stderr) == (1, True, True)
+
+
+def test_insecure_has_nothing_to_make_or_register(tmp_path):
+    write(PLANS["insecure"], tmp_path / "fl", keys=True)
+    done = subprocess.run(["sh", tmp_path / "fl/register-sites.sh"], capture_output=True, text=True, check=True)
+    assert "nothing to register" in done.stdout
+    assert not (tmp_path / "fl/certificates").exists()
+
+
+def test_paths_in_the_compose_file_are_quoted():
+    text = files(PLANS["secure"], ROOT)["compose.yaml"]
+    assert f"volumes: [{json.dumps(f'.:{ROOT}')}]" in text
+
+
+def test_flowers_answers_are_read_where_colours_are_forced(tmp_path):
+    """As notebooks and continuous integration do; rich then puts a terminal's codes into JSON as well."""
+    write(PLANS["secure"], tmp_path / "fl")
+    for name in PLANS["secure"].sites:
+        (tmp_path / "fl/keys").mkdir(exist_ok=True)
+        (tmp_path / f"fl/keys/{name}.pub").write_text("a key")
+    program = tmp_path / "bin" / "flwr"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\nimport rich, sys\n"
+        'rich.print_json(data={"success": True, "nodes": []} if "list" in sys.argv else {"node-id": 7})\n'
+    )
+    program.chmod(0o755)
+    forced = {**os.environ, "DRFL_BIN": str(program.parent), "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
+    command = ["sh", tmp_path / "fl/register-sites.sh"]
+    done = subprocess.run(command, env=forced, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["cleveland: registered as 7", "long-beach: registered as 7"]

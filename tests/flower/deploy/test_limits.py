@@ -1,0 +1,112 @@
+"""Limits that `drfl deploy check` proposes, and writes."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from drfl.core.audit_log import AuditLog
+from drfl.cli.app import call
+from drfl.flower.deploy import check
+from drfl.flower.deploy.init import DeploymentPlan, write
+from drfl.flower.deploy.limits import propose
+from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.core.errors import Notice
+from drfl.flower.settings import read_server
+
+
+def deployed(root, **rows):
+    """A deployment whose sites have reported so many rows, and two classes."""
+    write(DeploymentPlan(tuple(rows), port=18000, insecure=True), root)
+    log = AuditLog(root / "audit.jsonl", "server", "server")
+    about = {"name": "x", "data": "0" * 32, "digest": None, "head": None}
+    for name in rows:
+        log.add("joined", site=name, rows=1, classes=9, **about)  # an earlier run
+    for name, count in rows.items():
+        log.add("joined", site=name, rows=count, classes=2, **about)
+    return DeploymentFolder(root)
+
+
+@pytest.mark.parametrize(
+    ("rows", "share"),
+    [
+        ({"a": 5, "b": 7}, None),
+        ({"a": 5, "b": 7, "c": 6}, 0.667),
+        ({"a": 5, "b": 7, "c": 6, "d": 1}, 0.5),
+    ],
+)
+def test_the_proposal_is_twice_the_rows_of_today_the_classes_and_a_share(tmp_path, rows, share):
+    found = propose(deployed(tmp_path / "fl", **rows))
+    more = {} if share is None else {"max_share": share}
+    assert found.limits == {name: {"rows": 2 * count, "classes": 2, **more} for name, count in rows.items()}
+    assert not found.notices
+    assert tomllib.loads(found.toml())["sites"][1] == {"name": "b", "rows": 14, "classes": 2, **more}
+
+
+def test_what_is_written_keeps_what_was_set_and_the_file_before(tmp_path, capsys):
+    folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
+    before = folder.settings.read_text().replace('name = "b"\n', 'name = "b"\nrows = 8\nmax_share = 0.9\n')
+    folder.settings.write_text(before)
+    assert call(["deploy", "check", str(folder.root), "--write"]) == 0
+    sites = {site.name: site for site in read_server(folder.settings).sites}
+    assert (sites["b"].rows, sites["b"].classes, sites["b"].max_share) == (8, 2, 0.9)
+    assert (sites["a"].rows, sites["a"].classes, sites["a"].max_share) == (10, 2, 0.667)
+    (kept,) = folder.root.glob("server.toml.*")
+    assert kept.read_text() == before
+    assert str(kept) in capsys.readouterr().out
+    after = folder.settings.read_text()
+    assert [line for line in after.splitlines() if line in before.splitlines()] == before.splitlines()
+    assert call(["deploy", "check", str(folder.root), "--write"]) == 0  # nothing is left to add
+    assert folder.settings.read_text() == after
+    assert len(list(folder.root.glob("server.toml.*"))) == 1
+
+
+def test_a_site_that_has_most_rows_today_gets_no_share_that_would_refuse_it(tmp_path):
+    found = propose(deployed(tmp_path / "fl", a=90, b=7, c=6))
+    assert found.limits["a"] == {"rows": 180, "classes": 2}
+    assert [notice.code for notice in found.notices] == ["large-share"]
+
+
+def test_before_the_first_run_nothing_is_proposed_or_written(tmp_path):
+    folder = deployed(tmp_path / "fl", a=5, b=7)
+    folder.settings.write_text(folder.settings.read_text().replace('name = "b"', 'name = "new"'))
+    before = folder.settings.read_text()
+    assert [notice.code for notice in propose(folder).notices] == ["no-reports"]
+    assert call(["deploy", "check", str(folder.root), "--write"]) == 0
+    assert folder.settings.read_text() == before
+    assert not list(folder.root.glob("server.toml.*"))
+
+
+def test_a_changed_log_is_nothing_to_go_by(tmp_path):
+    folder = deployed(tmp_path / "fl", a=5, b=7)
+    log = folder.root / "audit.jsonl"
+    log.write_text(log.read_text().replace('"rows": 5', '"rows": 5000'))
+    (found,) = (one for one in check.check_deployment(folder) if one.subject == "limits")
+    assert not found.ok
+
+
+def test_check_shows_the_proposal_as_advice_and_how_many_requests_a_run_takes(tmp_path):
+    folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
+    found = list(check.limits(folder))
+    assert all(one.ok and isinstance(one.text, Notice) for one in found)
+    assert [one.text.code for one in found] == ["unprotected-sites", "proposed-limits", "requests-of-a-run"]
+    assert tomllib.loads("\n".join(found[1].below))["sites"][1]["rows"] == 14
+    call(["deploy", "check", str(folder.root), "--write"])
+    assert [one.subject for one in check.limits(folder)] == ["limits", "requests"]
+
+
+def test_limits_are_written_at_the_server_alone(tmp_path, capsys):
+    folder = deployed(tmp_path / "fl", a=5, b=7)
+    for arguments in ([str(folder.root), "--site", "a"], [str(folder.root / "sites/a")]):
+        assert call(["deploy", "check", *arguments, "--write"]) == 2
+        assert "--write" in capsys.readouterr().err
+
+
+def test_the_proposal_is_printed_as_toml_that_can_be_copied(tmp_path, capsys):
+    folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
+    call(["deploy", "check", str(folder.root)])
+    lines = capsys.readouterr().out.splitlines()
+    start = next(k for k, line in enumerate(lines) if line.strip() == "[[sites]]")
+    end = next(k for k, line in enumerate(lines) if line.startswith("note     requests"))
+    assert tomllib.loads("\n".join(lines[start:end]))["sites"][1]["rows"] == 14

@@ -1,0 +1,226 @@
+"""Runs: what Flower's command says, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+from tests.support.refusals import refusal, refused
+
+from drfl.cli import deploy
+from drfl.cli.app import call
+from drfl.flower.deploy import flower_cli, runs
+from drfl.experiments.run.run_directory import claimed
+
+FLWR = """#!{python} -IS
+import json, os, sys, time
+from pathlib import Path
+home = Path(os.environ["FLWR_HOME"])
+with (home / "calls").open("a") as file:
+    print(json.dumps(sys.argv[1:]), file=file)
+answers = json.loads((home / "answers").read_text())
+print("Using SuperLink: deployment (localhost:1)") if sys.argv[1] == "log" else None
+print(answers[sys.argv[1]], end="", flush=True)
+if sys.argv[1] == "log" and "linger" in answers:
+    (home / "pid").write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+
+
+def ended(status, details="N/A"):
+    return json.dumps({"success": True, "runs": [{"run-id": "7", "status": status, "status-details": details}]})
+
+
+@pytest.fixture
+def flwr(copy, tmp_path, monkeypatch):
+    """Gives a function that says what the command answers, and the list of calls that it got."""
+    path = tmp_path / "bin/flwr"
+    path.parent.mkdir()
+    path.write_text(FLWR.format(python=sys.executable))
+    path.chmod(0o755)
+    monkeypatch.setattr(runs, "program", lambda name: path)
+    monkeypatch.setattr(flower_cli, "program", lambda name: path)
+    monkeypatch.setattr(flower_cli, "flower_version", lambda: "1.41.0")
+    started = json.dumps({"success": True, "run-id": "7"}, indent=2)
+    log = "INFO : Starting logstream for run_id `7`\nround 1\nround 2\n"
+
+    def answer(**answers):
+        texts = {"run": f"Successfully started\n{started}", "log": log, "stop": json.dumps({"success": True})}
+        (copy / "flwr/answers").write_text(json.dumps({**texts, **answers}))
+
+    def calls():
+        return [json.loads(line) for line in (copy / "flwr/calls").read_text().splitlines()]
+
+    answer.calls = calls
+    return answer
+
+
+def test_a_run_that_completes(flwr, copy, capsys):
+    final = {"avg_accuracy": 0.9, "worst_accuracy": 0.75, "std_accuracy": 0.05, "avg_loss": 0.3, "worst_loss": None}
+    summary = {"algorithm": "DRDM", "clients": 2, "rounds": 3, "final": final}
+    (copy / "run").mkdir()
+    (copy / "run/summary.json").write_text(json.dumps(summary))
+    flwr(list=ended("finished:completed"))
+    assert call(["deploy", "run", str(copy)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[:2] == ["round 1", "round 2"]
+    assert "DRDM, 2 sites, 3 rounds" in printed.out
+    assert "75.0" in printed.out
+    run = next(arguments for arguments in flwr.calls() if arguments[0] == "run")
+    assert run[1:4] == [str(copy / "app"), "--run-config", f'deployment="{copy / "server.toml"}"']
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "line"),
+    [
+        ("finished:failed", "site b:\n no data", "drfl: run 7 failed: site b: no data"),
+        ("finished:stopped", "N/A", "drfl: run 7 was stopped"),
+    ],
+)
+def test_a_run_that_does_not(flwr, copy, capsys, status, details, line):
+    flwr(list=ended(status, details))
+    assert call(["deploy", "run", str(copy)]) == 1
+    assert capsys.readouterr().err.splitlines() == ["run 7 submitted", line]
+
+
+def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
+    with pytest.raises(KeyboardInterrupt), claimed(copy / "run", config="rounds = 1"):
+        raise KeyboardInterrupt
+    flwr(list=ended("finished:failed", "No heartbeat"))
+    assert call(["deploy", "follow", str(copy), "7"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert all(part in told[0] for part in ("7", "No heartbeat"))
+    assert f"'drfl deploy run {copy}'" in told[1]
+
+
+def test_the_end_is_waited_for_after_the_log_broke_off(flwr, copy, monkeypatch):
+    flwr(list=ended("running"))
+    naps = []
+
+    def nap(seconds):
+        if seconds == runs.PAUSE:  # subprocess naps too
+            naps.append(seconds)
+            flwr(list="nonsense" if len(naps) < 3 else ended("finished:completed"))
+
+    monkeypatch.setattr(runs.time, "sleep", nap)
+    assert call(["deploy", "follow", str(copy), "7"]) == 0
+    assert len(naps) == 3
+
+
+def test_a_superlink_that_stays_away(flwr, copy, monkeypatch, capsys):
+    flwr(list=json.dumps({"success": False, "error-message": "\nit is\naway\n\nmore\n"}))
+    monkeypatch.setattr(runs, "PATIENCE", -1.0)
+    assert call(["deploy", "follow", str(copy), "7"]) == 1
+    assert "drfl: it is away\n" in capsys.readouterr().err
+
+
+def test_detached(flwr, copy, capsys):
+    flwr()
+    assert call(["deploy", "run", "--detach", str(copy)]) == 0
+    assert capsys.readouterr().out == "run 7 submitted\n"
+    assert [arguments[0] for arguments in flwr.calls()] == ["run"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_first_ctrl_c_leaves_and_the_second_stops(flwr, copy, monkeypatch, capsys, times):
+    flwr()
+
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "_end", pressed)
+    monkeypatch.setattr(deploy, "_wait", pressed if times == 2 else lambda seconds: None)
+    assert call(["deploy", "follow", str(copy), "7"]) == 130
+    printed = capsys.readouterr().err
+    assert f"drfl deploy stop {copy} 7" in printed
+    assert (["stop", "7", "--format", "json"] in flwr.calls()) is (times == 2)
+
+
+def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
+    flwr(linger=True)
+    pid = copy / "flwr/pid"
+
+    def written():  # the file is there, and empty, a moment before
+        return pid.exists() and pid.read_text() != ""
+
+    sent = []
+
+    def told(line, **_):
+        while line == "round 2" and not written():
+            time.sleep(0.01)
+        if written() and not sent:
+            sent.append(line)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(deploy, "say", told)
+    before = signal.getsignal(signal.SIGTERM)
+    assert call(["deploy", "follow", str(copy), "7"]) == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_stop(flwr, copy, capsys):
+    flwr(stop=json.dumps({"success": False, "error-message": "run is already finished"}))
+    assert refusal(["deploy", "stop", str(copy), "7"], exit_code=1).code == "superlink-failed"
+    assert call(["deploy", "stop", str(copy), "seven"]) == 2
+
+
+def test_flowers_programs_get_an_environment_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", "/home/user/.flwr")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    found = flower_cli.environment(tmp_path)
+    assert (found["FLWR_HOME"], found["FLWR_TELEMETRY_ENABLED"]) == (str(tmp_path), "0")
+    assert "FORCE_COLOR" not in found
+    assert found["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)
+
+
+def test_a_program_is_found_beside_python_before_the_path(tmp_path, monkeypatch):
+    for folder in ("beside", "elsewhere"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "flwr").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "flwr").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(flower_cli.sys, "executable", str(tmp_path / "beside/python"))
+    assert flower_cli.program("flwr") == tmp_path / "beside/flwr"
+    (tmp_path / "beside/flwr").unlink()
+    assert flower_cli.program("flwr") == tmp_path / "elsewhere/flwr"
+    with refused("package-missing", "flower-nothing"):
+        flower_cli.program("flower-nothing")
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [("1.39.0", False), ("1.40.0", True), ("1.42.9", True), ("1.43.0", False), ("2.0.0", False), ("x", False)],
+)
+def test_versions(version, fits):
+    assert flower_cli.fits(version) is fits
+
+
+@pytest.mark.parametrize("command", ["init x --sites a", "check x", "run x", "follow x 1", "stop x 1"])
+def test_without_flower(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flower_cli, "flower_version", lambda: None)
+    assert call(["deploy", *command.split()]) == 2
+    assert "'drfl[flower]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_and_checks(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(["deploy", "init", "fl", "--sites", "a, b", "--insecure", "--port", "18001"]) == 0
+    assert "fl: written" in capsys.readouterr().out
+    assert call(["deploy", "check", "fl"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("ok       server.toml: ") and line.endswith("2 sites: a, b") for line in lines)
+    assert lines[-1].startswith("problem  SuperLink: ")
+    assert "localhost:18001" in lines[-1]
+    assert call(["deploy", "check", "fl", "--site", "c"]) == 2
+    assert "'c'" in capsys.readouterr().err
+    assert call(["deploy", "run", "fl/sites/a"]) == 2
+    assert "drfl: " in capsys.readouterr().err
+    assert deploy.GRACE > 0

@@ -1,0 +1,180 @@
+"""What is imported when: nothing before it is used."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import pkgutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from tests.support.marks import long_beyond
+
+import drfl
+
+PLOTTING = {"pandas", "sklearn", "scipy", "plotly"}
+COMMAND = {"typer", "rich", "pydantic"}
+SOURCE = Path(drfl.__file__).read_text(encoding="utf-8")
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a fresh interpreter has once it has run this code."""
+    told = f"{code}\nimport sys\nprint('modules:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("modules: ")[2].split())
+
+
+def called(*arguments: str) -> set[str]:
+    """The modules that are loaded when the command ends."""
+    return loaded(f"from drfl.cli.app import call\ncall({list(arguments)!r})")
+
+
+def imports() -> dict[str, str]:
+    """The names that type checkers see in the package, and the modules they see them in."""
+    (block,) = (node for node in ast.parse(SOURCE).body if isinstance(node, ast.If))
+    statements = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in statements for alias in node.names}
+
+
+def test_the_package_alone_loads_nothing():
+    modules = loaded("import drfl")
+    assert not {"torch", "numpy"} & modules
+    assert {name for name in modules if name.startswith("drfl")} == {"drfl"}
+
+
+def test_the_whole_library_loads_torch_and_numpy_only():
+    modules = loaded("from drfl import *\nimport drfl\ndrfl.theory, drfl.certificate, drfl.testing")
+    assert {"torch", "numpy", "drfl.engine.stacked", "drfl.testing"} <= modules
+    assert not (PLOTTING | COMMAND) & modules
+
+
+@pytest.mark.long
+def test_a_run_in_the_library_loads_no_more():
+    modules = loaded(
+        "import torch, drfl\n"
+        "data = drfl.ClientData.from_arrays([(torch.randn(8, 2), torch.arange(8) % 2) for _ in range(3)])\n"
+        "fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(2, 2)), engine=drfl.Loop())\n"
+        "drfl.run(drfl.DRDM(m=2), fed, rounds=1)"
+    )
+    assert "drfl.engine.loop" in modules
+    assert not (PLOTTING | COMMAND) & modules
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    long_beyond(
+        2,
+        [
+            "",
+            "--help",
+            "--version",
+            "run --help",
+            "run --lr x",
+            "rum",
+        ],
+    ),
+)
+def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
+    modules = called(*arguments.split())
+    assert "typer" in modules
+    # newer versions of typer check numbers by pydantic, so that it may be there; no module of ours has asked for it
+    assert not ({"torch", "numpy"} | PLOTTING) & modules
+    ours = {name for name in modules if name.startswith("drfl")}
+    grammar = ("app", "deploy", "options", "signals")
+    settings = ("drfl.experiments", "drfl.experiments.config.settings", "drfl.core.screen")
+    assert ours == {"drfl", "drfl.core.errors", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar), *settings}
+
+
+@pytest.mark.parametrize("arguments", long_beyond(1, [["algorithms"], ["run", "--algorithm", "DRDN"]]))
+def test_a_list_and_a_refusal_draw_no_figures(arguments):
+    modules = called(*arguments)
+    assert "drfl.algorithms" in modules
+    assert not PLOTTING & modules
+
+
+def test_python_m_drfl_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "drfl", "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "drfl")
+
+
+def test_the_table_the_type_checkers_names_and_all_agree():
+    table = {name: f"drfl.{module}" for module, names in drfl._NAMES.items() for name in names}
+    modules = {name: home for name, home in imports().items() if home == "drfl"}
+    assert imports() == table | modules
+    assert {"data", "metrics", "models", "sampling", "schedules", "testing"} <= set(modules) <= set(drfl._MODULES)
+    assert sorted(drfl.__all__) == sorted([*table, "models", "sampling"])
+    assert sum(map(len, drfl._NAMES.values())) == len(table), "a name stands twice in the table"
+
+
+@pytest.mark.parametrize(("name", "home"), imports().items(), ids=imports())
+def test_every_name_is_what_its_module_has(name, home):
+    expected = import_module(f"drfl.{name}") if home == "drfl" else getattr(import_module(home), name)
+    assert getattr(drfl, name) is expected
+
+
+def test_no_module_can_shadow_a_name():
+    found = {module.name for module in pkgutil.iter_modules(drfl.__path__)}
+    assert found >= set(drfl._MODULES)
+    assert found & set(drfl.__all__) == {"models", "sampling"}  # which are these modules
+
+
+@pytest.mark.long
+def test_a_name_stays_itself_whatever_is_imported_before_and_after():
+    code = (
+        "import drfl.federation.algorithm, drfl.cli.run, drfl.algorithms.drdm, drfl\n"
+        "assert drfl.run is drfl.training.loop.run and drfl.sampling.uniform and drfl.DRDM is drfl.algorithms.DRDM\n"
+        "import drfl.core.key, drfl.task.layout, drfl.report, drfl.data.partition.partition\n"
+        "from drfl import *\n"
+        "assert Key is drfl.core.key.Key and run is drfl.run and callable(run) and Partition is drfl.data.Partition"
+    )
+    assert "drfl.cli.run" in loaded(code)
+
+
+def test_names_are_listed_before_they_are_used():
+    code = "import drfl\nassert {*drfl.__all__, 'theory', '__doc__'} <= {*dir(drfl)}, dir(drfl)"
+    assert "torch" not in loaded(code)
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match=r"'DRDN'.*'DRDM'"):
+        print(drfl.DRDN)
+    with pytest.raises(ImportError, match="DRDN"):
+        exec("from drfl import DRDN")
+    assert not hasattr(drfl, "__main__")  # importing that would run the command
+
+
+@pytest.mark.long
+def test_what_was_pickled_is_read_where_nothing_is_imported_yet():
+    text = pickle.dumps([drfl.LocalSGD(steps=3), drfl.Key(1).fold("x"), drfl.run, drfl.DRDM(m=2)])
+    modules = loaded(
+        f"import pickle\nfound = pickle.loads({text!r})\nassert found[0].steps == 3 and callable(found[2])"
+    )
+    assert "drfl.algorithms.drdm" in modules
+
+
+FIRST = """
+import importlib, os, pkgutil, sys
+import numpy, pydantic, torch  # which the children share, as it is the order of our own modules that is tried
+import drfl
+assert sorted(m for m in sys.modules if m.startswith("drfl")) == ["drfl"]
+names = [m.name for m in pkgutil.iter_modules(drfl.__path__, "drfl.") if "__main__" not in m.name]
+for name in names:
+    if os.fork() == 0:
+        importlib.import_module(name)
+        os._exit(0)
+    if os.wait()[1]:
+        print("failed:", name)
+print(len(names), "tried")
+"""
+
+
+@pytest.mark.long
+def test_any_module_may_be_the_first():
+    """Each in a process that has imported nothing else of drfl: no import between packages is circular."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=300)
+    assert "failed" not in done.stdout, done.stderr
+    assert int(done.stdout.split()[-2]) > 30, done.stderr

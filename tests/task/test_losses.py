@@ -1,0 +1,70 @@
+"""Losses by name, alone and in every engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as functional
+from tests.support.engines import ENGINES
+from tests.support.marks import crossed
+from tests.support.problems import pools
+
+from drfl.algorithms import DRDM, ScaffPD
+from drfl.engine import Loop, Simulation, Threads
+from drfl.experiments.config.own_data import LOSSES_OF
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.training.loop import run
+from drfl.task.models import LOSSES, half_squared_error, linear
+from drfl.task.task import Task
+
+OUTPUTS = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+LABELS = torch.tensor([0, 3, 1, 1, 2, 0, 3])
+
+
+def test_it_is_half_the_squared_distance_from_the_label():
+    assert half_squared_error(torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 0])).tolist() == [2.5, 0.0]
+    expected = functional.mse_loss(OUTPUTS, functional.one_hot(LABELS, 4).double(), reduction="none").sum(1) / 2
+    torch.testing.assert_close(half_squared_error(OUTPUTS, LABELS), expected)
+
+
+def test_its_gradient_is_the_difference():
+    outputs = OUTPUTS.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(half_squared_error(outputs, LABELS).sum(), outputs)
+    torch.testing.assert_close(gradient, OUTPUTS - functional.one_hot(LABELS, 4))
+
+
+def test_samples_may_be_mapped():
+    mapped = torch.vmap(lambda o, y: half_squared_error(o[None], y[None])[0])(OUTPUTS, LABELS)
+    torch.testing.assert_close(mapped, half_squared_error(OUTPUTS, LABELS))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "loss", "engine"),
+    crossed({"DRDM": DRDM(m=3, local=LocalSGD(steps=3, lr=0.1)), "ScaffPD": ScaffPD()}, list(LOSSES), ENGINES),
+)
+def test_every_engine_trains_by_it_alike(algorithm, loss, engine):
+    of_labels, data = loss in LOSSES_OF["classification"], pools()
+    if not of_labels:
+        data = replace(data, targets=(data.targets > 0).double(), test_targets=(data.test_targets > 0).double())
+    with Key(0).torch_scope():
+        task = Task(linear((4,), 3 if of_labels else 1).double(), LOSSES[loss])
+    w = [run(algorithm, Simulation(data, task, engine=e), rounds=2).state.w for e in (Loop(), engine)]
+    torch.testing.assert_close(w[1], w[0], rtol=0, atol=1e-10)
+    assert not torch.allclose(w[0], task.w0)
+
+
+def test_least_squares_is_what_it_finds():
+    data = pools((60,))
+    with Key(0).torch_scope():
+        task = Task(linear((4,), 3).double(), half_squared_error)
+    fed = Simulation(data, task, engine=Threads(1))
+    rows = data.train[0]
+    design = torch.cat([data.inputs[rows], torch.ones(60, 1, dtype=torch.float64)], 1)
+    best = torch.linalg.lstsq(design, functional.one_hot(data.targets[rows], 3).double()).solution
+    w = torch.cat([best[:4].T.reshape(-1), best[4]])
+    gradient = fed.gradients(torch.tensor([0]), w, Key(0)).values[0]
+    assert gradient.abs().max() < 1e-12
+    assert fed.gradients(torch.tensor([0]), w + 1, Key(0)).values[0].abs().max() > 0.1

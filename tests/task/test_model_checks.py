@@ -1,0 +1,332 @@
+"""Models that cannot be federated are refused with their own reason, by every engine alike, and no row changes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tests.support.refusals import refused
+from torch import nn
+from torch.nn import functional
+
+import drfl
+from drfl.engine import Auto, Loop, RayWorkers, Stacked, Threads, auto
+from drfl.engine.base import PooledData
+from drfl.task.model_checks import plain
+
+LOCAL = drfl.LocalSGD(steps=2, lr=0.1, batch=8)
+
+
+class Of(nn.Module):
+    """A linear layer ``l`` inside a forward pass of the test's."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        self.l, self.calls, self.formula = nn.Linear(4, 2), 0, forward
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x):
+        return self.formula(self, x)
+
+
+def counting():
+    model = Of(lambda self, x: (self.count.add_(1), self.l(x))[1])
+    model.register_buffer("count", torch.zeros(()))
+    return model
+
+
+def remembering(self, x):
+    self.calls += 1
+    return self.calls * self.l(x)
+
+
+def rescaling(self, x):
+    with torch.no_grad():
+        self.l.weight.clamp_(-0.1, 0.1)
+    return self.l(x)
+
+
+def with_extra_state():
+    class Extra(nn.Linear):
+        def get_extra_state(self):
+            return {"version": 1}
+
+    return Extra(4, 2)
+
+
+def with_sparse_buffer():
+    model = Of(lambda self, x: self.l(x))
+    model.register_buffer("graph", torch.eye(4).to_sparse())
+    return model
+
+
+def pairs(n=60):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, n, 4, generator=generator)
+    return {name: (rows, (rows.sum(1) > 0).long()) for name, rows in zip("abc", x, strict=True)}
+
+
+def seq(*layers):
+    return nn.Sequential(*layers, nn.Linear(4, 2))
+
+
+REFUSED = {
+    "in place, a layer": (lambda: seq(nn.Flatten(), nn.ReLU(inplace=True)), "1 (ReLU)"),
+    "in place, a function": (lambda: Of(lambda self, x: self.l(functional.relu(x, inplace=True))), "in place"),
+    "in place, a method": (lambda: Of(lambda self, x: self.l(x.clamp_(min=0))), "the model (Of)"),
+    "in place, by data": (lambda: Of(lambda self, x: (x.data.mul_(2), self.l(x))[1]), "in place"),
+    "in place, an index": (lambda: Of(lambda self, x: (x[:, 0].zero_(), self.l(x))[1]), "in place"),
+    "a buffer": (counting, "'count'"),
+    "spectral norm": (lambda: seq(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))), "weight.0._u"),
+    "a weight": (lambda: Of(rescaling), "'l.weight'"),
+    "memory": (lambda: Of(remembering), "again"),
+    "noise": (lambda: seq(nn.Linear(4, 4), Of(lambda self, x: x + torch.randn_like(x))), "1 (Of)"),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2)), "0 (LazyLinear)"),
+    "lazy buffers": (lambda: seq(nn.Linear(4, 4), nn.LazyBatchNorm1d()), "1 (LazyBatchNorm1d)"),
+    "statistics": (lambda: seq(nn.InstanceNorm1d(4, track_running_stats=True)), "track_running_stats=False"),
+    "complex": (lambda: Of(lambda self, x: self.l(x), c=nn.Parameter(torch.ones(2) * 1j)), "complex64"),
+    "meta": (lambda: nn.Linear(4, 2, device="meta"), "meta"),
+    "two devices": (lambda: seq(nn.Linear(4, 4, device="meta")), "meta"),
+    "a tuple": (lambda: Of(lambda self, x: (self.l(x), x)), "tuple of 2"),
+    "a dict": (lambda: Of(lambda self, x: {"logits": self.l(x)}), "'logits'"),
+    "nothing": (lambda: Of(lambda self, x: None), "NoneType"),
+    "complex outputs": (lambda: Of(lambda self, x: self.l(x) * 1j), "complex64"),
+    "one row": (lambda: Of(lambda self, x: self.l(x).squeeze()), "squeeze"),
+    "the mean of a batch": (lambda: Of(lambda self, x: self.l(x - x.mean(0))), "GroupNorm"),
+    "a branch": (lambda: Of(lambda self, x: self.l(x) * (2 if x.abs().max() > 3 else 1)), ""),
+    "a branch on the size": (lambda: Of(lambda self, x: self.l(x) * (2 if len(x) > 40 else 1)), ""),
+    "torch.where of the batch": (lambda: Of(lambda self, x: self.l(x) * torch.where(x.max() > 2.9, 2, 1)), ""),
+    "detached": (lambda: Of(lambda self, x: self.l(x).detach()), "detach()"),
+    "numpy": (lambda: Of(lambda self, x: torch.from_numpy(self.l(x).detach().numpy())), "numpy()"),
+    "extra state": (with_extra_state, "'_extra_state'"),
+    "a sparse buffer": (with_sparse_buffer, "'graph'"),
+    "script": (lambda: torch.jit.script(nn.Linear(4, 2)), "torch.jit"),
+    "data parallel": (lambda: nn.DataParallel(nn.Linear(4, 2)), "model.module"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, on torch.jit and lazy layers
+@pytest.mark.parametrize("kind", REFUSED)
+def test_the_reason_is_named_and_rows_stay_as_they_are(kind):
+    make, named = REFUSED[kind]
+    data = drfl.ClientData.from_arrays(pairs())
+    before = data.inputs.clone()
+    with drfl.Key(0).torch_scope(), refused("unsupported-model", "model") as caught:
+        drfl.Simulation(data, drfl.Task(make()))
+    assert named in str(caught.value)
+    assert torch.equal(data.inputs, before)
+
+
+@pytest.mark.parametrize(
+    "engine", [Loop(), Stacked(), Threads(2), Auto(), RayWorkers()], ids=lambda engine: type(engine).__name__
+)
+def test_every_engine_refuses_a_layer_that_works_in_place(engine):
+    data = drfl.ClientData.from_arrays(pairs())
+    before = data.inputs.clone()
+    with refused("unsupported-model", "model"):
+        drfl.Simulation(data, drfl.Task(seq(nn.ReLU(inplace=True))), engine=engine)
+    assert torch.equal(data.inputs, before)
+
+
+def test_a_rare_row_decides_where_the_forward_pass_branches_on_values():
+    rows = pairs(4000)
+    rows["b"][0][777, 1] = 50.0
+    task = drfl.Task(Of(lambda self, x: self.l(x) * (2 if x.abs().max() > 20 else 1)))
+    with refused("unsupported-model", "model"):
+        drfl.Simulation(drfl.ClientData.from_arrays(rows), task)
+
+
+def test_a_layer_that_fails_is_named_with_the_place_in_the_code():
+    task = drfl.Task(nn.Sequential(nn.Unflatten(1, (2, 2)), nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 2)))
+    data = drfl.ClientData.from_arrays(pairs())
+    with refused("model-data-mismatch", "model") as caught:
+        drfl.Simulation(data, task)
+    assert "2 (Linear)" in str(caught.value)
+    assert "LSTM" in str(caught.value)
+    with refused("model-data-mismatch", "model") as caught:
+        drfl.Simulation(data, drfl.Task(Of(lambda self, x: self.l(x.squeeze(0).unflatten(1, (4, 1))[..., 0]))))
+    with refused("model-data-mismatch", "model") as caught:
+        drfl.Simulation(data, drfl.Task(Of(lambda self, x: self.l(x)[{}["a"]])))
+    assert "test_model_checks.py" in str(caught.value)
+    assert "KeyError" in str(caught.value)
+
+
+def per_row(self, x):
+    return torch.stack([self.l(row) * (2 if row.max() > 2 else 1) for row in x])
+
+
+def to_the_longest(self, x):
+    n = max(1, int((x != 0).sum(1).max()))
+    return functional.linear(x[:, :n], self.l.weight[:, :n], self.l.bias)
+
+
+@pytest.mark.parametrize("forward", [per_row, to_the_longest])
+def test_a_branch_of_each_sample_gives_the_same_numbers_or_one_line(forward, caplog):
+    data, found = drfl.ClientData.from_arrays(pairs()), []
+    for engine in (Loop(), Threads(2), None):
+        with drfl.Key(0).torch_scope():
+            task = drfl.Task(Of(forward))
+        with caplog.at_level(logging.WARNING, "drfl.engine"):
+            result = drfl.run(drfl.FedAvg(m=3, local=LOCAL), drfl.Simulation(data, task, engine=engine), rounds=2)
+        found.append(result)
+    assert len(caplog.records) == 1
+    for other in found[1:]:
+        torch.testing.assert_close(other.model, found[0].model)
+        torch.testing.assert_close(other.evaluation.loss, found[0].evaluation.loss)
+    for engine in (Stacked(), RayWorkers(engine=Stacked())):
+        with refused("unsupported-model", "model"):
+            drfl.Simulation(data, drfl.Task(Of(forward)), engine=engine)
+
+
+class Locked(nn.Linear):
+    """A layer that cannot be copied."""
+
+    def __init__(self):
+        super().__init__(4, 2)
+        self.lock = threading.Lock()
+
+
+def test_a_model_that_cannot_be_copied_is_refused_where_copies_are_needed():
+    data = drfl.ClientData.from_arrays(pairs())
+    for engine in (Threads(2), Auto(), RayWorkers()):
+        with refused("unsupported-model", "model"):
+            drfl.Simulation(data, drfl.Task(Locked()), engine=engine)
+    with refused("not-picklable", "model"):
+        drfl.Simulation(data, drfl.Task(Locked()), engine=RayWorkers(engine=Loop()))
+    drfl.run(drfl.FedAvg(m=3, local=LOCAL), drfl.Simulation(data, drfl.Task(Locked()), engine=Loop()), rounds=1)
+
+
+def test_a_loss_or_an_augmentation_that_works_in_place_is_refused():
+    def shifted(outputs, targets):
+        return functional.cross_entropy(outputs.sub_(1), targets, reduction="none")
+
+    data = drfl.ClientData.from_arrays(pairs())
+    before = data.targets.clone()
+    with refused("unsupported-model", "loss"):
+        drfl.Simulation(data, drfl.Task(nn.Linear(4, 2), shifted))
+    with refused("unsupported-model", "augment"):
+        drfl.Simulation(data, drfl.Task(nn.Linear(4, 2), augment=lambda x, uniform: x.mul_(0.5)))
+    with refused("unsupported-model", "loss"):
+        drfl.Simulation(
+            data, drfl.Task(nn.Linear(4, 2), lambda o, y: functional.cross_entropy(o, y.mul_(1), reduction="none"))
+        )
+    assert torch.equal(data.targets, before)
+
+
+def test_a_loss_that_mixes_samples_is_blamed_and_not_the_model():
+    data = drfl.ClientData.from_arrays(pairs())
+    with refused("unsupported-model", "loss"):
+        drfl.Simulation(data, drfl.Task(nn.Linear(4, 2), lambda o, y: (o - o.mean(0)).square().sum(1)))
+
+
+def numbers(make, engine=None):
+    """The model (d,) that is trained on texts."""
+    generator = torch.Generator().manual_seed(0)
+    texts = {name: (torch.randint(0, 10, (40, 5), generator=generator), torch.arange(40) % 2) for name in "abc"}
+    with drfl.Key(0).torch_scope():
+        task = drfl.Task(make())
+    fed = drfl.Simulation(drfl.ClientData.from_arrays(texts), task, engine=engine)
+    return drfl.run(drfl.FedAvg(m=3, local=LOCAL), fed, rounds=2).model
+
+
+class Words(nn.Module):
+    """The mean of an embedding of texts."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(10, 4, **options), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(self.embedding(x).mean(1))
+
+
+def test_a_sparse_embedding_gives_the_numbers_of_a_dense_one(engine):
+    model = Words(sparse=True)
+    assert torch.equal(numbers(lambda: Words(sparse=True), engine), numbers(Words, engine))
+    drfl.Task(model)
+    assert model.embedding.sparse
+
+
+def test_a_sparse_gradient_of_a_function_is_refused():
+    class Sparse(Words):
+        def forward(self, x):
+            return self.out(functional.embedding(x, self.embedding.weight, sparse=True).mean(1))
+
+    with refused("unsupported-model", "model") as caught:
+        numbers(Sparse)
+    assert "'embedding.weight'" in str(caught.value)
+    with refused("unsupported-model", "model"):
+        numbers(lambda: Words(max_norm=0.5))
+
+
+def compiled_in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda: torch.compile(seq(nn.Linear(4, 4)), backend="eager"),
+        lambda: seq(torch.compile(nn.Linear(4, 4), backend="eager")),
+        lambda: compiled_in_place(seq(nn.Linear(4, 4))),
+    ],
+)
+def test_compiled_models_are_trained_as_the_modules_inside(wrapped, engine):
+    data, found = drfl.ClientData.from_arrays(pairs()), []
+    for make in (wrapped, lambda: seq(nn.Linear(4, 4))):
+        with drfl.Key(0).torch_scope():
+            task = drfl.Task(make())
+        assert list(task.model.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+        assert all(layer._compiled_call_impl is None for layer in task.model.modules())
+        fed = drfl.Simulation(data, task, engine=engine)
+        found.append(drfl.run(drfl.FedAvg(m=3, local=LOCAL), fed, rounds=1).model)
+    assert torch.equal(*found)
+    model = nn.Linear(4, 2)
+    assert plain(model) is model
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:There is a performance drop")
+def test_what_is_fine_is_accepted(engine):
+    hooked = seq(nn.Linear(4, 4))
+    hooked[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
+    models = [
+        seq(nn.Linear(4, 4), nn.ReLU(inplace=True)),
+        seq(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
+        seq(nn.utils.weight_norm(nn.Linear(4, 4))),
+        seq(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))).eval(),
+        seq(nn.BatchNorm1d(4)).eval(),
+        seq(nn.Linear(4, 4)).bfloat16(),
+        hooked,
+    ]
+    for model in models:
+        fed = drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(model), engine=engine)
+        drfl.run(drfl.FedAvg(m=3, local=LOCAL), fed, rounds=1)
+
+
+def test_auto_asks_on_a_cuda_device_too_whether_a_model_can_be_stacked(monkeypatch):
+    there = PooledData(drfl.Task(nn.Linear(4, 2)), SimpleNamespace(is_cuda=True), torch.zeros(1))  # pyright: ignore
+    for stackable, engine in ((True, Stacked()), (False, Loop())):
+        monkeypatch.setattr(auto, "stackable", lambda problem, found=stackable: found)
+        assert auto.choice(there, 8) == engine
+
+
+def test_outputs_of_one_dimension_with_a_score_of_its_own(engine):
+    def within(outputs, targets):
+        return ((outputs - targets).abs() < 1).float()
+
+    generator = torch.Generator().manual_seed(0)
+    rows = {name: (x := torch.randn(40, 4, generator=generator), x.sum(1)) for name in "ab"}
+    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    score = drfl.Metric("within", within, rows=drfl.Rows.BINARY)
+    task = drfl.Task(model, nn.MSELoss(), score, ("mae", drfl.Metric("whole", within)))
+    fed = drfl.Simulation(drfl.ClientData.from_arrays(rows), task, engine=engine)
+    found = fed.evaluate(fed.w0)
+    outputs = model(fed.data.test_inputs).detach()
+    expected = [float(within(outputs[i], fed.data.test_targets[i]).mean()) for i in fed.data.test]
+    assert found.score.tolist() == pytest.approx(expected)
+    assert found.others[1].tolist() == pytest.approx(expected)

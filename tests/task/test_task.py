@@ -1,0 +1,239 @@
+"""Model, loss and score as functions of a flat vector."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from tests.support.refusals import refused
+from torch import nn
+from torch.nn import functional
+
+import drfl
+from drfl.task import models
+from drfl.core.key import Key
+from drfl.task.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
+from drfl.task.task import Task
+
+X = torch.linspace(-1, 2, 20).view(5, 4)
+Y = torch.tensor([0, 2, 1, 1, 0])
+REAL = torch.linspace(0, 1, 15).view(5, 3)
+
+
+def net(out=3):
+    with Key(0).torch_scope():
+        return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, out))
+
+
+def zeros_like_targets(outputs, targets):
+    return torch.zeros(len(targets))
+
+
+def losses_of(task, y):
+    return task.sample_losses(task.outputs(task.layout.views(task.w0), X), y)
+
+
+def test_outputs_and_losses():
+    model = net()
+    task = Task(model)
+    with torch.no_grad():
+        expected = functional.cross_entropy(model(X), Y, reduction="none")
+    assert torch.equal(losses_of(task, Y), expected)
+    assert losses_of(task, Y).shape == (5,)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum")])
+def test_reduction_is_switched_on_a_copy(loss):
+    before = loss.reduction
+    task = Task(net(), loss)
+    task.check(X, Y)
+    assert losses_of(task, Y).shape == (5,)
+    assert loss.reduction == before
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.MSELoss(),
+        functional.mse_loss,
+        functools.partial(functional.mse_loss, reduction="mean"),
+        lambda outputs, y: (outputs - y) ** 2,
+        lambda outputs, y: ((outputs - y) ** 2).mean(1),
+    ],
+    ids=["module", "function", "partial", "elementwise", "per_sample"],
+)
+def test_further_dimensions_are_averaged(loss):
+    model = net()
+    task = Task(model, loss, score=zeros_like_targets)
+    task.check(X, REAL)
+    with torch.no_grad():
+        expected = ((model(X) - REAL) ** 2).mean(1)
+    torch.testing.assert_close(losses_of(task, REAL), expected)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [lambda o, y: functional.cross_entropy(o, y), lambda o, y: ((o - 1) ** 2).mean(0)],
+    ids=["reduced", "over_samples"],
+)
+def test_reduced_loss(loss):
+    with refused("wrong-shape"):
+        Task(net(), loss).check(X, Y)
+
+
+def test_reduced_metric_that_promised_a_value_per_sample():
+    hit = Metric("hit", lambda o, y: (o.argmax(1) == y).float().mean(), per_sample=True)
+    with refused("wrong-shape", None, "'hit'"):
+        Task(net(), score=hit).check(X, Y)
+
+
+def test_a_loss_that_mixes_samples():
+    """(B, 1) outputs less (B,) targets broadcast to (B, B): every sample is compared with every target."""
+    task = Task(net(1), lambda outputs, y: (outputs - y) ** 2, score=binary_accuracy)
+    with refused("unsupported-model", "loss"):
+        task.check(X, torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]))
+
+
+def test_a_label_without_an_output():
+    with refused("out-of-range", "targets", "5", "3"):
+        Task(net()).check(X, torch.tensor([0, 2, 5, 1, 0]))
+
+
+def test_model_that_mixes_samples():
+    class Centred(nn.Linear):
+        def forward(self, x):
+            return super().forward(x - x.mean(0))
+
+    with refused("unsupported-model", "model"):
+        Task(Centred(4, 3)).check(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [(X[:, :3], Y), (X, Y.int()), (X.double(), Y), (X, Y[:3])],
+    ids=["inputs", "integer_type", "floating_type", "number"],
+)
+def test_what_does_not_fit_is_one_line(x, y):
+    with refused("model-data-mismatch", "model") as raised:
+        Task(net()).check(x, y)
+    assert "\n" not in str(raised.value)
+
+
+def test_floating_point_targets_need_another_score():
+    assert Task(net(1), nn.MSELoss()).measures == (METRICS["rmse"],)
+    with refused("wrong-shape", "loss", "(5, 1)", "(5, 3)"):
+        Task(net(1), nn.MSELoss()).check(X, REAL)
+    Task(net(1), nn.MSELoss()).check(X, REAL[:, 0])  # (B, 1) against (B,)
+    with refused("wrong-task", "accuracy", "score='rmse'"):
+        Task(net(1), nn.MSELoss(), "accuracy").check_targets(X, REAL)
+
+
+def test_outputs_without_classes():
+    with refused("wrong-task", "auc", "(B"):
+        Task(nn.Sequential(net(1), nn.Flatten(0)), lambda o, y: o, "auc").check(X, Y[:, None].expand(-1, 2))
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1, 2), (0, 3), (0, 255)])
+def test_labels_outside_the_classes(low, high):
+    with refused("out-of-range", "targets", str(low), str(high), "3"):
+        Task(net()).check_targets(X, torch.tensor([0, low, 1, high]))
+
+
+def test_labels_inside_the_classes():
+    Task(net()).check_targets(X, torch.tensor([0, 2]))
+    Task(net(), nn.MSELoss(), score=zeros_like_targets).check_targets(X, torch.tensor([7.0]))
+
+
+def test_buffers_changed_in_the_forward_pass():
+    class Counting(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    with refused("unsupported-model", "model", "'calls'"):
+        Task(Counting()).check(X, Y)
+
+
+def test_random_forward_pass():
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return functional.dropout(super().forward(x), 0.5, self.training)
+
+    model = Noisy(4, 3)
+    before = torch.random.get_rng_state()
+    with refused("unsupported-model", "model"):
+        Task(model).check(X, Y)
+    assert torch.equal(before, torch.random.get_rng_state())
+    Task(model.eval()).check(X, Y)
+
+
+def test_constant_buffers_are_fine():
+    model = net()
+    model.register_buffer("scale", torch.ones(3))
+    Task(model).check(X, Y)
+
+
+def test_stateful_models_are_refused_at_once():
+    with refused("unsupported-model", "model", "nn.GroupNorm"):
+        Task(nn.Sequential(net(), nn.BatchNorm1d(3)))
+    Task(nn.Sequential(net(), nn.BatchNorm1d(3)).eval()).check(X, Y)
+
+
+def test_initial_model_is_a_copy():
+    task = Task(net())
+    task.w0.zero_()
+    assert task.w0.abs().sum() > 0
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))])
+def test_another_type(loss):
+    model = net()
+    task = Task(model, loss)
+    double = task.to("cpu", torch.float64)
+    assert double.w0.dtype == torch.float64
+    double.check(X.double(), Y)
+    outputs = double.outputs(double.layout.views(double.w0), X.double())
+    torch.testing.assert_close(double.sample_losses(outputs, Y).float(), losses_of(task, Y))
+    assert model[0].weight.dtype == torch.float32
+
+
+def test_frozen_parts_keep_their_types_on_another_device():
+    model = nn.Sequential(nn.Linear(4, 4).double().requires_grad_(False), nn.Linear(4, 3))
+    model.register_buffer("scale", torch.ones(3, dtype=torch.float64))
+    kinds = {name: value.dtype for name, value in Task(model).to("cpu", torch.float32).model.state_dict().items()}
+    assert kinds == {name: value.dtype for name, value in model.state_dict().items()}
+    assert Task(model).to("cpu", torch.float64).model.state_dict()["1.weight"].dtype == torch.float64
+
+
+def test_argmax_accuracy():
+    outputs = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.6, 0.4]])
+    assert argmax_accuracy(outputs, torch.tensor([1, 1, 0])).tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_binary_accuracy(shape):
+    outputs, targets = torch.tensor([-1.0, 2.0, 3.0, -4.0]), torch.tensor([0.0, 1.0, 0.0, 1.0])
+    assert binary_accuracy(outputs.view(shape), targets).tolist() == [1, 1, 0, 0]
+    assert binary_accuracy(outputs.view(shape), targets.long().view(shape)).tolist() == [1, 1, 0, 0]
+
+
+def test_binary_classification():
+    with Key(0).torch_scope():
+        model = models.linear((4,), 1)
+    y = torch.tensor([[0.0], [1.0], [1.0], [0.0], [1.0]])
+    task = Task(model, nn.BCEWithLogitsLoss(), binary_accuracy)
+    task.check(X, y)
+    with torch.no_grad():
+        expected = functional.binary_cross_entropy_with_logits(model(X), y, reduction="none")[:, 0]
+    torch.testing.assert_close(losses_of(task, y), expected)
+
+
+def test_images_before_a_linear_layer_are_told_the_remedy():
+    task = drfl.Task(torch.nn.Linear(64, 10))
+    with refused("model-data-mismatch", "model", "torch.nn.Flatten()"):
+        task.check(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))

@@ -1,0 +1,446 @@
+"""The loop that runs an algorithm."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pytest
+import torch
+from tests.support.marks import long_except
+from tests.support.problems import federation, task_of
+from tests.support.refusals import refused
+from torch import Tensor
+
+from drfl.federation.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
+from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
+from drfl.training.averages import Average
+from drfl.core.errors import DivergedError, InputError, NonFiniteError
+from drfl.federation.federation import WrappedFederation
+from drfl.training.history import Metrics, columns_of
+from drfl.core.key import Key
+from drfl.optim.local import LocalSGD
+from drfl.training.loop import run
+from drfl.training.model_selection import Target
+from drfl.resilience import Faulty, Protected, Quorum
+from drfl.training.run_state import first
+from drfl.federation.sampling import Cohort
+from drfl.testing import ConstantFederation, DropoutFederation
+
+LOCAL = LocalSGD(lr=0.1)
+ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))
+
+
+class Counted(NamedTuple):
+    w: Tensor
+    lam: Tensor
+
+
+@dataclass
+class Counter:
+    """w counts the rounds; it breaks in a given one."""
+
+    breaks: dict = field(default_factory=dict)
+    empty: tuple = ()
+    local: LocalSGD = LOCAL
+    keys: list = field(default_factory=list)
+
+    def init(self, fed):
+        return Counted(torch.zeros(2), torch.full((fed.n,), 1 / fed.n))
+
+    def round(self, state, fed, key):
+        self.keys.append(key)
+        r = len(self.keys)
+        if isinstance(self.breaks.get(r), Exception):
+            raise self.breaks[r]
+        w = state.w + self.breaks.get(r, 1.0)
+        return state._replace(w=w), Info.nobody(ONE) if r in self.empty else Info(ONE, ONE.clients)
+
+
+def make(name):
+    return ALGORITHMS[name](local=LOCAL) if name == "AFL" else ALGORITHMS[name](m=2, local=LOCAL)
+
+
+class Evaluated(ConstantFederation):
+    """Counts its evaluations."""
+
+    evaluated = 0
+
+    def evaluate(self, w):
+        self.evaluated += 1
+        return super().evaluate(w)
+
+
+def fed():
+    return Evaluated([1.0, 2.0, 4.0])
+
+
+def test_no_rounds():
+    f, steps = fed(), []
+    result = run(Counter(), f, rounds=0, callbacks=[steps.append])
+    assert [row.round for row in result.history.rows] == [0]
+    assert result.rounds == 0
+    assert f.evaluated == 1
+    assert result.evaluation.loss.tolist() == [1, 2, 4]
+    assert [(s.round, s.rounds, s.info, s.row.round) for s in steps] == [(0, 0, None, 0)]
+
+
+@pytest.mark.parametrize("returned", ["average", "last"])
+@pytest.mark.parametrize(
+    ("rounds", "every", "expected"),
+    [(5, 1, [0, 1, 2, 3, 4, 5]), (6, 3, [0, 3, 6]), (7, 3, [0, 3, 6, 7]), (2, 10, [0, 2])],
+)
+def test_evaluation_rounds(rounds, every, expected, returned):
+    """The average is tested too, apart from round 0, where it is the initial model."""
+    f, steps = fed(), []
+    result = run(Counter(), f, rounds=rounds, evaluate_every=every, returned=returned, callbacks=[steps.append])
+    assert [row.round for row in result.history.rows] == expected
+    assert f.evaluated == (len(expected) if returned == "last" else 2 * len(expected) - 1)
+    assert [s.round for s in steps] == list(range(rounds + 1))
+    assert [s.round for s in steps if s.row is not None] == expected
+    assert all(s.row.round == s.round for s in steps if s.row is not None)
+    assert result.state.w.tolist() == [rounds] * 2
+    assert result.rounds == rounds
+
+
+def test_keys_of_rounds():
+    algorithm = Counter()
+    run(algorithm, fed(), rounds=3, seed=11)
+    assert algorithm.keys == [Key(11).fold("round", r) for r in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("at", "expected"), [(0, [0]), (1, [0, 1]), (4, [0, 3, 4]), (6, [0, 3, 6])])
+def test_a_callback_stops_the_run(at, expected):
+    """The last model is always evaluated, and every callback sees every step."""
+    seen, f = [], fed()
+    callbacks = [lambda s: s.round == at, lambda s: seen.append(s.round)]
+    result = run(Counter(), f, rounds=9, evaluate_every=3, callbacks=callbacks)
+    assert [row.round for row in result.history.rows] == expected
+    assert seen == list(range(at + 1))
+    assert result.rounds == at
+    assert f.evaluated == 2 * len(expected) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("rounds", -1), ("rounds", 1.5), ("evaluate_every", 0), ("evaluate_every", -2)]
+)
+def test_impossible_numbers(name, value):
+    with refused("out-of-range", name, str(value)):
+        run(Counter(), fed(), **{"rounds": 3, name: value})
+
+
+@pytest.mark.parametrize("trouble", [math.nan, math.inf, NonFiniteError("entry 3 is nan")], ids=str)
+def test_divergence(trouble):
+    with refused("diverged", None, "Counter", kind=DivergedError) as raised:
+        run(Counter(breaks={3: trouble}), fed(), rounds=5)
+    assert "\n" not in str(raised.value)
+
+
+def test_other_errors_pass_through():
+    with pytest.raises(ZeroDivisionError):
+        run(Counter(breaks={2: ZeroDivisionError()}), fed(), rounds=5)
+
+
+def test_skipped_rounds_are_counted():
+    assert run(Counter(empty=(1, 4)), fed(), rounds=5).skipped == 2
+
+
+@pytest.mark.parametrize(("metric", "value", "stops"), [("avg_loss", 2.4, True), ("avg_loss", 2.3, False)])
+def test_target_on_a_loss(metric, value, stops):
+    assert run(Counter(), fed(), rounds=2, until=Target(metric, value, "test")).rounds == (0 if stops else 2)
+
+
+@pytest.mark.parametrize(("value", "stops"), [(0.5, True), (0.51, False)])
+def test_target_on_an_accuracy(value, stops):
+    assert run(Counter(), fed(), rounds=2, until=Target("avg_accuracy", value, "test")).rounds == (0 if stops else 2)
+
+
+def test_target_on_the_spread():
+    """The spread over clients is to be small: it is 0.41 here."""
+    assert run(Counter(), fed(), rounds=2, until=Target("std_accuracy", 0.5, "test")).rounds == 0
+    assert run(Counter(), fed(), rounds=2, until=Target("std_accuracy", 0.3, "test")).rounds == 2
+
+
+def test_target_waits_for_an_evaluation():
+    class Improving(ConstantFederation):
+        def evaluate(self, w):
+            return super().evaluate(w)._replace(loss=self.values - w[0])
+
+    result = run(Counter(), Improving([5.0, 5.0]), rounds=9, evaluate_every=4, until=Target("worst_loss", 2.5, "test"))
+    assert result.rounds == 4
+
+
+def test_unknown_metric():
+    with refused("unknown-name", "metric", "'acuracy'", "avg_accuracy"):
+        run(Counter(), fed(), rounds=1, until=Target("acuracy", 0.5, "test"))
+    for metric in (*Metrics._fields, *columns_of("accuracy")):
+        run(Counter(), fed(), rounds=1, until=Target(metric, 0.5, "test"))
+
+
+def test_average():
+    average = Average.start(torch.tensor([9.0]), torch.tensor([1.0]))
+    for i, x in enumerate([1.0, 4.0, 7.0], start=1):
+        average = average.add(torch.tensor([x]), torch.tensor([2 * x]))
+        assert int(average.rounds) == i
+    assert average.w.tolist() == pytest.approx([4.0])
+    assert average.lam.tolist() == pytest.approx([8.0])
+
+
+@pytest.mark.parametrize(
+    "name",
+    long_except(["FedNova", "SCAFFOLD", "DRFA", "DualDRDM", "ScaffPD"], [a for a in ALGORITHMS if a != "QFedAvg"]),
+)
+def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
+    """Of the mean global models of the rounds, and of their mixtures: those that they started from, unless they say."""
+    algorithm, steps = make(name), []
+    result = run(algorithm, federation(), rounds=4, averaged=True, callbacks=[steps.append])
+    pairs = itertools.pairwise(steps)
+    lam = [before.row.lam if step.info.mixture is None else step.info.mixture for before, step in pairs]
+    w = [step.info.average for step in steps[1:]]
+    assert {step.info.weight for step in steps[1:]} == {1.0}
+    assert int(result.average.rounds) == 4
+    torch.testing.assert_close(result.average.w, torch.stack(w).mean(0))
+    torch.testing.assert_close(result.average.lam, torch.stack(lam).mean(0))
+    assert torch.equal(steps[0].average.w, federation().w0)
+    assert [int(step.average.rounds) for step in steps] == [0, 1, 2, 3, 4]
+    assert torch.equal(steps[-1].average.w, result.average.w)
+    assert torch.equal(result.averaged.loss, federation().evaluate(result.average.w).loss)
+    plain, seen = federation(), []
+    other = run(algorithm, plain, rounds=4, callbacks=[seen.append])
+    assert torch.equal(other.state.w, result.state.w)
+    assert (other.average, other.averaged) == (None, None)
+    assert all(step.average is None and (step.info is None or step.info.average is None) for step in seen)
+    more = result.history.last.ledger["bytes_up"] - other.history.last.ledger["bytes_up"]
+    assert more == sum(len(step.info.answered) for step in steps[1:]) * plain.w0.numel() * 8
+
+
+def test_a_round_that_nobody_answers_is_in_no_mean():
+    silent = DropoutFederation(federation(), train=range(6))
+    result = run(DRFA(m=2, local=LOCAL), silent, rounds=3, averaged=True)
+    assert (result.skipped, int(result.average.rounds)) == (3, 0)
+    assert torch.equal(result.average.w, silent.w0)
+
+
+@pytest.mark.parametrize("name", ["QFedAvg", "Counter"])
+def test_an_algorithm_without_averaged_solution_says_so(name):
+    algorithm, f = (Counter(), fed()) if name == "Counter" else (ALGORITHMS[name](m=2, local=LOCAL), federation())
+    with refused("no-average", "averaged", name):
+        run(algorithm, f, rounds=2, averaged=True)
+
+
+def test_what_an_algorithm_says_of_its_mixture_and_its_set():
+    f = federation()
+    drfa, fedavg, alike = DRFA(m=2, local=LOCAL), FedAvg(m=2), FedAvg(m=2, by_samples=False)
+    assert ambiguity_of(drfa) is drfa.ambiguity
+    assert ambiguity_of(fedavg) is None
+    assert torch.equal(mixture_of(fedavg, fedavg.init(f), f), f.shares)
+    assert mixture_of(alike, alike.init(f), f).tolist() == [1 / 6] * 6
+    assert torch.equal(mixture_of(Counter(), torch.zeros(2), f), f.shares)  # by default
+    for algorithm in (drfa, fedavg, alike):
+        wrapped = Protected(Faulty(Quorum(algorithm, 1)))
+        assert core_of(wrapped) is algorithm
+        assert ambiguity_of(wrapped) is ambiguity_of(algorithm)
+        expected = mixture_of(algorithm, algorithm.init(f), f)
+        assert (lam_of(wrapped.init(f)) is None) == (algorithm is not drfa)
+        assert torch.equal(mixture_of(wrapped, wrapped.init(f), f), expected)
+        assert torch.equal(run(wrapped, f, rounds=0).lam, expected)
+
+
+class BundlingFederation(WrappedFederation):
+    """The result of a test is there once it is asked for; notes what happened in which order."""
+
+    def __init__(self, inside):
+        super().__init__(inside)
+        self.told = []
+
+    def evaluate_later(self, models):
+        self.told.append(f"test of {len(models)}")
+
+        def results():
+            self.told.append("result")
+            return [self.fed.evaluate(w) for w in models]
+
+        return results
+
+    def ask(self, request):
+        self.told.append(f"{request.kind} {request.key.round}")
+        return super().ask(request)
+
+    def evaluate(self, w):
+        self.told.append("whole test")
+        return super().evaluate(w)
+
+
+@pytest.mark.parametrize(("returned", "models"), [("average", 2), ("last", 1)])
+def test_the_round_after_a_test_is_played_before_its_result_is_there(returned, models):
+    bundling, options = BundlingFederation(federation()), {"rounds": 3, "evaluate_every": 2, "returned": returned}
+    method = DRFA(m=2, local=LOCAL)
+    found = run(method, bundling, callbacks=[lambda s: bundling.told.append(s.round)], **options)
+    assert bundling.told == [
+        *("test of 1", "train 1", "losses 1", "result", 0), 1, "train 2", "losses 2",
+        *(f"test of {models}", "train 3", "losses 3", "result", 2), f"test of {models}", "result", 3,
+    ]  # fmt: skip
+    plain = run(method, federation(), **options)
+    assert torch.equal(found.state.w, plain.state.w)
+    assert torch.equal(found.model, plain.model)
+    assert found.history.to_csv() == plain.history.to_csv()
+    assert torch.equal(found.evaluation.loss, plain.evaluation.loss)
+    assert torch.equal(found.last.loss, plain.last.loss)
+
+
+@pytest.mark.parametrize(
+    ("stop", "every"), long_except(["(0, 1)", "(3, 2)"], [(0, 1), (0, 3), (1, 1), (3, 1), (3, 2), (4, 2)])
+)
+def test_it_is_dropped_where_a_callback_ends_the_run(stop, every):
+    """Nothing of it is seen but its traffic."""
+    kept, seen, inside = [], [], federation()
+
+    def note(step):
+        seen.append((step.round, step.row is None, None if step.info is None else len(step.info.answered)))
+        return step.round == stop
+
+    options = {"seed": 2, "evaluate_every": every, "averaged": True}
+    found = run(
+        DRFA(m=2, local=LOCAL), BundlingFederation(inside), rounds=9, callbacks=[note],
+        keep=lambda progress, stopping: kept.append((progress, stopping)), **options,
+    )  # fmt: skip
+    expected = run(DRFA(m=2, local=LOCAL), federation(), rounds=stop, **options)
+    assert [r for r, _, _ in seen] == list(range(stop + 1))
+    assert (found.rounds, found.skipped) == (stop, 0)
+    assert all(torch.equal(a, b) for a, b in zip(found.state, expected.state, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(found.average, expected.average, strict=True))
+    assert torch.equal(found.averaged.loss, expected.averaged.loss)
+    assert torch.equal(found.model, expected.model)
+    assert torch.equal(found.evaluation.loss, expected.evaluation.loss)
+    assert torch.equal(found.last.loss, expected.last.loss)
+    assert found.history.to_csv() == expected.history.to_csv()
+    cost = expected.history.last.ledger
+    assert found.history.last.ledger == cost
+    ahead = stop % every == 0  # played, and paid
+    assert (inside.ledger.messages > cost["messages"]) == ahead
+    assert [(progress.round, stopping) for progress, stopping in kept] == [(r, r == stop) for r in range(1, stop + 1)]
+    if stop:
+        last = kept[-1][0]
+        assert (last.ledger, last.skipped, int(last.average.rounds)) == (cost, 0, stop)
+        assert torch.equal(last.state.w, found.state.w)
+        again = run(DRFA(m=2, local=LOCAL), federation(), rounds=9, start=last, **options)
+        whole = run(DRFA(m=2, local=LOCAL), federation(), rounds=9, **options)
+        assert torch.equal(again.state.w, whole.state.w)
+        assert torch.equal(again.average.w, whole.average.w)
+        assert torch.equal(again.model, whole.model)
+        assert again.history.to_csv() == whole.history.to_csv()
+
+
+@pytest.mark.parametrize("wrap", [BundlingFederation, lambda inside: inside], ids=["bundling", "plain"])
+@pytest.mark.parametrize("trouble", [math.nan, NonFiniteError("entry 3 is nan"), InputError("no")], ids=str)
+def test_where_it_goes_wrong_that_is_told_once_the_round_before_is_over(trouble, wrap):
+    steps, kept = [], []
+    options = {"callbacks": [steps.append], "keep": lambda progress, stopping: kept.append(progress.round)}
+    code, kind = ("input", InputError) if isinstance(trouble, InputError) else ("diverged", DivergedError)
+    with refused(code, kind=kind):
+        run(Counter(breaks={3: trouble}), wrap(fed()), rounds=5, **options)
+    assert [step.round for step in steps] == [0, 1, 2]
+    assert [step.row.round for step in steps] == [0, 1, 2]
+    assert kept == [1, 2]
+    found = run(Counter(breaks={3: trouble}), wrap(fed()), rounds=5, callbacks=[lambda step: step.round == 2])
+    assert (found.rounds, found.state.w.tolist()) == (2, [2.0, 2.0])
+
+
+def test_an_error_of_the_program_is_told_at_once():
+    with pytest.raises(ZeroDivisionError):
+        run(Counter(breaks={1: ZeroDivisionError()}), BundlingFederation(fed()), rounds=5)
+
+
+@pytest.mark.parametrize("at", [0, 2, 3])
+def test_a_run_that_goes_on_begins_with_no_test(at):
+    kept = []
+    whole = run(DRFA(m=2, local=LOCAL), federation(), rounds=4, keep=lambda progress, stopping: kept.append(progress))
+    start = first(DRFA(m=2, local=LOCAL), federation()) if at == 0 else kept[at - 1]
+    bundling = BundlingFederation(federation())
+    found = run(DRFA(m=2, local=LOCAL), bundling, rounds=4, start=start)
+    assert bundling.told[0] == ("test of 1" if at == 0 else f"train {at + 1}")
+    assert found.history.to_csv() == whole.history.to_csv()
+
+
+def test_tables_lie_where_the_run_says(tmp_path):
+    f = federation()
+    assert first(DRDM(m=2), f).state.h.folder is None
+    assert first(DRDM(m=2), f, table_dir=str(tmp_path)).state.h.folder == str(tmp_path)
+    assert run(DRDM(m=2, local=LOCAL), f, rounds=1, table_dir=str(tmp_path)).state.h.folder == str(tmp_path)
+    f.table_dir = str(tmp_path)
+    assert run(DRDM(m=2, local=LOCAL), f, rounds=1, averaged=True).state.h.folder == str(tmp_path)
+    assert run(Protected(DRDM(m=2, local=LOCAL)), f, rounds=1).state.inner.h.folder == str(tmp_path)
+
+
+@pytest.mark.parametrize("returned", ["average", "last"])
+def test_result_into_a_module(returned):
+    f, module = federation(), task_of(seed=5).model
+    result = run(FedAvg(local=LocalSGD(steps=1, lr=0.1)), f, rounds=2, returned=returned)
+    result.write_into(module)
+    written = torch.cat([p.detach().flatten() for p in module.parameters()])
+    assert torch.equal(written, result.state.w) == (returned == "last")
+    assert torch.equal(written, result.model)
+
+
+def test_history_of_a_run():
+    result = run(DRFA(m=2, local=LocalSGD(steps=1, lr=0.1)), federation(), rounds=3)
+    rows = result.history.rows
+    assert all(b.ledger["bytes_up"] > a.ledger["bytes_up"] for a, b in itertools.pairwise(rows))
+    assert all(b.seconds >= a.seconds for a, b in itertools.pairwise(rows))
+    assert torch.equal(rows[-1].lam, result.state.lam)
+    assert torch.equal(rows[-1].lam, result.lam)
+    assert rows[-1].metrics == Metrics.of(result.evaluation)
+    assert rows[-1].last_metrics == Metrics.of(result.last)
+    assert rows[-1].metrics != rows[-1].last_metrics
+    assert rows[0].metrics == rows[0].last_metrics
+    assert set(rows[0].ledger.values()) == {0}
+
+
+def test_a_real_divergence_names_the_round():
+    local = LocalSGD(steps=5, lr=1e3, weight_decay=10)
+    with refused("diverged", None, "DRFA", kind=DivergedError):
+        run(DRFA(m=3, local=local), federation(), rounds=40)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("FedAvg", ["lr"]), ("DRFA", ["lr", "gamma"]), ("ScaffPD", ["lr", "server_lr", "sigma"])]
+)
+def test_a_divergence_names_the_step_sizes_that_there_are(name, remedy):
+    local = LocalSGD(steps=5, lr=1e3, weight_decay=10)
+    with refused("diverged", None, *remedy, kind=DivergedError):
+        run(ALGORITHMS[name](m=3, local=local), federation(), rounds=40)
+
+
+@pytest.mark.parametrize("make", [DRFA, DRDM])
+@pytest.mark.parametrize(
+    "bad", [{"gamma": -0.1}, {"gamma": math.nan}, {"dual_batch": 0}, {"dual_batch": -3}, {"dual_batch": 1.5}], ids=str
+)
+def test_impossible_hyperparameters(make, bad):
+    with refused("out-of-range", next(iter(bad))):
+        make(m=2, **bad)
+
+
+@pytest.mark.parametrize("mu", [0, -1, math.nan, math.inf])
+def test_impossible_mu(mu):
+    with refused("out-of-range", "mu"):
+        DRDM(m=2, mu=mu)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_first_state(name):
+    f = federation()
+    algorithm = make(name)
+    state = algorithm.init(f)
+    assert torch.equal(state.w, f.w0)
+    uniform = torch.full((6,), 1 / 6, dtype=torch.float64)
+    expected = f.shares if getattr(algorithm, "by_samples", False) else uniform
+    if hasattr(algorithm, "by_samples") or ambiguity_of(algorithm) is not None:
+        torch.testing.assert_close(mixture_of(algorithm, state, f), expected, rtol=0, atol=1e-15)
+    assert (lam_of(state) is not None) == (ambiguity_of(algorithm) is not None)
+    assert "average" not in state._fields
+    if name == "DRDM":
+        assert state.h.shape == (6, 15)
+        assert not state.h.clients.numel()
+        assert not state.c.any()

@@ -1,0 +1,272 @@
+"""Model selection and early stopping by validation rows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.support.refusals import refused
+from torch import nn
+
+import drfl
+from drfl.training.checkpoint import Checkpoints, resume_point
+from drfl.training.history import Metrics
+from drfl.core.key import Key
+from drfl.task.metrics import ACCURACY, METRICS
+from drfl.training.model_selection import Best, ModelSelection, Patience, Selected, Target
+from drfl.training.run_state import first
+
+
+def clients(flipped=False):
+    """Three clients; ``flipped``: with other test rows."""
+    draw = torch.Generator().manual_seed(3)
+    train, test = {}, {}
+    for i in range(3):
+        x = torch.randn(60, 5, generator=draw)
+        y = (x[:, i] + torch.randn(60, generator=draw) > 0).long()
+        train[f"c{i}"], test[f"c{i}"] = (x[:40], y[:40]), (x[40:], 1 - y[40:] if flipped else y[40:])
+    return drfl.ClientData.from_arrays(train, test).with_validation(0.3)
+
+
+ALGORITHM = drfl.DRFA(local=drfl.LocalSGD(lr=0.5))
+WITHOUT = drfl.ClientData.from_arrays([(torch.randn(9, 5), torch.arange(9) % 2)])
+
+
+def simulation(data=None):
+    with Key(1).torch_scope():
+        return drfl.Simulation(data or clients(), drfl.Task(nn.Linear(5, 2)))
+
+
+def run(data=None, rounds=12, **options):
+    return drfl.run(ALGORITHM, simulation(data), rounds=rounds, **options)
+
+
+def test_validation_rows_are_training_rows_that_no_longer_train():
+    data, whole = clients(), clients()
+    assert data.validation is not None
+    for train, held, name in zip(data.train, data.validation, data.names, strict=True):
+        assert len(train) == 28
+        assert len(held) == 12
+        assert not set(train.tolist()) & set(held.tolist()), name
+    assert all(torch.equal(a, b) for a, b in zip(data.validation, whole.validation or (), strict=True))
+    with refused("conflicting-options", "validation"):
+        data.with_validation()
+
+
+def test_the_best_round_by_the_worst_validation_client_is_returned():
+    """Against every round's model, tested by hand."""
+    data, models = clients(), []
+    result = run(data, best=Best("worst"), callbacks=[lambda step: models.append(step.model.clone())])
+    fed = simulation(data)
+    worst = [float(fed.validate(w).score.min()) for w in models]
+    at = max(range(1, len(worst)), key=lambda r: (worst[r], r))
+    assert result.selection == ("validation", "worst_accuracy", at, worst[at], ())
+    assert torch.equal(result.model, models[at])
+    assert result.returned == "selected"
+    assert torch.equal(result.evaluation.score, fed.evaluate(models[at]).score)
+    assert result.history.last.metrics == Metrics.of(result.evaluation)
+    held = [row.validation.worst_score for row in result.history.rows if row.validation is not None]
+    assert held[:-1] == worst[:-1]
+    assert "validation_worst_accuracy" in result.history.to_csv().splitlines()[0]
+
+
+def test_test_rows_have_no_say():
+    ends = [run(clients(flipped), best=Best("average"), patience=Patience(4)) for flipped in (False, True)]
+    assert torch.equal(ends[0].model, ends[1].model)
+    assert ends[0].selection == ends[1].selection
+    assert ends[0].rounds == ends[1].rounds
+
+
+def metrics(worst):
+    return Metrics(worst, worst, 0.0, worst, worst, 1 - worst, 1 - worst)
+
+
+def test_patience_counts_from_the_last_gain_that_is_large_enough():
+    select = ModelSelection(Best(), Patience(3, delta=0.05), ACCURACY)
+    at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
+    for r, worst in enumerate([0.5, 0.54, 0.6, 0.61, math.nan, 0.62, 0.9]):
+        at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), metrics(worst))
+        ends.append(select.stops(at, r, None) == "patience")
+    assert ends == [False, False, False, False, False, True, False]
+    assert int(at.round) == 6
+    assert at.w.tolist() == [6.0]
+
+
+def selected_after(values, best=None, patience=None):
+    """What is selected from the worst scores of rounds 0, 1, …, and whether patience is at its end after each."""
+    select = ModelSelection(best, patience, ACCURACY)
+    at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
+    for r, worst in enumerate(values):
+        at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), metrics(worst))
+        ends.append(select.stops(at, r, None) == "patience")
+    return at, ends
+
+
+@pytest.mark.parametrize(
+    ("worst", "chosen"),
+    [
+        ([0.9, 0.1, 0.2, 0.1], 2),
+        ([0.0, 0.0, 0.0, 0.0], 3),
+        ([math.nan, 0.4, math.nan, 0.4, math.nan], 3),
+        ([0.5, math.nan, 0.3, -math.inf], 2),
+    ],
+)
+def test_the_untrained_model_is_no_candidate_ties_go_to_the_later_round_and_undefined_rounds_are_skipped(worst, chosen):
+    at, _ = selected_after(worst, Best())
+    assert (int(at.round), at.w.tolist(), at.is_empty) == (chosen, [float(chosen)], False)
+
+
+def test_patience_does_not_end_a_run_whose_score_was_never_defined():
+    at, ends = selected_after([math.nan] * 9, Best(), Patience(2))
+    assert at.is_empty
+    assert not any(ends)
+
+
+def one_class_each():
+    """Three clients of one class each, on whose rows an AUC is undefined."""
+    draw = torch.Generator().manual_seed(3)
+    parts = {f"c{i}": (torch.randn(40, 5, generator=draw), torch.full((40,), i % 2)) for i in range(3)}
+    return drfl.ClientData.from_arrays(parts).with_validation(0.3)
+
+
+@pytest.mark.parametrize("returned", ["average", "last"])
+def test_if_no_round_can_be_selected_the_usual_model_is_returned_with_one_warning(returned, caplog):
+    def auc(best):
+        with Key(1).torch_scope():
+            fed = drfl.Simulation(one_class_each(), drfl.Task(nn.Linear(5, 2), score="auc"))
+        return drfl.run(ALGORITHM, fed, rounds=5, returned=returned, best=best, check_data=False)
+
+    usual, caught = auc(None), auc(Best())
+    assert torch.equal(caught.model, usual.model)
+    assert caught.returned == returned
+    assert caught.selection is not None
+    assert caught.selection.metric is None
+    assert caught.selection.round == 5
+    assert [getattr(record.msg, "code", None) for record in caplog.records].count("no-round-selected") == 1
+
+
+def test_scores_of_which_less_is_better_and_losses():
+    for metric, score in (("worst", METRICS["rmse"]), ("loss", ACCURACY), ("worst_rmse", METRICS["rmse"])):
+        select, at = ModelSelection(Best(metric), None, score), Selected.start(torch.zeros(1), torch.ones(1))
+        for r, value in enumerate([0.5, 3.0, 1.0, 2.0]):
+            found = metrics(value)._replace(worst_loss=value)
+            at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), found)
+        assert (int(at.round), float(at.value)) == (2, -1.0), metric
+
+
+def test_a_resumed_run_selects_what_one_that_never_stopped_would(tmp_path):
+    options = {"best": Best("worst20"), "patience": Patience(30)}
+    whole = run(**options)
+    run(keep=Checkpoints(tmp_path, dict, every=1), callbacks=[lambda step: step.round == 7], **options)
+    fed = simulation()
+    point = resume_point(tmp_path, ALGORITHM, fed, fresh=first(ALGORITHM, fed, validates=True))
+    assert point is not None
+    resumed = run(start=point.progress, **options)
+    assert torch.equal(resumed.model, whole.model)
+    assert resumed.selection == whole.selection
+    assert resumed.history.to_csv() == whole.history.to_csv()
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: run(best=Best("best")), ("unknown-name", "metric", "'best'", "worst_accuracy")),
+        (lambda: Patience(0), ("out-of-range", "rounds")),
+        (lambda: Patience(3, delta=-1.0), ("out-of-range", "delta")),
+        (
+            lambda: run(WITHOUT, best=Best()),
+            ("no-validation", "validation"),
+        ),
+        (lambda: clients().with_validation(1.5), ("conflicting-options", "validation")),
+        (
+            lambda: WITHOUT.with_validation(1.0),
+            ("out-of-range", "validation"),
+        ),
+    ],
+)
+def test_what_cannot_be(make, error):
+    with refused(*error):
+        make()
+
+
+def test_a_target_on_validation_rows_stops_at_the_first_round_that_reaches_it_whatever_the_test_rows_say():
+    models = []
+    run(callbacks=[lambda step: models.append(step.model.clone())])
+    worst = [float(simulation().validate(w).score.min()) for w in models]
+    value = max(worst)
+    at = next(r for r, now in enumerate(worst) if now >= value)
+    assert 0 < at < 12
+    for flipped in (False, True):
+        result = run(clients(flipped), until=Target("worst_accuracy", value))
+        assert (result.rounds, result.stopped, result.stopped_on) == (at, "target", "validation")
+        assert torch.equal(result.model, models[at])
+        assert result.selection is not None
+        assert result.selection.metric is None
+        assert result.history.validated
+        assert drfl.assess(result).worst.low < drfl.assess(result).worst.high
+
+
+def test_a_target_on_test_rows_is_asked_for_and_leaves_no_interval():
+    plain = run(WITHOUT, until=Target("worst_accuracy", 0.0, "test"))
+    assert (plain.rounds, plain.stopped, plain.stopped_on) == (0, "target", "test")
+    assert not plain.history.validated
+    with refused("no-results"):
+        drfl.assess(plain)
+    with refused("no-results"):
+        drfl.assess_gain(plain, plain, simulation(WITHOUT))
+    whole = run(WITHOUT, rounds=2, until=Target("worst_accuracy", 2.0, "test"))
+    assert (whole.rounds, whole.stopped, whole.stopped_on) == (2, "rounds", None)
+    assert drfl.assess(whole).worst.low < drfl.assess(whole).worst.high
+
+
+def test_why_a_run_stopped():
+    ends = [run(patience=Patience(1)), run(callbacks=[lambda step: step.round == 2]), run(rounds=2)]
+    found = [(result.stopped, result.stopped_on) for result in ends]
+    assert found == [("patience", "validation"), ("interrupted", None), ("rounds", None)]
+    # a run that has done all its rounds was not stopped
+    assert run(rounds=0, until=Target("worst_accuracy", 0.0)).stopped == "rounds"
+
+
+def test_a_score_that_is_undefined_on_validation_rows_reaches_no_target():
+    with Key(1).torch_scope():
+        fed = drfl.Simulation(one_class_each(), drfl.Task(nn.Linear(5, 2), score="auc"))
+    result = drfl.run(ALGORITHM, fed, rounds=3, until=Target("worst_auc", 0.0), check_data=False)
+    assert result.stopped == "rounds"
+
+
+def test_a_resumed_run_stops_where_one_that_never_stopped_would(tmp_path):
+    least = min(row.validation.worst_loss for row in run(patience=Patience(99)).history.rows)  # pyright: ignore
+    options = {"until": Target("worst_loss", least), "rounds": 13}
+    whole = run(**options)
+    assert whole.stopped == "target"
+    assert whole.rounds > 2
+    cut = whole.rounds // 2
+    run(keep=Checkpoints(tmp_path, dict, every=1), callbacks=[lambda step: step.round == cut], **options)
+    fed = simulation()
+    point = resume_point(tmp_path, ALGORITHM, fed, fresh=first(ALGORITHM, fed, validates=True))
+    assert point is not None
+    resumed = run(start=point.progress, **options)
+    assert (resumed.rounds, resumed.stopped) == (whole.rounds, whole.stopped)
+    assert resumed.history.to_csv() == whole.history.to_csv()
+
+
+def test_targets_as_text():
+    assert Target.parse(None, ACCURACY) is None
+    assert Target.parse(" worst_accuracy = 0.5 ", ACCURACY) == Target("worst_accuracy", 0.5, "validation")
+    assert Target.parse("test:worst_score=0.5", ACCURACY) == Target("worst_score", 0.5, "test")
+    for text in ("worst_accuracy", "worst_accuracy=x", "test:worst_accuracy", "=", ""):
+        with refused("invalid-format", "until"):
+            Target.parse(text, ACCURACY)
+    for text in ("worst_acuracy=0.5", "tests:worst_accuracy=0.5", "worst_auc=0.5"):
+        with refused("unknown-name", "metric"):
+            Target.parse(text, ACCURACY)
+
+
+def test_a_target_without_rows_is_refused():
+    with refused("no-validation", "validation"):
+        run(WITHOUT, until=Target("worst_accuracy", 0.5))
+    with refused("unknown-name", "rows"):
+        Target("worst_accuracy", 0.5, "training")  # pyright: ignore
+    with refused("unknown-name", "metric"):
+        run(until=Target("worst_acuracy", 0.5))

@@ -1,0 +1,131 @@
+"""Trackers, by the files of the libraries themselves."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+from tests.support.problems import federation
+from tests.support.refusals import refused
+
+import drfl
+from drfl.algorithms import DRFA
+from drfl.optim.local import LocalSGD
+from drfl.training.trackers import MLflow, TensorBoard
+
+ALGORITHM = DRFA(m=2, local=LocalSGD(steps=2, lr=0.1))
+
+# SQLAlchemy 2.1 warns of what MLflow asks of it
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def go(tracker, rounds=4, **options):
+    return drfl.run(ALGORITHM, federation(), rounds=rounds, evaluate_every=2, callbacks=[tracker], **options)
+
+
+def stop(step):
+    return step.round == 3
+
+
+def fail(step):
+    if step.round == 3:
+        raise RuntimeError("broken")
+
+
+def events(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {name: [(e.step, e.value) for e in found.Scalars(name)] for name in found.Tags()["scalars"]}
+
+
+def logged(tracker, name):
+    return [(m.step, m.value) for m in client(tracker).get_metric_history(tracker.run_id, name)]
+
+
+def client(tracker):
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(tracker.uri)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def test_tensorboard_has_the_history(tmp_path):
+    frame = go(TensorBoard(tmp_path)).history.to_frame()
+    found = events(tmp_path)
+    for name in ("worst_accuracy", "avg_loss", "bytes_up", "gradient_evaluations", "last_worst_accuracy"):
+        assert found[name] == [(r, pytest.approx(v)) for r, v in zip(frame["round"], frame[name], strict=True)], name
+    assert len(found["largest_lambda"]) == 3
+
+
+def test_a_resumed_run_hides_what_was_written_of_its_rounds(tmp_path):
+    with TensorBoard(tmp_path) as first:
+        drfl.run(ALGORITHM, federation(), rounds=8, callbacks=[first, stop])
+    again = TensorBoard(tmp_path)
+    again(drfl.Step(2, 8, None, None, None, None, None))  # as one that goes on from round 2
+    again.close()
+    assert [step for step, _ in events(tmp_path)["worst_accuracy"]] == [0, 1]
+
+
+@pytest.mark.long
+def test_mlflow_has_the_history_and_the_params(store):
+    tracker = MLflow("study", uri=store, name="mine", params={"gamma": 0.01})
+    frame = go(tracker).history.to_frame()
+    for name in ("worst_accuracy", "avg_loss", "bytes_down"):
+        assert logged(tracker, name) == [
+            (r, pytest.approx(v)) for r, v in zip(frame["round"], frame[name], strict=True)
+        ]
+    run = client(tracker).get_run(tracker.run_id)
+    assert (run.info.status, run.info.run_name, run.data.params) == ("FINISHED", "mine", {"gamma": "0.01"})
+
+    again = MLflow("study", uri=store, run_id=tracker.run_id)
+    go(again, rounds=6)  # the rounds that are there are not logged again
+    assert [step for step, _ in logged(again, "worst_accuracy")] == [0, 2, 4, 6]
+
+    with pytest.raises(RuntimeError, match="broken"), MLflow("study", uri=store) as broken:
+        drfl.run(ALGORITHM, federation(), rounds=4, callbacks=[broken, fail])
+    assert client(broken).get_run(broken.run_id).info.status == "FAILED"
+    assert [step for step, _ in logged(broken, "worst_accuracy")] == [0, 1, 2, 3]
+
+    with MLflow("study", uri=store) as early:
+        drfl.run(ALGORITHM, federation(), rounds=9, callbacks=[early, stop])
+    assert client(early).get_run(early.run_id).info.status == "FINISHED"
+    with refused("tracker-failed", "study", "MLflow", "abc"):
+        go(MLflow("study", uri=store, run_id="abc"))
+
+
+def test_every_number_of_a_row_has_the_name_that_the_files_have():
+    fed = federation()
+    rows = drfl.run(ALGORITHM, fed, rounds=2).history
+    found = drfl.trackers.scalars(rows.last, rows.score)
+    shown = rows.to_frame().iloc[-1]
+    assert {*shown.index} - {*found} == {"round"}
+    assert all(math.isclose(found[name], shown[name]) for name in shown.index if name != "round")
+
+
+def test_a_tracker_is_for_one_run(tmp_path):
+    tracker = TensorBoard(tmp_path)
+    go(tracker)
+    with refused("already-closed", None, "TensorBoard"):
+        go(tracker)
+
+
+@pytest.mark.parametrize(("make", "module"), [(TensorBoard, "torch.utils.tensorboard"), (MLflow, "mlflow")])
+def test_without_the_library_the_extra_is_named(make, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, f"{module}.tracking", None)
+    with refused("package-missing", make.__name__.lower(), f"'drfl[{make.__name__.lower()}]'"):
+        make("x")
+
+
+def test_a_folder_that_cannot_be_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with refused("cannot-write", str(tmp_path / "file/tb"), "tb': Not"):
+        go(TensorBoard(tmp_path / "file" / "tb"))
